@@ -1,0 +1,46 @@
+"""Devices: one mesh with one explicit axis, and the two moves that the program makes on it.
+
+The program is written on the global batch. Rows of the batch lie on the axis ``data``; parameters
+are replicated. Outside a mesh (a plain ``jax.jit``, a notebook) both moves are the identity.
+"""
+
+from collections.abc import Sequence
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+AXIS = "data"
+ROWS = PartitionSpec(AXIS)
+REPLICATED = PartitionSpec()
+
+
+def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """A one-axis mesh over ``devices`` (default: all of them) with explicit sharding types."""
+    devices = list(devices or jax.devices())
+    return jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Explicit,), devices=devices)
+
+
+def on_mesh() -> bool:
+    """Whether an explicit ``data`` axis is in context."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return AXIS in mesh.axis_names and mesh._name_to_type[AXIS] == AxisType.Explicit
+
+
+def gather(array: jax.Array) -> jax.Array:
+    """Every row on every device: the all-gather of the program, the identity outside a mesh."""
+    return jax.reshard(array, REPLICATED) if on_mesh() else array
+
+
+def spread(array: jax.Array) -> jax.Array:
+    """Rows over the devices: the inverse of :func:`gather`, the identity outside a mesh."""
+    return jax.reshard(array, ROWS) if on_mesh() else array
+
+
+def rows_sharding() -> PartitionSpec | None:
+    """``out_sharding`` for an operation whose result has one row an example."""
+    return ROWS if on_mesh() else None
+
+
+def named(mesh: Mesh, spec: PartitionSpec) -> NamedSharding:
+    """A concrete sharding for ``jax.device_put``."""
+    return NamedSharding(mesh, spec)

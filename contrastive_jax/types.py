@@ -1,0 +1,72 @@
+"""The records that flow between the rooms. All are pytrees of arrays, all are immutable.
+
+Shapes: B examples of a batch, W views of an example, V directions in which a batch is compared
+(V = 2: each view queries the other; V = 1: view 0 queries view 1), D embedding, F feature and C
+class width, M candidates, S scales. Views are batch-major, ``[B, W, h, w, c]``: rows of the batch
+are what is sharded.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+Array = jax.Array
+PyTree = Any
+
+
+def record(cls):
+    """A frozen dataclass that is a pytree; every field is a child."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+
+
+@record
+class Batch:
+    """What a data source hands to the step."""
+
+    image: Array  # [B, h, w, c] uint8, or [B, W, h, w, c] where the host already cropped the views
+    label: Array  # [B] int32, -1 where there is none
+    id: Array  # [B] int32, the example's number in its data set: augmentation keys derive from it
+    group: Array  # [B] int32, examples of one group are never each other's negatives
+    epoch: Array  # [B] int32, the epoch in which each row lies
+
+
+@record
+class Outputs:
+    """What the network says of every view."""
+
+    features: Array  # [B, W, F] pooled encoder output
+    projection: Array  # [B, W, D] projector output, not normalised
+    prediction: Array  # [B, W, D] predictor output; the projection where there is no predictor
+    logits: Array  # [B, W, C] online probe (its input is gradient-stopped); C = 0 without a probe
+
+
+@record
+class Pool:
+    """Candidates for negatives, replicated on every device."""
+
+    key: Array  # [M, D]
+    group: Array  # [M] int32; a candidate of the query's own group is not a negative
+
+
+@record
+class Negatives:
+    """What a query's permitted negatives amount to, from one pass over the candidates."""
+
+    count: Array  # [Q] int32, K_i
+    logsumexp: Array  # [S, Q] log sum_j exp(scale_s * score_j); -inf where K_i = 0
+    mean: Array  # [S, Q] softmax mean of the raw scores at each scale; 0 where K_i = 0; no gradient
+    hardest: Array  # [Q] largest raw score; -inf where K_i = 0; no gradient
+
+
+@record
+class TrainState:
+    """All that a run carries from step to step, and all of it is checkpointed."""
+
+    step: Array  # [] int32, steps done
+    params: PyTree  # {"encoder", "projector", "predictor", "probe"}
+    stats: PyTree  # batch-norm statistics, same rooms as params
+    optimizer: PyTree  # optax state
+    target: PyTree  # where the keys come from: EMA weights and statistics, or ()
+    candidates: PyTree  # queue, or ()
+    temperature: PyTree  # controller state, or ()
