@@ -1,0 +1,105 @@
+"""The papers' losses as functions of arrays: unreduced, with no device, configuration or state inside.
+
+Almost all of them are one number per query, the contrast of its negatives with its positive,
+
+    c_i = logsumexp_j((s_ij - s_i+) / tau)        (j over the negatives of query i, K_i of them)
+
+    loss                  value                                         gradient
+    --------------------  --------------------------------------------  ------------------------------------
+    info_nce              softplus(c)                                   sigmoid(c) dc
+    dcl                   c                                             dc
+    flat_nce              1                                             dc
+    flat_nce_plus         1                                             sigmoid(c) dc, as info_nce
+    hoelder_flat_nce      1                                             dc' / gamma, c' at tau / gamma
+    eqco                  softplus(c + log(alpha / K))                  alpha = K: info_nce; alpha -> inf: dcl
+    macl                  softplus(c) / sigmoid(c)                      dc
+    macl_w                (2 - s+) softplus(c) / sigmoid(c)             (2 - s+) dc
+    dclw                  c + (1 - w) s+ / tau                          dcl with the positive weighted by w
+    dual_temperature      sigmoid(c_beta) softplus(c) / sigmoid(c)      sigmoid(c_beta) dc, c_beta at tau m
+    decoupled_nt_xent     lambda logsumexp_all(s / tau) - s+            lambda = tau: tau times info_nce
+
+Beside the family: alignment, logsumexp_distribution, uniformity and sliced_wasserstein on the embeddings;
+byol and relic_kl between views; cross_entropy and sigmoid_cross_entropy on labels; and the estimates of
+mutual information (``information`` says which of them are bounds).
+
+A loss is found by its name. Its positional parameters are quantities (``c``, ``positive``, ``count``, ...),
+its keyword-only parameters are its options. One that reads contrasts at other multiples of 1/tau says so in
+``loss.scales(**options)``; its first parameters are then those contrasts.
+"""
+
+from contrastive_jax.losses.contrastive import (
+    dcl,
+    dclw,
+    decoupled_nt_xent,
+    dual_temperature,
+    eqco,
+    flat_nce,
+    flat_nce_plus,
+    hoelder_flat_nce,
+    info_nce,
+    macl,
+    macl_w,
+    value_with_gradient_of,
+)
+from contrastive_jax.losses.distribution import (
+    alignment,
+    logsumexp_distribution,
+    orthogonal_directions,
+    prior_samples,
+    sliced_wasserstein,
+    sliced_wasserstein_distance,
+    uniformity,
+)
+from contrastive_jax.losses.information import (
+    donsker_varadhan,
+    eqco_estimate,
+    fenchel_legendre,
+    flat_nce_estimate,
+    info_nce_estimate,
+    interpolated,
+    jensen_shannon,
+    nwj,
+    row_statistics,
+    smile,
+    tuba,
+)
+from contrastive_jax.losses.invariance import byol, relic, relic_kl
+from contrastive_jax.losses.supervised import cross_entropy, sigmoid_cross_entropy
+
+__all__ = [
+    "alignment",
+    "byol",
+    "cross_entropy",
+    "dcl",
+    "dclw",
+    "decoupled_nt_xent",
+    "donsker_varadhan",
+    "dual_temperature",
+    "eqco",
+    "eqco_estimate",
+    "fenchel_legendre",
+    "flat_nce",
+    "flat_nce_estimate",
+    "flat_nce_plus",
+    "hoelder_flat_nce",
+    "info_nce",
+    "info_nce_estimate",
+    "interpolated",
+    "jensen_shannon",
+    "logsumexp_distribution",
+    "macl",
+    "macl_w",
+    "nwj",
+    "orthogonal_directions",
+    "prior_samples",
+    "relic",
+    "relic_kl",
+    "row_statistics",
+    "sigmoid_cross_entropy",
+    "sliced_wasserstein",
+    "sliced_wasserstein_distance",
+    "smile",
+    "tuba",
+    "uniformity",
+    "value_with_gradient_of",
+]

@@ -1,0 +1,172 @@
+"""The family: every loss that is a function of the contrast c = logsumexp_neg(s / tau) - s+ / tau.
+
+Each is a stable value and a surrogate whose gradient it takes. Nothing divides by sigmoid(c) or forms e^c,
+so values and gradients are right for any finite c. A query without negatives has c = -inf: InfoNCE, EqCo and
+Dual are then 0, the FlatNCE family and MACL 1, none with a gradient; DCL has no such limit and is -inf.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+
+from contrastive_jax.types import Array
+
+
+def at_least_float32(array: Array) -> Array:
+    """The array in float32, or in float64 if that is what it is."""
+    return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+
+
+def positive_option(name: str, value: float) -> None:
+    """Raises ValueError unless ``value`` is a positive number."""
+    if not value > 0:
+        raise ValueError(f"{name} is {value}; it must be positive.")
+
+
+def value_with_gradient_of(value: Array, surrogate: Array, weight: Array | float = 1.0) -> Array:
+    """``value``, with the gradient of ``weight * surrogate`` (weight held constant).
+
+    Where the surrogate is -inf (a query without negatives) the gradient is 0.
+    """
+    surrogate = jnp.where(surrogate == -jnp.inf, 0.0, surrogate)  # -inf - -inf would be NaN
+    return stop_gradient(value) + stop_gradient(weight) * (surrogate - stop_gradient(surrogate))
+
+
+def softplus_over_sigmoid(c: Array) -> Array:
+    """softplus(c) / sigmoid(c) for any c: 1 at -inf, c + 1 + o(1) at +inf."""
+    decay = jnp.exp(-jnp.abs(c))
+    log1p = jnp.log1p(decay)
+    representable = decay > jnp.finfo(c.dtype).tiny
+    ratio = jnp.where(representable, log1p / jnp.where(representable, decay, 1.0), 1.0)
+    return (1.0 + decay) * jnp.where(c > 0, c + log1p, ratio)
+
+
+def info_nce(c: Array) -> Array:
+    """InfoNCE, NT-Xent, MoCo: ``softplus(c)``, the cross-entropy of the positive among all candidates.
+
+    The mean over queries is half the value that SimCLR's released code minimises: it sums both directions.
+    Source: SimCLR (Chen et al., 2020), eq. 1.
+    """
+    return jax.nn.softplus(at_least_float32(c))
+
+
+def dcl(c: Array) -> Array:
+    """Decoupled contrastive loss: ``c``, InfoNCE without the positive in the denominator.
+
+    Source: Decoupled contrastive learning (Yeh et al., 2022).
+    """
+    return at_least_float32(c)
+
+
+def flat_nce(c: Array) -> Array:
+    """FlatNCE, ``exp(c - sg(c))``: the value is always 1, the gradient is that of ``c``.
+
+    Monitor ``info_nce(c)`` beside it. Source: FlatNCE (Chen et al., 2021), eq. 6.
+    """
+    c = at_least_float32(c)
+    return value_with_gradient_of(jnp.ones_like(c), c)
+
+
+def flat_nce_plus(c: Array) -> Array:
+    """FlatNCE with the positive kept, ``(1 + e^c) / sg(1 + e^c)``: value 1, InfoNCE's gradient.
+
+    Source: FlatNCE (Chen et al., 2021), eq. 7 and Proposition 3.1.
+    """
+    c = at_least_float32(c)
+    return value_with_gradient_of(jnp.ones_like(c), jax.nn.softplus(c))
+
+
+def hoelder_flat_nce(c_gamma: Array, *, gamma: float = 1.0) -> Array:
+    """Hölder-FlatNCE: the power mean of order gamma of the contrasts over its detached self, so always 1.
+
+    ``c_gamma`` is the contrast at temperature tau / gamma; the gradient is ``dc_gamma / gamma``. (Proposition
+    3.7 lacks the factor 1 / gamma that its proof has.) Source: FlatNCE (Chen et al., 2021), definition 3.6.
+    """
+    positive_option("hoelder_flat_nce.gamma", gamma)
+    c_gamma = at_least_float32(c_gamma)
+    return value_with_gradient_of(jnp.ones_like(c_gamma), c_gamma, 1.0 / gamma)
+
+
+hoelder_flat_nce.scales = lambda *, gamma=1.0: (gamma,)
+
+
+def eqco(c: Array, count: Array, *, alpha: float) -> Array:
+    """EqCo: InfoNCE as if there were ``alpha`` negatives, ``softplus(c + log(alpha / K))``.
+
+    ``count`` holds the K_i negatives that each query has. The same as the margin tau log(alpha / K) on the
+    positive. Source: EqCo (Zhu et al., 2020), eq. 1 and 5.
+    """
+    positive_option("eqco.alpha", alpha)
+    c = at_least_float32(c)
+    return jax.nn.softplus(c + jnp.log(alpha / jnp.maximum(count, 1).astype(c.dtype)))
+
+
+def macl(c: Array) -> Array:
+    """MACL's reweighted InfoNCE, ``sg(1 / sigmoid(c)) softplus(c)``: the gradient is that of ``c``.
+
+    The alignment-adaptive temperature is chosen elsewhere. Source: MACL (Huang et al., 2022), eq. 14.
+    """
+    c = at_least_float32(c)
+    return value_with_gradient_of(softplus_over_sigmoid(c), c)
+
+
+def macl_w(c: Array, positive: Array) -> Array:
+    """MACL's ablation: ``macl`` weighted by ``sg(2 - s+)``, ``positive`` the raw cosine s+.
+
+    Table 4 calls it MACL-c. Source: MACL (Huang et al., 2022), eq. 15.
+    """
+    c, weight = at_least_float32(c), 2.0 - at_least_float32(positive)
+    return value_with_gradient_of(weight * softplus_over_sigmoid(c), c, weight)
+
+
+def dclw(c: Array, positive: Array, temperature: Array, *, sigma: float = 0.5, detach: bool = True) -> Array:
+    """DCL with the positive weighted by von Mises-Fisher weights, ``-w s+ / tau + logsumexp_neg(s / tau)``.
+
+    ``w = 2 - B softmax(s+ / sigma)`` over the batch, axis 0, one softmax per direction. ``detach`` holds the
+    weights constant; published code disagrees on it.
+    Source: Decoupled contrastive learning (Yeh et al., 2022).
+    """
+    positive_option("dclw.sigma", sigma)
+    c, positive = at_least_float32(c), at_least_float32(positive)
+    weight = 2.0 - positive.shape[0] * jax.nn.softmax(positive / sigma, axis=0)
+    weight = stop_gradient(weight) if detach else weight
+    return c + (1.0 - weight) * positive / temperature
+
+
+def dual_temperature(c: Array, c_beta: Array, *, factor: float = 10.0) -> Array:
+    """Dual temperature, ``sg(sigmoid(c_beta) / sigmoid(c)) softplus(c)``: the gradient is sigmoid(c_beta) dc.
+
+    ``c_beta`` is the contrast at the temperature tau * factor, which weighs the queries.
+    Source: Dual temperature helps contrastive learning without many negative samples (Zhang et al., 2022).
+    """
+    positive_option("dual_temperature.factor", factor)
+    c = at_least_float32(c)
+    weight = jax.nn.sigmoid(at_least_float32(c_beta))
+    return value_with_gradient_of(weight * softplus_over_sigmoid(c), c, weight)
+
+
+dual_temperature.scales = lambda *, factor=10.0: (1.0, 1.0 / factor)
+
+
+def decoupled_nt_xent(
+    c: Array,
+    positive: Array,
+    temperature: Array,
+    *,
+    lambda_weight: float | None = None,
+    self_pair: bool = False,
+) -> Array:
+    """Decoupled NT-Xent, ``lambda logsumexp_all(s / tau) - s+``, over the positive and the negatives.
+
+    ``lambda_weight`` None is lambda = tau, where it is tau times InfoNCE. ``self_pair`` adds the query itself
+    to the sum, as the authors' notebook does; its score is taken to be 1, which holds for the cosine only.
+    Source: Intriguing Properties of Contrastive Losses (Chen et al., 2021), table 1.
+    """
+    if lambda_weight is not None:
+        positive_option("decoupled_nt_xent.lambda_weight", lambda_weight)
+    c, positive = at_least_float32(c), at_least_float32(positive)
+    weight = temperature if lambda_weight is None else lambda_weight
+    above_positive = jax.nn.softplus(c)  # logsumexp_all - s+ / tau
+    if self_pair:
+        above_positive = jnp.logaddexp(above_positive, (1.0 - positive) / temperature)
+    return weight * above_positive + (weight / temperature - 1.0) * positive

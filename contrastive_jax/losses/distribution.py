@@ -1,0 +1,139 @@
+"""Losses on where the embeddings lie: alignment of the views, and distance to a distribution."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.lax import Precision, stop_gradient
+from jax.scipy.special import logsumexp
+
+from contrastive_jax.losses.contrastive import at_least_float32, positive_option
+from contrastive_jax.types import Array
+
+PRIORS = ("normal", "hypercube", "hypersphere")
+
+
+def unit(array: Array) -> Array:
+    """Rows divided by their Euclidean norm; a zero row stays 0 and has a finite gradient."""
+    array = at_least_float32(array)
+    return array * jax.lax.rsqrt(jnp.maximum(jnp.sum(array**2, axis=-1, keepdims=True), 1e-12))
+
+
+def embedding(array: Array, normalise: bool) -> Array:
+    """The array in at least float32, on the unit sphere if ``normalise``."""
+    return unit(array) if normalise else at_least_float32(array)
+
+
+def alignment(
+    projection: Array,
+    *,
+    normalise: bool = True,
+    power: float = 2.0,
+    mean_over_width: bool = False,
+    scale: float = 1.0,
+) -> Array:
+    """Distance of the two views to some power, ``||x - y||^power``: [B, 2, D] -> [B].
+
+    ``mean_over_width`` divides by D. The notebook of the generalized contrastive loss has power 2, the mean
+    over N D and scale 1/2 (the paper: times 1000 where the embeddings are normalised).
+    Source: Wang & Isola (2020), alignment; Intriguing Properties (Chen et al., 2021), table 1.
+    """
+    if projection.shape[1] != 2:
+        raise ValueError(f"alignment compares two views; projection has {projection.shape[1]}.")
+    positive_option("alignment.power", power)
+    views = embedding(projection, normalise)
+    squared = jnp.sum((views[:, 0] - views[:, 1]) ** 2, axis=-1)
+    apart = squared > 0  # a root has no gradient at 0
+    distance = jnp.where(apart, jnp.where(apart, squared, 1.0) ** (power / 2), 0.0) if power != 2 else squared
+    return scale * distance / (projection.shape[-1] if mean_over_width else 1)
+
+
+def logsumexp_distribution(
+    projection: Array,
+    population: Array,
+    temperature: Array,
+    *,
+    normalise: bool = True,
+    subtract_log_width: bool = True,
+    scale: float = 1.0,
+) -> Array:
+    """The distribution term of the generalized contrastive loss, ``logsumexp_k(s_ik / tau)``: -> [B, W].
+
+    The sum runs over the whole population [M, W, D], the query and its positive included, and log D is
+    subtracted (the width, not the number of rows): both as in the authors' notebook. It holds [B W, M W]
+    scores; ``decoupled_nt_xent(self_pair=True)`` has the same term from contrasts, without them.
+    Source: Intriguing Properties (Chen et al., 2021), table 1, and its notebook.
+    """
+    width = projection.shape[-1]
+    query, key = embedding(projection, normalise), embedding(population, normalise).reshape(-1, width)
+    score = jnp.einsum("bwd,md->bwm", query, key, precision=Precision.HIGHEST)
+    return scale * (
+        logsumexp(score / temperature, axis=-1) - (math.log(width) if subtract_log_width else 0.0)
+    )
+
+
+def uniformity(population: Array, *, t: float = 2.0, normalise: bool = True) -> Array:
+    """Uniformity, ``log mean exp(-t ||x - y||^2)`` over the distinct pairs of a view: [B, W, D] -> [W].
+
+    Source: Wang & Isola (2020), uniformity.
+    """
+    positive_option("uniformity.t", t)
+    rows = population.shape[0]
+    if rows < 2:
+        raise ValueError(f"uniformity needs at least 2 examples; population has {rows}.")
+    view = jnp.swapaxes(embedding(population, normalise), 0, 1)
+    product = jnp.einsum("wid,wjd->wij", view, view, precision=Precision.HIGHEST)
+    norm = jnp.sum(view**2, axis=-1)
+    squared = norm[:, :, None] + norm[:, None, :] - 2.0 * product
+    distinct = jnp.where(jnp.eye(rows, dtype=bool), -jnp.inf, -t * squared)
+    return logsumexp(distinct, axis=(1, 2)) - math.log(rows * (rows - 1))
+
+
+def orthogonal_directions(key: Array, d: int, dtype=jnp.float32) -> Array:
+    """A random orthogonal matrix [d, d], uniform (Haar); its columns are directions."""
+    rotation, triangle = jnp.linalg.qr(jax.random.normal(key, (d, d), dtype))
+    return rotation * jnp.where(jnp.diagonal(triangle) < 0, -1.0, 1.0).astype(
+        dtype
+    )  # makes QR unique, hence Haar
+
+
+def prior_samples(key: Array, prior: str, shape: tuple[int, ...], dtype=jnp.float32) -> Array:
+    """Samples of a prior: "normal" N(0, 1), "hypercube" uniform in [-1, 1], "hypersphere" uniform on it."""
+    if prior not in PRIORS:
+        raise ValueError(f"prior is {prior!r}; it must be one of {', '.join(PRIORS)}.")
+    if prior == "hypercube":
+        return jax.random.uniform(key, shape, dtype, minval=-1.0, maxval=1.0)
+    sample = jax.random.normal(key, shape, dtype)
+    return unit(sample) if prior == "hypersphere" else sample
+
+
+def sliced_wasserstein_distance(sample: Array, prior_sample: Array, directions: Array) -> Array:
+    """Squared Wasserstein distance of two samples along each direction, a mean over samples.
+
+    ``sample`` and ``prior_sample`` [N, D], ``directions`` [D, P] (unit columns) -> [P].
+    Source: Intriguing Properties (Chen et al., 2021), and its notebook, whose own sort is wrong with ties.
+    """
+
+    def project_and_sort(points):
+        along = jnp.matmul(points, directions, precision=Precision.HIGHEST)
+        # Not jnp.sort: on a mesh its gradient fails in jax 0.10.
+        return jnp.take_along_axis(along, jnp.argsort(stop_gradient(along), axis=0), axis=0)
+
+    return jnp.mean((project_and_sort(sample) - project_and_sort(prior_sample)) ** 2, axis=0)
+
+
+def sliced_wasserstein(
+    population: Array, key: Array, *, prior: str = "hypersphere", scale: float = 1.0
+) -> Array:
+    """Sliced Wasserstein distance of all embeddings [B, W, D] to as many prior samples, by direction: [D].
+
+    Directions and prior samples are drawn from ``key``. Embeddings are normalised if and only if the prior is
+    the hypersphere. The mean over directions is the notebook's value; the population is on every device, so
+    there is no communication. Source: Intriguing Properties (Chen et al., 2021), table 1.
+    """
+    directions_key, prior_key = jax.random.split(key)
+    width = population.shape[-1]
+    sample = embedding(population, prior == "hypersphere").reshape(-1, width)
+    prior_sample = prior_samples(prior_key, prior, sample.shape, sample.dtype)
+    directions = orthogonal_directions(directions_key, width, sample.dtype)
+    return scale * sliced_wasserstein_distance(sample, prior_sample, directions)

@@ -1,0 +1,167 @@
+"""Estimates of mutual information, in nats, from scores that stand for log density ratios (already over tau).
+
+    estimate           in expectation a lower bound of the mutual information?
+    -----------------  ------------------------------------------------------------------------------------
+    nwj, tuba          yes, for any scores that are a fixed function (high variance)
+    interpolated       yes, likewise
+    info_nce_estimate  yes, and never above log(K + 1)
+    fenchel_legendre   yes: minus its mean over pairs, K negatives, any u
+    eqco_estimate      only for alpha <= K: at a true value of 10, alpha 65,536 and K 64 give 10.4
+    donsker_varadhan   no: the logarithm of a finite mean is biased upwards
+    flat_nce_estimate  no: log K - mean(c), the same bias per query (FlatNCE's corollary 3.4 does not hold)
+    smile              no: clipping trades the variance for a bias of either sign
+    jensen_shannon     reads NWJ's bound off a critic trained by the Jensen-Shannon divergence: yes
+
+Those that need no more than each row's logsumexp take (positive, negative, count), [N] each: the joint score
+of a query, the logsumexp of its marginal scores and their number, from ``row_statistics`` or a tiled engine;
+or the contrast c = negative - positive. The others take scores [N, M] with the joint pairs on the diagonal.
+Values are scalars; those from contrasts are per query.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+
+from contrastive_jax.losses.contrastive import at_least_float32, eqco, info_nce, value_with_gradient_of
+from contrastive_jax.types import Array
+
+
+def row_statistics(scores: Array) -> tuple[Array, Array, Array]:
+    """Diagonal, logsumexp of the rest of each row, and its length: [N, M], M >= N -> three of [N]."""
+    rows, columns = scores.shape
+    if columns < max(rows, 2):
+        raise ValueError(
+            f"scores are {rows} x {columns}; rows need their joint pair on the diagonal and another."
+        )
+    scores = at_least_float32(scores)
+    off_diagonal = jnp.where(jnp.eye(rows, columns, dtype=bool), -jnp.inf, scores)
+    return jnp.diagonal(scores), logsumexp(off_diagonal, axis=1), jnp.full(rows, columns - 1)
+
+
+def log_marginal_mean(negative: Array, count: Array) -> Array:
+    """Logarithm of the mean over all marginal pairs, from each row's logsumexp and length."""
+    return logsumexp(negative) - jnp.log(jnp.sum(count.astype(negative.dtype)))
+
+
+def donsker_varadhan(positive: Array, negative: Array, count: Array) -> Array:
+    """``mean(joint) - log mean exp(marginal)``; on a mini-batch not a bound.
+
+    Source: MINE (Belghazi et al., 2018).
+    """
+    return jnp.mean(positive) - log_marginal_mean(negative, count)
+
+
+def tuba(positive: Array, negative: Array, count: Array, log_baseline: Array) -> Array:
+    """``1 + mean(joint - b) - mean exp(marginal - b)`` with a baseline b, [N] or scalar: a lower bound.
+
+    Source: Poole et al. (2019), I_TUBA.
+    """
+    return (
+        1.0 + jnp.mean(positive - log_baseline) - jnp.exp(log_marginal_mean(negative - log_baseline, count))
+    )
+
+
+def nwj(positive: Array, negative: Array, count: Array) -> Array:
+    """``mean(joint) - mean exp(marginal - 1)``, TUBA with baseline 1: a lower bound.
+
+    Source: Nguyen, Wainwright & Jordan (2010); Poole et al. (2019), I_NWJ.
+    """
+    return tuba(positive, negative, count, 1.0)
+
+
+def info_nce_estimate(c: Array, count: Array) -> Array:
+    """``log(K + 1) - softplus(c)`` per query: its mean is a lower bound.
+
+    Source: van den Oord et al. (2018); Poole et al. (2019), I_NCE.
+    """
+    c = at_least_float32(c)
+    return jnp.log1p(count.astype(c.dtype)) - info_nce(c)
+
+
+def flat_nce_estimate(c: Array, count: Array) -> Array:
+    """``log K - c`` per query: what FlatNCE and DCL say of the mutual information; not a bound."""
+    c = at_least_float32(c)
+    return jnp.log(count.astype(c.dtype)) - c
+
+
+def eqco_estimate(c: Array, count: Array, *, alpha: float) -> Array:
+    """``log(1 + alpha) - L_eqco`` per query: its mean is a lower bound for alpha <= K only.
+
+    Source: EqCo (Zhu et al., 2020), eq. 4 and 6.
+    """
+    return math.log1p(alpha) - eqco(c, count, alpha=alpha)
+
+
+def fenchel_legendre(c: Array, count: Array, u: Array) -> Array:
+    """``u + exp(c - log K - u) - 1`` per query, to minimise in the scores and in u; minus it estimates.
+
+    Tight at ``u = c - log K``, where it is ``-flat_nce_estimate``. Here e^c is the definition, so it can
+    overflow.
+    Source: FlatNCE (Chen et al., 2021), lemma 3.3 and eq. 26, whose "+1" should be "-1".
+    """
+    c = at_least_float32(c)
+    return u + jnp.exp(c - jnp.log(count.astype(c.dtype)) - u) - 1.0
+
+
+def jensen_shannon_surrogate(scores: Array) -> Array:
+    """``-mean softplus(-joint) - mean softplus(marginal)``, the f-GAN Jensen-Shannon objective."""
+    rows, columns = scores.shape
+    marginal = jnp.where(jnp.eye(rows, columns, dtype=bool), 0.0, jax.nn.softplus(scores))
+    return -jnp.mean(jax.nn.softplus(-jnp.diagonal(scores))) - jnp.sum(marginal) / (rows * (columns - 1))
+
+
+def jensen_shannon(scores: Array) -> Array:
+    """NWJ's value with the gradient of the Jensen-Shannon divergence: scores [N, M] -> scalar.
+
+    Source: Poole et al. (2019), I_JS.
+    """
+    scores = at_least_float32(scores)
+    return value_with_gradient_of(nwj(*row_statistics(scores)), jensen_shannon_surrogate(scores))
+
+
+def smile(scores: Array, *, clip: float = 5.0) -> Array:
+    """Donsker-Varadhan on scores clipped to [-clip, clip], gradient of Jensen-Shannon: [N, M] -> scalar.
+
+    ``clip`` may be inf. Source: SMILE (Song & Ermon, 2020) and the authors' code.
+    """
+    if not clip > 0:
+        raise ValueError(f"smile.clip is {clip}; it must be positive.")
+    scores = at_least_float32(scores)
+    _, negative, count = row_statistics(jnp.clip(scores, -clip, clip))
+    value = donsker_varadhan(jnp.diagonal(scores), negative, count)
+    return value_with_gradient_of(value, jensen_shannon_surrogate(scores))
+
+
+def leave_one_out(scores: Array) -> Array:
+    """Logsumexp of each row without the entry itself: [N, M] -> [N, M], without cancellation."""
+    largest = jnp.max(scores, axis=1, keepdims=True)
+    top = jnp.arange(scores.shape[1]) == jnp.argmax(scores, axis=1)[:, None]
+    without_top = logsumexp(jnp.where(top, -jnp.inf, scores), axis=1, keepdims=True)
+    # Where the largest stays, the sum relative to it is 1 plus what is left of the others.
+    left = jnp.exp(without_top - largest) - jnp.exp(jnp.where(top, -jnp.inf, scores) - largest)
+    return jnp.where(top, without_top, largest + jnp.log1p(left))
+
+
+def interpolated(scores: Array, log_baseline: Array, *, alpha_logit: float) -> Array:
+    """The bound between InfoNCE (alpha_logit to +inf) and TUBA (to -inf): scores [N, N], log_baseline [N].
+
+    The baseline is alpha times the mean over the row but one entry, plus 1 - alpha times exp(log_baseline),
+    alpha = sigmoid(alpha_logit). Source: Poole et al. (2019), I_alpha, and the authors' notebook.
+    """
+    rows, columns = scores.shape
+    if rows != columns or rows < 3:
+        raise ValueError(
+            f"interpolated needs a square matrix of at least 3 rows; scores are {rows} x {columns}."
+        )
+    scores = at_least_float32(scores)
+    mean = leave_one_out(scores) - math.log(rows - 1)
+    baseline = jnp.logaddexp(
+        mean + jax.nn.log_sigmoid(alpha_logit), log_baseline[:, None] + jax.nn.log_sigmoid(-alpha_logit)
+    )
+    positive, negative, count = row_statistics(scores)
+    marginal = jnp.exp(log_marginal_mean(negative - jnp.diagonal(baseline), count))
+    # An entry's own baseline leaves that entry out, so the joint score meets the N - 1 baselines of others.
+    joint = jnp.where(jnp.eye(rows, dtype=bool), 0.0, positive[:, None] - baseline)
+    return 1.0 + jnp.sum(joint) / (rows * (rows - 1)) - marginal

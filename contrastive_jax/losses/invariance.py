@@ -1,0 +1,86 @@
+"""Losses that ask one view to predict the other: BYOL's regression, ReLIC's divergence."""
+
+import jax
+import jax.numpy as jnp
+from jax.lax import Precision, stop_gradient
+
+from contrastive_jax.losses.contrastive import at_least_float32
+from contrastive_jax.losses.distribution import embedding, unit
+from contrastive_jax.sharding import rows_sharding
+from contrastive_jax.types import Array
+
+NOT_PERMITTED = -1e30  # finite, so that 0 times a masked logarithm is 0
+
+
+def byol(prediction: Array, target: Array) -> Array:
+    """BYOL's regression, ``2 - 2 cos`` of a view's prediction with the other's target: [B, 2, D] -> [B, 2].
+
+    The target carries no gradient. Source: BYOL (Grill et al., 2020), eq. 2.
+    """
+    if prediction.shape[1] != 2:
+        raise ValueError(f"byol compares two views; prediction has {prediction.shape[1]}.")
+    return 2.0 - 2.0 * jnp.sum(unit(prediction) * stop_gradient(unit(target))[:, ::-1], axis=-1)
+
+
+def relic_kl(
+    cross: Array, same: Array, *, positive: str = "included", stop_gradient_same: bool = False
+) -> Array:
+    """ReLIC's invariance penalty ``KL(p^vw || p^ww)`` from rows of scores over tau: [..., 1 + K] -> [...].
+
+    ``cross`` holds view v of the query against view w of the candidates, ``same`` view w against view w.
+    Column 0 is the query's own example (so ``same[..., 0]`` is its similarity to itself); -inf is a candidate
+    that is not permitted. The paper leaves open whether the positive is among the M candidates (``positive``
+    "included" or "excluded") and whether p^ww is a target (``stop_gradient_same``).
+    Source: Less Can Be More in Contrastive Learning (Mitrovic et al., 2020), eq. 3.
+    """
+    if positive not in ("included", "excluded"):
+        raise ValueError(f'relic_kl.positive is {positive!r}; it must be "included" or "excluded".')
+    first = 0 if positive == "included" else 1
+    cross, same = at_least_float32(cross)[..., first:], at_least_float32(same)[..., first:]
+    same = stop_gradient(same) if stop_gradient_same else same
+    permitted = (cross > -jnp.inf) & (same > -jnp.inf)
+    log_p = jax.nn.log_softmax(jnp.where(permitted, cross, NOT_PERMITTED), axis=-1)
+    log_q = jax.nn.log_softmax(jnp.where(permitted, same, NOT_PERMITTED), axis=-1)
+    return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+
+
+def relic(
+    projection: Array,
+    population: Array,
+    temperature: Array,
+    negative: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    positive: str = "included",
+    same_view: bool = False,
+    stop_gradient_same: bool = False,
+    score: str = "cosine",
+) -> Array:
+    """ReLIC, the sum over pairs of views (v, w) of cross-entropy and ``alpha`` KL(p^vw || p^ww): [B].
+
+    ``projection`` and ``population`` are the same rows [B, 2, D], the latter on every device. ``negative``
+    [B, K] are each example's negatives as rows of the population; None is all others. The paper's ambiguities
+    are options: ``same_view`` adds the pairs v = w (their KL is 0, their positive the query itself),
+    ``positive`` and ``stop_gradient_same`` are those of :func:`relic_kl`, ``score`` is "cosine" or "dot". It
+    holds [B, 2, 2, 1 + K] scores. Source: Less Can Be More in Contrastive Learning (Mitrovic et al., 2020),
+    eq. 3.
+    """
+    if score not in ("cosine", "dot"):
+        raise ValueError(f'relic.score is {score!r}; it must be "cosine" or "dot".')
+    query, key = embedding(projection, score == "cosine"), embedding(population, score == "cosine")
+    own = jnp.einsum("bvd,bwd->bvw", query, query, precision=Precision.HIGHEST)
+    if negative is None:
+        other = jnp.einsum("bvd,mwd->bvwm", query, key, precision=Precision.HIGHEST)
+        itself = jnp.arange(query.shape[0], out_sharding=rows_sharding())[:, None] == jnp.arange(key.shape[0])
+        other = jnp.where(itself[:, None, None], -jnp.inf, other)
+    else:
+        candidate = key.at[negative].get(out_sharding=rows_sharding())
+        other = jnp.einsum("bvd,bkwd->bvwk", query, candidate, precision=Precision.HIGHEST)
+    row = jnp.concatenate([own[..., None], other], axis=-1) / temperature
+    first = 0 if positive == "included" else 1
+    nce = jax.nn.logsumexp(row[..., first:], axis=-1) - row[..., 0]
+    same = jnp.stack([row[:, 0, 0], row[:, 1, 1]], axis=1)
+    cross = jnp.stack([row[:, 1, 0], row[:, 0, 1]], axis=1)  # entry w: the other view against view w
+    divergence = relic_kl(cross, same, positive=positive, stop_gradient_same=stop_gradient_same)
+    compared = jnp.sum(nce, axis=(1, 2)) if same_view else nce[:, 0, 1] + nce[:, 1, 0]
+    return compared + alpha * jnp.sum(divergence, axis=1)
