@@ -1,0 +1,288 @@
+"""What the negatives of every query amount to: one primitive, two engines, one result.
+
+Almost every loss of the family is a function of ``logsumexp_j(score_ij / tau)`` over the negatives j.
+:func:`dense_statistics` is the definition, to be read; :func:`tiled_statistics` streams tiles of
+queries and candidates with a running maximum and a backward pass written by hand, so that memory is
+O((Q + M) * D) and no [Q, M] array ever exists. :func:`selected_statistics` is for random subsets.
+
+Scores are true products of the embeddings (``precision=HIGHEST``: the defaults are TF32 on GPUs and
+bfloat16 on TPUs, which costs 1 % of a logit at tau = 0.1). The largest score is subtracted *before*
+the scale multiplies, so that what weighs most in a softmax is exact at any temperature.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from contrastive_jax import sharding
+from contrastive_jax.types import Array, Negatives, Pool
+
+ENGINES = ("auto", "dense", "tiled")
+SAME_GROUP = ("exclude", "keep")
+DENSE_UP_TO = 1024 * 1024  # entries of the score matrix; measured in experiments/performance
+TILE = (1024, 512)  # queries, candidates: anything from 512 up is within 20 %
+
+
+def normalize(x: Array, eps: float = 1e-12) -> Array:
+    """Unit vectors along the last axis, ``x * rsqrt(max(sum x^2, eps))``: finite gradient at x = 0.
+
+    Half precision comes back as float32: eps is below its range.
+    """
+    x = x.astype(_compute_dtype(x))
+    return x * lax.rsqrt(jnp.maximum(jnp.sum(x * x, axis=-1, keepdims=True), eps))
+
+
+def negative_statistics(
+    query: Array,
+    query_group: Array,
+    pool: Pool,
+    scale: Array,
+    *,
+    engine: str = "auto",
+    same_group: str = "exclude",
+) -> Negatives:
+    """Count, logsumexp at every scale, softmax mean and hardest score of each query's negatives.
+
+    Args:
+      query: [Q, D]. On a mesh its rows are sharded, and so are those of the result.
+      query_group: [Q] int. A candidate of the query's own group is not its negative.
+      pool: M candidates, replicated on every device.
+      scale: [S] or scalar, positive: inverse temperatures. Carries a gradient.
+      engine: "dense" forms the [Q, M] score matrix; "tiled" never does, and has reverse-mode gradients
+        only (no ``jvp``); "auto" is dense up to about a million scores.
+      same_group: "exclude", or "keep" for MoCo's queue as published, where every candidate counts.
+
+    Returns:
+      :class:`Negatives`, float32 (float64 where an input is). ``mean`` and ``hardest`` carry no gradient.
+      A query without negatives has count 0, logsumexp and hardest -inf, mean 0 and gradient 0.
+
+    Raises:
+      ValueError: an unknown engine or same_group, or shapes that do not fit.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine={engine!r} is unknown: choose one of {', '.join(ENGINES)}.")
+    if engine == "auto":
+        engine = "dense" if query.shape[0] * pool.key.shape[0] <= DENSE_UP_TO else "tiled"
+    statistics = dense_statistics if engine == "dense" else tiled_statistics
+    return statistics(query, query_group, pool, scale, same_group=same_group)
+
+
+def dense_statistics(
+    query: Array, query_group: Array, pool: Pool, scale: Array, *, same_group: str = "exclude"
+) -> Negatives:
+    """The definition of :func:`negative_statistics`, on the [Q, M] score matrix."""
+    query, query_group, pool, scale = _arguments(query, query_group, pool, scale, same_group)
+    score = jnp.matmul(query, pool.key.T, precision=lax.Precision.HIGHEST)  # [Q, M]
+    return _statistics(score, _permitted(query_group, pool.group, same_group), scale)
+
+
+def selected_statistics(query: Array, pool: Pool, index: Array, permitted: Array, scale: Array) -> Negatives:
+    """The statistics of K chosen candidates a query, in O(Q * K * D): random subsets of the negatives.
+
+    Args:
+      query: [Q, D], on a mesh sharded by rows.
+      pool: M candidates, replicated; the groups are not looked at.
+      index: [Q, K] int, candidates of each query (:func:`contrastive_jax.contrast.negatives.random_subset`).
+      permitted: [Q, K] bool, which of them count.
+      scale: [S] or scalar, positive.
+
+    Returns:
+      :class:`Negatives` as from :func:`negative_statistics`.
+    """
+    if index.ndim != 2 or index.shape != permitted.shape or index.shape[0] != query.shape[0]:
+        raise ValueError(
+            f"index {index.shape} and permitted {permitted.shape} must both be [Q, K], Q={query.shape[0]}."
+        )
+    query, _, pool, scale = _arguments(query, index[:, 0], pool, scale, "exclude")
+    key = pool.key.at[index].get(out_sharding=sharding.rows_sharding())  # [Q, K, D]
+    score = jnp.einsum("qd,qkd->qk", query, key, precision=lax.Precision.HIGHEST)
+    return _statistics(score, permitted, scale)
+
+
+def _statistics(score: Array, permitted: Array, scale: Array) -> Negatives:
+    """Statistics of each row of ``score`` [Q, M] over its ``permitted`` entries."""
+    count = jnp.sum(permitted, axis=-1, dtype=jnp.int32)
+    hardest = lax.stop_gradient(jnp.max(jnp.where(permitted, score, -jnp.inf), axis=-1, initial=-jnp.inf))
+    peak = jnp.where(count > 0, hardest, 0)
+
+    def at(scale):  # a loop over scales: [S, Q, M] would be three times slower
+        logit = jnp.where(permitted, scale * (score - peak[:, None]), -jnp.inf)
+        weight = jnp.where(permitted, jnp.exp(logit), 0)
+        mean = jnp.sum(weight * score, axis=-1) / jnp.maximum(jnp.sum(weight, axis=-1), 1)
+        return scale * peak + jax.nn.logsumexp(logit, axis=-1), lax.stop_gradient(mean)
+
+    logsumexp, mean = zip(*(at(scale[s]) for s in range(scale.shape[0])), strict=True)
+    return Negatives(count, jnp.stack(logsumexp), jnp.stack(mean), hardest)
+
+
+def tiled_statistics(
+    query: Array,
+    query_group: Array,
+    pool: Pool,
+    scale: Array,
+    *,
+    same_group: str = "exclude",
+    tile: tuple[int, int] = TILE,
+) -> Negatives:
+    """:func:`negative_statistics` by tiles of (queries, candidates): memory O((Q + M) * D).
+
+    On a mesh every device streams the whole pool past its own queries: one ``shard_map``, because a scan
+    over sharded rows has no global form. The candidates' gradient is one all-reduce.
+    """
+    if min(tile) < 1:
+        raise ValueError(f"tile={tile} must be two positive numbers: queries and candidates.")
+    query, query_group, pool, scale = _arguments(query, query_group, pool, scale, same_group)
+
+    def local(query, query_group, key, group, scale):
+        return _tiled((*tile, same_group), query, query_group, key, group, scale)
+
+    if not sharding.on_mesh():
+        return Negatives(*local(query, query_group, pool.key, pool.group, scale))
+
+    def on_device(query, query_group, *replicated):
+        varying = (lax.pcast(x, sharding.AXIS, to="varying") for x in replicated)  # transposed: all-reduce
+        return local(query, query_group, *varying)
+
+    rows, whole, wide = sharding.ROWS, sharding.REPLICATED, jax.P(None, sharding.AXIS)
+    mapped = jax.shard_map(
+        on_device, in_specs=(rows, rows, whole, whole, whole), out_specs=(rows, wide, wide, rows)
+    )
+    return Negatives(*mapped(query, query_group, pool.key, pool.group, scale))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _tiled(options, query, query_group, key, group, scale):
+    """The fields of Negatives, blind to meshes. ``options``: query tile, candidate tile, same_group."""
+    return _tiled_forward(options, query, query_group, key, group, scale)[0]
+
+
+def _tiled_forward(options, query, query_group, key, group, scale):
+    rows, columns, same_group = options
+    candidates = _tiles(columns, key, group, jnp.ones(group.shape, bool))
+
+    def of_queries(tile):
+        query, query_group = tile
+        none = jnp.zeros_like(query[:, 0])
+        nothing = jnp.zeros_like(scale[:, None] * none)  # [S, q]
+        start = (jnp.zeros_like(query_group, jnp.int32), none - jnp.inf, nothing, nothing)
+
+        def add(carry, candidates):
+            count, hardest, total, first = carry
+            score, permitted = _score_tile(query, query_group, *candidates, same_group)
+            score = jnp.where(permitted, score, -jnp.inf)
+            highest = jnp.maximum(hardest, jnp.max(score, axis=-1))
+            peak = jnp.where(highest == -jnp.inf, 0, highest)  # -inf - -inf would be NaN
+            shrink = jnp.exp(scale[:, None] * (hardest - peak))
+            score = score - peak[:, None]
+            raw = jnp.where(permitted, score, 0)
+            weight = [jnp.exp(scale[s] * score) for s in range(scale.shape[0])]
+            # first moment about the peak, which moves
+            moved = first + jnp.where(total > 0, hardest - peak, 0) * total
+            total = shrink * total + jnp.stack([jnp.sum(w, axis=-1) for w in weight])
+            first = shrink * moved + jnp.stack([jnp.sum(w * raw, axis=-1) for w in weight])
+            return (count + jnp.sum(permitted, axis=-1, dtype=jnp.int32), highest, total, first), None
+
+        return lax.scan(add, start, candidates)[0]
+
+    tiles = lax.map(of_queries, _tiles(rows, query, query_group))
+    count, hardest, total, first = (_rows(x, query.shape[0]) for x in tiles)
+    peak = jnp.where(count > 0, hardest, 0)
+    logsumexp = scale[:, None] * peak + jnp.log(total)
+    mean = jnp.where(count > 0, peak + first / jnp.where(count > 0, total, 1), 0)
+    residuals = (query, query_group, key, group, scale, peak, total, mean)
+    return (count, logsumexp, mean, hardest), residuals
+
+
+def _tiled_backward(options, residuals, cotangents):
+    """d logsumexp_s = sum_j p_sj (scale_s dscore_j + score_j dscale_s), with p the softmax, tile by tile."""
+    rows, columns, same_group = options
+    query, query_group, key, group, scale, peak, total, mean = residuals
+    slope = cotangents[1]  # [S, Q]; mean and hardest carry no gradient, count is an integer
+    some = total > 0
+    factor = jnp.where(some, scale[:, None] * slope / jnp.where(some, total, 1), 0)
+    candidates = _tiles(columns, key, group, jnp.ones(group.shape, bool))
+    queries = _tiles(rows, query, query_group, peak, factor.T)
+
+    def of_queries(key_gradient, tile):
+        query, query_group, peak, factor = tile
+
+        def add(query_gradient, candidates):
+            score, permitted = _score_tile(query, query_group, *candidates, same_group)
+            score = score - peak[:, None]
+            terms = (factor[:, s, None] * jnp.exp(scale[s] * score) for s in range(scale.shape[0]))
+            slope = jnp.where(permitted, sum(terms), 0)  # d/dscore [q, c]
+            return (
+                query_gradient + jnp.matmul(slope, candidates[0], precision=lax.Precision.HIGHEST),
+                jnp.matmul(slope.T, query, precision=lax.Precision.HIGHEST),
+            )
+
+        query_gradient, added = lax.scan(add, jnp.zeros_like(query), candidates)
+        return key_gradient + added, query_gradient
+
+    key_gradient, query_gradient = lax.scan(of_queries, jnp.zeros_like(candidates[0]), queries)
+    scale_gradient = jnp.sum(jnp.where(some, slope * mean, 0), axis=-1)
+    return (
+        query_gradient.reshape(-1, query.shape[1])[: query.shape[0]],
+        None,
+        key_gradient.reshape(-1, key.shape[1])[: key.shape[0]],
+        None,
+        scale_gradient,
+    )
+
+
+_tiled.defvjp(_tiled_forward, _tiled_backward)
+
+
+def _score_tile(query, query_group, key, group, valid, same_group):
+    """Scores [q, c] of one tile and which of them count; padding is marked by its own mask, not by an id."""
+    score = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
+    return score, _permitted(query_group, group, same_group) & valid[None, :]
+
+
+def _permitted(query_group: Array, group: Array, same_group: str) -> Array:
+    """[Q, M] bool: which candidates are a query's negatives."""
+    different = query_group[:, None] != group[None, :]
+    return different if same_group == "exclude" else jnp.ones_like(different)
+
+
+def _tiles(size: int, *arrays: Array) -> tuple[Array, ...]:
+    """Each [N, ...] as [tiles, at most ``size``, ...], equal tiles, zero-padded."""
+    length = arrays[0].shape[0]
+    number = math.ceil(length / size)
+    size = math.ceil(length / number)
+    pad = number * size - length
+    return tuple(
+        jnp.pad(x, [(0, pad)] + [(0, 0)] * (x.ndim - 1)).reshape(number, size, *x.shape[1:]) for x in arrays
+    )
+
+
+def _rows(tiles: Array, length: int) -> Array:
+    """[tiles, size] or [tiles, S, size] to [length] or [S, length], without the padding."""
+    return jnp.moveaxis(tiles, 0, -2).reshape(*tiles.shape[1:-1], -1)[..., :length]
+
+
+def _compute_dtype(*arrays: Array) -> jnp.dtype:
+    """float64 where one of the arrays is, else float32."""
+    return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
+
+
+def _arguments(query, query_group, pool, scale, same_group):
+    """Checked, in one floating type, the queries laid out by rows."""
+    if same_group not in SAME_GROUP:
+        raise ValueError(f"same_group={same_group!r} is unknown: choose one of {', '.join(SAME_GROUP)}.")
+    shapes = (query.shape, query_group.shape, pool.key.shape, pool.group.shape)
+    if query.ndim != 2 or pool.key.ndim != 2 or query.shape[1] != pool.key.shape[1]:
+        raise ValueError(f"query {shapes[0]} and pool.key {shapes[2]} must be [Q, D] and [M, D].")
+    if query_group.shape != query.shape[:1] or pool.group.shape != pool.key.shape[:1]:
+        raise ValueError(
+            f"query_group {shapes[1]} and pool.group {shapes[3]} must be [Q] and [M] of {shapes}."
+        )
+    if jnp.ndim(scale) > 1:
+        raise ValueError(f"scale has shape {jnp.shape(scale)}: it must be a scalar or [S].")
+    dtype = _compute_dtype(query, pool.key)
+    scale = jnp.atleast_1d(jnp.asarray(scale, dtype))
+    pool = Pool(pool.key.astype(dtype), pool.group)
+    return sharding.spread(query.astype(dtype)), sharding.spread(query_group), pool, scale
