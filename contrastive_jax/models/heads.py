@@ -1,0 +1,100 @@
+"""What stands on the encoder: projector, predictor and the online probe."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from contrastive_jax.models.norm import BatchNorm, Members, Norm
+
+Array = jax.Array
+NORMS = ("all", "hidden", "none")
+
+
+class Dense(nn.Module):
+    """A linear layer that multiplies in ``dtype`` and returns its float32 sums unrounded."""
+
+    features: int
+    bias: bool
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """``[N, d]`` to ``[N, features]``, float32 (float64 for float64)."""
+        kernel = self.param("kernel", nn.initializers.zeros, (x.shape[-1], self.features))
+        total = jnp.promote_types(self.dtype, jnp.float32)
+        x = jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype), preferred_element_type=total)
+        return x + self.param("bias", nn.initializers.zeros, (self.features,)) if self.bias else x
+
+
+class Head(nn.Module):
+    """A multilayer perceptron on ``[N, d]``; without layers, the identity."""
+
+    widths: tuple[int, ...]  # of each layer's output; 0 means the head's input width
+    normed: str
+    norm: Norm
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Array, members: Members | None = None, *, train: bool = False) -> list[Array]:
+        """Every layer's output, the last one being the head's: hidden ones after their ReLU."""
+        outputs = []
+        for i, width in enumerate(self.widths, 1):
+            last = i == len(self.widths)
+            norm = self.normed == "all" or (self.normed == "hidden" and not last)
+            y = outputs[-1] if outputs else x
+            y = Dense(width or x.shape[-1], not norm, self.dtype, name=f"dense{i}")(y)
+            if norm:
+                y = BatchNorm(self.norm, centre=not last, name=f"norm{i}")(y, members, train=train)
+            outputs.append(y if last else nn.relu(y))
+        return outputs
+
+
+def projector(
+    norm_options: Norm,
+    dtype,
+    *,
+    layers: int = 2,
+    hidden: int = 0,
+    out: int = 128,
+    norm: str = "all",
+    widths: Sequence[int] = (),
+) -> Head:
+    """The projection head: ``layers`` linear layers, the hidden ones followed by ReLU.
+
+    ``hidden`` is the width of all but the last, ``out`` of the last, 0 the head's input width; ``widths``
+    names every layer's width instead, such as (2048, 1024, 512, 128), and wins. With ``layers=0`` the
+    projection is the feature. ``norm``: "all" puts batch norm after every layer, the last without bias
+    (SimCLR, Chen et al., 2020), "hidden" after hidden layers only (BYOL, Grill et al., 2020), "none" nowhere
+    (MoCo v2). A linear layer has a bias where no batch norm follows.
+    Raises ValueError for an option out of its range.
+    """
+    return _head("projector", norm_options, dtype, layers, hidden, out, norm, widths)
+
+
+def predictor(
+    norm_options: Norm,
+    dtype,
+    *,
+    layers: int = 0,
+    hidden: int = 0,
+    out: int = 0,
+    norm: str = "hidden",
+    widths: Sequence[int] = (),
+) -> Head:
+    """The prediction head on the projection, by default none; options as :func:`projector`'s."""
+    return _head("predictor", norm_options, dtype, layers, hidden, out, norm, widths)
+
+
+def _head(room, norm_options, dtype, layers, hidden, out, norm, widths) -> Head:
+    if norm not in NORMS:
+        raise ValueError(f"{room}.norm is {norm!r}; it must be one of {', '.join(NORMS)}.")
+    if layers < 0:
+        raise ValueError(f"{room}.layers is {layers}; it must be at least 0.")
+    for name, width in (("hidden", hidden), ("out", out), *(("widths", width) for width in widths)):
+        if width < 0:
+            raise ValueError(f"{room}.{name} is {width}; a width must be positive, or 0 for the input's.")
+    widths = tuple(widths) or ((hidden,) * (layers - 1) + (out,) if layers else ())
+    return Head(widths, norm, norm_options, dtype)

@@ -1,0 +1,210 @@
+"""The network of a method: encoder, projector, predictor and online probe as pure functions of arrays."""
+
+import functools
+import math
+import re
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from contrastive_jax import sharding, types
+from contrastive_jax.models import heads, resnet
+from contrastive_jax.models import norm as norms
+
+Array = jax.Array
+PyTree = types.PyTree
+ROOMS = ("encoder", "projector", "predictor", "probe")
+DTYPES = ("float32", "bfloat16", "float64")
+
+
+class Network(NamedTuple):
+    """Pure functions; ``params`` and ``stats`` are dicts of rooms: encoder, projector, predictor, probe.
+
+    A room without parameters or statistics is an empty dict.
+    """
+
+    init: Callable  # (seed, image_shape (h, w, c)) -> (params, stats), float32 numpy arrays
+    apply: Callable  # (params, stats, views [B, W, h, w, c], *, train, groups=None) -> (Outputs, stats)
+    encode: Callable  # (params, stats, images [B, h, w, c]) -> {"pooled" [B, F], "projection_1" [B, ..], ...}
+    describe: Callable  # (image_shape) -> (rows of (room, path, shape, size), {room: size})
+    width: Callable  # (image_shape) -> D, the projection's width
+
+
+class Rooms(NamedTuple):
+    """The linen modules; hashable, so that what derives from them is made once."""
+
+    encoder: resnet.ResNet
+    projector: heads.Head
+    predictor: heads.Head
+    probe: heads.Dense | None
+    probe_gradient: bool
+
+
+def network(
+    *,
+    encoder: dict,
+    projector: dict,
+    predictor: dict,
+    classes: int,
+    norm: dict,
+    probe_gradient: bool = False,
+    dtype: str = "float32",
+) -> Network:
+    """Build a network from its config sections; equal sections give the same functions.
+
+    ``encoder`` are the options of :func:`resnet.resnet`, ``projector`` and ``predictor`` of
+    :func:`heads.projector` and :func:`heads.predictor`, ``norm`` of :func:`norm.norm`; ``classes`` is the
+    number of outputs of the online probe (0: none), whose gradient stops at the features unless
+    ``probe_gradient`` (supervised learning). ``dtype`` is that of convolutions and linear layers: "float32",
+    "bfloat16" or "float64". Batch-norm statistics, normalisation, the probe and all outputs are float32, or
+    float64. Raises ValueError for an option out of its range, TypeError for an unknown one.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
+    if dtype == "float64" and not jax.config.jax_enable_x64:
+        raise ValueError("dtype is 'float64', which needs JAX_ENABLE_X64=1.")
+    if classes < 0:
+        raise ValueError(f"classes is {classes}; it must be at least 0.")
+    options, compute = norms.norm(**norm), jnp.dtype(dtype)
+    return _network(
+        Rooms(
+            resnet.resnet(options, compute, **encoder),
+            heads.projector(options, compute, **projector),
+            heads.predictor(options, compute, **predictor),
+            heads.Dense(classes, True, jnp.promote_types(compute, jnp.float32)) if classes else None,
+            probe_gradient,
+        )
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _network(rooms: Rooms) -> Network:
+    functions = (_init, _apply, _encode, _describe, _width)
+    return Network(*(functools.partial(function, rooms) for function in functions))
+
+
+def _apply(
+    rooms: Rooms, params: PyTree, stats: PyTree, views: Array, *, train: bool, groups: Array | None = None
+) -> tuple[types.Outputs, PyTree]:
+    """Outputs for every view, and the statistics: new ones where ``train``, else those given.
+
+    ``views`` [B, W, h, w, c] float, on a mesh with rows over the devices; ``groups`` [B] int32 gives
+    each example's norm group (scope "groups"). Whoever needs one view passes ``views[:, :1]``; outputs that
+    nobody reads are not computed under jit. Raises ValueError where B does not split into the norm's groups.
+    """
+    _check_images("views", views, 5)
+    batch, width = views.shape[:2]
+    members, new = None, dict(stats)
+    if train:
+        views = sharding.spread(views)
+        exact = jnp.promote_types(rooms.encoder.dtype, jnp.float32)
+        members = norms.members(rooms.encoder.norm, batch, width, groups, exact)
+
+    def call(room, x):
+        if not train:
+            return _evaluate(rooms, room, params, stats, x)
+        variables = {"params": params[room], "batch_stats": stats[room]}
+        y, updated = getattr(rooms, room).apply(variables, x, members, train=True, mutable=["batch_stats"])
+        new[room] = updated.get("batch_stats", {})
+        return y
+
+    features = call("encoder", views.reshape(batch * width, *views.shape[2:]))
+    projection = (call("projector", features) or [features])[-1]
+    prediction = (call("predictor", projection) or [projection])[-1]
+    if rooms.probe:
+        seen = features if rooms.probe_gradient else jax.lax.stop_gradient(features)
+        logits = rooms.probe.apply({"params": params["probe"]}, seen)
+    else:
+        logits = features[:, :0]
+    outputs = (y.reshape(batch, width, y.shape[-1]) for y in (features, projection, prediction, logits))
+    return types.Outputs(*outputs), new
+
+
+def _encode(rooms: Rooms, params: PyTree, stats: PyTree, images: Array) -> dict[str, Array]:
+    """Features and every projector layer's output (hidden ones after ReLU), by running statistics."""
+    _check_images("images", images, 4)
+    pooled = _evaluate(rooms, "encoder", params, stats, images)
+    layers = _evaluate(rooms, "projector", params, stats, pooled)
+    return {"pooled": pooled, **{f"projection_{i}": y for i, y in enumerate(layers, 1)}}
+
+
+def _evaluate(rooms: Rooms, room: str, params: PyTree, stats: PyTree, x: Array):
+    return getattr(rooms, room).apply(
+        {"params": params[room], "batch_stats": stats[room]}, x, None, train=False
+    )
+
+
+def _check_images(name: str, images: Array, axes: int) -> None:
+    if images.ndim != axes or not jnp.issubdtype(images.dtype, jnp.floating):
+        raise ValueError(
+            f"{name} are {images.dtype} of shape {tuple(images.shape)}; they must be float with {axes} axes."
+        )
+
+
+def _init(rooms: Rooms, seed: int, image_shape: tuple[int, int, int]) -> tuple[PyTree, PyTree]:
+    """Parameters and statistics, made on the host; an array depends on the seed and its own path only.
+
+    Kernels are normal with variance 1 / fan-in (that of SimCLR's convolutions), the probe's with standard
+    deviation 0.01 (MoCo's protocol); norm scales and variances are 1 (0 for the last norm of a residual block
+    where ``zero_init``), biases and means 0. Raises ValueError for an image too small for the encoder.
+    """
+
+    def value(path, leaf):
+        path = tuple(k.key for k in path)
+        room, layer, name = path[0], path[-2], path[-1]
+        if name == "kernel":
+            deviation = 0.01 if room == "probe" else math.prod(leaf.shape[:-1]) ** -0.5
+            bits = np.random.Philox(key=[seed, zlib.crc32("/".join(path).encode())])
+            return np.random.Generator(bits).standard_normal(leaf.shape, np.float32) * np.float32(deviation)
+        zero = room == "encoder" and name == "scale" and resnet.starts_at_zero(rooms.encoder, layer)
+        return (np.ones if name in ("scale", "var") and not zero else np.zeros)(leaf.shape, np.float32)
+
+    shapes = _shapes(rooms, tuple(image_shape))
+    return tuple(jax.tree_util.tree_map_with_path(value, shapes[kind]) for kind in ("params", "batch_stats"))
+
+
+def _describe(rooms: Rooms, image_shape: tuple[int, int, int]) -> tuple[list[tuple], dict[str, int]]:
+    """Rows (room, path, shape, number of parameters), and the number of each room."""
+
+    def order(row):  # the stem first, block 2 before block 10
+        return not row[1].startswith("stem"), [
+            int(s) if s.isdigit() else s for s in re.split(r"(\d+)", row[1])
+        ]
+
+    rows, totals = [], {}
+    for room in ROOMS:
+        leaves = jax.tree_util.tree_leaves_with_path(_shapes(rooms, tuple(image_shape))["params"][room])
+        rows += sorted(
+            ((room, "/".join(k.key for k in path), leaf.shape, leaf.size) for path, leaf in leaves), key=order
+        )
+        totals[room] = sum(leaf.size for _, leaf in leaves)
+    return rows, totals
+
+
+def _width(rooms: Rooms, image_shape: tuple[int, int, int]) -> int:
+    """The width of projections."""
+    resnet.check_image(rooms.encoder.stem, image_shape)
+    last = rooms.projector.widths[-1] if rooms.projector.widths else 0
+    return last or rooms.encoder.features
+
+
+@functools.lru_cache(maxsize=64)
+def _shapes(rooms: Rooms, image_shape: tuple[int, int, int]) -> dict[str, dict[str, dict]]:
+    """{"params" | "batch_stats": {room: tree of ShapeDtypeStruct}}."""
+
+    def variables(image):
+        key = jax.random.key(0)  # no initialiser reads it
+        features, encoder = rooms.encoder.init_with_output(key, image)
+        projections, projector = rooms.projector.init_with_output(key, features)
+        predictor = rooms.predictor.init(key, (projections or [features])[-1])
+        probe = rooms.probe.init(key, features) if rooms.probe else {}
+        found = dict(zip(ROOMS, (encoder, projector, predictor, probe), strict=True))
+        return {
+            kind: {room: found[room].get(kind, {}) for room in ROOMS} for kind in ("params", "batch_stats")
+        }
+
+    return jax.eval_shape(variables, jax.ShapeDtypeStruct((1, *image_shape), jnp.float32))

@@ -1,0 +1,149 @@
+"""Residual networks (He et al., 2016), v1.5: a bottleneck strides in its 3x3 convolution."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from contrastive_jax.models.norm import BatchNorm, Members, Norm
+
+Array = jax.Array
+BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+STRIDES = {"cifar": 8, "imagenet": 32}  # pixels of the image to one of the last feature map
+VARIANTS = ("torchvision", "simclr")
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions, or the bottleneck 1x1, 3x3, 1x1, around a shortcut."""
+
+    channels: int
+    stride: int
+    bottleneck: bool
+    projection: bool
+    norm: Norm
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Array, members: Members | None, *, train: bool) -> Array:
+        """``[N, h, w, c]`` to ``[N, h / stride, w / stride, channels or 4 * channels]``."""
+
+        def conv(y, channels, kernel, stride, conv_name, norm_name):
+            y = _convolution(channels, kernel, stride, self.dtype, conv_name)(y)
+            return BatchNorm(self.norm, name=norm_name)(y, members, train=train)
+
+        c = self.channels
+        if self.bottleneck:
+            layers = ((c, 1, 1), (c, 3, self.stride), (4 * c, 1, 1))
+        else:
+            layers = ((c, 3, self.stride), (c, 3, 1))
+        y = x
+        for i, (channels, kernel, stride) in enumerate(layers, 1):
+            y = conv(y, channels, kernel, stride, f"conv{i}", f"norm{i}")
+            if i < len(layers):
+                y = nn.relu(y)
+        if self.projection:
+            x = conv(x, layers[-1][0], 1, self.stride, "shortcut_conv", "shortcut_norm")
+        return nn.relu(x + y).astype(self.dtype)
+
+
+class ResNet(nn.Module):
+    """Images ``[N, h, w, c]`` to features ``[N, F]``: the mean over space of the last group."""
+
+    depth: int
+    channels: int  # of the first group
+    stem: str
+    variant: str
+    zero_init: bool
+    norm: Norm
+    dtype: Any
+
+    @property
+    def features(self) -> int:
+        """F, the width of the features."""
+        return self.channels * (32 if self.depth >= 50 else 8)
+
+    @nn.compact
+    def __call__(self, x: Array, members: Members | None = None, *, train: bool = False) -> Array:
+        """Returns float32 features (float64 where that is the compute dtype)."""
+        check_image(self.stem, x.shape[1:])
+        small, bottleneck = self.stem == "cifar", self.depth >= 50
+        x = _convolution(self.channels, 3 if small else 7, 1 if small else 2, self.dtype, "stem_conv")(x)
+        x = nn.relu(BatchNorm(self.norm, name="stem_norm")(x, members, train=train)).astype(self.dtype)
+        if not small:
+            padding = "SAME" if self.variant == "simclr" else ((1, 1), (1, 1))
+            x = nn.max_pool(x, (3, 3), (2, 2), padding)
+        for group, blocks in enumerate(BLOCKS[self.depth]):
+            channels, width = self.channels * 2**group, self.channels * 2**group * (4 if bottleneck else 1)
+            for block in range(blocks):
+                stride = 2 if group > 0 and block == 0 else 1
+                changes = stride > 1 or x.shape[-1] != width
+                projection = block == 0 if self.variant == "simclr" else changes
+                x = Block(
+                    channels,
+                    stride,
+                    bottleneck,
+                    projection,
+                    self.norm,
+                    self.dtype,
+                    name=f"group{group + 1}_block{block}",
+                )(x, members, train=train)
+        return x.astype(jnp.promote_types(self.dtype, jnp.float32)).mean((1, 2))
+
+
+def _convolution(channels: int, kernel: int, stride: int, dtype, name: str) -> nn.Conv:
+    """Padded alike on both sides, also where it strides: PyTorch's rule, and SimCLR's."""
+    return nn.Conv(
+        channels,
+        (kernel, kernel),
+        stride,
+        padding=kernel // 2,
+        use_bias=False,
+        dtype=dtype,
+        kernel_init=nn.initializers.zeros,  # values come from network.init
+        name=name,
+    )
+
+
+def resnet(
+    norm: Norm,
+    dtype,
+    *,
+    depth: int = 18,
+    width: float = 1.0,
+    stem: str = "cifar",
+    variant: str = "torchvision",
+    zero_init: bool = True,
+) -> ResNet:
+    """A ResNet encoder.
+
+    ``depth`` 18, 34, 50, 101 or 152; ``width`` multiplies all channels (1.0: 64 in the first group);
+    ``stem`` "cifar" (3x3, stride 1) or "imagenet" (7x7, stride 2, then a 3x3 max-pool, stride 2);
+    ``variant`` "torchvision", or "simclr" as in the SimCLR code (Chen et al., 2020): a projection shortcut in
+    the first block of every group and 'SAME' max-pooling; ``zero_init`` starts the last norm scale of every
+    block at 0. Raises ValueError for an option out of its range.
+    """
+    if depth not in BLOCKS:
+        raise ValueError(f"encoder.depth is {depth}; it must be one of {', '.join(map(str, BLOCKS))}.")
+    if not 64 * width >= 1:
+        raise ValueError(f"encoder.width is {width}, less than one channel; it must be at least 1/64.")
+    if stem not in STRIDES:
+        raise ValueError(f"encoder.stem is {stem!r}; it must be one of {', '.join(STRIDES)}.")
+    if variant not in VARIANTS:
+        raise ValueError(f"encoder.variant is {variant!r}; it must be one of {', '.join(VARIANTS)}.")
+    return ResNet(depth, round(64 * width), stem, variant, zero_init, norm, dtype)
+
+
+def check_image(stem: str, shape: tuple[int, int, int]) -> None:
+    """Raises ValueError where an image is smaller than the encoder's total stride."""
+    if min(shape[:2]) < STRIDES[stem]:
+        advice = "; the stem 'cifar' needs 8 x 8" if stem == "imagenet" and min(shape[:2]) >= 8 else ""
+        raise ValueError(
+            f"An image of {shape[0]} x {shape[1]} pixels is too small for encoder.stem = {stem!r}, "
+            f"which needs {STRIDES[stem]} x {STRIDES[stem]}{advice}."
+        )
+
+
+def starts_at_zero(encoder: ResNet, layer: str) -> bool:
+    """Whether ``zero_init`` means the norm of this name: the last one of a residual block."""
+    return encoder.zero_init and layer == ("norm3" if encoder.depth >= 50 else "norm2")
