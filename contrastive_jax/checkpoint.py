@@ -1,0 +1,459 @@
+"""Checkpoints of a run: written while training goes on, verified bit for bit when they are read.
+
+Orbax writes a step atomically and asynchronously, but does not notice a changed byte in array data. So
+every checkpoint carries a fingerprint of each of its arrays, and a damaged one is never restored: the
+previous one is, and the damaged one is moved aside for inspection. A state with a NaN is never written.
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from contrastive_jax.types import Array, PyTree
+
+EMPTY = "empty"  # what stands for a subtree without arrays, (), {} or None
+
+
+class NonFiniteState(ValueError):
+    """The state holds a NaN or an infinity and was not written."""
+
+
+class DamagedCheckpoints(RuntimeError):
+    """No checkpoint of the directory could be restored; all were left where they are."""
+
+
+class _Damaged(Exception):
+    """One checkpoint cannot be trusted; the message says why, as the end of a sentence."""
+
+
+# --------------------------------------------------------------------------------------------- fingerprints
+
+
+def fingerprint(state: PyTree) -> str:
+    """The bits of a state as 16 hexadecimal digits, whatever devices it lies on.
+
+    Covers paths, shapes, dtypes and values of all arrays. Raises TypeError for a leaf that is no array.
+    """
+    return _digest_of(_describe(state), _inspect(state)[0])
+
+
+def all_finite(state: PyTree) -> bool:
+    """Whether no floating-point array of the state holds a NaN or an infinity."""
+    return not _inspect(state)[1]
+
+
+def _digest_of(leaves: dict[str, str], fingerprints: dict[str, int]) -> str:
+    text = json.dumps([leaves, fingerprints], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _inspect(state: PyTree) -> tuple[dict[str, int], list[str]]:
+    """Path -> fingerprint of every array, and the paths of the arrays that are not finite."""
+    paths = [path for path, kind in _describe(state).items() if kind != EMPTY]
+    # The arrays say where they lie; a mesh in context would refuse those that lie elsewhere.
+    with jax.set_mesh(None):
+        sums, finite = jax.device_get(_sums_and_finiteness(jax.tree.leaves(state)))
+    not_finite = [path for path, ok in zip(paths, finite, strict=True) if not ok]
+    return {path: int(s) for path, s in zip(paths, sums, strict=True)}, not_finite
+
+
+@jax.jit
+def _sums_and_finiteness(arrays: list[Array]) -> tuple[list[Array], list[Array]]:
+    return [_weighted_sum(a) for a in arrays], [_is_finite(a) for a in arrays]
+
+
+def _weighted_sum(array: Array) -> Array:
+    """sum(bits * (2 * index + 1)) mod 2**32: each weight is odd, so that any one flipped bit changes it."""
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        array = jnp.stack([array.real, array.imag], -1)
+    if array.dtype == bool:
+        array = array.astype(jnp.uint8)
+    words = jax.lax.bitcast_convert_type(array, jnp.dtype(f"uint{min(32, 8 * array.dtype.itemsize)}"))
+    # The index is built dimension by dimension: a reshape to one would move data between devices.
+    index, stride = jnp.uint32(0), 1
+    for axis in reversed(range(words.ndim)):
+        index += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * jnp.uint32(stride % 2**32)
+        stride *= words.shape[axis]
+    return jnp.sum(words.astype(jnp.uint32) * (2 * index + 1), dtype=jnp.uint32)
+
+
+def _is_finite(array: Array) -> Array:
+    inexact = jnp.issubdtype(array.dtype, jnp.inexact)
+    return jnp.isfinite(array).all() if inexact else jnp.array(True)
+
+
+def _describe(state: PyTree) -> dict[str, str]:
+    """Path -> "float32[3,4]" of every array of the state, or "empty"."""
+    described = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state, is_leaf=_is_empty):
+        path = jax.tree_util.keystr(path, simple=True, separator="/")
+        if _is_empty(leaf):
+            described[path] = EMPTY
+        elif not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+            raise TypeError(
+                f"{path} of the state is a {type(leaf).__name__}; a checkpoint holds jax arrays only"
+            )
+        elif jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+            raise TypeError(f"{path} of the state is {leaf.dtype}; store jax.random.key_data of it instead")
+        else:
+            described[path] = f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+    return described
+
+
+def _is_empty(node: Any) -> bool:
+    return not jax.tree.leaves(node)
+
+
+# ---------------------------------------------------------------------------------------------- checkpoints
+
+
+class Checkpoints:
+    """The checkpoints of one directory, a local one or an object store's (``gs://...``).
+
+    Keeps the last ``keep_last`` and, where ``keep_every`` is not 0, those whose step is its multiple.
+    ``read_only`` is for another run's directory: nothing in it is created, cleaned or moved. All processes
+    of a run make the same calls. Raises NotADirectoryError, PermissionError or (``read_only``)
+    FileNotFoundError for a directory that cannot serve, ValueError for a bad option.
+
+        with Checkpoints(workdir / "checkpoints") as checkpoints:
+            checkpoints.save(step, state, {"config": config})
+            restored = checkpoints.restore(state)   # (state, step, meta), or None
+    """
+
+    def __init__(self, directory: Any, *, keep_last: int = 3, keep_every: int = 0, read_only: bool = False):
+        if keep_last < 1:
+            raise ValueError(f"checkpoint.keep_last is {keep_last}; it must be at least 1 (3 survive damage)")
+        if keep_every < 0:
+            raise ValueError(
+                f"checkpoint.keep_every is {keep_every}; it must be 0 (none) or a number of steps"
+            )
+        self.directory = _open_directory(directory, read_only)
+        self._read_only = read_only
+        self._manager = _make_manager(self.directory, keep_last, keep_every, read_only)
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def steps(self) -> list[int]:
+        """The steps that there are, oldest first; the one being written is among them."""
+        return sorted(self._manager.all_steps())
+
+    def wait(self) -> None:
+        """Returns once everything is on disk. Raises OSError where it could not be written."""
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            raise OSError(
+                f"a checkpoint could not be written to {self.directory}: {_brief(error)}"
+            ) from error
+
+    def close(self) -> None:
+        """Waits, and ends the background threads."""
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    def save(self, step: int, state: PyTree, meta: dict[str, Any]) -> bool:
+        """Writes the state in the background; it may be donated as soon as this returns.
+
+        ``meta`` is anything that JSON can hold (config, metrics). False where the step is there already.
+        Raises NonFiniteState, before anything is written, for a state with a NaN; ValueError for a step
+        older than the latest; OSError where this or the previous checkpoint could not be written.
+        """
+        import orbax.checkpoint as ocp
+
+        if self._read_only:
+            raise PermissionError(
+                f"{self.directory} was opened read-only; no checkpoint can be written there"
+            )
+        step, steps = int(step), self.steps()
+        if step in steps:
+            return False
+        if steps and step < steps[-1]:
+            raise ValueError(
+                f"step {step} is older than the latest checkpoint, {steps[-1]}, of {self.directory}"
+            )
+        fingerprints, not_finite = _inspect(state)
+        if not_finite:
+            raise NonFiniteState(
+                f"the state of step {step} is not finite in {_list(not_finite)}; no checkpoint was written"
+            )
+        record = _seal(meta, _describe(state), fingerprints)
+        arguments = ocp.args.Composite(state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave(record))
+        self.wait()
+        try:
+            written = self._manager.save(step, args=arguments, force=True)
+        except Exception as error:
+            raise OSError(f"the checkpoint of step {step} could not be written: {_brief(error)}") from error
+        return bool(written)
+
+    def restore(
+        self, like: PyTree, report: Callable[[str], None] = print
+    ) -> tuple[PyTree, int, dict[str, Any]] | None:
+        """The newest state that is intact, its step and its meta; None where there is no checkpoint.
+
+        ``like`` has the structure, shapes, dtypes and shardings to restore to: arrays or
+        ``jax.ShapeDtypeStruct``; what is restored is bit for bit what was saved, whatever the devices it was
+        saved from. A damaged checkpoint is renamed to ``damaged-<step>`` and ``report`` gets a sentence about
+        it. Raises ValueError where the checkpoint holds another structure (a changed config), and
+        DamagedCheckpoints, with nothing touched, where none is intact.
+        """
+        expected = _describe(like)
+
+        def read(step: int) -> tuple[PyTree, int, dict[str, Any]]:
+            record = self._read_record(step)
+            _check_structure(record["leaves"], expected, step)
+            return self._read_arrays(step, like, record, partial=False), step, record["meta"]
+
+        return self._newest_intact(read, report) if self.steps() else None
+
+    def restore_part(
+        self,
+        names: Iterable[str],
+        *,
+        sharding: jax.sharding.Sharding | None = None,
+        report: Callable[[str], None] = print,
+    ) -> tuple[dict[str, Any], int, dict[str, Any]]:
+        """Parts of the newest intact state, its step and its meta, without knowing the rest of it.
+
+        ``names`` are paths such as "params" or "stats/encoder". The parts come as nested dicts from the
+        root, ``{"stats": {"encoder": ...}}``, on ``sharding`` (default: the first device), verified, and an
+        empty subtree as ``{}``. Raises FileNotFoundError without a checkpoint, ValueError for a name that
+        the state does not have, and DamagedCheckpoints as :meth:`restore`.
+        """
+        if not self.steps():
+            raise FileNotFoundError(f"{self.directory} holds no checkpoint")
+        names = tuple(names)
+        sharding = sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+
+        def read(step: int) -> tuple[dict[str, Any], int, dict[str, Any]]:
+            record = self._read_record(step)
+            like = _part_like(record["leaves"], names, sharding, step)
+            if jax.tree.leaves(like):
+                like = self._read_arrays(step, like, record, partial=True)
+            return like, step, record["meta"]
+
+        return self._newest_intact(read, report)
+
+    def read_meta(self) -> tuple[int, dict[str, Any]] | None:
+        """Step and meta of the newest checkpoint whose meta is readable, without its state; or None."""
+        self.wait()
+        for step in reversed(self.steps()):
+            try:
+                return step, self._read_record(step)["meta"]
+            except _Damaged:
+                continue
+        return None
+
+    # What follows reads one checkpoint, raising _Damaged for what is wrong with it.
+
+    def _newest_intact(self, read: Callable[[int], Any], report: Callable[[str], None]) -> Any:
+        self.wait()
+        damaged: dict[int, str] = {}
+        for step in reversed(self.steps()):
+            try:
+                found, trouble = read(step), ""
+            except _Damaged as error:
+                found, trouble = None, str(error)
+            if _on_all_processes(not trouble):
+                for worse, reason in damaged.items():
+                    place = self._move_aside(worse)
+                    report(
+                        f"The checkpoint of step {worse} is damaged ({reason}){place}; restored step {step}."
+                    )
+                return found
+            damaged[step] = trouble or "another process could not read it"
+        reasons = "; ".join(f"step {step}: {reason}" for step, reason in damaged.items())
+        raise DamagedCheckpoints(
+            f"every checkpoint in {self.directory} is damaged and none was touched ({reasons})"
+        )
+
+    def _move_aside(self, step: int) -> str:
+        if self._read_only:
+            return ""
+        aside, number = self.directory / f"damaged-{step}", 1
+        while aside.exists():
+            number += 1
+            aside = self.directory / f"damaged-{step}-{number}"
+        _on_all_processes(True)  # all have chosen the name before one takes it
+        if jax.process_index() == 0:
+            (self.directory / str(step)).rename(aside)
+        _on_all_processes(True)
+        self._manager.reload()
+        return f" and was moved to {aside.name}"
+
+    def _read_record(self, step: int) -> dict[str, Any]:
+        try:
+            record = json.loads((self.directory / str(step) / "meta" / "metadata").read_text())
+            intact = record.pop("checksum") == _checksum(record)
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise _Damaged(f"its meta cannot be read: {_brief(error)}") from error
+        if not intact:
+            raise _Damaged("its meta was altered")
+        return record
+
+    def _read_arrays(self, step: int, like: PyTree, record: dict[str, Any], *, partial: bool) -> PyTree:
+        import orbax.checkpoint as ocp
+
+        first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        target = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first), like
+        )
+        arguments = ocp.args.PyTreeRestore(
+            target,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(target),
+            partial_restore=partial,
+        )
+        try:
+            state = self._manager.restore(step, args=ocp.args.Composite(state=arguments)).state
+        except (MemoryError, PermissionError, jax.errors.JaxRuntimeError):
+            raise  # trouble of this machine, not of the checkpoint
+        except Exception as error:  # orbax raises a bare Exception for missing or cut array data
+            raise _Damaged(f"its arrays cannot be read: {_brief(error)}") from error
+        expected = record["fingerprints"]
+        differ = [path for path, value in _inspect(state)[0].items() if value != expected[path]]
+        if differ:
+            raise _Damaged(f"the bits of {_list(differ)} differ from those that were saved")
+        return state
+
+
+def _open_directory(directory: Any, read_only: bool) -> Any:
+    import etils.epath
+
+    path = etils.epath.Path(directory)
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(f"{path} is a file; checkpoints need a directory")
+    if read_only:
+        if not path.exists():
+            raise FileNotFoundError(f"there is no checkpoint directory {path}")
+        return path
+    trial = path / f".writable-{jax.process_index()}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        trial.write_text("")
+        trial.unlink()
+    except OSError as error:
+        raise PermissionError(f"{path} cannot be written: {_brief(error)}") from error
+    return path
+
+
+def _make_manager(directory: Any, keep_last: int, keep_every: int, read_only: bool) -> Any:
+    import orbax.checkpoint as ocp
+    from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, EveryNSteps, LatestN
+
+    keep = [LatestN(keep_last)] + ([EveryNSteps(keep_every)] if keep_every else [])
+    # By default orbax cuts replicated arrays into one slice a device to write them in parallel, and compiles
+    # each cut: seconds for the first save on eight devices, for states that one process writes in no time.
+    arrays = ocp.type_handlers.create_type_handler_registry(
+        (jax.Array, ocp.type_handlers.ArrayHandler(use_replica_parallel=False))
+    )
+    return ocp.CheckpointManager(
+        directory,
+        options=ocp.CheckpointManagerOptions(
+            preservation_policy=AnyPreservationPolicy(keep),
+            cleanup_tmp_directories=not read_only,
+            create=False,
+            read_only=read_only,
+        ),
+        item_handlers={
+            "state": ocp.PyTreeCheckpointHandler(type_handler_registry=arrays),
+            "meta": ocp.JsonCheckpointHandler(),
+        },
+    )
+
+
+def _seal(meta: dict[str, Any], leaves: dict[str, str], fingerprints: dict[str, int]) -> dict[str, Any]:
+    """The JSON record of a checkpoint, with a checksum over itself."""
+    import orbax.checkpoint
+
+    import contrastive_jax
+
+    record = {
+        "meta": meta,
+        "fingerprint": _digest_of(leaves, fingerprints),
+        "fingerprints": fingerprints,
+        "leaves": leaves,
+        "versions": {
+            "contrastive_jax": contrastive_jax.__version__,
+            "jax": jax.__version__,
+            "orbax": orbax.checkpoint.__version__,
+            "numpy": np.__version__,
+        },
+    }
+    try:
+        record = json.loads(json.dumps(record))
+    except TypeError as error:
+        raise TypeError(f"the meta of a checkpoint must be JSON: {error}") from error
+    return record | {"checksum": _checksum(record)}
+
+
+def _checksum(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def _check_structure(saved: dict[str, str], expected: dict[str, str], step: int) -> None:
+    paths = [path for path in expected | saved if expected.get(path) != saved.get(path)]
+    if paths:
+        first = paths[0]
+        raise ValueError(
+            f"the checkpoint of step {step} holds another state than this run: {first} is"
+            f" {saved.get(first, 'absent')} there and {expected.get(first, 'absent')} here"
+            + (f" ({len(paths)} leaves differ)" if len(paths) > 1 else "")
+        )
+
+
+def _part_like(leaves: dict[str, str], names: tuple[str, ...], sharding: Any, step: int) -> dict[str, Any]:
+    """The named parts as nested dicts of what is to be restored."""
+    like: dict[str, Any] = {}
+    for name in names:
+        chosen = {path: kind for path, kind in leaves.items() if f"{path}/".startswith(f"{name}/")}
+        if not chosen:
+            known = sorted({"/".join(p.split("/")[:depth]) for p in leaves for depth in (1, 2, 3)})
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ValueError(
+                f"the checkpoint of step {step} has no {name!r}"
+                + (f" (did you mean {near[0]!r}?)" if near else f"; it has {_list(known)}")
+            )
+        for path, kind in chosen.items():
+            *rooms, last = path.split("/")
+            place = like
+            for room in rooms:
+                place = place.setdefault(room, {})
+            if kind == EMPTY:
+                place[last] = {}
+            else:
+                dtype, shape = kind.removesuffix("]").split("[")
+                shape = tuple(map(int, shape.split(","))) if shape else ()
+                place[last] = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
+    return like
+
+
+def _on_all_processes(value: bool) -> bool:
+    """Whether the value is true on every process; a meeting point for all of them."""
+    if jax.process_count() == 1:
+        return value
+    from jax.experimental import multihost_utils
+
+    return bool(multihost_utils.process_allgather(np.array(value)).all())
+
+
+def _list(names: list[str], shown: int = 3) -> str:
+    rest = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _brief(error: BaseException) -> str:
+    """The first line of an error: TensorStore's go on for a page."""
+    text = str(error).strip()
+    line = text.splitlines()[0] if text else ""
+    return f"{type(error).__name__}: {line[:200]}" if line else type(error).__name__
