@@ -2,15 +2,15 @@
 
     estimate           in expectation a lower bound of the mutual information?
     -----------------  ------------------------------------------------------------------------------------
-    nwj, tuba          yes, for any scores that are a fixed function (high variance)
+    nwj, tuba          yes, for scores and baseline that do not see the batch (high variance)
     interpolated       yes, likewise
+    jensen_shannon     yes: NWJ's value, for a critic trained by the Jensen-Shannon divergence
     info_nce_estimate  yes, and never above log(K + 1)
-    fenchel_legendre   yes: minus its mean over pairs, K negatives, any u
+    fenchel_legendre   yes, minus its mean, for any u that does not see the negatives
     eqco_estimate      only for alpha <= K: at a true value of 10, alpha 65,536 and K 64 give 10.4
     donsker_varadhan   no: the logarithm of a finite mean is biased upwards
     flat_nce_estimate  no: log K - mean(c), the same bias per query (FlatNCE's corollary 3.4 does not hold)
     smile              no: clipping trades the variance for a bias of either sign
-    jensen_shannon     reads NWJ's bound off a critic trained by the Jensen-Shannon divergence: yes
 
 Those that need no more than each row's logsumexp take (positive, negative, count), [N] each: the joint score
 of a query, the logsumexp of its marginal scores and their number, from ``row_statistics`` or a tiled engine;
@@ -136,8 +136,8 @@ def smile(scores: Array, *, clip: float = 5.0) -> Array:
 
 def leave_one_out(scores: Array) -> Array:
     """Logsumexp of each row without the entry itself: [N, M] -> [N, M], without cancellation."""
-    largest = jnp.max(scores, axis=1, keepdims=True)
     top = jnp.arange(scores.shape[1]) == jnp.argmax(scores, axis=1)[:, None]
+    largest = jnp.sum(jnp.where(top, scores, 0.0), axis=1, keepdims=True)  # one of them, also among equals
     without_top = logsumexp(jnp.where(top, -jnp.inf, scores), axis=1, keepdims=True)
     # Where the largest stays, the sum relative to it is 1 plus what is left of the others.
     left = jnp.exp(without_top - largest) - jnp.exp(jnp.where(top, -jnp.inf, scores) - largest)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.lax import Precision, stop_gradient
 
-from contrastive_jax.losses.contrastive import at_least_float32
+from contrastive_jax.losses.contrastive import at_least_float32, dcl, info_nce
 from contrastive_jax.losses.distribution import embedding, unit
 from contrastive_jax.sharding import rows_sharding
 from contrastive_jax.types import Array
@@ -76,9 +76,9 @@ def relic(
     else:
         candidate = key.at[negative].get(out_sharding=rows_sharding())
         other = jnp.einsum("bvd,bkwd->bvwk", query, candidate, precision=Precision.HIGHEST)
+    c = jax.nn.logsumexp((other - own[..., None]) / temperature, axis=-1)
+    nce = info_nce(c) if positive == "included" else dcl(c)
     row = jnp.concatenate([own[..., None], other], axis=-1) / temperature
-    first = 0 if positive == "included" else 1
-    nce = jax.nn.logsumexp(row[..., first:], axis=-1) - row[..., 0]
     same = jnp.stack([row[:, 0, 0], row[:, 1, 1]], axis=1)
     cross = jnp.stack([row[:, 1, 0], row[:, 0, 1]], axis=1)  # entry w: the other view against view w
     divergence = relic_kl(cross, same, positive=positive, stop_gradient_same=stop_gradient_same)
