@@ -1,0 +1,125 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.tree_util import Partial
+
+from contrastive_jax import sharding
+from contrastive_jax.evaluators.features import accuracy, check, encode_all, raw_pixels, standardized
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (21, 4, 4, 1), np.uint8)
+WEIGHT = np.random.default_rng(1).normal(size=(16, 3)).astype(np.float32)
+
+
+def prepare(image):
+    return image.astype(jnp.float32) / 255
+
+
+def network(weight, images):
+    flat = images.reshape(images.shape[0], -1)
+    return {"pooled": jnp.dot(flat, weight, precision="highest"), "map": images[:, :2].astype(jnp.bfloat16)}
+
+
+def expected():
+    scaled = IMAGES.astype(np.float32) / 255
+    return {"pooled": scaled.reshape(21, -1) @ WEIGHT, "map": scaled[:, :2].reshape(21, -1)}
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 21, 64])
+def test_every_image_once_in_order_whatever_the_batch(batch_size):
+    found = encode_all(Partial(network, WEIGHT), IMAGES, prepare, batch_size)
+    for name, features in expected().items():
+        assert isinstance(found[name], np.ndarray) and found[name].dtype == np.float32
+        assert found[name].shape == features.shape
+        np.testing.assert_allclose(found[name], features, rtol=1e-2 if name == "map" else 1e-5, atol=1e-6)
+
+
+def test_one_shape_is_compiled_also_for_other_sets_and_other_parameters():
+    shapes = []
+
+    def watched(weight, images):
+        shapes.append(images.shape)  # runs when traced
+        return network(weight, images)
+
+    first = encode_all(Partial(watched, WEIGHT), IMAGES, prepare, 8)
+    second = encode_all(Partial(watched, 2 * WEIGHT), IMAGES[:5], prepare, 8)
+    assert shapes == [(8, 4, 4, 1)]
+    np.testing.assert_allclose(second["pooled"], 2 * first["pooled"][:5], rtol=1e-6)
+
+
+def test_a_jitted_closure_is_accepted():
+    found = encode_all(jax.jit(lambda images: network(WEIGHT, images)), IMAGES, prepare, 8)
+    np.testing.assert_allclose(found["pooled"], expected()["pooled"], rtol=1e-5, atol=1e-6)
+
+
+def test_mesh_rounds_the_batch_up_spreads_it_and_changes_nothing():
+    seen = []
+
+    def watched(weight, images):
+        seen.append((images.shape[0], jax.typeof(images).sharding.spec[0]))
+        return network(weight, images)
+
+    one = encode_all(Partial(network, WEIGHT), IMAGES, prepare, 10)
+    with jax.set_mesh(sharding.make_mesh()):
+        eight = encode_all(Partial(watched, WEIGHT), IMAGES, prepare, 10)
+    assert seen == [(16, sharding.AXIS)]
+    for name in one:
+        np.testing.assert_allclose(eight[name], one[name], rtol=1e-6)
+
+
+def test_refuses_what_cannot_be_encoded():
+    with pytest.raises(ValueError, match="images is empty"):
+        encode_all(Partial(network, WEIGHT), IMAGES[:0], prepare, 8)
+    with pytest.raises(ValueError, match="batch_size=0 must be at least 1"):
+        encode_all(Partial(network, WEIGHT), IMAGES, prepare, 0)
+
+
+def test_raw_pixels():
+    found = raw_pixels(IMAGES)
+    assert found.shape == (21, 16) and found.dtype == np.float32
+    np.testing.assert_array_equal(found, (IMAGES / 255.0).astype(np.float32).reshape(21, 16))
+
+
+def test_standardized_by_the_training_part_alone_in_float64():
+    random = np.random.default_rng(0)
+    train, test = (
+        random.normal(3, 2, (50, 4)).astype(np.float32),
+        random.normal(size=(9, 4)).astype(np.float32),
+    )
+    train[:, 1] = test[:, 1] = 7
+    found_train, found_test = standardized(train, test)
+    assert found_train.dtype == found_test.dtype == np.float64
+    np.testing.assert_allclose(found_train.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(found_train.std(0), [1, 0, 1, 1], atol=1e-12)
+    np.testing.assert_allclose(
+        found_test[:, 0], (test[:, 0] - train[:, 0].mean(dtype=float)) / train[:, 0].std(dtype=float)
+    )
+
+
+def test_accuracy_weighs_classes_as_it_says():
+    labels = np.array([0, 0, 0, 0, 2, 2])
+    found = accuracy(np.array([0, 0, 0, 1, 2, 0]), labels)
+    assert found == {"top1": pytest.approx(4 / 6), "mean_per_class": pytest.approx((3 / 4 + 1 / 2) / 2)}
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        (dict(train_features=np.zeros((3, 2, 2))), "train_features has shape"),
+        (dict(test_labels=np.zeros(5, int)), "test_labels"),
+        (dict(test_features=np.zeros((0, 2)), test_labels=np.zeros(0, int)), "n at least 1"),
+        (dict(train_labels=np.array([0, -1, 1])), "train_labels holds -1"),
+        (dict(test_features=np.full((2, 2), np.nan)), "test_features holds values that are not finite"),
+        (dict(test_features=np.zeros((2, 3))), "same layer"),
+    ],
+)
+def test_check_names_what_is_wrong(change, sentence):
+    arrays = dict(
+        train_features=np.zeros((3, 2)),
+        train_labels=np.arange(3),
+        test_features=np.zeros((2, 2)),
+        test_labels=np.arange(2),
+    )
+    check(**arrays)
+    with pytest.raises(ValueError, match=sentence):
+        check(**arrays | change)

@@ -1,0 +1,151 @@
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+from sklearn.neighbors import KNeighborsClassifier
+
+from contrastive_jax import sharding
+from contrastive_jax.evaluators import knn
+
+GOLDEN = np.load(pathlib.Path(__file__).parents[1] / "golden" / "knn_monitor.npz")
+CASES = {case["case"]: case for case in json.loads(str(GOLDEN["index"]))}
+
+
+def clusters(n, width=6, classes=4, seed=0):
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, classes, n)
+    centres = np.random.default_rng(99).normal(size=(classes, width))
+    return (centres[labels] + random.normal(size=(n, width))).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("suffix", ["", "_f32"])
+def test_golden(name, suffix):
+    """lemniscate, leftthomas/SimCLR and MoCo's demo: the vote, the order of the classes, the accuracies."""
+    case = CASES[name]
+    read = lambda field: GOLDEN[f"{name}/{field}"]  # noqa: E731
+    precision = np.float32 if suffix else np.float64
+    arrays = (read("bank").astype(precision), read("bank_labels"), read("queries").astype(precision))
+    with jax.enable_x64(not suffix):
+        votes = knn.votes(*arrays, k=case["k"], temperature=case["T"])
+        found = knn.evaluate(*arrays, read("query_labels"), k=case["k"], temperature=case["T"])
+    assert votes.dtype == precision
+    probabilities = read(f"lem_probs{suffix}")
+    probabilities = probabilities / probabilities.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(votes, probabilities, rtol=0, atol=1e-6 if suffix else 1e-14)
+    order = np.argsort(-votes, axis=1, kind="stable")
+    for theirs in ("lem_pred", "moco_pred"):
+        voted = np.take_along_axis(votes, read(theirs + suffix).astype(int), axis=1) > 0
+        np.testing.assert_array_equal(order[voted], read(theirs + suffix)[voted])
+    assert found["top1"] == pytest.approx(float(read(f"lem_top1{suffix}")), abs=1e-6)
+    assert found["top1"] == pytest.approx(float(read(f"leftthomas_top1{suffix}")), abs=1e-6)
+    top5 = np.any(order[:, :5] == read("query_labels")[:, None], axis=1).mean()
+    assert top5 == pytest.approx(float(read(f"leftthomas_top5{suffix}")), abs=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 10, 60])
+def test_unweighted_vote_is_scikit_learns(k):
+    train, labels = clusters(60)
+    test, _ = clusters(33, seed=1)
+    theirs = KNeighborsClassifier(k, metric="cosine").fit(train.astype(np.float64), labels)
+    votes = knn.votes(train, labels, test, k=k)
+    np.testing.assert_allclose(votes, theirs.predict_proba(test.astype(np.float64)), atol=1e-6)
+    np.testing.assert_array_equal(votes.argmax(axis=1), theirs.predict(test.astype(np.float64)))
+
+
+def test_digits_by_cosine_are_scikit_learns():
+    from sklearn.datasets import load_digits
+
+    digits, labels = load_digits(return_X_y=True)
+    theirs = KNeighborsClassifier(10, metric="cosine").fit(digits[:1437], labels[:1437])
+    found = knn.evaluate(digits[:1437], labels[:1437], digits[1437:], labels[1437:], k=10)
+    assert found["top1"] == pytest.approx(theirs.score(digits[1437:], labels[1437:]), abs=1e-6)
+    assert (
+        found["protocol"] == "kNN, k=10, cosine, unweighted, layer pooled, bank = all clean training images"
+    )
+
+
+@pytest.mark.parametrize("query_chunk, bank_chunk", [(1, 7), (5, 1), (33, 59), (1000, 1000)])
+@pytest.mark.parametrize("temperature", [0.0, 0.07])
+def test_chunks_change_nothing(query_chunk, bank_chunk, temperature):
+    train, labels = clusters(60)
+    test, _ = clusters(33, seed=1)
+    whole = knn.votes(train, labels, test, k=9, temperature=temperature)
+    found = knn.votes(
+        train, labels, test, k=9, temperature=temperature, query_chunk=query_chunk, bank_chunk=bank_chunk
+    )
+    np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-7)
+
+
+def test_ties_the_earlier_image_then_the_smaller_class():
+    bank = np.tile([[1.0, 0.0]], (6, 1))
+    labels = np.array([3, 2, 2, 3, 1, 1])
+    for bank_chunk in (1, 2, 6):
+        votes = knn.votes(bank, labels, bank[:1], k=3, bank_chunk=bank_chunk)
+        np.testing.assert_allclose(votes, [[0, 0, 2 / 3, 1 / 3]], atol=1e-7)
+    np.testing.assert_array_equal(knn.votes(bank, labels, bank[:1], k=4).argmax(axis=1), [2])
+
+
+def test_low_temperature_zero_rows_and_large_rows_stay_finite():
+    train, labels = clusters(20)
+    train[3] = 0
+    train[4] *= 1e15
+    votes = knn.votes(train, labels, np.zeros_like(train[:2]), k=5, temperature=1e-3)
+    assert np.isfinite(votes).all()
+    votes = knn.votes(train, labels, train, k=5, temperature=1e-3)
+    np.testing.assert_allclose(votes.sum(axis=1), 1, atol=1e-5)
+    nearest = np.argmax(votes, axis=1)
+    np.testing.assert_array_equal(np.delete(nearest, 3), np.delete(labels, 3))
+
+
+def test_mesh_changes_nothing_and_gathers_no_similarities():
+    train, labels = clusters(60)
+    test, _ = clusters(33, seed=1)
+    one = knn.votes(train, labels, test, k=9, temperature=0.1)
+    with jax.set_mesh(sharding.make_mesh()):
+        eight = knn.votes(train, labels, test, k=9, temperature=0.1)
+        queries = sharding.spread(jax.numpy.zeros((32, 6)))
+        text = (
+            knn._vote.lower(queries, train[None], labels[None], 0.1, k=9, weighted=True, classes=4)
+            .compile()
+            .as_text()
+        )
+    np.testing.assert_allclose(eight, one, rtol=1e-5, atol=1e-7)
+    gathers = [line for line in text.splitlines() if " all-gather(" in line]
+    assert len(gathers) == 1 and "= f32[32,4]" in gathers[0]  # the votes
+
+
+def test_standardizing_is_an_option_and_is_said():
+    train, labels = clusters(60)
+    test, test_labels = clusters(33, seed=1)
+    train, test = train + 50, test + 50  # all point one way
+    plain = knn.evaluate(train, labels, test, test_labels)
+    scaled = knn.evaluate(train, labels, test, test_labels, standardize=True)
+    theirs = KNeighborsClassifier(10, metric="cosine")
+    mean, deviation = train.mean(0, dtype=float), train.std(0, dtype=float)
+    theirs.fit((train - mean) / deviation, labels)
+    assert scaled["top1"] == pytest.approx(theirs.score((test - mean) / deviation, test_labels), abs=1e-6)
+    assert plain["top1"] != scaled["top1"]
+    assert "standardised" in scaled["protocol"] and "standardised" not in plain["protocol"]
+    assert scaled["settings"]["standardize"] and json.dumps(scaled)
+    weighted = knn.evaluate(train, labels, test, test_labels, k=20, temperature=0.1, layer="projection")
+    assert weighted["protocol"].startswith("kNN, k=20, cosine, weights exp(cosine/0.1), layer projection")
+
+
+@pytest.mark.parametrize(
+    "option, sentence",
+    [
+        (dict(k=0), "k=0 must be from 1 to the size of the bank, 60"),
+        (dict(k=61), "k=61"),
+        (dict(temperature=-1.0), "temperature=-1.0"),
+        (dict(temperature=float("nan")), "temperature=nan"),
+        (dict(query_chunk=0), "query_chunk=0"),
+        (dict(bank_chunk=0), "bank_chunk=0"),
+    ],
+)
+def test_bad_options(option, sentence):
+    train, labels = clusters(60)
+    with pytest.raises(ValueError, match=sentence):
+        knn.evaluate(train, labels, train, labels, **option)

@@ -1,0 +1,189 @@
+import json
+
+import jax
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from contrastive_jax import sharding
+from contrastive_jax.evaluators import linear_probe
+from contrastive_jax.evaluators.features import standardized
+
+
+def clusters(n, width=5, classes=3, seed=0):
+    random = np.random.default_rng(seed)
+    labels = np.arange(n) % classes
+    centres = np.random.default_rng(99).normal(size=(classes, width))
+    return (centres[labels] + 1.5 * random.normal(size=(n, width))).astype(np.float32), labels
+
+
+TRAIN = clusters(90)
+TEST = clusters(200, seed=1)
+
+
+def optimum(features, labels, C=1.0):
+    """scikit-learn's, by another of its solvers."""
+    return LogisticRegression(C=C, solver="newton-cg", tol=1e-10, max_iter=1000).fit(features, labels)
+
+
+@pytest.mark.parametrize("C", [0.05, 1.0, 20.0])
+def test_lbfgs_reaches_the_optimum_of_another_solver(C):
+    scaler = StandardScaler().fit(TRAIN[0].astype(np.float64))
+    train, test = scaler.transform(TRAIN[0].astype(np.float64)), scaler.transform(TEST[0].astype(np.float64))
+    theirs = optimum(train, TRAIN[1], C)
+    ours, gradient = linear_probe.fit_lbfgs(train, TRAIN[1], C, 1e-7, 10_000)
+    assert gradient <= 1e-7
+    np.testing.assert_allclose(ours.predict_proba(test), theirs.predict_proba(test), atol=1e-5)
+    found = linear_probe.lbfgs(*TRAIN, *TEST, C=C)
+    assert found["converged"] and found["top1"] == pytest.approx(theirs.score(test, TEST[1]))
+    recalls = [theirs.score(test[TEST[1] == name], TEST[1][TEST[1] == name]) for name in range(3)]
+    assert found["mean_per_class"] == pytest.approx(np.mean(recalls))
+    assert f"C={C:g}" in found["protocol"] and found["settings"]["C"] == C and json.dumps(found)
+
+
+def test_two_classes_share_one_vector():
+    keep, keep_test = TRAIN[1] < 2, TEST[1] < 2
+    found = linear_probe.lbfgs(TRAIN[0][keep], TRAIN[1][keep], TEST[0][keep_test], TEST[1][keep_test])
+    train, test = standardized(TRAIN[0][keep], TEST[0][keep_test])
+    assert found["converged"]
+    assert found["top1"] == pytest.approx(optimum(train, TRAIN[1][keep]).score(test, TEST[1][keep_test]))
+
+
+def test_stopping_short_is_said_everywhere():
+    with pytest.warns(RuntimeWarning, match="NOT CONVERGED"):
+        found = linear_probe.lbfgs(*TRAIN, *TEST, max_iterations=2)
+    assert not found["converged"] and "NOT CONVERGED" in found["protocol"]
+
+
+def test_few_labels_mean_and_spread_over_the_fixed_draws():
+    found = linear_probe.lbfgs(*TRAIN, *TEST, labels_per_class=4, draws=5, seed=3)
+    train, test = standardized(TRAIN[0], TEST[0])
+    subsets = [linear_probe.balanced_draw(TRAIN[1], 4, 3, draw) for draw in range(5)]
+    scores = [optimum(train[rows], TRAIN[1][rows]).score(test, TEST[1]) for rows in subsets]
+    assert len(set(scores)) > 1
+    assert found["top1"] == pytest.approx(np.mean(scores))
+    assert found["top1_std"] == pytest.approx(np.std(scores, ddof=1))
+    assert found == linear_probe.lbfgs(*TRAIN, *TEST, labels_per_class=4, draws=5, seed=3)
+    assert found["top1"] != linear_probe.lbfgs(*TRAIN, *TEST, labels_per_class=4, draws=5, seed=4)["top1"]
+    assert "4 labels per class, 5 draws" in found["protocol"]
+    assert linear_probe.lbfgs(*TRAIN, *TEST, labels_per_class=4, draws=1)["top1_std"] == 0
+
+
+def test_a_draw_is_balanced_random_nested_and_frozen():
+    rows = linear_probe.balanced_draw(TRAIN[1], 6, 0, 0)
+    np.testing.assert_array_equal(np.bincount(TRAIN[1][rows]), [6, 6, 6])
+    assert len(set(rows)) == 18
+    assert set(linear_probe.balanced_draw(TRAIN[1], 2, 0, 0)) < set(rows)
+    assert not np.array_equal(rows, linear_probe.balanced_draw(TRAIN[1], 6, 0, 1))
+    assert not np.array_equal(rows, linear_probe.balanced_draw(TRAIN[1], 6, 1, 0))
+    drawn = np.zeros(90)
+    for draw in range(300):
+        drawn[linear_probe.balanced_draw(TRAIN[1], 10, 0, draw)] += 1
+    assert abs(drawn / 300 - 1 / 3).max() < 5 * np.sqrt(2 / 9 / 300)  # each image equally often
+    # The draws rest on these bits: Random123's known answer for Philox4x64-10, counter 0 and key 0.
+    before = np.full(4, 2**64 - 1, np.uint64)  # NumPy counts up before it draws
+    bits = np.random.Philox(key=[0, 0], counter=before).random_raw(4)
+    known = [0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B]
+    np.testing.assert_array_equal(bits, np.array(known, np.uint64))
+
+
+def test_sgd_full_batch_reaches_scikit_learns_optimum():
+    C, n = 0.5, len(TRAIN[1])
+    train, test = standardized(TRAIN[0], TEST[0])
+    theirs = optimum(train, TRAIN[1], C)
+    options = dict(
+        standardize=True, weight_decay=1 / (C * n), batch_size=n, epochs=400, learning_rate=0.5 * 256 / n
+    )
+    found = linear_probe.sgd(*TRAIN, *TEST, **options)
+    assert found["top1"] == pytest.approx(theirs.score(test, TEST[1]))
+    cross_entropy = -np.log(theirs.predict_proba(train)[np.arange(n), TRAIN[1]]).mean()
+    assert found["train_loss"] == pytest.approx(cross_entropy, rel=1e-5)
+
+
+def test_sgd_in_batches_nears_the_optimum_and_judges_the_last_epoch():
+    train, test = standardized(TRAIN[0], TEST[0])
+    theirs = optimum(train, TRAIN[1], 0.5)
+    options = dict(standardize=True, weight_decay=1 / (0.5 * 90), batch_size=32, learning_rate=1.0)
+    found = linear_probe.sgd(*TRAIN, *TEST, epochs=100, **options)
+    assert found["top1"] == pytest.approx(theirs.score(test, TEST[1]), abs=0.011)
+    assert found == linear_probe.sgd(*TRAIN, *TEST, epochs=100, **options)  # compiled before, the same bits
+    worse = linear_probe.sgd(
+        *TRAIN, TEST[0], 2 - TEST[1], epochs=100, **options
+    )  # the test set chooses nothing
+    assert worse["train_loss"] == found["train_loss"]
+    assert "100 epochs (the last is judged)" in found["protocol"] and json.dumps(found)
+
+
+@pytest.mark.parametrize("schedule, nesterov", [("cosine", True), ("step", False), ("constant", True)])
+def test_sgd_is_the_written_rule(schedule, nesterov):
+    """The same steps in NumPy, float64: order, rate, momentum, decay, and where the last block ends."""
+    batch, epochs, decay, momentum, n = 40, 2, 0.01, 0.9, 90
+    steps = int(np.ceil(epochs * n / batch))  # 4.5 -> 5 steps; blocks of 3
+    options = dict(
+        schedule=schedule, nesterov=nesterov, learning_rate=2.0, momentum=momentum, weight_decay=decay
+    )
+    with jax.enable_x64(True):
+        found = linear_probe.sgd(
+            TRAIN[0].astype(np.float64), TRAIN[1], *TEST, batch_size=batch, epochs=epochs, seed=7, **options
+        )
+        weight = 0.01 * np.asarray(jax.random.normal(jax.random.key(7), (5, 3), np.float64))
+    stream = np.concatenate(
+        [np.argsort(np.random.Philox(key=[7, e]).random_raw(n), kind="stable") for e in range(3)]
+    )
+    bias, memory, losses = np.zeros(3), [0.0, 0.0], []
+    for step in range(steps):
+        rows = stream[step * batch : (step + 1) * batch]
+        logits = TRAIN[0][rows].astype(np.float64) @ weight + bias
+        p = np.exp(logits - logits.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        losses.append(-np.log(p[np.arange(batch), TRAIN[1][rows]]).mean())
+        residual = (p - np.eye(3)[TRAIN[1][rows]]) / batch
+        gradients = [TRAIN[0][rows].T @ residual + decay * weight, residual.sum(0)]
+        memory = [momentum * m + g for m, g in zip(memory, gradients, strict=True)]
+        update = [g + momentum * m if nesterov else m for g, m in zip(gradients, memory, strict=True)]
+        done = step / steps
+        factor = {
+            "cosine": 0.5 * (1 + np.cos(np.pi * done)),
+            "step": 1.0 if done < 0.6 else 0.1 if done < 0.8 else 0.01,
+            "constant": 1.0,
+        }[schedule]
+        rate = 2.0 * batch / 256 * factor
+        weight, bias = weight - rate * update[0], bias - rate * update[1]
+    assert found["train_loss"] == pytest.approx(np.mean(losses[-3:]), rel=1e-6)
+    predicted = (TEST[0] @ weight + bias).argmax(1)
+    assert found["top1"] == pytest.approx((predicted == TEST[1]).mean())
+
+
+@pytest.mark.parametrize(
+    "probe, option, sentence",
+    [
+        ("lbfgs", dict(C=0), "C=0 must be positive"),
+        ("lbfgs", dict(draws=0), "draws=0"),
+        ("lbfgs", dict(tolerance=-1), "tolerance=-1"),
+        ("lbfgs", dict(labels_per_class=-1), "labels_per_class=-1 must be 0"),
+        ("lbfgs", dict(labels_per_class=31), "labels_per_class=31 is more than class 0 has: 30"),
+        ("sgd", dict(learning_rate=float("nan")), "learning_rate=nan"),
+        ("sgd", dict(schedule="linear"), "schedule='linear' must be one of cosine, step, constant"),
+        ("sgd", dict(momentum=1.0), "momentum=1.0"),
+        ("sgd", dict(weight_decay=-1.0), "weight_decay=-1.0"),
+        ("sgd", dict(batch_size=91), "batch_size=91 is more than the 90 training images"),
+        ("sgd", dict(epochs=0), "epochs=0"),
+    ],
+)
+def test_bad_options(probe, option, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        getattr(linear_probe, probe)(*TRAIN, *TEST, **option)
+
+
+def test_sgd_on_a_mesh_is_the_same():
+    options = dict(batch_size=30, epochs=3)
+    one = linear_probe.sgd(*TRAIN, *TEST, **options)
+    with jax.set_mesh(sharding.make_mesh()):
+        eight = linear_probe.sgd(*TRAIN, *TEST, **options)
+    assert eight["train_loss"] == pytest.approx(one["train_loss"], rel=1e-6) and eight["top1"] == one["top1"]
+
+
+def test_one_class_is_refused():
+    with pytest.raises(ValueError, match="one class only"):
+        linear_probe.lbfgs(TRAIN[0], np.zeros(90, int), *TEST)
