@@ -1,0 +1,81 @@
+"""Small data sets live on the device and are indexed inside the step: the host does nothing per step.
+
+A feed has two halves, and the train loop knows no more of where images are: on the host ``feed(step)``
+gives the arrays that the step needs, inside the compiled step ``take(arrays, step)`` makes the batch
+of them. Whatever provides these two can feed the step.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from contrastive_jax import sharding
+from contrastive_jax.data.order import rows
+from contrastive_jax.data.split import Split
+from contrastive_jax.types import Array, Batch, record
+
+
+@record
+class Arrays:
+    """A split and the order of S steps, on the device."""
+
+    image: Array  # [n, h, w, c] uint8, on every device
+    label: Array  # [n] int32, on every device
+    group: Array  # [n] int32, on every device
+    index: Array  # [S, B] int32, columns on the axis data: image of each row of each step
+    epoch: Array  # [S, B] int32, the same: epoch of each row
+
+
+def take(arrays: Arrays, step: Array | int) -> Batch:
+    """The batch of a step, sharded by row on a mesh; pure, for the inside of a compiled step. Moves nothing
+    between devices.
+
+    ``step`` lies in the chunk that ``arrays`` was fed for.
+    """
+    row = step % arrays.index.shape[0]
+    index, epoch = (
+        jax.lax.dynamic_index_in_dim(a, row, keepdims=False) for a in (arrays.index, arrays.epoch)
+    )
+    image, label, group = (
+        a.at[index].get(out_sharding=sharding.rows_sharding(), mode="promise_in_bounds")
+        for a in (arrays.image, arrays.label, arrays.group)
+    )
+    return Batch(image=image, label=label, id=index, group=group, epoch=epoch)
+
+
+class Resident:
+    """A split held on every device of ``mesh`` (None: the default device), in the order of :mod:`order`.
+
+    ``batch_size`` is global. On several processes each holds the whole split; every process computes
+    the same order.
+    """
+
+    take = staticmethod(take)
+
+    def __init__(self, split: Split, *, seed: int, batch_size: int, mesh: Mesh | None = None):
+        devices = mesh.size if mesh else 1
+        if batch_size < 1 or batch_size % devices:
+            raise ValueError(f"batch_size={batch_size} is not a positive multiple of the {devices} devices")
+        self.examples, self.batch_size, self.seed, self.mesh = len(split), batch_size, seed, mesh
+        self.steps = -(-self.examples // batch_size)  # S, steps of a chunk: their order is uploaded at once
+        everywhere = sharding.REPLICATED
+        self._split = [self._put(a, everywhere) for a in (split.image, split.label, split.group)]
+        self._chunk, self._arrays = -1, None
+
+    def feed(self, step: int) -> Arrays:
+        """The arrays of the chunk that ``step`` lies in; the order is uploaded once a chunk, in one shape."""
+        chunk = int(step) // self.steps
+        if chunk != self._chunk:
+            count = self.steps * self.batch_size
+            order = rows(self.seed, self.examples, chunk * count, count)
+            columns = PartitionSpec(None, sharding.AXIS)
+            order = [self._put(a.reshape(self.steps, self.batch_size), columns) for a in order]
+            self._chunk, self._arrays = chunk, Arrays(*self._split, *order)
+        return self._arrays
+
+    def _put(self, array: np.ndarray, spec: PartitionSpec) -> Array:
+        if self.mesh is None:
+            return jnp.asarray(array)
+        # Not device_put: with several processes it would compare the whole array between them.
+        return jax.make_array_from_callback(array.shape, sharding.named(self.mesh, spec), lambda i: array[i])

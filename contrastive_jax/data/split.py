@@ -1,0 +1,67 @@
+"""What a data source is, once it is in memory: uint8 images, labels and groups, in splits."""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Images of one split, in host memory. The position of an image is its example id.
+
+    Attributes:
+        image: [n, h, w, c] uint8.
+        label: [n] int32, -1 where there is none (default: none anywhere).
+        group: [n] int32; examples of one group (frames of a video, copies of an image) are never each
+            other's negatives (default: every example its own group).
+    """
+
+    image: np.ndarray
+    label: np.ndarray | None = None
+    group: np.ndarray | None = None
+
+    def __post_init__(self):
+        if self.image.dtype != np.uint8 or self.image.ndim != 4 or not len(self.image):
+            raise ValueError(
+                f"images are [n, h, w, c] uint8 with n > 0, not {self.image.dtype}{list(self.image.shape)}"
+            )
+        n = len(self.image)
+        defaults = {"label": np.full(n, -1, np.int32), "group": np.arange(n, dtype=np.int32)}
+        for field, default in defaults.items():
+            value = getattr(self, field)
+            value = default if value is None else np.asarray(value, np.int32)
+            if value.shape != (n,):
+                raise ValueError(f"{n} images need {field} [{n}], not {list(value.shape)}")
+            object.__setattr__(self, field, value)
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def __getitem__(self, rows) -> "Split":
+        """The rows that an index array, mask or slice selects; their ids start at 0 again."""
+        return Split(self.image[rows], self.label[rows], self.group[rows])
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A data set: what to train on, what to test on (or None), and what its labels are called."""
+
+    name: str
+    train: Split
+    test: Split | None
+    classes: tuple[str, ...]
+
+
+def stratified(label: np.ndarray, fraction: float) -> np.ndarray:
+    """The fixed test split by rule: a mask [n], true for ``fraction`` of the examples of every class.
+
+    Every example draws a raw 64-bit number (Philox with key (0, 0), in the order of the examples); in
+    every class (-1, no label, is one of them) the round(fraction * class size) smallest are test.
+    """
+    draw = np.random.Philox(key=[0, 0]).random_raw(len(label))
+    test = np.zeros(len(label), bool)
+    for value in np.unique(label):
+        members = np.flatnonzero(label == value)
+        count = int(fraction * len(members) + 0.5)
+        test[members[np.argsort(draw[members], kind="stable")[:count]]] = True
+    return test

@@ -1,0 +1,176 @@
+"""Any prepared TFDS set of images, read without TensorFlow."""
+
+import difflib
+import io
+import os
+import re
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from contrastive_jax.data.pixels import MODES, check_memory, to_array
+from contrastive_jax.data.split import Source, Split
+
+CHUNK = 4096  # records read at once
+
+# Preparing needs TensorFlow; the command `tfds` (4.9.10) imports the other two when it starts.
+INSTALL = "pip install 'contrastive_jax[tf]' apache-beam mlcroissant"
+
+
+def tfds_images(
+    *,
+    name: str,
+    dir: str = "",
+    train_split: str = "train",
+    test_split: str = "auto",
+    label_key: str = "label",
+    size: int = 0,
+    memory_limit: float = 8.0,
+) -> Source:
+    """A set by its TFDS name (``cifar10``, ``imagenet_resized/64x64``, ``mnist:3.0.1``), from ArrayRecord.
+
+    Args:
+        name: as in ``tfds build``; a prepared set needs no builder code.
+        dir: the TFDS folder; "" is $TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        train_split: in TFDS's language: ``train``, ``train+unlabelled``, ``train[:10%]``.
+        test_split: the same; "auto" is ``test`` or else ``validation``, where there is one; "" takes none.
+        label_key: the feature with the labels (``coarse_label`` of cifar100); "" leaves them out.
+        size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images of one shape.
+        memory_limit: GiB that the decoded images of both splits may take.
+    """
+    dir = os.path.expanduser(dir or os.environ.get("TFDS_DATA_DIR", "") or "~/tensorflow_datasets")
+    builder = prepared(name, dir)
+    features, splits = dict(builder.info.features), builder.info.splits
+    if test_split == "auto":
+        test_split = next((split for split in ("test", "validation") if split in splits), "")
+    wanted = {"train_split": train_split} | ({"test_split": test_split} if test_split else {})
+    count = 0
+    for option, split in wanted.items():
+        try:
+            count += splits[split].num_examples
+        except (KeyError, ValueError) as error:
+            raise ValueError(
+                f"data.{option}={split!r} is no split of {name}, which has {', '.join(splits)}"
+            ) from error
+
+    shape = image_shape(name, features, size)
+    check_memory(name, count, shape, memory_limit)
+    classes = class_names(name, features, label_key)
+    train = read_split(builder, train_split, shape, label_key, size)
+    test = read_split(builder, test_split, shape, label_key, size) if test_split else None
+    if test and label_key and (test.label < 0).all():
+        raise ValueError(
+            f"data.test_split={test_split!r} of {name} has no labels: choose another of {', '.join(splits)}"
+        )
+    return Source(name, train, test, classes)
+
+
+def prepared(name: str, dir: str):
+    """The read-only builder of a set in ``dir``; without ArrayRecord files, an error says how to get them."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import read_only_builder
+
+    if not re.fullmatch(r"\w+(/[\w.-]+)?(:[\w.*]+)?", name):
+        raise ValueError(f"data.name={name!r} is none of digits, folder and TFDS's name[/config][:version]")
+    try:
+        builder = read_only_builder.builder_from_files(name, data_dir=dir)
+    except tfds.core.DatasetNotFoundError:
+        raise not_prepared(name, dir) from None
+    if "array_record" not in {file_format.value for file_format in builder.info.available_file_formats()}:
+        raise FileNotFoundError(
+            f"{name} lies at {builder.data_dir} as {builder.info.file_format.value}, which has no random "
+            f"access: add ArrayRecord files with `{INSTALL} && tfds convert_format "
+            f"--dataset_version_dir={shlex.quote(str(builder.data_dir))} --out_file_format=array_record "
+            "--num_workers=1`"  # with more workers it hides errors
+        )
+    return builder
+
+
+def not_prepared(name: str, dir: str) -> Exception:
+    """The error for a set that is not in ``dir``: with the command that prepares it, or the nearest names."""
+    import tensorflow_datasets as tfds
+
+    known = tfds.list_builders(with_community_datasets=False)
+    base = name.split("/")[0].split(":")[0]
+    if base not in known:
+        here = os.listdir(dir) if os.path.isdir(dir) else []
+        names = sorted({"digits", "folder", *known, *here})
+        near = difflib.get_close_matches(base, names) or ["digits", "folder", "any TFDS name"]
+        return ValueError(f"data.name={name!r} is no data set: did you mean {', '.join(near)}?")
+    by_hand = ""
+    if tfds.builder_cls(base).MANUAL_DOWNLOAD_INSTRUCTIONS:
+        by_hand = (
+            f"put the archives that https://www.tensorflow.org/datasets/catalog/{base} asks for into "
+            f"{os.path.join(dir, 'downloads', 'manual')}, then "
+        )
+    return FileNotFoundError(
+        f"{name} is not prepared in {dir}: {by_hand}run `{INSTALL} && "
+        f"tfds build {name} --data_dir={shlex.quote(dir)} --file_format=array_record`"
+    )
+
+
+def image_shape(name: str, features, size: int) -> tuple[int, int, int]:
+    """(h, w, c) of the images in memory."""
+    image = features.get("image")
+    if image is None or len(image.shape or ()) != 3 or image.shape[-1] not in MODES:
+        raise ValueError(
+            f"{name} has no feature `image` of shape [h, w, c]: its features are {', '.join(features)}"
+        )
+    if image.np_dtype != np.uint8:
+        raise ValueError(f"the images of {name} are {np.dtype(image.np_dtype)}, and only uint8 can be read")
+    height, width, channels = image.shape
+    if not size and None in (height, width):
+        raise ValueError(
+            f"the images of {name} differ in size: set data.size, to which the short side is resized "
+            "before the centre is cropped"
+        )
+    return size or height, size or width, channels
+
+
+def class_names(name: str, features, label_key: str) -> tuple[str, ...]:
+    """What the labels are called."""
+    import tensorflow_datasets as tfds
+
+    if not label_key:
+        return ()
+    if not isinstance(features.get(label_key), tfds.features.ClassLabel):
+        labels = [key for key, feature in features.items() if isinstance(feature, tfds.features.ClassLabel)]
+        raise ValueError(
+            f"data.label_key={label_key!r} is no label of {name}: "
+            + (f"it has {', '.join(labels)}" if labels else "it has none, so set data.label_key=")
+        )
+    return tuple(features[label_key].names)
+
+
+def read_split(builder, split: str, shape: tuple[int, int, int], label_key: str, size: int) -> Split:
+    """Every record of a split: PNG and JPEG bytes by the chunk, decoded with Pillow.
+
+    Several times as fast as one by one through the decoder of TFDS. Images that are not resized are small:
+    there one thread is faster than several.
+    """
+    import tensorflow_datasets as tfds
+    from PIL import Image
+
+    records = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
+    count = len(records)
+    image = np.empty((count, *shape), np.uint8)
+    label = np.full(count, -1, np.int32)
+
+    def decode(row: int, record):
+        try:
+            with Image.open(io.BytesIO(record["image"])) as picture:
+                image[row] = to_array(picture, shape[-1], size)
+        except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
+            raise ValueError(
+                f"cannot read image {row} of {builder.info.full_name}, {split}: {error}"
+            ) from error
+        label[row] = record[label_key] if label_key else -1
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        each = pool.map if size else map
+        for first in range(0, count, CHUNK):
+            rows = range(first, min(first + CHUNK, count))
+            for _ in each(decode, rows, records.__getitems__(list(rows))):
+                pass
+    return Split(image, label)

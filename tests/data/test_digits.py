@@ -1,0 +1,71 @@
+"""The digits and their split never change."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from contrastive_jax import data
+from contrastive_jax.data.split import stratified
+
+
+def digest(split):
+    return hashlib.sha256(split.image.tobytes() + split.label.tobytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def source():
+    return data.load(name="digits")
+
+
+def test_shapes_types_and_names(source):
+    assert source.train.image.shape == (1438, 8, 8, 1) and source.test.image.shape == (359, 8, 8, 1)
+    for split in (source.train, source.test):
+        assert split.image.dtype == np.uint8 and split.image.min() == 0 and split.image.max() == 255
+        assert split.label.dtype == split.group.dtype == np.int32
+        assert len(set(split.group.tolist())) == len(split)
+    assert source.classes == tuple("0123456789")
+
+
+def test_the_split_is_the_one_of_all_published_numbers(source):
+    assert digest(source.train) == "eaa55b55ac4154feea285f4040df2764c5eed0c0091af2d73194f375f6b855fd"
+    assert digest(source.test) == "7be1dd6d380dd491ba553aab6a7d90b97ea3848534ede365abffb8a95963f86d"
+
+
+def test_train_and_test_are_the_whole_set_and_every_class_is_balanced(source):
+    images = np.concatenate([source.train.image, source.test.image])[..., 0]
+    original = np.floor(load_digits().images * 255 / 16 + 0.5)
+    as_set = lambda x: sorted(image.astype(np.uint8).tobytes() for image in x)  # noqa: E731
+    assert as_set(images) == as_set(original)
+    train, test = np.bincount(source.train.label), np.bincount(source.test.label)
+    np.testing.assert_allclose(test, 0.2 * (train + test), atol=0.5)
+
+
+def test_stratified_rule():
+    label = np.repeat([-1, 0, 1], [10, 7, 3])
+    test = stratified(label, 0.25)
+    assert [int(test[label == c].sum()) for c in (-1, 0, 1)] == [3, 2, 1]  # round half up
+    draw = np.random.Philox(key=[0, 0]).random_raw(20)
+    for c in (-1, 0, 1):
+        assert draw[(label == c) & test].max() < draw[(label == c) & ~test].min()
+
+
+def test_options_that_do_not_apply_are_refused():
+    with pytest.raises(ValueError, match="data.size=16 does not apply to digits"):
+        data.load(name="digits", size=16)
+    with pytest.raises(ValueError, match="data.size=-1"):
+        data.load(name="digits", size=-1)
+    with pytest.raises(ValueError, match="data.memory_limit=0"):
+        data.load(name="digits", memory_limit=0)
+
+
+def test_a_split_checks_what_it_is_given():
+    image = np.zeros((3, 2, 2, 1), np.uint8)
+    with pytest.raises(ValueError, match="uint8"):
+        data.Split(image.astype(np.float32))
+    with pytest.raises(ValueError, match=r"3 images need label \[3\]"):
+        data.Split(image, np.zeros(2))
+    split = data.Split(image, group=np.array([4, 4, 5]))
+    assert split.label.tolist() == [-1, -1, -1]
+    assert split[1:].group.tolist() == [4, 5] and len(split[1:]) == 2

@@ -1,0 +1,196 @@
+"""Folders of images as people have them."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from contrastive_jax import data
+
+random = np.random.default_rng(0)
+
+
+def save(path, array, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path, **options)
+    return array
+
+
+def rgb(height=6, width=6):
+    return random.integers(0, 256, (height, width, 3), np.uint8)
+
+
+def test_labels_are_first_folders_and_pixels_are_kept(tmp_path):
+    dog = save(tmp_path / "dog/b.png", rgb())
+    cat = [save(tmp_path / "cat/z.png", rgb()), save(tmp_path / "cat/deep/er/a.PNG", rgb())]
+    loose = save(tmp_path / "loose.png", rgb())
+    (tmp_path / "cat/notes.txt").write_text("not an image")
+    (tmp_path / "cat/._z.png").write_bytes(b"not an image either")
+    source = data.load(name="folder", dir=str(tmp_path))
+    assert source.classes == ("cat", "dog") and source.test is None
+    assert source.train.label.tolist() == [0, 0, 1, -1]
+    np.testing.assert_array_equal(source.train.image, [cat[1], cat[0], dog, loose])
+
+
+def test_flat_folder_has_no_labels(tmp_path):
+    images = [save(tmp_path / f"{i}.png", rgb()) for i in range(3)]
+    source = data.load(name="folder", dir=str(tmp_path))
+    assert source.classes == () and source.train.label.tolist() == [-1] * 3
+    np.testing.assert_array_equal(source.train.image, images)
+
+
+@pytest.mark.parametrize("test_folder", ["test", "val", "validation"])
+def test_train_and_test_folders(tmp_path, test_folder):
+    for split in ("train", test_folder):
+        for name in "ab":
+            save(tmp_path / split / name / "0.png", rgb())
+    save(tmp_path / test_folder / "b" / "1.png", rgb())
+    source = data.load(name="folder", dir=str(tmp_path))
+    assert source.train.label.tolist() == [0, 1] and source.test.label.tolist() == [0, 1, 1]
+    assert data.load(name="folder", dir=str(tmp_path), test_split="").test is None
+    with pytest.raises(ValueError, match="data.test_fraction=0.5"):
+        data.load(name="folder", dir=str(tmp_path), test_fraction=0.5)
+    save(tmp_path / test_folder / "c" / "1.png", rgb())
+    with pytest.raises(ValueError, match="classes c, of which there is no training image"):
+        data.load(name="folder", dir=str(tmp_path))
+
+
+def test_stratified_fraction(tmp_path):
+    for name in "ab":
+        for i in range(10):
+            save(tmp_path / name / f"{i}.png", rgb())
+    whole = data.load(name="folder", dir=str(tmp_path)).train
+    source = data.load(name="folder", dir=str(tmp_path), test_fraction=0.2)
+    assert np.bincount(source.train.label).tolist() == [8, 8]
+    assert np.bincount(source.test.label).tolist() == [2, 2]
+    parts = np.concatenate([source.train.image, source.test.image])
+    assert sorted(i.tobytes() for i in parts) == sorted(i.tobytes() for i in whole.image)
+    with pytest.raises(ValueError, match="leaves a split empty"):
+        data.load(name="folder", dir=str(tmp_path), test_fraction=0.001)
+    with pytest.raises(ValueError, match="outside"):
+        data.load(name="folder", dir=str(tmp_path), test_fraction=1.0)
+
+
+def test_one_colour_image_makes_the_set_rgb(tmp_path):
+    grey = save(tmp_path / "0.png", random.integers(0, 256, (6, 6), np.uint8))
+    assert data.load(name="folder", dir=str(tmp_path)).train.image.shape == (1, 6, 6, 1)
+    colour = save(tmp_path / "1.png", rgb())
+    image = data.load(name="folder", dir=str(tmp_path)).train.image
+    np.testing.assert_array_equal(image, [np.repeat(grey[..., None], 3, -1), colour])
+
+
+def test_transparency_is_laid_on_white(tmp_path):
+    array = np.zeros((1, 3, 4), np.uint8)
+    array[0, :, 3] = 255, 0, 51  # opaque, transparent, a fifth
+    save(tmp_path / "rgba.png", array)
+    save(tmp_path / "la.png", array[..., 2:])
+    image = data.load(name="folder", dir=str(tmp_path)).train.image
+    expected = [[0, 0, 0], [255, 255, 255], [204, 204, 204]]
+    np.testing.assert_array_equal(image, [[expected], [expected]])
+
+
+def test_a_palette_with_a_transparent_colour(tmp_path):
+    picture = Image.fromarray(np.array([[0, 1]], np.uint8))
+    picture.putpalette([10, 20, 30, 40, 50, 60])
+    picture.save(tmp_path / "p.png", transparency=1)
+    image = data.load(name="folder", dir=str(tmp_path)).train.image
+    np.testing.assert_array_equal(image, [[[[10, 20, 30], [255, 255, 255]]]])
+
+
+@pytest.mark.parametrize("extension", ["png", "tiff"])
+def test_sixteen_bits_become_eight(tmp_path, extension):
+    values = np.array([[0, 128, 129, 257 * 77, 65535 - 129, 65535]], np.uint16)
+    save(tmp_path / f"deep.{extension}", values)
+    image = data.load(name="folder", dir=str(tmp_path)).train.image
+    np.testing.assert_array_equal(image[0, ..., 0], [[0, 0, 1, 77, 254, 255]])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation(tmp_path, orientation):
+    """The eight orientations of the EXIF standard, each by its definition: where row 0, column 0 are seen."""
+    upright = random.integers(0, 256, (4, 7), np.uint8)
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.T,
+        6: np.rot90(upright),
+        7: upright[::-1, ::-1].T,
+        8: np.rot90(upright, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    save(tmp_path / "0.png", np.ascontiguousarray(stored), exif=exif)
+    save(tmp_path / "1.png", upright)  # of the same size only once both are upright
+    image = data.load(name="folder", dir=str(tmp_path)).train.image
+    np.testing.assert_array_equal(image[..., 0], [upright, upright])
+
+
+def test_odd_sizes_need_a_size_and_are_cropped_at_the_centre(tmp_path):
+    wide = np.zeros((8, 21, 3), np.uint8)
+    wide[:, 4:17] = 200  # the centre 8 columns, and those around them that the filter looks at
+    save(tmp_path / "wide.png", wide)
+    save(tmp_path / "tall.png", np.ascontiguousarray(wide.transpose(1, 0, 2)))
+    save(tmp_path / "tiny.png", np.full((1, 1, 3), 9, np.uint8))
+    with pytest.raises(ValueError, match=r"tall.png is 8x21, .*tiny.png is 1x1.* set data.size"):
+        data.load(name="folder", dir=str(tmp_path))
+    tall, tiny, other = data.load(name="folder", dir=str(tmp_path), size=8).train.image
+    assert (tall == 200).all() and (other == 200).all() and (tiny == 9).all() and tiny.shape == (8, 8, 3)
+    assert data.load(name="folder", dir=str(tmp_path), size=5).train.image.shape == (3, 5, 5, 3)
+
+
+def test_jpeg_gif_and_cmyk(tmp_path):
+    flat = np.full((8, 8, 3), 120, np.uint8)
+    save(tmp_path / "0.jpg", flat, quality=95)
+    save(tmp_path / "1.gif", flat)
+    Image.fromarray(flat).convert("CMYK").save(tmp_path / "2.jpeg", quality=95)
+    image = data.load(name="folder", dir=str(tmp_path)).train.image.astype(int)
+    assert image.shape == (3, 8, 8, 3) and abs(image - 120).max() <= 2
+
+
+def png(array):
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"text", png(rgb(40, 40))[:-900], png(rgb())[:20]],
+    ids=["empty", "text", "cut", "header"],
+)
+@pytest.mark.parametrize("size", [0, 4])
+def test_a_broken_image_is_named(tmp_path, content, size):
+    save(tmp_path / "a.png", rgb(40, 40))
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "broken.png").write_bytes(content)
+    with pytest.raises(ValueError, match="cannot read the image .*sub/broken.png"):
+        data.load(name="folder", dir=str(tmp_path), size=size)
+
+
+def test_floating_point_pixels_are_refused(tmp_path):
+    save(tmp_path / "float.tiff", np.zeros((2, 2), np.float32))
+    with pytest.raises(ValueError, match="float.tiff: floating-point"):
+        data.load(name="folder", dir=str(tmp_path))
+
+
+def test_messages_for_folders_that_are_not_there(tmp_path):
+    with pytest.raises(ValueError, match="needs data.dir"):
+        data.load(name="folder")
+    with pytest.raises(FileNotFoundError, match="nowhere is not a folder"):
+        data.load(name="folder", dir=str(tmp_path / "nowhere"))
+    with pytest.raises(FileNotFoundError, match="no image under"):
+        data.load(name="folder", dir=str(tmp_path))
+    save(tmp_path / "train/0.png", rgb())
+    with pytest.raises(FileNotFoundError, match="data.test_split=holdout"):
+        data.load(name="folder", dir=str(tmp_path), test_split="holdout")
+    with pytest.raises(FileNotFoundError, match="data.train_split=tarin"):
+        data.load(name="folder", dir=str(tmp_path), train_split="tarin")
+
+
+def test_memory_limit_is_checked_before_decoding(tmp_path):
+    (tmp_path / "0.png").write_bytes(png(rgb(40, 40))[:-900])  # would fail if it were decoded
+    with pytest.raises(ValueError, match="1 images of 1000x1000x3 take 0.00279 GiB and data.memory_limit"):
+        data.load(name="folder", dir=str(tmp_path), size=1000, memory_limit=0.001)
