@@ -344,7 +344,7 @@ def plot_curves(workdir: str | os.PathLike) -> pathlib.Path | None:
 
     records = read_metrics(workdir)
     names = list(dict.fromkeys(name for record in records for name in record))
-    evaluations = [name for name in names if name.rsplit("/")[-1] in ("top1", "mean_per_class")]
+    evaluations = [name for name in names if name.endswith(("top1", "mean_per_class"))]
     panels = (
         ("loss", ["loss", "info_nce"]),
         ("contrast accuracy", ["contrast_accuracy"]),

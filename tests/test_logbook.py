@@ -324,10 +324,10 @@ def test_curves_draw_what_was_logged(tmp_path, monkeypatch):
         assert logbook.plot_curves(tmp_path) is None and not (tmp_path / "curves.png").exists()
         book.write(1, 0.5, {"loss": 2.0, "info_nce": math.nan, "tau": 0.1, "gradient_norm": 3.0})
         book.write(2, 1.0, {"loss": 1.0, "info_nce": 3.0, "tau": 0.1})
-        book.write(2, 1.0, {"knn/top1": 0.75, "knn/k": 10})
+        book.write(2, 1.0, {"eval/knn_top1": 0.75, "eval/knn_k": 10})
     assert logbook.plot_curves(tmp_path) == tmp_path / "curves.png"
-    assert set(drawn) == {"loss", "info_nce", "tau", "knn/top1"}
-    assert drawn["loss"] == (0.5, 1.0, 2.0, 1.0) and drawn["knn/top1"] == (1.0, 0.75)
+    assert set(drawn) == {"loss", "info_nce", "tau", "eval/knn_top1"}
+    assert drawn["loss"] == (0.5, 1.0, 2.0, 1.0) and drawn["eval/knn_top1"] == (1.0, 0.75)
     from PIL import Image
 
     with Image.open(tmp_path / "curves.png") as image:
