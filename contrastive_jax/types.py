@@ -64,6 +64,7 @@ class TrainState:
     """All that a run carries from step to step, and all of it is checkpointed."""
 
     step: Array  # [] int32, steps done
+    seed: Array  # [] uint32, with the step the root of all randomness
     params: PyTree  # {"encoder", "projector", "predictor", "probe"}
     stats: PyTree  # batch-norm statistics, same rooms as params
     optimizer: PyTree  # optax state

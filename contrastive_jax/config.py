@@ -1,0 +1,295 @@
+"""The config: what a run is, as leaves with defaults; composing, comparing and checking it.
+
+``base()`` is the common ground. A replication is the base, a method and a few assignments; a diff of
+two configs prints the leaves that differ and nothing else:
+
+    python -m contrastive_jax.config diff configs/digits.py:method=simclr configs/digits.py:method=flatclr
+"""
+
+import ast
+import difflib
+import hashlib
+import importlib.util
+import inspect
+import json
+import math
+import pathlib
+import re
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from ml_collections import ConfigDict, config_dict
+
+from contrastive_jax import methods, optim
+from contrastive_jax.augment import presets
+from contrastive_jax.contrast import candidates, margin, objective, selection, target, temperature
+from contrastive_jax.recipe import functions_of, near
+
+SCALES = ("paper", "gpu", "cpu", "smoke")
+
+# Leaves (by prefix) in which a run and its continuation may differ.
+MAY_CHANGE = ("name", "train.duration", "log", "evaluate", "checkpoint", "data.dir", "data.workers", "init")
+
+# Sections that name a function of a module; their leaves are that function's options.
+CHOICES = {
+    "target": target,
+    "candidates": candidates,
+    "negatives": selection,
+    "margin": margin,
+    "temperature": temperature,
+}
+
+
+def base() -> ConfigDict:
+    """The common ground of all configs: SimCLR with a CIFAR-stem ResNet-18, LARS and a cosine schedule."""
+    return ConfigDict(
+        {
+            "name": "base",
+            "seed": 0,
+            "dtype": "float32",
+            "data": {"name": "digits", "dir": ""},
+            "augment": {"preset": "simclr", "size": 32},
+            "encoder": {"depth": 18, "width": 1.0, "stem": "cifar", "variant": "torchvision", "zero_init": True},
+            "projector": {"layers": 2, "hidden": 0, "out": 128, "norm": "all", "widths": ()},
+            "predictor": {"layers": 0, "hidden": 0, "out": 0, "norm": "hidden", "widths": ()},
+            "norm": {"scope": "joint", "groups": 1},
+            "probe": {"weight": 1.0, "gradient": False},
+            "directions": "both",
+            "target": {"name": "online"},
+            "candidates": {"name": "both_views"},
+            "negatives": {"name": "all"},
+            "score": "cosine",
+            "margin": {"name": "none"},
+            "temperature": {"name": "fixed", "tau": 0.1},
+            "loss": {"info_nce": {"weight": 1.0}},
+            "optimizer": {"name": "lars", "momentum": 0.9, "weight_decay": 1e-6},
+            "schedule": {
+                "name": "cosine",
+                "learning_rate": 0.3,
+                "scaling": "linear",
+                "warmup": "10 epochs",
+                "milestones": (),
+            },
+            "train": {"duration": "100 epochs", "batch_size": 256},
+            "evaluate": {
+                "every": "0 epochs",
+                "layer": "pooled",
+                "batch_size": 512,
+                "k": 10,
+                "temperature": 0.0,
+                "C": 1.0,
+                "labels_per_class": 10,
+                "draws": 20,
+                "checkpoint": "",
+            },
+            "log": {"every": 10, "tensorboard": True},
+            "checkpoint": {"every_seconds": 60.0, "keep_last": 3, "keep_every": "0 epochs"},
+            "init": {"checkpoint": ""},
+        }
+    )
+
+
+def parse(arg: str, **defaults: Any) -> ConfigDict:
+    """The part of ``--config=FILE:key=value,key=value`` behind the colon.
+
+    Args:
+      arg: ``key=value`` pairs, separated by commas.
+      **defaults: every key there is, with its default; a value takes its default's type.
+
+    Raises:
+      ValueError: unknown key, or a value that is not of the default's type.
+    """
+    options = dict(defaults)
+    for pair in filter(None, (arg or "").split(",")):
+        key, _, text = pair.partition("=")
+        if key not in defaults:
+            raise ValueError(f"config argument {key!r} is unknown. {near(key, defaults)}")
+        default = defaults[key]
+        try:
+            options[key] = text if isinstance(default, str) else type(default)(ast.literal_eval(text))
+        except (ValueError, SyntaxError, TypeError):
+            raise ValueError(f"config argument {key}={text!r}: expected a {type(default).__name__}.") from None
+    if "scale" in options and options["scale"] not in SCALES:
+        raise ValueError(f"config argument scale={options['scale']!r}. {near(options['scale'], SCALES)}")
+    return ConfigDict(options)
+
+
+def use_method(config: ConfigDict, name: str) -> ConfigDict:
+    """Writes a method of :mod:`contrastive_jax.methods` over ``config``: sections it names are replaced."""
+    if name not in methods.METHODS:
+        raise ValueError(f"config argument method={name!r}. {near(name, methods.METHODS)}")
+    for section, value in methods.METHODS[name].items():
+        if section in ("optimizer", "schedule", "projector", "predictor", "norm", "probe", "augment"):
+            with config.unlocked():
+                config[section].update(value)
+        else:
+            config[section] = ConfigDict(value) if isinstance(value, dict) else value
+    return config
+
+
+def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
+    """The same method where it trains in a minute on two CPU cores: digits, ResNet-18 of width 16, AdamW.
+
+    Loss, heads and rules stay; what a method takes from the size of its data (queue, alpha, K, momentum
+    of the target) is scaled to the 1,437 training images. ``smoke``: 4 steps, for seconds.
+    """
+    config.data = {"name": "digits", "dir": ""}
+    config.augment = {"preset": "digits", "size": 8}
+    config.encoder.update({"depth": 18, "width": 0.125 if smoke else 0.25, "stem": "cifar"})
+    config.optimizer = {"name": "adamw", "weight_decay": 1e-4}
+    config.schedule = {
+        "name": "cosine", "learning_rate": 2e-3, "scaling": "none", "warmup": "1 step" if smoke else "2 epochs",
+        "milestones": (),
+    }  # fmt: skip
+    config.train.update({"duration": "4 steps" if smoke else "30 epochs", "batch_size": 32 if smoke else 256})
+    config.dtype = "float32"
+    if config.candidates.name == "queue":
+        config.candidates.size = min(config.candidates.size, 128 if smoke else 1024)
+    if config.negatives.get("k", 0) >= config.train.batch_size:
+        config.negatives.k = config.train.batch_size // 2
+    if config.margin.name == "eqco":
+        config.margin.alpha = min(config.margin.alpha, 1024.0)
+    if config.target.name == "ema":
+        config.target.decay = min(config.target.decay, 0.99)
+    return config
+
+
+def complete(config: ConfigDict) -> ConfigDict:
+    """Fills in what the named functions take by default, so that every option is a leaf one can see and set."""
+    for section, module in CHOICES.items():
+        _fill(config, section, functions_of(module).get(config[section].name))
+    _fill(config, "augment", functions_of(presets).get(config.augment.preset))
+    _fill(config, "optimizer", optim.optimizer)
+    _fill(config, "schedule", optim.schedule, leave=("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"))
+    config.loss = ConfigDict({
+        name: value if isinstance(value, ConfigDict) else {"weight": float(value)} for name, value in config.loss.items()
+    })  # fmt: skip
+    for name in config.loss:
+        _fill(config.loss, name, objective.find(name))
+    return config
+
+
+def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...] = ()) -> None:
+    if function is None:  # a wrong name: recipe.build says so in a sentence
+        return
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is p.KEYWORD_ONLY and p.name not in config[section] and p.name not in leave:
+            if p.default is None:  # a plain None could not be set from the command line
+                kind = next(k for k in (int, float, tuple) if re.search(rf"\b{k.__name__}\b", str(p.annotation)))
+                config[section][p.name] = config_dict.placeholder(kind)
+            elif p.default is not p.empty:
+                config[section][p.name] = p.default
+
+
+def plain(config: ConfigDict) -> dict[str, Any]:
+    """The config as plain dictionaries, tuples as lists: what ``config.json`` holds."""
+    return json.loads(config.to_json())
+
+
+def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``section.option`` -> value."""
+    found = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping | ConfigDict):
+            found |= leaves(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The leaves in which two configs differ: ``section.option`` -> (first, second); None where it is absent."""
+    one, two = leaves(first), leaves(second)
+    names = [*one, *(name for name in two if name not in one)]
+    return {name: (one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)}
+
+
+def diff_text(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+    """:func:`diff`, a line a leaf."""
+    return "".join(f"{name}: {one!r} -> {two!r}\n" for name, (one, two) in diff(first, second).items())
+
+
+def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What differs between a run's config and its continuation's and may not (see ``MAY_CHANGE``)."""
+    allowed = re.compile("|".join(rf"{re.escape(prefix)}(\.|$)" for prefix in MAY_CHANGE))
+    return {name: values for name, values in diff(saved, now).items() if not allowed.match(name)}
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """Eight hexadecimal digits of a config's content."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def steps_of(option: str, duration: str, examples: int, batch_size: int) -> int:
+    """Steps in a duration: ``"60 epochs"``, ``"1000 steps"`` or ``"1e6 examples"``; the last step is whole.
+
+    Raises:
+      ValueError: not a number and one of the three units.
+    """
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*(epoch|step|example)s?\s*", str(duration))
+    if not found:
+        raise ValueError(
+            f"{option} is {duration!r}; write a number and its unit: '60 epochs', '1000 steps' or '1e6 examples'."
+        )
+    number = float(found[1])
+    examples_in = {"epoch": examples, "step": batch_size, "example": 1}[found[2]]
+    return math.ceil(number * examples_in / batch_size - 1e-9)
+
+
+def suggest(name: str, known: Mapping[str, Any]) -> str:
+    """What a misspelt leaf may have meant: the nearest leaf, else the options of its section."""
+    close = difflib.get_close_matches(name, list(known), 1, cutoff=0.8)
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    section = name.rpartition(".")[0]
+    while section and not any(leaf.startswith(f"{section}.") for leaf in known):
+        section = section.rpartition(".")[0]
+    here = [leaf for leaf in known if leaf.startswith(f"{section}.")] if section else sorted({n.split(".")[0] for n in known})
+    return f"{f'Options of {section}' if section else 'Sections'}: {', '.join(here)}."
+
+
+def load(spec: str) -> ConfigDict:
+    """The config of ``FILE[:key=value,...]``, or of a workdir or ``config.json``."""
+    path, _, arg = spec.partition(":")
+    file = pathlib.Path(path)
+    if file.is_dir():
+        file = file / "config.json"
+    if not file.is_file():
+        raise ValueError(f"there is no config {path!r}; name a file of configs/, a workdir, or a config.json.")
+    if file.suffix == ".json":
+        return ConfigDict(json.loads(file.read_text()))
+    return _module(file).get_config(arg)
+
+
+def sibling(file: str, name: str) -> ModuleType:
+    """The config module ``name`` beside ``file``, for a config that builds on another."""
+    return _module(pathlib.Path(file).with_name(f"{name}.py"))
+
+
+def _module(file: pathlib.Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main(argv: list[str]) -> int:
+    """``diff A B`` or ``show A``; A and B are ``FILE[:arguments]``, workdirs or ``config.json`` files."""
+    try:
+        if len(argv) == 3 and argv[0] == "diff":
+            print(diff_text(plain(load(argv[1])), plain(load(argv[2]))), end="")
+            return 0
+        if len(argv) == 2 and argv[0] == "show":
+            print("".join(f"{name} = {value!r}\n" for name, value in leaves(plain(load(argv[1]))).items()), end="")
+            return 0
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("usage: python -m contrastive_jax.config diff A B | show A", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

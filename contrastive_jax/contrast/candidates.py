@@ -1,0 +1,95 @@
+"""Who may be a negative: the other examples of the batch in both views or in one, or a queue.
+
+A source of candidates is an ``(init, apply)`` pair. ``apply(state, keys, positive_keys, group, rng)``
+returns one pool a direction and the next state. ``keys`` [B, W, D] are all keys of the step,
+``positive_keys`` [B, V, D] those that the V directions pull towards. The gather of the embeddings
+happens here and nowhere else.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from contrastive_jax.sharding import gather
+from contrastive_jax.types import Array, Pool, PyTree
+
+
+class Candidates(NamedTuple):
+    """``init(rng, width) -> state``; ``apply(...) -> (pools, state)``; see the module."""
+
+    init: Callable[[Array, int], PyTree]
+    apply: Callable[..., tuple[list[Pool], PyTree]]
+    same_group: str  # what the negatives do with a candidate of the query's own group
+    most: int  # negatives that a query is offered when all groups differ
+
+
+def _pool(keys: Array, group: Array) -> Pool:
+    """Keys [B, W, D] of a batch as M = B W candidates."""
+    keys, group = gather(keys), gather(group)
+    return Pool(key=keys.reshape(-1, keys.shape[-1]), group=jnp.repeat(group, keys.shape[1]))
+
+
+def both_views(batch_size: int, directions: int) -> Candidates:
+    """All views of all other examples: 2 (B - 1) negatives (SimCLR, Chen et al. 2020)."""
+
+    def apply(state, keys, positive_keys, group, rng):
+        return [_pool(keys, group)] * positive_keys.shape[1], state
+
+    return Candidates(lambda rng, width: (), apply, "exclude", 2 * (batch_size - 1))
+
+
+def other_view(batch_size: int, directions: int) -> Candidates:
+    """The view that holds the positive, of all other examples: B - 1 negatives (MACL, Dual temperature)."""
+
+    def apply(state, keys, positive_keys, group, rng):
+        keys, group = gather(positive_keys), gather(group)
+        return [Pool(key=keys[:, v], group=group) for v in range(keys.shape[1])], state
+
+    return Candidates(lambda rng, width: (), apply, "exclude", batch_size - 1)
+
+
+def queue(batch_size: int, directions: int, *, size: int, same_group: str = "exclude") -> Candidates:
+    """The last ``size`` keys of earlier steps, first in, first out (MoCo, He et al. 2020).
+
+    A step's keys enter after its queries have met the queue. It starts with random unit keys of no
+    group. A queue smaller than what a step brings holds that many of the step's keys, drawn at
+    random: EqCo's few negatives (Zhu et al. 2020, section 4).
+
+    Args:
+      batch_size: examples a step.
+      directions: views of each example that enter.
+      size: K, a multiple of the keys a step brings, or less than them.
+      same_group: ``exclude`` never takes an earlier view of the query's own example (or group) for
+        a negative; ``keep`` does, as published.
+    """
+    entering = batch_size * directions
+    if size < 1 or (size > entering and size % entering):
+        raise ValueError(
+            f"candidates.size is {size}; a queue holds a multiple of the {entering} keys that a step brings"
+            f" ({batch_size} examples, {directions} direction{'s' * (directions > 1)}), or fewer than those."
+        )
+    if same_group not in ("exclude", "keep"):
+        raise ValueError(f"candidates.same_group is {same_group!r}; allowed: exclude, keep.")
+
+    def init(rng, width):
+        key = jax.random.normal(rng, (size, width))
+        key = key * jax.lax.rsqrt(jnp.sum(key**2, axis=1, keepdims=True))
+        return {"key": key, "group": jnp.full((size,), -1, jnp.int32), "next": jnp.zeros((), jnp.int32)}
+
+    def apply(state, keys, positive_keys, group, rng):
+        pool = Pool(key=jax.lax.stop_gradient(state["key"]), group=state["group"])
+        new = jax.lax.stop_gradient(_pool(positive_keys, group))
+        if size < entering:
+            chosen = jax.random.permutation(rng, entering)[:size]
+            new = Pool(key=new.key[chosen], group=new.group[chosen])
+        slot = state["next"]
+        state = {
+            "key": jax.lax.dynamic_update_slice(state["key"], new.key.astype(state["key"].dtype), (slot, 0)),
+            "group": jax.lax.dynamic_update_slice(state["group"], new.group, (slot,)),
+            "next": (slot + new.group.shape[0]) % size,
+        }
+        return [pool] * positive_keys.shape[1], state
+
+    return Candidates(init, apply, same_group, size)

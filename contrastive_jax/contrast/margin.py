@@ -1,0 +1,25 @@
+"""The margin of a query against its negatives: what is added to its contrast."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from contrastive_jax.types import Array
+
+Margin = Callable[[Array], Array]  # count [B, V] -> what is added to the contrast [B, V]
+
+
+def none() -> Margin:
+    """No margin."""
+    return lambda count: jnp.zeros(count.shape)
+
+
+def eqco(*, alpha: float) -> Margin:
+    """EqCo's margin (Zhu et al. 2020, eq. 5): log(alpha / K_i), for the K_i negatives a query has.
+
+    Adding log(alpha / K) to every negative's logit equals taking m / tau off the positive's, with
+    m = tau log(alpha / K). alpha = K is InfoNCE.
+    """
+    if not alpha > 0:
+        raise ValueError(f"margin.alpha is {alpha}; it must be positive.")
+    return lambda count: jnp.log(alpha / jnp.maximum(count, 1))

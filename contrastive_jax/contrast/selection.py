@@ -1,0 +1,91 @@
+"""Which of the permitted candidates a query meets: all of them, or K drawn at random.
+
+A rule is ``(rng, group [Q], pool, same_group) -> selection``; a selection answers what its negatives
+amount to (``statistics``) and what any row of embeddings scores against them (``scores``).
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from contrastive_jax.contrast.negatives import random_subset
+from contrastive_jax.contrast.similarity import negative_statistics, _permitted, selected_statistics
+from contrastive_jax.sharding import rows_sharding
+from contrastive_jax.types import Array, Negatives, Pool, record
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+@record
+class Everyone:
+    """Every permitted candidate."""
+
+    group: Array  # [Q]
+    pool: Pool
+    same_group: str = dataclasses.field(metadata={"static": True})
+    engine: str = dataclasses.field(metadata={"static": True})
+
+    def statistics(self, query: Array, positive: Array, scale: Array) -> Negatives:
+        """Of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
+        found = negative_statistics(
+            query, self.group, self.pool, scale, engine=self.engine, same_group=self.same_group
+        )
+        return dataclasses.replace(found, logsumexp=found.logsumexp - scale[:, None] * positive)
+
+    def scores(self, query: Array) -> Array:
+        """[Q, M], -inf where not permitted."""
+        permitted = _permitted(self.group, self.pool.group, self.same_group)
+        return jnp.where(permitted, jnp.matmul(query, self.pool.key.T, precision=HIGHEST), -jnp.inf)
+
+
+@record
+class Subset:
+    """K candidates of each query."""
+
+    pool: Pool
+    index: Array  # [Q, K]
+    permitted: Array  # [Q, K]; False where a query has fewer than K
+
+    def statistics(self, query: Array, positive: Array, scale: Array) -> Negatives:
+        """Of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
+        found = selected_statistics(query, self.pool, self.index, self.permitted, scale)
+        return dataclasses.replace(found, logsumexp=found.logsumexp - scale[:, None] * positive)
+
+    def scores(self, query: Array) -> Array:
+        """[Q, K], -inf where not permitted."""
+        chosen = self.pool.key.at[self.index].get(out_sharding=rows_sharding())
+        score = jnp.einsum("qd,qkd->qk", query, chosen, precision=HIGHEST)
+        return jnp.where(self.permitted, score, -jnp.inf)
+
+
+Rule = Callable[[Array, Array, Pool, str], Everyone | Subset]
+
+
+def all(*, engine: str = "auto") -> Rule:
+    """Every permitted candidate is a negative.
+
+    Args:
+      engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size.
+    """
+    if engine not in ("auto", "dense", "tiled"):
+        raise ValueError(f"negatives.engine is {engine!r}; allowed: auto, dense, tiled.")
+    return lambda rng, group, pool, same_group: Everyone(group, pool, same_group, engine)
+
+
+def random(*, k: int, shared: bool = False) -> Rule:
+    """K negatives a query, drawn without replacement at every step (Less can be more; EqCo, SiMo).
+
+    Args:
+      k: number of negatives.
+      shared: one choice for all queries (SiMo's code) instead of one for each.
+    """
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise ValueError(f"negatives.k is {k!r}; it must be a whole number of at least 1.")
+
+    def select(rng, group, pool, same_group):
+        index, permitted = random_subset(rng, group, pool, k, shared=shared, same_group=same_group)
+        return Subset(pool, index, permitted)
+
+    return select

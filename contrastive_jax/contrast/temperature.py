@@ -1,0 +1,123 @@
+"""Temperature rules: what divides the scores at a step, and what the step's outcome does to it.
+
+A rule is three functions: ``init() -> state``, ``value(state, step, alignment) -> tau`` before the
+negatives are weighed, and ``update(state, ess) -> state`` after. No gradient flows through tau.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from contrastive_jax.types import Array, PyTree
+
+
+class Temperature(NamedTuple):
+    """A temperature rule; see the module."""
+
+    init: Callable[[], PyTree]
+    value: Callable[[PyTree, Array, Array], Array]  # (state, step [], alignment []) -> tau []
+    update: Callable[[PyTree, Array], PyTree]  # (state, ess []) -> state
+
+
+def _stateless(value: Callable[[Array, Array], Array]) -> Temperature:
+    return Temperature(lambda: (), lambda state, step, alignment: value(step, alignment), lambda state, ess: state)
+
+
+def _positive(option: str, value: float) -> float:
+    if not value > 0:
+        raise ValueError(f"temperature.{option} is {value}; a temperature must be positive.")
+    return value
+
+
+def fixed(total_steps: int, *, tau: float = 0.1) -> Temperature:
+    """The same tau at every step."""
+    _positive("tau", tau)
+    return _stateless(lambda step, alignment: jnp.asarray(tau))
+
+
+def linear(total_steps: int, *, tau: float = 0.07, end: float = 0.1) -> Temperature:
+    """From ``tau`` at the first step to ``end`` at the last, in a straight line (MACL, Table 1: from 0.07)."""
+    _positive("tau", tau), _positive("end", end)
+    return _stateless(lambda step, alignment: tau + (end - tau) * jnp.minimum(step / total_steps, 1.0))
+
+
+def cosine(total_steps: int, *, tau: float = 0.1, end: float = 0.5) -> Temperature:
+    """From ``tau`` at the first step to ``end`` at the last, along half a cosine."""
+    _positive("tau", tau), _positive("end", end)
+
+    def value(step, alignment):
+        progress = jnp.minimum(step / total_steps, 1.0)
+        return end + (tau - end) * (1.0 + jnp.cos(jnp.pi * progress)) / 2.0
+
+    return _stateless(value)
+
+
+def ess(
+    total_steps: int,
+    *,
+    tau: float = 0.1,
+    target: float = 0.3,
+    target_end: float = 0.0,
+    rate: float = 0.01,
+    min_tau: float = 0.005,
+    max_tau: float = 10.0,
+) -> Temperature:
+    """ESS-scheduled temperature (FlatNCE, Chen et al. 2021, Algorithm S1, with its sign put right).
+
+    After each step beta = 1 / tau is multiplied by 1 + rate where the effective sample size of the
+    negatives lies above its target and by 1 - rate where it lies below: a larger beta sharpens the
+    weights and lowers the ESS. As printed, the algorithm does the opposite and runs away.
+
+    Args:
+      total_steps: length of the run.
+      tau: where it starts.
+      target: ESS to hold, in (0, 1], as a share of the number of negatives.
+      target_end: where the target ends, in a straight line; 0 keeps it constant.
+      rate: relative move of beta a step.
+      min_tau: lower clamp.
+      max_tau: upper clamp.
+    """
+    _positive("tau", tau), _positive("min_tau", min_tau), _positive("max_tau", max_tau)
+    for option, share in (("target", target), ("target_end", target_end or target)):
+        if not 0.0 < share <= 1.0:
+            raise ValueError(f"temperature.{option} is {share}; an ESS target lies in (0, 1].")
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"temperature.rate is {rate}; it must lie in (0, 1).")
+    end = target_end or target
+
+    def init():
+        return {"beta": jnp.asarray(1.0 / tau), "step": jnp.zeros((), jnp.int32)}
+
+    def value(state, step, alignment):
+        return 1.0 / state["beta"]
+
+    def update(state, ess):
+        goal = target + (end - target) * jnp.minimum(state["step"] / total_steps, 1.0)
+        beta = state["beta"] * jnp.where(ess > goal, 1.0 + rate, 1.0 - rate)
+        return {"beta": jnp.clip(beta, 1.0 / max_tau, 1.0 / min_tau).astype(state["beta"].dtype),
+                "step": state["step"] + 1}
+
+    return Temperature(init, value, update)
+
+
+def macl_a(total_steps: int, *, tau: float = 0.1, alpha: float = 2.0) -> Temperature:
+    """MACL's exponential form: tau0 alpha^A, A the batch's mean positive cosine (Huang et al. 2022, tau_a)."""
+    _positive("tau", tau), _positive("alpha", alpha)
+    return _stateless(lambda step, alignment: tau * alpha**alignment)
+
+
+def macl_b(total_steps: int, *, tau: float = 0.1, beta: float = 0.5) -> Temperature:
+    """MACL's linear form: tau0 (1 + beta A) (Huang et al. 2022, tau_b); beta in [0, 1) keeps it positive."""
+    _positive("tau", tau)
+    if not -1.0 < beta < 1.0:
+        raise ValueError(f"temperature.beta is {beta}; tau0 (1 + beta A) stays positive for beta in (-1, 1).")
+    return _stateless(lambda step, alignment: tau * (1.0 + beta * alignment))
+
+
+def macl_icml(
+    total_steps: int, *, tau: float = 0.1, alpha: float = 0.5, a0: float = 0.0, min_tau: float = 0.005
+) -> Temperature:
+    """MACL as published at ICML 2023: tau0 (1 + alpha (A - A0)), clamped at ``min_tau`` where it could reach 0."""
+    _positive("tau", tau), _positive("min_tau", min_tau)
+    return _stateless(lambda step, alignment: jnp.maximum(tau * (1.0 + alpha * (alignment - a0)), min_tau))

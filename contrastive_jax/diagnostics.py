@@ -1,0 +1,73 @@
+"""Comparison -> scalars, inside the step: what a run says about itself while it trains.
+
+A surrogate loss says nothing (FlatNCE is always 1), so these read the comparison, whatever the loss.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from contrastive_jax.contrast.objective import Comparison
+from contrastive_jax.sharding import gather
+from contrastive_jax.types import Array, Outputs
+
+
+def effective_sample_size(comparison: Comparison, with_positive: bool = False) -> Array:
+    """ESS of the softmax weights, as a share of their number, the mean over queries (FlatNCE, eq. 10).
+
+    1 / (K sum_j w_j^2), in [1 / K, 1], over the negatives, or over the negatives and the positive
+    (K + 1 of them), which is what InfoNCE weighs. Queries without negatives are left out.
+    """
+    # A margin shifts every negative's logit: once in the sum of weights, twice in that of their squares.
+    once = comparison.contrast(1.0, margin=False) + comparison.margin
+    twice = comparison.contrast(2.0, margin=False) + 2.0 * comparison.margin
+    count = jnp.maximum(comparison.count, 1)
+    if with_positive:  # the positive's own logit, relative to itself, is 0
+        once, twice, count = jnp.logaddexp(once, 0.0), jnp.logaddexp(twice, 0.0), count + 1
+    valid = comparison.count > 0
+    share = jnp.exp(2.0 * once - twice) / count
+    return jnp.sum(jnp.where(valid, share, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
+
+
+def of_comparison(comparison: Comparison) -> dict[str, Array]:
+    """Scalars of the contrast between positives and negatives.
+
+    ``info_nce``: InfoNCE's value at the step's tau, without a margin. ``contrast_accuracy``: share of
+    queries whose positive beats every negative. ``ess``, ``ess_with_positive``: see
+    :func:`effective_sample_size`. ``w_p05, w_p50, w_p95``: percentiles of W = sigmoid(c), InfoNCE's
+    weight on a query's gradient. ``alignment``: mean score of the positives.
+    """
+    valid = comparison.count > 0
+    valid_share = jnp.maximum(jnp.mean(valid.astype(comparison.positive.dtype)), 1e-12)
+    c = comparison.contrast(margin=False)
+    weights = gather(jax.nn.sigmoid(c)).reshape(-1)  # one number a query
+    low, median, high = jnp.percentile(weights, jnp.asarray([5.0, 50.0, 95.0]))
+    beats = comparison.positive > comparison.negatives.hardest
+    return {
+        "info_nce": jnp.mean(jnp.where(valid, jax.nn.softplus(c), 0.0)) / valid_share,
+        "contrast_accuracy": jnp.mean(jnp.where(valid, beats, False)) / valid_share,
+        "tau": comparison.temperature,
+        "ess": effective_sample_size(comparison),
+        "ess_with_positive": effective_sample_size(comparison, with_positive=True),
+        "w_p05": low,
+        "w_p50": median,
+        "w_p95": high,
+        "alignment": jnp.mean(comparison.positive),
+        "negatives": jnp.mean(comparison.count.astype(comparison.positive.dtype)),
+    }
+
+
+def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
+    """Scalars of the network's outputs.
+
+    ``embedding_std``: standard deviation of the normalised projections over the batch, the mean over
+    dimensions, times sqrt(D): 1 for a uniform sphere, 0 when all embeddings are the same (collapse).
+    ``probe_accuracy``: top-1 of the online probe on the augmented views, where there are labels.
+    """
+    z = outputs.projection
+    z = z * jax.lax.rsqrt(jnp.maximum(jnp.sum(z * z, axis=-1, keepdims=True), 1e-12))
+    found = {"embedding_std": jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5}
+    if outputs.logits.shape[-1]:
+        right = jnp.argmax(outputs.logits, axis=-1) == label[:, None]
+        labelled = jnp.maximum(jnp.sum(label >= 0) * right.shape[1], 1)
+        found["probe_accuracy"] = jnp.sum(right & (label >= 0)[:, None]) / labelled
+    return found

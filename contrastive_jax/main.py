@@ -1,0 +1,112 @@
+"""The command: ``python -m contrastive_jax.main --config=configs/flatclr_digits.py [--workdir=DIR] [--mode=MODE]``.
+
+``train`` (default) trains, or goes on where the workdir's run stopped; ``evaluate`` judges a
+checkpoint; ``describe`` says what a run would be, and trains nothing.
+"""
+
+import os
+import pathlib
+import sys
+import traceback
+
+# What the command says first should not wait for a log line of a library.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+MODES = ("train", "evaluate", "describe")
+
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "FILE[:key=value,...] of the run; --config.section.option=value sets a leaf.", lock_config=True
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; default runs/<config>-<hash of the config>.")
+_MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
+_QUIET = flags.DEFINE_bool("quiet", False, "Print the final table only.", short_name="q")
+_DEBUG = flags.DEFINE_bool("debug", False, "Show the stack trace of an error.")
+
+
+def _parse(argv: list[str]) -> list[str]:
+    """Flags, with a config's own complaints as one sentence."""
+    try:
+        rest = flags.FLAGS(argv)
+        missing = _CONFIG.value is None
+        if not missing:
+            _CONFIG.value.keys()  # a file that is not there is an error only now
+    except (flags.Error, AttributeError, KeyError, ValueError, TypeError, OSError) as error:
+        _fail(_flag_error(argv, error))
+    if len(rest) > 1:
+        _fail(f"{rest[1]!r} is not an option; options are written --name=value.")
+    if missing:
+        _fail("--config is missing; try --config=configs/flatclr_digits.py.")
+    return rest
+
+
+def _flag_error(argv: list[str], error: Exception) -> str:
+    """What was wrong with the command line, with the section's options where a leaf is unknown."""
+    from contrastive_jax import config
+
+    overrides = [a.lstrip("-").removeprefix("config.").partition("=")[0] for a in argv if a.startswith(("--config.", "-config."))]
+    spec = next((a.partition("=")[2] for a in argv if a.lstrip("-").startswith("config=")), None)
+    if spec is None:
+        return "--config is missing; it must come before --config.section.option=value."
+    try:
+        known = config.leaves(config.load(spec))
+    except Exception as problem:
+        return str(problem)
+    sections = {name.rpartition(".")[0] for name in known}
+    for name in overrides:
+        if name not in known and name not in sections:
+            return f"--config.{name}: there is no such option. {config.suggest(name, known)}"
+    return str(error).replace("\n", " ")
+
+
+def _fail(message: str, code: int = 2) -> None:
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def _use_compilation_cache() -> None:
+    """A program compiled once is not compiled again by the next start."""
+    import jax
+
+    if not jax.config.jax_compilation_cache_dir:
+        home = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
+        jax.config.update("jax_compilation_cache_dir", str(home / "contrastive_jax" / "compiled"))
+
+
+def main(argv: list[str]) -> None:
+    """Runs the mode; a user's mistake ends in one sentence."""
+    del argv
+    if not flags.FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)  # orbax tells a story at every checkpoint
+    from contrastive_jax import config as configs
+    from contrastive_jax import train
+
+    _use_compilation_cache()
+    config = configs.plain(_CONFIG.value)
+    workdir = _WORKDIR.value
+    if workdir is None:
+        workdir = f"runs/{config['name']}-{configs.fingerprint(config)}"
+        if _MODE.value == "train":
+            print(f"workdir: {workdir}", flush=True)
+    try:
+        {"train": train.train, "evaluate": train.evaluate, "describe": train.describe}[_MODE.value](
+            config, workdir, quiet=_QUIET.value
+        )
+    except train.Stopped as stopped:
+        print(stopped, flush=True)
+        sys.exit(stopped.code)
+    except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
+        if _DEBUG.value:
+            traceback.print_exc()
+        _fail(str(error) if isinstance(error, ValueError | OSError | ArithmeticError) else f"{type(error).__name__}: {error}", 1)
+
+
+def run() -> None:
+    """The console script's entry."""
+    app.run(main, flags_parser=_parse)
+
+
+if __name__ == "__main__":
+    run()

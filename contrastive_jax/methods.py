@@ -1,0 +1,83 @@
+"""The zoo on one screen: every method is what it changes in the base config, SimCLR.
+
+A choice (target, candidates, negatives, margin, temperature, loss) replaces its section; of the other
+sections a method sets single leaves. Published values; a data set's config may scale queue and alpha.
+"""
+
+EMA = {"name": "ema", "decay": 0.999}
+ONE_WAY_MOMENTUM = {"target": EMA, "directions": "one_way"}
+MLP_WITHOUT_NORM = {"layers": 2, "norm": "none"}
+QUEUE = {"name": "queue", "size": 65536, "same_group": "keep"}
+SHUFFLED = {"norm": {"scope": "groups", "groups": 8}, "target": EMA | {"shuffle": True}}
+ACROSS = {"candidates": {"name": "other_view"}}
+
+MOCO_V1 = ONE_WAY_MOMENTUM | SHUFFLED | {
+    "candidates": QUEUE,
+    "projector": {"layers": 1, "norm": "none"},
+    "temperature": {"name": "fixed", "tau": 0.07},
+}
+MOCO_V2 = MOCO_V1 | {"projector": MLP_WITHOUT_NORM, "temperature": {"name": "fixed", "tau": 0.2}}
+
+
+def generalized(prior: str, weight: float) -> dict:
+    """Alignment + sliced Wasserstein distance to a prior, with the constants of the authors' notebook."""
+    on_sphere = prior == "hypersphere"
+    scale = 1000.0 if on_sphere else 1.0
+    mean_squared = {"normalize": on_sphere, "mean_over_width": True, "scale": 0.5}
+    return {"loss": {
+        "alignment": {"weight": scale} | mean_squared,
+        "sliced_wasserstein": {"weight": scale * weight, "prior": prior},
+    }}
+
+
+METHODS = {
+    "simclr": {},
+    # FlatNCE (Chen et al. 2021)
+    "flatclr": {"loss": {"flat_nce": 1.0}},
+    "flatclr_ess": {"loss": {"flat_nce": 1.0}, "temperature": {"name": "ess", "target": 0.3}},
+    "flat_nce_plus": {"loss": {"flat_nce_plus": 1.0}},
+    "hoelder": {"loss": {"hoelder_flat_nce": {"weight": 1.0, "gamma": 2.0}}, "temperature": {"name": "fixed", "tau": 0.2}},
+    # Decoupled contrastive learning (Yeh et al. 2021); Dual temperature (Zhang et al. 2022)
+    "dcl": {"loss": {"dcl": 1.0}},
+    "dclw": {"loss": {"dclw": 1.0}},
+    "dual_temperature": ACROSS | {"loss": {"dual_temperature": {"weight": 1.0, "factor": 10.0}}},
+    # MACL (Huang et al. 2022) and its ablations
+    "macl": ACROSS | {"loss": {"macl": 1.0}, "temperature": {"name": "macl_a", "alpha": 2.0}},
+    "macl_b": ACROSS | {"loss": {"macl": 1.0}, "temperature": {"name": "macl_b", "beta": 0.5}},
+    "macl_without_reweighting": ACROSS | {"temperature": {"name": "macl_a", "alpha": 2.0}},
+    "macl_w": ACROSS | {"loss": {"macl_w": 1.0}, "temperature": {"name": "macl_a", "alpha": 2.0}},
+    "linear_tau": {"temperature": {"name": "linear", "tau": 0.07, "end": 0.098}},
+    # EqCo (Zhu et al. 2020)
+    "eqco_simclr": {"negatives": {"name": "random", "k": 64}, "margin": {"name": "eqco", "alpha": 256.0}},
+    "eqco_moco": MOCO_V1 | {"margin": {"name": "eqco", "alpha": 65536.0}},
+    "eqco_moco_v2": MOCO_V2 | {"margin": {"name": "eqco", "alpha": 65536.0}},
+    "simo": ONE_WAY_MOMENTUM | ACROSS | {
+        "negatives": {"name": "random", "k": 16, "shared": True},
+        "margin": {"name": "eqco", "alpha": 256.0},
+        "projector": {"layers": 2, "norm": "all"},
+        "temperature": {"name": "fixed", "tau": 0.2},
+    },
+    # MoCo (He et al. 2020; Chen et al. 2020)
+    "moco_v1": MOCO_V1,
+    "moco_v2": MOCO_V2,
+    # Less can be more
+    "simclr_k": {"negatives": {"name": "random", "k": 2}},
+    "relic_k": ACROSS | {
+        "negatives": {"name": "random", "k": 1},
+        "loss": {"info_nce": 1.0, "relic_kl": 1.0},
+    },
+    # Intriguing Properties of Contrastive Losses (Chen, Luo and Li 2021)
+    "decoupled_nt_xent": {"loss": {"decoupled_nt_xent": {"weight": 1.0, "lambda_weight": 0.1}}},
+    "swd_normal": generalized("normal", 1.0),
+    "swd_hypercube": generalized("hypercube", 1.0),
+    "swd_hypersphere": generalized("hypersphere", 1.0),
+    # Without negatives, and with labels
+    "byol": {
+        "target": {"name": "ema", "decay": 0.99, "schedule": "cosine"},
+        "norm": {"scope": "per_view"},
+        "projector": {"layers": 2, "norm": "hidden"},
+        "predictor": {"layers": 2, "out": 0, "norm": "hidden"},
+        "loss": {"byol": 1.0},
+    },
+    "supervised": {"loss": {"cross_entropy": 1.0}, "probe": {"weight": 0.0, "gradient": True}},
+}

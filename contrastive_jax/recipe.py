@@ -1,0 +1,184 @@
+"""Config -> Recipe: every axis becomes a function, once, before anything is compiled.
+
+A config section is the keyword arguments of the function that its ``name`` names, so there is no
+table to edit: a new temperature rule is a function in ``contrast/temperature.py`` and its name in a
+config. A misspelt name or option is an error that shows what there is.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from contrastive_jax import augment, models, optim
+from contrastive_jax.contrast import candidates, margin, objective, selection, target, temperature
+from contrastive_jax.types import Array, PyTree
+
+
+class Recipe(NamedTuple):
+    """The functions that a run is made of. No arrays, no config."""
+
+    network: models.Network
+    init_network: Callable[[int], tuple[PyTree, PyTree]]
+    augment: Callable[[Array, Array], Array]
+    target: target.Target
+    compare: objective.Compare
+    terms: tuple[objective.Term, ...]
+    optimizer: optax.GradientTransformation
+    learning_rate: Callable[[Array], Array]
+    online_views: slice
+    target_views: slice
+    directions: int
+    view_shape: tuple[int, int, int]
+    embedding_width: int
+    probe_weight: float
+
+
+def functions_of(module: ModuleType) -> dict[str, Callable]:
+    """The public functions that a module defines."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def near(name: str, known: Any) -> str:
+    """``Did you mean 'x'?`` for a name that is not among ``known``, or the list of them."""
+    close = difflib.get_close_matches(str(name), list(known), 1)
+    return f"Did you mean {close[0]!r}?" if close else f"Allowed: {', '.join(sorted(known))}."
+
+
+def call(function: Callable, path: str, section: Mapping[str, Any], *context: Any) -> Any:
+    """``function(*context, **section)``; an option that it does not have is an error with its signature.
+
+    Args:
+      function: what the section configures; its options are keyword-only.
+      path: the section's name in the config, for messages.
+      section: the options.
+      *context: what a config cannot hold (lengths, other functions).
+
+    Raises:
+      ValueError: unknown or missing option; or what the function itself finds wrong.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)  # it checks the rest itself
+    shown = f"{function.__name__}({', '.join(str(p) for p in options)})"
+    for name in section:
+        if name not in {p.name for p in options} and not open_ended:
+            hint = near(name, [p.name for p in options]) if options else "It takes none."
+            raise ValueError(f"{path}.{name}: no such option of {shown}. {hint}")
+    for p in options:
+        if p.default is p.empty and p.name not in section:
+            raise ValueError(f"{path}.{p.name} is missing: {shown}.")
+    try:
+        return function(*context, **section)
+    except ValueError as error:
+        raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from None
+
+
+def pick(module: ModuleType, path: str, section: Mapping[str, Any], *context: Any) -> Any:
+    """Calls the function of ``module`` that ``section["name"]`` names with the rest of the section."""
+    section = dict(section)
+    name, known = section.pop("name", ""), functions_of(module)
+    if name not in known:
+        raise ValueError(f"{path}.name is {name!r}. {near(name, known)}")
+    return call(known[name], path, section, *context)
+
+
+def build(
+    config: Mapping[str, Any],
+    *,
+    image_shape: tuple[int, int, int],
+    classes: int,
+    total_steps: int,
+    steps_per_epoch: int,
+) -> Recipe:
+    """The recipe of a resolved config.
+
+    Args:
+      config: every section of :func:`contrastive_jax.config.base`, as plain dictionaries; durations of
+        its schedule (warmup, milestones) in steps.
+      image_shape: (h, w, c) of the stored images.
+      classes: width of the online probe; 0 without labels.
+      total_steps: length of the run.
+      steps_per_epoch: of these, in whole numbers; read by schedules that move once an epoch.
+
+    Raises:
+      ValueError: one sentence that names the option, its value and what is allowed.
+    """
+    batch_size = config["train"]["batch_size"]
+    directions = {"both": 2, "one_way": 1}.get(config["directions"])
+    if directions is None:
+        raise ValueError(f"directions is {config['directions']!r}. {near(config['directions'], ['both', 'one_way'])}")
+    scores = {"cosine": objective.cosine, "dot": objective.dot}
+    if config["score"] not in scores:
+        raise ValueError(f"score is {config['score']!r}. {near(config['score'], scores)}")
+
+    views = call(augment.make_views, "augment", config["augment"])
+    view_shape = jax.eval_shape(views, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, "uint8")).shape[1:]
+    norm = dict(config["norm"])
+    try:
+        network = models.network(
+            encoder=dict(config["encoder"]),
+            projector=dict(config["projector"]),
+            predictor=dict(config["predictor"]),
+            norm=norm,
+            classes=classes,
+            probe_gradient=config["probe"]["gradient"],
+            dtype=config["dtype"],
+        )
+    except TypeError as error:  # an option that one of them does not have
+        raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None
+    groups = norm["groups"] if norm["scope"] == "groups" else 1
+    keys_from = pick(target, "target", config["target"], network.apply, total_steps, groups)
+    pool = pick(candidates, "candidates", config["candidates"], batch_size, directions)
+    negatives = pick(selection, "negatives", config["negatives"])
+    wanted = config["negatives"].get("k", 0)
+    if wanted > pool.most:
+        raise ValueError(
+            f"negatives.k is {wanted}, but candidates={config['candidates']['name']} at train.batch_size={batch_size}"
+            f" offers a query {pool.most}; take k <= {pool.most} or negatives.name=all."
+        )
+    terms = objective.terms(config["loss"])
+    multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
+    compare = objective.Compare(
+        embed=scores[config["score"]],
+        candidates=pool,
+        negatives=negatives,
+        temperature=pick(temperature, "temperature", config["temperature"], total_steps),
+        margin=pick(margin, "margin", config["margin"]),
+        multiples=tuple(multiples),
+    )
+    lengths = {"batch_size": batch_size, "total_steps": total_steps, "steps_per_epoch": steps_per_epoch}
+    schedule = dict(config["schedule"])
+    lengths["warmup_steps"] = schedule.pop("warmup")
+    learning_rate = call(optim.schedule, "schedule", schedule | lengths)
+    optimizer = call(optim.optimizer, "optimizer", config["optimizer"], learning_rate)
+
+    def init_network(seed: int) -> tuple[PyTree, PyTree]:
+        return network.init(seed, view_shape)
+
+    first, second, both = slice(0, 1), slice(1, 2), slice(0, 2)
+    one_way = directions == 1
+    return Recipe(
+        network=network,
+        init_network=init_network,
+        augment=views,
+        target=keys_from,
+        compare=compare,
+        terms=terms,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        online_views=both if keys_from.shared or not one_way else first,
+        target_views=second if one_way else both,
+        directions=directions,
+        view_shape=view_shape,
+        embedding_width=network.width(view_shape),
+        probe_weight=float(config["probe"]["weight"]) if classes else 0.0,
+    )

@@ -1,0 +1,95 @@
+"""Training, in one screen: the first state, and the step that every method shares."""
+
+import zlib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from contrastive_jax import diagnostics, losses
+from contrastive_jax.contrast import objective
+from contrastive_jax.recipe import Recipe
+from contrastive_jax.types import Array, Batch, PyTree, TrainState
+
+
+def step_key(seed: Array, step: Array, name: str) -> Array:
+    """The random key of one use of randomness at one step: derived, never carried."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), zlib.crc32(name.encode()))
+
+
+def augmentation_keys(seed: Array, batch: Batch) -> Array:
+    """One key an example, [B]: from the seed, the epoch and the example's id, wherever it lies in a batch."""
+    root = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"augment"))
+    return jax.vmap(lambda epoch, id: jax.random.fold_in(jax.random.fold_in(root, epoch), id))(batch.epoch, batch.id)
+
+
+def init_state(recipe: Recipe, seed: int) -> TrainState:
+    """The state before the first step, on the host's default device."""
+    params, stats = recipe.init_network(seed)
+    params, stats = jax.tree.map(jnp.asarray, (params, stats))
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        seed=jnp.asarray(seed, jnp.uint32),
+        params=params,
+        stats=stats,
+        optimizer=recipe.optimizer.init(params),
+        target=recipe.target.init(params, stats),
+        candidates=recipe.compare.candidates.init(
+            step_key(jnp.asarray(seed, jnp.uint32), jnp.zeros((), jnp.int32), "candidates"), recipe.embedding_width
+        ),
+        temperature=recipe.compare.temperature.init(),
+    )
+
+
+def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> Callable:
+    """``(state, feed) -> (state, metrics)`` for jit. ``take(feed, step)`` is the data source's batch."""
+
+    def train_step(state: TrainState, feed: PyTree) -> tuple[TrainState, dict[str, Array]]:
+        batch = take(feed, state.step)
+        rng = {name: step_key(state.seed, state.step, name) for name in ("target", "compare", "loss")}
+        views = jax.vmap(recipe.augment)(augmentation_keys(state.seed, batch), batch.image)  # [B, W, h, w, c]
+
+        def loss_fn(params):
+            outputs, stats = recipe.network.apply(params, state.stats, views[:, recipe.online_views], train=True)
+            keys, target = recipe.target.apply(
+                state.target, outputs, params, views[:, recipe.target_views], state.step, rng["target"]
+            )
+            comparison, candidates = recipe.compare(
+                outputs.prediction[:, : recipe.directions],
+                keys,
+                batch.group,
+                (state.candidates, state.temperature),
+                state.step,
+                rng["compare"],
+            )
+            given = {
+                "projection": outputs.projection,
+                "prediction": outputs.prediction,
+                "target": keys,
+                "logits": outputs.logits,
+                "label": batch.label,
+                "rng": rng["loss"],
+            }
+            loss, terms = objective.total(recipe.terms, comparison, given)
+            probe = jnp.mean(losses.cross_entropy(outputs.logits, batch.label)) if recipe.probe_weight else 0.0
+            metrics = {"loss": loss, "probe_loss": probe} | {f"loss/{name}": value for name, value in terms.items()}
+            metrics |= diagnostics.of_comparison(comparison) | diagnostics.of_outputs(outputs, batch.label)
+            return loss + recipe.probe_weight * probe, (stats, target, candidates, metrics)
+
+        grads, (stats, target, candidates, metrics) = jax.grad(loss_fn, has_aux=True)(state.params)
+        updates, optimizer = recipe.optimizer.update(grads, state.optimizer, state.params)
+        metrics |= {"gradient_norm": optax.tree.norm(grads), "learning_rate": recipe.learning_rate(state.step)}
+        state = TrainState(
+            step=state.step + 1,
+            seed=state.seed,
+            params=optax.apply_updates(state.params, updates),
+            stats=stats,
+            optimizer=optimizer,
+            target=target,
+            candidates=candidates,
+            temperature=recipe.compare.temperature.update(state.temperature, metrics["ess"]),
+        )
+        return state, metrics
+
+    return train_step
