@@ -82,24 +82,31 @@ def uniform_ranks(key: Array, m: Array, k: int) -> Array:
     """The first k places of a uniformly random permutation of range(m), m traced, in O(k log k): [k] int32.
 
     Where m < k the first m are a permutation of range(m) and the rest are no ranks (m or more).
-
-    Fisher and Yates swap place i with place r_i, uniform in [i, m), for i = 0, 1, ...; what then lies
-    in place i is the i-th draw. Nothing of size m is kept: place p holds p until some step swaps
-    it, after which it holds what the latest such step found in its own place. So the i-th draw is r_i if
-    no earlier step went there, and otherwise what the latest of them found in place; what step i
-    found is i, unless an earlier step went to place i, and so on: a chain, followed by pointer jumping.
     """
     step = jnp.arange(k, dtype=jnp.int32)
-    swap = jax.random.randint(key, (k,), step, jnp.maximum(m, step + 1), dtype=jnp.int32)  # r_i
+    # A place beyond the range stays put.
+    return shuffle(jax.random.randint(key, (k,), step, jnp.maximum(m, step + 1), dtype=jnp.int32))
+
+
+def shuffle(swap: Array) -> Array:
+    """The first k places after Fisher and Yates' k swaps of places i and ``swap[i]`` >= i: [k] int32.
+
+    Nothing of the size of the range is kept: place p holds p until some step swaps it, after which it
+    holds what the latest such step found in its own place. So the i-th result is swap[i] if no earlier
+    step went there, and otherwise what the latest of them found in place. What step i found is i,
+    unless an earlier step went to place i, and so on: a chain, followed by pointer jumping.
+    """
+    k = swap.shape[0]
+    step = jnp.arange(k, dtype=jnp.int32)
 
     # The latest earlier step that swapped with the same place: its neighbour in a stable sort.
     order = jnp.argsort(swap, stable=True).astype(jnp.int32)
     same = (swap[order] == jnp.roll(swap[order], 1)) & (step > 0)
     earlier = jnp.zeros_like(step).at[order].set(jnp.where(same, jnp.roll(order, 1), -1), unique_indices=True)
 
-    # The latest step before step i that swapped with place i; itself where there is none.
-    moves = jnp.where(swap > step, swap, k)
-    found = jnp.full_like(step, -1).at[moves].max(step, mode="drop")
+    # The latest step before step i that swapped with place i; step i itself where there is none.
+    elsewhere = jnp.where(swap > step, swap, k)
+    found = jnp.full_like(step, -1).at[elsewhere].max(step, mode="drop")
     found = jnp.where(found < 0, step, found)
     for _ in range((k - 1).bit_length()):
         found = found[found]

@@ -23,7 +23,7 @@ from contrastive_jax.types import Array, Negatives, Pool
 ENGINES = ("auto", "dense", "tiled")
 SAME_GROUP = ("exclude", "keep")
 DENSE_UP_TO = 1024 * 1024  # entries of the score matrix; measured in experiments/performance
-TILE = (1024, 512)  # queries, candidates: anything from 512 up is within 20 %
+TILE = (1024, 512)  # queries, candidates: the shape hardly matters from 512 up
 
 
 def normalize(x: Array, eps: float = 1e-12) -> Array:
@@ -96,8 +96,8 @@ def selected_statistics(query: Array, pool: Pool, index: Array, permitted: Array
         raise ValueError(
             f"index {index.shape} and permitted {permitted.shape} must both be [Q, K], Q={query.shape[0]}."
         )
-    query, _, pool, scale = _arguments(query, index[:, 0], pool, scale, "exclude")
-    key = pool.key.at[index].get(out_sharding=sharding.rows_sharding())  # [Q, K, D]
+    query, key, scale = _floating(query, pool.key, scale)
+    key = key.at[index].get(out_sharding=sharding.rows_sharding())  # [Q, K, D]
     score = jnp.einsum("qd,qkd->qk", query, key, precision=lax.Precision.HIGHEST)
     return _statistics(score, permitted, scale)
 
@@ -105,10 +105,10 @@ def selected_statistics(query: Array, pool: Pool, index: Array, permitted: Array
 def _statistics(score: Array, permitted: Array, scale: Array) -> Negatives:
     """Statistics of each row of ``score`` [Q, M] over its ``permitted`` entries."""
     count = jnp.sum(permitted, axis=-1, dtype=jnp.int32)
-    hardest = lax.stop_gradient(jnp.max(jnp.where(permitted, score, -jnp.inf), axis=-1, initial=-jnp.inf))
-    peak = jnp.where(count > 0, hardest, 0)
+    hardest = lax.stop_gradient(jnp.max(jnp.where(permitted, score, -jnp.inf), axis=-1))
+    peak = jnp.where(hardest > -jnp.inf, hardest, 0)
 
-    def at(scale):  # a loop over scales: [S, Q, M] would be three times slower
+    def at(scale):  # a loop over the scales: never [S, Q, M]
         logit = jnp.where(permitted, scale * (score - peak[:, None]), -jnp.inf)
         weight = jnp.where(permitted, jnp.exp(logit), 0)
         mean = jnp.sum(weight * score, axis=-1) / jnp.maximum(jnp.sum(weight, axis=-1), 1)
@@ -269,20 +269,25 @@ def _compute_dtype(*arrays: Array) -> jnp.dtype:
     return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
 
 
+def _floating(query: Array, key: Array, scale: Array) -> tuple[Array, Array, Array]:
+    """In one floating type, the queries laid out by rows, the scales as [S]."""
+    if query.ndim != 2 or key.ndim != 2 or query.shape[1] != key.shape[1] or not (query.size and key.size):
+        raise ValueError(
+            f"query {query.shape} and pool.key {key.shape} must be [Q, D] and [M, D], not empty."
+        )
+    if jnp.ndim(scale) > 1 or not jnp.size(scale):
+        raise ValueError(f"scale has shape {jnp.shape(scale)}: it must be a scalar or [S].")
+    dtype = _compute_dtype(query, key)
+    scale = jnp.atleast_1d(jnp.asarray(scale, dtype))
+    return sharding.spread(query.astype(dtype)), key.astype(dtype), scale
+
+
 def _arguments(query, query_group, pool, scale, same_group):
-    """Checked, in one floating type, the queries laid out by rows."""
+    """The arguments of an engine, checked and in one floating type."""
     if same_group not in SAME_GROUP:
         raise ValueError(f"same_group={same_group!r} is unknown: choose one of {', '.join(SAME_GROUP)}.")
-    shapes = (query.shape, query_group.shape, pool.key.shape, pool.group.shape)
-    if query.ndim != 2 or pool.key.ndim != 2 or query.shape[1] != pool.key.shape[1]:
-        raise ValueError(f"query {shapes[0]} and pool.key {shapes[2]} must be [Q, D] and [M, D].")
-    if query_group.shape != query.shape[:1] or pool.group.shape != pool.key.shape[:1]:
-        raise ValueError(
-            f"query_group {shapes[1]} and pool.group {shapes[3]} must be [Q] and [M] of {shapes}."
-        )
-    if jnp.ndim(scale) > 1:
-        raise ValueError(f"scale has shape {jnp.shape(scale)}: it must be a scalar or [S].")
-    dtype = _compute_dtype(query, pool.key)
-    scale = jnp.atleast_1d(jnp.asarray(scale, dtype))
-    pool = Pool(pool.key.astype(dtype), pool.group)
-    return sharding.spread(query.astype(dtype)), sharding.spread(query_group), pool, scale
+    groups, expected = (query_group.shape, pool.group.shape), (query.shape[:1], pool.key.shape[:1])
+    if groups != expected:
+        raise ValueError(f"query_group and pool.group have shapes {groups}: they must be {expected}.")
+    query, key, scale = _floating(query, pool.key, scale)
+    return query, sharding.spread(query_group), Pool(key, pool.group), scale
