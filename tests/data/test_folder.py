@@ -25,6 +25,7 @@ def test_labels_are_first_folders_and_pixels_are_kept(tmp_path):
     dog = save(tmp_path / "dog/b.png", rgb())
     cat = [save(tmp_path / "cat/z.png", rgb()), save(tmp_path / "cat/deep/er/a.PNG", rgb())]
     loose = save(tmp_path / "loose.png", rgb())
+    save(tmp_path / ".thumbnails/0.png", rgb())
     (tmp_path / "cat/notes.txt").write_text("not an image")
     (tmp_path / "cat/._z.png").write_bytes(b"not an image either")
     source = data.load(name="folder", dir=str(tmp_path))

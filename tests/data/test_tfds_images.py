@@ -16,6 +16,7 @@ random = np.random.default_rng(0)
 PIXELS = {
     "train": random.integers(0, 256, (20, 5, 4, 3), np.uint8),
     "test": random.integers(0, 256, (6, 5, 4, 3), np.uint8),
+    "validation": random.integers(0, 256, (3, 5, 4, 3), np.uint8),
     "unlabelled": random.integers(0, 256, (7, 5, 4, 3), np.uint8),
 }
 WIDE = np.full((6, 10, 3), 90, np.uint8)
@@ -113,6 +114,17 @@ def test_order_is_that_of_the_files(dir):
     ids = [int(x["id"]) for x in builder.as_data_source("train")]
     assert ids != sorted(ids)  # TFDS shuffles by key when it writes
     np.testing.assert_array_equal(data.load(name="tiny", dir=dir).train.image, PIXELS["train"][ids])
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 20])
+def test_records_are_read_by_the_chunk(dir, monkeypatch, chunk):
+    whole = data.load(name="tiny", dir=dir).train
+    monkeypatch.setattr("contrastive_jax.data.tfds_images.CHUNK", chunk)
+    for size in (0, 5):
+        split = data.load(name="tiny", dir=dir, size=size).train
+        np.testing.assert_array_equal(split.label, whole.label)
+        assert split.image.any((1, 2, 3)).all()
+    np.testing.assert_array_equal(data.load(name="tiny", dir=dir).train.image, whole.image)
 
 
 def test_splits_in_tfds_language(dir):
