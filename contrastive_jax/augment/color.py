@@ -1,0 +1,197 @@
+"""What happens to pixel values: brightness, contrast, saturation, hue, grey, blur, solarise, noise, erasing.
+
+Images are float32 ``[h, w, c]`` and hold colour channels only, c = 1 (grey) or 3 (RGB); callers set further
+channels aside. On a grey image saturation, hue and grayscale are the identity. Single operations do not clip.
+Conventions differ between libraries, so they are options: ``tf`` is SimCLR's and BYOL's (contrast about each
+channel's mean, saturation in HSV), ``torchvision`` MoCo's (both blend with the luminance).
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from contrastive_jax.augment.geometry import between, uniform
+
+STYLES = ("tf", "torchvision")
+EDGES = {"zero": "constant", "reflect": "reflect", "edge": "edge", "valid": None}
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+
+
+def clip(image):
+    """Clips to [0, 1]."""
+    return jnp.clip(image, 0, 1)
+
+
+def luminance(image):
+    """0.2989 R + 0.587 G + 0.114 B, ``[h, w, 1]``; a grey image is its own."""
+    if image.shape[-1] == 1:
+        return image
+    red, green, blue = (image[..., i : i + 1] for i in range(3))
+    return 0.2989 * red + 0.587 * green + 0.114 * blue
+
+
+def grayscale(image):
+    """The luminance in every channel."""
+    return jnp.broadcast_to(luminance(image), image.shape)
+
+
+def brightness(image, factor):
+    """``factor * image`` (SimCLR v2, torchvision)."""
+    return factor * image
+
+
+def brightness_additive(image, delta):
+    """``image + delta`` (SimCLR v1, BYOL)."""
+    return image + delta
+
+
+def contrast(image, factor, *, style="tf"):
+    """Scales about the image's mean: each channel's (``tf``) or the luminance's (``torchvision``)."""
+    mean = jnp.mean(image if style == "tf" else luminance(image), axis=(0, 1), keepdims=True)
+    return factor * (image - mean) + mean
+
+
+def saturation(image, factor, *, style="tf"):
+    """Scales HSV saturation up to its limit 1 (``tf``), or blends with the luminance (``torchvision``)."""
+    if image.shape[-1] == 1:
+        return image
+    if style == "torchvision":
+        grey = luminance(image)
+        return factor * (image - grey) + grey
+    # saturation is (max - min) / max at constant max: scaling it scales the distances from the maximum
+    value, chroma = _value_chroma(image)
+    limit = jnp.where(chroma > 0, value / jnp.where(chroma > 0, chroma, 1), factor)
+    return value + jnp.where(value > 0, jnp.minimum(factor, limit), 0) * (image - value)
+
+
+def hue(image, delta):
+    """Turns the hue by ``delta`` turns of the HSV colour circle."""
+    if image.shape[-1] == 1:
+        return image
+    value, chroma = _value_chroma(image)
+    red, green, blue = (image[..., i : i + 1] for i in range(3))
+    safe = jnp.where(chroma > 0, chroma, 1)
+    sextant = jnp.where(
+        red == value,
+        (green - blue) / safe,
+        jnp.where(green == value, 2 + (blue - red) / safe, 4 + (red - green) / safe),
+    )
+    place = jnp.mod(jnp.array([5, 3, 1], image.dtype) + sextant + 6 * delta, 6)
+    return value - chroma * jnp.clip(jnp.minimum(place, 4 - place), 0, 1)
+
+
+def _value_chroma(image):
+    value = jnp.max(image, axis=-1, keepdims=True)
+    return value, value - jnp.min(image, axis=-1, keepdims=True)
+
+
+def draw_order(draws):
+    """A random order of brightness 0, contrast 1, saturation 2, hue 3: int ``[4]``, from 4 uniform draws."""
+    return jnp.argsort(draws)
+
+
+def jitter(image, order, factors, *, style="tf", additive=False):
+    """The four colour operations in the given order (codes as in :func:`draw_order`), clipped after each.
+
+    ``factors`` are brightness (a shift where ``additive``), contrast, saturation and hue.
+    """
+    bright = brightness_additive if additive else brightness
+
+    # A switch under vmap runs all its branches in all four places. Hue is the costly one, so it is run once:
+    # three slots for what precedes it and three for what follows, each of them possibly empty.
+    def slot(image, operation):
+        choices = [
+            bright(image, factors[BRIGHTNESS]),
+            contrast(image, factors[CONTRAST], style=style),
+            saturation(image, factors[SATURATION], style=style),
+        ]
+        for code, choice in zip((BRIGHTNESS, CONTRAST, SATURATION), choices, strict=True):
+            image = jnp.where(operation == code, clip(choice), image)  # jnp.select mixes shardings on a mesh
+        return image
+
+    place_of_hue = jnp.argmax(order == HUE)
+    for place in range(3):
+        image = slot(image, jnp.where(place < place_of_hue, order[place], HUE))
+    image = clip(hue(image, factors[HUE]))
+    for place in range(1, 4):
+        image = slot(image, jnp.where(place > place_of_hue, order[place], HUE))
+    return image
+
+
+def color_jitter(key, image, *, brightness, contrast, saturation, hue, style="tf", additive=False):
+    """:func:`jitter` with random order and factors.
+
+    Factors are uniform in ``[max(0, 1 - strength), 1 + strength]``; hue, and brightness where ``additive``,
+    are uniform in ``[-strength, strength]``.
+    """
+    draws = uniform(key, (8,))
+
+    def factor(code, strength, shift=False):
+        low = -strength if shift else max(0.0, 1 - strength)
+        return between(low, strength if shift else 1 + strength, draws[code])
+
+    factors = (
+        factor(BRIGHTNESS, brightness, shift=additive),
+        factor(CONTRAST, contrast),
+        factor(SATURATION, saturation),
+        factor(HUE, hue, shift=True),
+    )
+    return jitter(image, draw_order(draws[4:]), factors, style=style, additive=additive)
+
+
+def simclr_taps(height: int) -> int:
+    """SimCLR's blur kernel: a tenth of the height, made odd (one tap, no blur, below 20 pixels)."""
+    return 2 * (height // 10 // 2) + 1
+
+
+def gaussian_blur(image, sigma, *, taps: int, edges="zero"):
+    """Separable Gaussian blur over ``taps`` (odd) pixels, as two matrix products; ``sigma`` in pixels.
+
+    ``edges``: ``zero`` pads with black (SimCLR, BYOL: borders darken), ``edge`` repeats the border (PIL:
+    MoCo v2), ``reflect`` mirrors (torchvision), ``valid`` drops the border.
+    """
+    radius = taps // 2
+    if EDGES[edges]:
+        image = jnp.pad(image, ((radius, radius), (radius, radius), (0, 0)), mode=EDGES[edges])
+
+    def kernel(size):
+        distance = (
+            jnp.arange(size) - jnp.arange(size - 2 * radius)[:, None] - radius
+        )  # [size - 2 radius, size]
+        return jnp.where(
+            jnp.abs(distance) <= radius, jnp.exp(-(distance.astype(image.dtype) ** 2) / (2 * sigma**2)), 0
+        )
+
+    total = jnp.sum(jnp.exp(-(jnp.arange(-radius, radius + 1, dtype=image.dtype) ** 2) / (2 * sigma**2)))
+    rows, columns = kernel(image.shape[0]) / total, kernel(image.shape[1]) / total
+    image = jnp.einsum("ij,jwc->iwc", rows, image, precision=lax.Precision.HIGHEST)
+    return jnp.einsum("ij,hjc->hic", columns, image, precision=lax.Precision.HIGHEST)
+
+
+def solarize(image, threshold=0.5):
+    """Inverts pixels at or above the threshold."""
+    return jnp.where(image < threshold, image, 1 - image)
+
+
+def gaussian_noise(key, image, scale):
+    """Adds Gaussian noise of standard deviation ``scale``, clipped to [0, 1]."""
+    return clip(image + scale * jax.random.normal(key, image.shape, image.dtype))
+
+
+def erase(key, image, *, smallest: int, largest: int):
+    """Blackens a rectangle with sides uniform in ``smallest..largest`` pixels, anywhere inside the image."""
+    size, place = uniform(key, (2, 2))
+    side = smallest + jnp.floor(size * (largest - smallest + 1))
+    extent = jnp.array(image.shape[:2], jnp.float32)
+    start = jnp.floor(place * (extent - side + 1))
+    row = jnp.arange(image.shape[0], dtype=jnp.float32)[:, None, None]
+    column = jnp.arange(image.shape[1], dtype=jnp.float32)[:, None]
+    inside = (
+        (row >= start[0]) & (row < start[0] + side[0]) & (column >= start[1]) & (column < start[1] + side[1])
+    )
+    return jnp.where(inside, 0, image)
+
+
+def normalize(image, mean, std):
+    """``(image - mean) / std`` for each channel."""
+    return (image - jnp.array(mean, image.dtype)) / jnp.array(std, image.dtype)

@@ -1,0 +1,199 @@
+"""Where pixels come from: crop boxes, resizing, flips, quarter turns and slants.
+
+Images are float32 ``[h, w, c]``; a box is ``(top, left, height, width)`` in pixels, as floats. Geometry moves
+all channels alike. Everything is a pure function of one image, made for ``jax.vmap``: no gather, no loop.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+SAMPLERS = ("torchvision", "tf", "continuous")
+METHODS = ("bilinear", "bicubic")
+
+
+def uniform(key, shape=()):
+    """Uniform draws in [0, 1), float32 whatever the default precision is."""
+    return jax.random.uniform(key, shape, jnp.float32)
+
+
+def between(low, high, draw):
+    """The draw, uniform in [0, 1), at its place between low and high."""
+    return low + (high - low) * draw
+
+
+def draw_box(key, height: int, width: int, *, area=(0.08, 1.0), ratio=(3 / 4, 4 / 3), sampler="torchvision"):
+    """Draws the box of a random resized crop: float32 ``[4]``.
+
+    ``area`` is relative to the image, ``ratio`` is width over height. Samplers:
+
+    * ``torchvision`` (default): ``RandomResizedCrop``. Area uniform, log ratio uniform, 10 attempts, then the
+      largest centred box of a permitted ratio. The default because it is the distribution that papers
+      describe: area as named, tall and wide boxes alike, every position.
+    * ``tf``: ``tf.image.sample_distorted_bounding_box`` as SimCLR calls it. Ratio uniform, height uniform (so
+      smaller areas: mean 0.42 of a square, not 0.48), boxes below a tenth of the image refused, and a box
+      shorter than the image never touches its last row (nor its last column); 100 attempts, then the image.
+    * ``continuous``: torchvision's without rounding to whole pixels, for images of few pixels.
+    """
+    if sampler == "tf":
+        boxes, valid, fallback = _attempts_tf(key, height, width, area, ratio)
+    elif sampler in SAMPLERS:
+        boxes, valid, fallback = _attempts_torchvision(
+            key, height, width, area, ratio, sampler == "torchvision"
+        )
+    else:
+        raise ValueError(f"sampler is {sampler!r}, allowed are {', '.join(SAMPLERS)}")
+    first = valid & (jnp.cumsum(valid) == 1)
+    drawn = jnp.sum(jnp.where(first[:, None], boxes, 0), axis=0)
+    return jnp.where(jnp.any(valid), drawn, jnp.array(fallback, jnp.float32))
+
+
+def _attempts_torchvision(key, height, width, area, ratio, whole_pixels, attempts=10):
+    area_draw, ratio_draw, top_draw, left_draw = uniform(key, (4, attempts))
+    target = height * width * between(*area, area_draw)
+    shape = jnp.exp(between(math.log(ratio[0]), math.log(ratio[1]), ratio_draw))
+    w, h = jnp.sqrt(target * shape), jnp.sqrt(target / shape)
+    if whole_pixels:
+        w, h = jnp.round(w), jnp.round(h)
+    valid = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    positions = int(whole_pixels)  # a box of n whole pixels has height - n + 1 places
+    top, left = top_draw * (height - h + positions), left_draw * (width - w + positions)
+    if whole_pixels:
+        top, left = jnp.floor(top), jnp.floor(left)
+
+    h0, w0 = min(height, round(width / ratio[0])), min(width, round(height * ratio[1]))
+    fallback = ((height - h0) // 2, (width - w0) // 2, h0, w0)
+    return jnp.stack([top, left, h, w], axis=1), valid, fallback
+
+
+def _attempts_tf(key, height, width, area, ratio, attempts=100, object_covered=0.1):
+    ratio_draw, height_draw, top_draw, left_draw = uniform(key, (4, attempts))
+    shape = between(*ratio, ratio_draw)
+    smallest, largest = (a * height * width for a in area)
+
+    tallest = jnp.round(jnp.sqrt(largest / shape))
+    fitting = jnp.floor((width + 0.5) / shape)  # the tallest whose width still rounds to the image's
+    fitting = jnp.where(jnp.round(fitting * shape) > width, fitting - 1, fitting)
+    tallest = jnp.where(jnp.round(tallest * shape) > width, fitting, tallest)
+    tallest = jnp.minimum(tallest, height)
+    shortest = jnp.minimum(jnp.round(jnp.sqrt(smallest / shape)), tallest)
+    h = shortest + jnp.floor(height_draw * (tallest - shortest + 1))
+
+    # rounding may have left the permitted areas by a pixel: one row more, then one row less
+    h = jnp.where(h * jnp.round(h * shape) < smallest, h + 1, h)
+    h = jnp.where(h * jnp.round(h * shape) > largest, h - 1, h)
+    w = jnp.round(h * shape)
+    valid = (h > 0) & (w > 0) & (h <= height) & (w <= width)
+    valid &= (h * w >= max(smallest, object_covered * height * width)) & (h * w <= largest)
+
+    top = jnp.floor(top_draw * (height - h))  # the op draws below height - h, not up to it
+    left = jnp.floor(left_draw * (width - w))
+    return jnp.stack([top, left, h, w], axis=1), valid, (0, 0, height, width)
+
+
+def crop_and_resize(image, box, size, *, method="bicubic", antialias=False, confined=True):
+    """Resamples ``box`` of the image to ``size`` (a number or ``(height, width)``).
+
+    Half-pixel centres; ``bicubic`` is Keys' kernel with a = -0.5 (TF2's) and may overshoot [0, 1];
+    ``antialias`` widens the kernel when shrinking, as PIL does. Confined, pixels outside the box do not
+    count, as if it had been cut out before resizing; otherwise they do, the box may hang over the image's
+    edge, and what lies outside is zero.
+    """
+    box = jnp.asarray(box, image.dtype)
+    shape = (size, size) if isinstance(size, int) else size
+    for axis in (0, 1):
+        start, extent = box[axis], box[axis + 2]
+        scale = shape[axis] / extent
+
+        def resample(x, axis=axis, scale=scale, start=start):
+            return jax.image.scale_and_translate(
+                x,
+                (*x.shape[:axis], shape[axis], *x.shape[axis + 1 :]),
+                (axis,),
+                scale[None],
+                (-start * scale)[None],
+                method=method,
+                antialias=antialias,
+                precision=lax.Precision.HIGHEST,
+            )
+
+        if confined:
+            pixel = jnp.arange(image.shape[axis], dtype=image.dtype)
+            inside = ((pixel + 1 > start) & (pixel < start + extent)).astype(image.dtype)
+            inside = jnp.expand_dims(inside, (1, 2) if axis == 0 else (0, 2))
+            image = resample(image * inside) / resample(inside)
+        else:
+            image = resample(image)
+    return image
+
+
+def random_resized_crop(
+    key,
+    image,
+    size,
+    *,
+    area=(0.08, 1.0),
+    ratio=(3 / 4, 4 / 3),
+    sampler="torchvision",
+    method="bicubic",
+    antialias=False,
+    shift=0.0,
+):
+    """A random box of the image at ``size``: :func:`draw_box`, then :func:`crop_and_resize`.
+
+    ``shift`` moves the box by up to so many pixels each way, over the image's edge (zero outside) if need be.
+    """
+    box_key, shift_key = jax.random.split(key)
+    box = draw_box(box_key, *image.shape[:2], area=area, ratio=ratio, sampler=sampler)
+    if shift:
+        moved = between(-shift, shift, uniform(shift_key, (2,)))
+        box = box + jnp.pad(moved, (0, 2))
+    return crop_and_resize(image, box, size, method=method, antialias=antialias, confined=not shift)
+
+
+def center_crop(image, size, *, proportion=0.875, method="bicubic", antialias=False):
+    """The largest centred box of ``size``'s shape, times ``proportion``, at ``size``: SimCLR's evaluation.
+
+    The image itself where nothing is to be cut or resized.
+    """
+    height, width = image.shape[:2]
+    shape = (size, size) if isinstance(size, int) else size
+    aspect = shape[1] / shape[0]
+    if aspect > width / height:
+        h, w = round(proportion / aspect * width), round(proportion * width)
+    else:
+        h, w = round(proportion * height), round(proportion * aspect * height)
+    h, w = max(h, 1), max(w, 1)
+    top, left = (height - h + 1) // 2, (width - w + 1) // 2
+    image = image[top : top + h, left : left + w]
+    if (h, w) == tuple(shape):
+        return image
+    return crop_and_resize(image, (0, 0, h, w), shape, method=method, antialias=antialias)
+
+
+def horizontal_flip(key, image, *, probability=0.5):
+    """Mirrors left and right with the given probability."""
+    return jnp.where(uniform(key) < probability, image[:, ::-1], image)
+
+
+def quarter_turn(key, image):
+    """Turns a square image by 0, 90, 180 or 270 degrees, equally likely."""
+    if image.shape[0] != image.shape[1]:
+        raise ValueError(
+            f"a quarter turn needs a square image, this one is {image.shape[0]} x {image.shape[1]}"
+        )
+    half, quarter = uniform(key, (2,)) < 0.5
+    image = jnp.where(half, image[::-1, ::-1], image)
+    return jnp.where(quarter, jnp.swapaxes(image, 0, 1)[::-1], image)
+
+
+def slant(image, slope):
+    """Shears the image by ``slope`` pixels a row, as handwriting slants: bilinear, zero outside."""
+    height, width = image.shape[:2]
+    column = jnp.arange(width, dtype=image.dtype)
+    offset = slope * (jnp.arange(height, dtype=image.dtype) - (height - 1) / 2)
+    source = column[:, None] + offset[:, None, None]  # [h, w, 1]
+    weight = jnp.maximum(0, 1 - jnp.abs(source - column))  # [h, w, w]
+    return jnp.einsum("hoi,hic->hoc", weight, image, precision=lax.Precision.HIGHEST)
