@@ -88,16 +88,26 @@ def members(norm: Norm, batch: int, views: int, groups: Array | None, dtype) -> 
     return Members(row, row.sum(0))
 
 
-def _average(moment: Array, members: Members) -> Array:
-    """``[N, c]`` moments of rows to ``[G, c]`` of groups; 0 for a group without rows."""
+def average(x: Array, members: Members | None) -> Array:
+    """``[N, ..., c]`` to means over rows and space: ``[c]`` of all, or ``[G, c]`` of groups (0 if empty)."""
+    if members is None:
+        return x.mean(range(x.ndim - 1))
     total = jnp.einsum(
         "ng,nc->gc",
         members.row,
-        moment,
+        x.mean(range(1, x.ndim - 1)),
         precision=Precision.HIGHEST,
         out_sharding=sharding.REPLICATED if sharding.on_mesh() else None,
     )
     return total / jnp.maximum(members.count, 1)[:, None]
+
+
+def to_rows(statistic: Array, members: Members | None, ndim: int) -> Array:
+    """The inverse: every row's statistic, in a shape that broadcasts to ``ndim`` axes."""
+    if members is None:
+        return statistic
+    rows = jnp.einsum("ng,gc->nc", members.row, statistic, precision=Precision.HIGHEST)
+    return jnp.expand_dims(rows, tuple(range(1, ndim - 1)))
 
 
 class BatchNorm(nn.Module):
@@ -114,7 +124,7 @@ class BatchNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Array, members: Members | None, *, train: bool) -> Array:
         """Returns the normalised activations, float32 (float64 for float64)."""
-        shape, space = (x.shape[-1],), tuple(range(1, x.ndim - 1))
+        shape = (x.shape[-1],)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape)
         running_var = self.variable("batch_stats", "var", jnp.ones, shape)
         scale = self.param("scale", nn.initializers.ones, shape)
@@ -132,17 +142,13 @@ class BatchNorm(nn.Module):
                 f"shape {x.shape}; it needs a larger batch or fewer groups."
             )
 
-        # Both moments about the running mean: one reading of x, and little cancellation.
-        shift = running_mean.value.astype(x.dtype)
-        first, second = x - shift, jnp.square(x - shift)
-        if members is None:
-            first, second = first.mean((0, *space)), second.mean((0, *space))
-            values = x.shape[0] * pixels
-        else:
-            first, second = _average(first.mean(space), members), _average(second.mean(space), members)
-            values = members.count[:, None] * pixels
-        mean, var = first + shift, jnp.maximum(second - jnp.square(first), 0)
+        # The second moment is taken about the mean: E[x^2] - E[x]^2 loses digits where the mean is large.
+        # The last term is 0 and carries the derivative that the shift, held constant, leaves out.
+        mean = average(x, members)
+        shift = jax.lax.stop_gradient(mean)
+        var = average(jnp.square(x - to_rows(shift, members, x.ndim)), members) - jnp.square(mean - shift)
 
+        values = pixels * (x.shape[0] if members is None else members.count[:, None])
         correction = values / jnp.maximum(values - 1, 1) if self.norm.unbiased else 1.0
         for running, new in ((running_mean, mean), (running_var, var * correction)):
             if members is not None:
@@ -151,9 +157,4 @@ class BatchNorm(nn.Module):
             running.value = new.astype(running.value.dtype)
 
         multiplier = jax.lax.rsqrt(var + self.norm.epsilon) * scale
-        if members is not None:  # [G, c] to the rows of each group
-            mean, multiplier = (
-                jnp.expand_dims(jnp.einsum("ng,gc->nc", members.row, y, precision=Precision.HIGHEST), space)
-                for y in (mean, multiplier)
-            )
-        return (x - mean) * multiplier + bias
+        return (x - to_rows(mean, members, x.ndim)) * to_rows(multiplier, members, x.ndim) + bias
