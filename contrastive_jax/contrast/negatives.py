@@ -25,8 +25,8 @@ def random_subset(
 
     Time O(M log M + Q * K log K), memory O(M + Q * K). The columns are in random order, so the first
     columns are a uniform subset too. The draw of a query derives from ``fold_in(key, its row)``: it does
-    not depend on the number of devices. One candidate's chance deviates from K / m (m permitted) by
-    less than m / 2**32 of itself, from reducing 32 random bits to a range.
+    not depend on the number of devices. Exactly uniform but for ``jax.random.randint``, whose chances are
+    off by less than M / 2**32 of themselves.
 
     Args:
       key: a jax random key.
@@ -84,8 +84,8 @@ def uniform_ranks(key: Array, m: Array, k: int) -> Array:
     Where m < k the first m are a permutation of range(m) and the rest are no ranks (m or more).
     """
     step = jnp.arange(k, dtype=jnp.int32)
-    # A place beyond the range stays put.
-    return shuffle(jax.random.randint(key, (k,), step, jnp.maximum(m, step + 1), dtype=jnp.int32))
+    end = jnp.maximum(m, step + 1)  # a place beyond the range stays put
+    return shuffle(jax.random.randint(key, (k,), step, end, dtype=jnp.int32))
 
 
 def shuffle(swap: Array) -> Array:
