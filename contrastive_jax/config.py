@@ -22,7 +22,7 @@ from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
-from contrastive_jax import methods, optim
+from contrastive_jax import data, methods, optim
 from contrastive_jax.augment import presets
 from contrastive_jax.contrast import candidates, margin, objective, selection, target, temperature
 from contrastive_jax.recipe import functions_of, near
@@ -30,7 +30,10 @@ from contrastive_jax.recipe import functions_of, near
 SCALES = ("paper", "gpu", "cpu", "smoke")
 
 # Leaves (by prefix) in which a run and its continuation may differ.
-MAY_CHANGE = ("name", "train.duration", "log", "evaluate", "checkpoint", "data.dir", "data.workers", "init")
+MAY_CHANGE = (
+    *("name", "train.duration", "log", "evaluate", "checkpoint", "init"),
+    *("data.dir", "data.memory_limit", "data.workers"),
+)
 
 # Sections that name a function of a module; their leaves are that function's options.
 CHOICES = {
@@ -96,24 +99,36 @@ def parse(arg: str, **defaults: Any) -> ConfigDict:
 
     Args:
       arg: ``key=value`` pairs, separated by commas.
-      **defaults: every key there is, with its default; a value takes its default's type.
+      **defaults: every key there is, with its default; a value takes its default's type. A tuple lists
+        the values allowed, the default first.
 
     Raises:
-      ValueError: unknown key, or a value that is not of the default's type.
+      ValueError: unknown key, or a value that is not of the default's type or not allowed.
     """
+    allowed = {"scale": SCALES} | {key: v for key, v in defaults.items() if isinstance(v, tuple)}
+    defaults = {key: v[0] if isinstance(v, tuple) else v for key, v in defaults.items()}
     options = dict(defaults)
     for pair in filter(None, (arg or "").split(",")):
         key, _, text = pair.partition("=")
         if key not in defaults:
             raise ValueError(f"config argument {key!r} is unknown. {near(key, defaults)}")
         default = defaults[key]
-        try:
-            options[key] = text if isinstance(default, str) else type(default)(ast.literal_eval(text))
-        except (ValueError, SyntaxError, TypeError):
-            raise ValueError(f"config argument {key}={text!r}: expected a {type(default).__name__}.") from None
-    if "scale" in options and options["scale"] not in SCALES:
-        raise ValueError(f"config argument scale={options['scale']!r}. {near(options['scale'], SCALES)}")
+        options[key] = text if isinstance(default, str) else _number(key, text, type(default))
+    for key, value in options.items():
+        if key in allowed and value not in allowed[key]:
+            raise ValueError(f"config argument {key}={value!r}. {near(value, tuple(map(str, allowed[key])))}")
     return ConfigDict(options)
+
+
+def _number(key: str, text: str, kind: type) -> int | float:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        value = None
+    if type(value) is not kind and not (kind is float and type(value) is int):  # 2.7 is no int, True neither
+        expected = "a whole number" if kind is int else "a number"
+        raise ValueError(f"config argument {key}={text!r}: expected {expected}.")
+    return kind(value)
 
 
 def use_method(config: ConfigDict, name: str) -> ConfigDict:
@@ -145,6 +160,7 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
     }  # fmt: skip
     config.train.update({"duration": "4 steps" if smoke else "30 epochs", "batch_size": 32 if smoke else 256})
     config.dtype = "float32"
+    config.evaluate.update({"k": 10, "temperature": 0.0})
     if config.candidates.name == "queue":
         config.candidates.size = min(config.candidates.size, 128 if smoke else 1024)
     if config.negatives.get("k", 0) >= config.train.batch_size:
@@ -156,10 +172,38 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
     return config
 
 
+def at_scale(config: ConfigDict, scale: str, gpu: Mapping[str, Any] | None = None) -> ConfigDict:
+    """A config as published -> the same at one of ``SCALES``, complete.
+
+    Args:
+      config: what ``paper`` is.
+      scale: ``cpu`` and ``smoke`` are :func:`on_digits`.
+      gpu: leaf -> value, what one GPU takes instead. With a new ``train.duration``, warm-up and milestones
+        keep their share of the run.
+    """
+    if scale in ("cpu", "smoke"):
+        on_digits(config, smoke=scale == "smoke")
+    elif scale == "gpu" and gpu:
+        published = config.train.duration
+        config.update_from_flattened_dict(gpu)
+        config.schedule.warmup = _share(config.schedule.warmup, published, config.train.duration)
+        config.schedule.milestones = tuple(
+            _share(milestone, published, config.train.duration) for milestone in config.schedule.milestones
+        )
+    return complete(config)
+
+
+def _share(duration: str, published: str, now: str) -> str:
+    """``"120 epochs"`` of ``"200 epochs"`` is ``"12 epochs"`` of ``"20 epochs"``."""
+    (number, unit), (whole, _), (new, _) = (text.split() for text in (duration, published, now))
+    return f"{float(number) * float(new) / float(whole):g} {unit}"
+
+
 def complete(config: ConfigDict) -> ConfigDict:
     """Fills in what the named functions take by default, so that every option is a leaf one can see and set."""
     for section, module in CHOICES.items():
         _fill(config, section, functions_of(module).get(config[section].name))
+    _fill(config, "data", data.load)
     _fill(config, "augment", functions_of(presets).get(config.augment.preset))
     _fill(config, "optimizer", optim.optimizer)
     _fill(config, "schedule", optim.schedule, leave=("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"))
