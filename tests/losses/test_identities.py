@@ -1,0 +1,249 @@
+"""Five papers, one family: the identities between the losses, exact also where the usual forms break."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dense_losses import contrast
+
+from contrastive_jax import losses
+
+QUERIES, NEGATIVES = 6, 5
+EXTREME = np.concatenate([np.linspace(-200, 200, 81), [-87.5, -17.0, -1e-3, 0.0, 1e-3, 17.0, 88.5, 104.0]])
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def score_matrix(kind):
+    """Scores over tau [Q, 1 + K], the positive in column 0."""
+    score = np.random.default_rng(0).normal(size=(QUERIES, 1 + NEGATIVES))
+    if kind == "saturated":
+        score[:, 0] += np.array([60, -60, 200, -200, 20, -20])
+    if kind == "equal":
+        score[:] = 0.7
+    if kind == "duplicates":
+        score[:, 2:] = score[:, 1:2]
+    if kind == "one negative":
+        score = score[:, :2]
+    return jnp.asarray(score)
+
+
+def contrast_of(score, scale=1.0):
+    return contrast(score[:, 1:], score[:, 0], np.ones(score[:, 1:].shape, bool), 1.0, scale)
+
+
+def usual_info_nce(score):
+    return -jax.nn.log_softmax(score, axis=1)[:, 0]
+
+
+GAMMA, FACTOR, TAU, LAMBDA = 3.0, 10.0, 0.2, 0.07
+COUNT = jnp.full(QUERIES, NEGATIVES)
+
+
+def tables(score):
+    """Left and right of every identity between gradients, as rows of losses to differentiate."""
+    c, count = contrast_of(score), jnp.full(QUERIES, score.shape[1] - 1)
+    positive = TAU * score[:, 0]
+    weight = 2.0 - jax.lax.stop_gradient(positive)
+    share = jax.lax.stop_gradient(jax.nn.sigmoid(contrast_of(score, 1 / FACTOR)))
+    all_candidates = TAU * jax.nn.logsumexp(score, axis=1)
+    return {
+        "InfoNCE is the cross-entropy": (losses.info_nce(c), usual_info_nce(score)),
+        "FlatNCE = DCL": (losses.flat_nce(c), losses.dcl(c)),
+        "MACL = DCL": (losses.macl(c), losses.dcl(c)),
+        "FlatNCE+ = InfoNCE": (losses.flat_nce_plus(c), losses.info_nce(c)),
+        "EqCo(K) = InfoNCE": (losses.eqco(c, count, alpha=score.shape[1] - 1), losses.info_nce(c)),
+        "EqCo(large) -> DCL": (losses.eqco(c, count, alpha=1e300), losses.dcl(c)),
+        "Hoelder(1) = FlatNCE": (losses.hoelder_flat_nce(c), losses.flat_nce(c)),
+        "Hoelder(gamma) = FlatNCE at tau / gamma, over gamma": (
+            losses.hoelder_flat_nce(contrast_of(score, GAMMA), gamma=GAMMA),
+            losses.flat_nce(contrast_of(GAMMA * score)) / GAMMA,
+        ),
+        "MACL-w = (2 - s+) DCL": (losses.macl_w(c, positive), weight * losses.dcl(c)),
+        "Dual = sigmoid(c_beta) DCL": (
+            losses.dual_temperature(c, contrast_of(score, 1 / FACTOR), factor=FACTOR),
+            share * losses.dcl(c),
+        ),
+        "decoupled(tau) = tau InfoNCE": (
+            losses.decoupled_nt_xent(c, positive, TAU),
+            TAU * losses.info_nce(c),
+        ),
+        "decoupled(lambda)": (
+            losses.decoupled_nt_xent(c, positive, TAU, lambda_weight=LAMBDA),
+            LAMBDA / TAU * all_candidates - positive,
+        ),
+        "decoupled(lambda), with the query itself": (
+            losses.decoupled_nt_xent(c, positive, TAU, lambda_weight=LAMBDA, self_pair=True),
+            LAMBDA * jnp.logaddexp(all_candidates / TAU, 1 / TAU) - positive,
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", ["random", "saturated", "equal", "duplicates", "one negative"])
+def test_gradients_with_respect_to_scores(kind):
+    score = score_matrix(kind)
+    pairs = jax.jit(tables)(score)
+
+    def sums(score):
+        return jnp.stack([jnp.sum(side) for pair in tables(score).values() for side in pair])
+
+    gradient = jax.jit(jax.jacrev(sums))(score)
+    for i, (name, _) in enumerate(tables(score).items()):
+        np.testing.assert_allclose(gradient[2 * i], gradient[2 * i + 1], rtol=1e-9, atol=1e-15, err_msg=name)
+        assert np.abs(gradient[2 * i]).max() > 1e-9, name
+    for name in (
+        "InfoNCE is the cross-entropy",
+        "EqCo(K) = InfoNCE",
+        "decoupled(tau) = tau InfoNCE",
+        "decoupled(lambda)",
+        "decoupled(lambda), with the query itself",
+    ):
+        np.testing.assert_allclose(*pairs[name], rtol=1e-9, atol=1e-14, err_msg=name)
+
+
+def family(c):
+    """Every function of the contrast alone, or with fixed other quantities."""
+    return {
+        "info_nce": losses.info_nce(c),
+        "dcl": losses.dcl(c),
+        "flat_nce": losses.flat_nce(c),
+        "flat_nce_plus": losses.flat_nce_plus(c),
+        "hoelder": losses.hoelder_flat_nce(c, gamma=2.0),
+        "eqco": losses.eqco(c, jnp.full(c.shape, 16), alpha=256.0),
+        "macl": losses.macl(c),
+        "macl_w": losses.macl_w(c, jnp.full(c.shape, 0.5, c.dtype)),
+        "dual": losses.dual_temperature(c, c.astype(jnp.promote_types(c.dtype, jnp.float32)) / 10),
+        "decoupled": losses.decoupled_nt_xent(c, jnp.full(c.shape, 0.5, c.dtype), 0.5),
+    }
+
+
+def exact(c):
+    """Values and gradients of :func:`family` from the definitions, c in NumPy's long double."""
+    c = c.astype(np.longdouble)
+    softplus, sigmoid = np.logaddexp(0, c), 1 / (1 + np.exp(-c))
+    shifted, share, one = c + np.log(np.longdouble(16)), 1 / (1 + np.exp(-c / 10)), np.ones_like(c)
+    return {
+        "info_nce": (softplus, sigmoid),
+        "dcl": (c, one),
+        "flat_nce": (one, one),
+        "flat_nce_plus": (one, sigmoid),
+        "hoelder": (one, one / 2),
+        "eqco": (np.logaddexp(0, shifted), 1 / (1 + np.exp(-shifted))),
+        "macl": (softplus / sigmoid, one),
+        "macl_w": (1.5 * softplus / sigmoid, 1.5 * one),
+        "dual": (share * softplus / sigmoid, share),
+        "decoupled": (0.5 * softplus, 0.5 * sigmoid),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_exact_at_any_contrast(dtype):
+    """c from -200 to 200: finite everywhere, and right wherever the exact number is one of float32's."""
+    c = jnp.asarray(EXTREME, dtype)
+    values = jax.jit(family)(c)
+    gradients = jax.jit(jax.jacrev(lambda c: jax.tree.map(jnp.sum, family(c))))(c.astype(values["dcl"].dtype))
+    tolerance = 1e-12 if dtype == "float64" else 1e-5
+    for name, (value, gradient) in exact(np.asarray(c.astype(jnp.float64))).items():
+        assert values[name].dtype == (jnp.float64 if dtype == "float64" else jnp.float32), name
+        assert np.isfinite(values[name]).all() and np.isfinite(gradients[name]).all(), name
+        floor = 0 if dtype == "float64" else 1e-30  # below it float32 ends
+        np.testing.assert_allclose(
+            values[name], value.astype(float), rtol=tolerance, atol=floor, err_msg=name
+        )
+        np.testing.assert_allclose(
+            gradients[name], gradient.astype(float), rtol=tolerance, atol=floor, err_msg=name
+        )
+
+
+def test_the_papers_formulas_break_where_ours_do_not():
+    c = jnp.asarray([-100.0, 100.0], jnp.float32)
+    stop = jax.lax.stop_gradient
+
+    def flat_plus(c):
+        return (1 + jnp.exp(c)) / stop(1 + jnp.exp(c))
+
+    def macl(c):
+        return stop(1 / jax.nn.sigmoid(c)) * jax.nn.softplus(c)
+
+    assert np.isnan(flat_plus(c)[1]) and np.isfinite(losses.flat_nce_plus(c)).all()
+    assert not np.isfinite(macl(c)[0]) and np.isfinite(losses.macl(c)).all()
+    assert losses.macl(c)[0] == 1
+    assert not np.isfinite(jax.vmap(jax.grad(macl))(c)[0])
+    np.testing.assert_array_equal(jax.vmap(jax.grad(losses.macl))(c), [1.0, 1.0])
+
+
+def test_a_query_without_negatives():
+    c = jnp.asarray([-jnp.inf, 0.0], jnp.float32)
+    limits = {
+        "info_nce": 0,
+        "eqco": 0,
+        "decoupled": 0,
+        "dual": 0,
+        "flat_nce": 1,
+        "flat_nce_plus": 1,
+        "hoelder": 1,
+    }
+    values = family(c)
+    gradients = jax.jacrev(lambda c: jax.tree.map(jnp.sum, family(c)))(c)
+    for name, limit in (limits | {"macl": 1, "macl_w": 1.5}).items():
+        assert values[name][0] == limit, name
+        assert gradients[name][0] == 0 and gradients[name][1] > 0, name
+    assert values["dcl"][0] == -jnp.inf
+
+
+def test_a_contrast_that_is_not_a_number_is_not_hidden():
+    for name, value in family(jnp.asarray([jnp.nan])).items():
+        assert np.isnan(value).all(), name
+
+
+def test_eqco_tends_to_dcl_in_the_gradient_and_diverges_in_the_value():
+    c = jnp.linspace(-5, 5, 11)
+    count = jnp.full(11, 64)
+    at = {alpha: losses.eqco(c, count, alpha=alpha) for alpha in (64, 1e4, 1e8)}
+    errors = [
+        np.abs(1 - jax.grad(lambda c, a=alpha: jnp.sum(losses.eqco(c, count, alpha=a)))(c)).max()
+        for alpha in at
+    ]
+    assert errors[0] > 0.99 and errors[1] < 0.5 and errors[2] < 2e-4
+    np.testing.assert_allclose(at[1e8][5:], c[5:] + np.log(1e8 / 64), rtol=1e-6)
+
+
+def test_dclw_weights():
+    rng = np.random.default_rng(1)
+    c, positive = jnp.asarray(rng.normal(size=(7, 2))), jnp.asarray(rng.uniform(-1, 1, size=(7, 2)))
+    softmax = np.exp(positive / 0.3) / np.exp(positive / 0.3).sum(0)
+    weight = 2 - 7 * softmax
+    np.testing.assert_allclose(weight.mean(0), 1)
+    value = losses.dclw(c, positive, 0.2, sigma=0.3)
+    np.testing.assert_allclose(value, c + positive / 0.2 - weight * positive / 0.2)
+    # Equal positives weigh 1: it is DCL.
+    np.testing.assert_allclose(losses.dclw(c, jnp.full((7, 2), 0.4), 0.2), losses.dcl(c))
+    slope = jax.grad(lambda p: jnp.sum(losses.dclw(c, p, 0.2, sigma=0.3)))(positive)
+    np.testing.assert_allclose(slope, (1 - weight) / 0.2)
+
+
+def test_scales_take_the_options_of_their_loss():
+    assert losses.hoelder_flat_nce.scales() == (1.0,)
+    assert losses.hoelder_flat_nce.scales(gamma=0.5) == (0.5,)
+    assert losses.dual_temperature.scales() == (1.0, 0.1)
+    assert losses.dual_temperature.scales(factor=4.0) == (1.0, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "options"),
+    [
+        ("hoelder_flat_nce", 1, {"gamma": 0.0}),
+        ("eqco", 2, {"alpha": -1.0}),
+        ("dclw", 3, {"sigma": 0.0}),
+        ("dual_temperature", 2, {"factor": float("nan")}),
+        ("decoupled_nt_xent", 3, {"lambda_weight": -0.1}),
+    ],
+)
+def test_an_impossible_option_is_refused_by_name(name, arguments, options):
+    (option,) = options
+    with pytest.raises(ValueError, match=f"{name}.{option} is .*; it must be positive"):
+        jax.eval_shape(lambda *a: getattr(losses, name)(*a, **options), *[jnp.ones((4, 2))] * arguments)
