@@ -58,14 +58,16 @@ def _inspect(state: PyTree) -> tuple[dict[str, int], list[str]]:
     paths = [path for path, kind in _describe(state).items() if kind != EMPTY]
     # The arrays say where they lie; a mesh in context would refuse those that lie elsewhere.
     with jax.set_mesh(None):
-        sums, finite = jax.device_get(_sums_and_finiteness(jax.tree.leaves(state)))
-    not_finite = [path for path, ok in zip(paths, finite, strict=True) if not ok]
-    return {path: int(s) for path, s in zip(paths, sums, strict=True)}, not_finite
+        found = jax.device_get([_sum_and_finiteness(array) for array in jax.tree.leaves(state)])
+    not_finite = [path for path, (_, finite) in zip(paths, found, strict=True) if not finite]
+    return {path: int(weighted_sum) for path, (weighted_sum, _) in zip(paths, found, strict=True)}, not_finite
 
 
 @jax.jit
-def _sums_and_finiteness(arrays: list[Array]) -> tuple[list[Array], list[Array]]:
-    return [_weighted_sum(a) for a in arrays], [_is_finite(a) for a in arrays]
+def _sum_and_finiteness(array: Array) -> tuple[Array, Array]:
+    """For one array at a time: parameters, moments and target share shapes, and so compiled programs."""
+    finite = jnp.isfinite(array).all() if jnp.issubdtype(array.dtype, jnp.inexact) else jnp.array(True)
+    return _weighted_sum(array), finite
 
 
 def _weighted_sum(array: Array) -> Array:
@@ -81,11 +83,6 @@ def _weighted_sum(array: Array) -> Array:
         index += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * jnp.uint32(stride % 2**32)
         stride *= words.shape[axis]
     return jnp.sum(words.astype(jnp.uint32) * (2 * index + 1), dtype=jnp.uint32)
-
-
-def _is_finite(array: Array) -> Array:
-    inexact = jnp.issubdtype(array.dtype, jnp.inexact)
-    return jnp.isfinite(array).all() if inexact else jnp.array(True)
 
 
 def _describe(state: PyTree) -> dict[str, str]:

@@ -337,8 +337,8 @@ def test_what_a_killed_save_leaves_is_ignored_and_cleaned(tmp_path):
     assert any("tmp" in path.name for path in directory.iterdir())
     with Checkpoints(directory) as checkpoints:
         assert checkpoints.restore({"w": jnp.zeros(4)}, report=pytest.fail)[1] == 1
-        assert checkpoints.save(2, {"w": jnp.zeros(4)}, {})
-    assert sorted(path.name for path in directory.iterdir()) == ["1", "2"]
+        assert checkpoints.save(3, {"w": jnp.zeros(4)}, {})
+    assert sorted(path.name for path in directory.iterdir()) == ["1", "3"]
 
 
 # ----------------------------------------------------------------------------------------------- policies
