@@ -188,12 +188,9 @@ def test_mean_and_hardest_carry_no_gradient(engine):
     assert all((np.asarray(x) == 0).all() for x in jax.grad(looked_at, (0, 1, 2))(query, key, scale))
 
 
-@pytest.mark.parametrize("tile", [(7, 13), None])
-@pytest.mark.parametrize("engine", ["dense", "tiled"])
+@pytest.mark.parametrize("engine, tile", [("dense", None), ("tiled", None), ("tiled", (7, 13))])
 def test_eight_devices_are_one(engine, tile):
     """The gradient through gathered negatives, too: the field's most repeated bug."""
-    if engine == "dense" and tile:
-        pytest.skip("dense has no tiles")
     arguments = case()
     alone = program(engine, tile)(*arguments)
     for devices in (1, 8):
