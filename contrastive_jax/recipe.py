@@ -24,6 +24,7 @@ class Recipe(NamedTuple):
 
     network: models.Network
     init_network: Callable[[int], tuple[PyTree, PyTree]]
+    calibrate: Callable[[PyTree, PyTree, Array], PyTree]  # (params, stats, images [B, h, w, c]) -> stats of these images
     augment: Callable[[Array, Array], Array]
     target: target.Target
     compare: objective.Compare
@@ -123,16 +124,10 @@ def build(
     views = call(augment.make_views, "augment", config["augment"])
     view_shape = jax.eval_shape(views, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, "uint8")).shape[1:]
     norm = dict(config["norm"])
+    rooms = {room: dict(config[room]) for room in ("encoder", "projector", "predictor")}
+    rooms |= {"classes": classes, "probe_gradient": config["probe"]["gradient"], "dtype": config["dtype"]}
     try:
-        network = models.network(
-            encoder=dict(config["encoder"]),
-            projector=dict(config["projector"]),
-            predictor=dict(config["predictor"]),
-            norm=norm,
-            classes=classes,
-            probe_gradient=config["probe"]["gradient"],
-            dtype=config["dtype"],
-        )
+        network = models.network(norm=norm, **rooms)
     except TypeError as error:  # an option that one of them does not have
         raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None
     groups = norm["groups"] if norm["scope"] == "groups" else 1
@@ -161,6 +156,11 @@ def build(
     learning_rate = call(optim.schedule, "schedule", schedule | lengths)
     optimizer = call(optim.optimizer, "optimizer", config["optimizer"], learning_rate)
 
+    forgetful = models.network(norm={"scope": "joint", "momentum": 0.0}, **rooms)
+
+    def calibrate(params: PyTree, stats: PyTree, images: Array) -> PyTree:
+        return forgetful.apply(params, stats, images[:, None], train=True)[1]
+
     def init_network(seed: int) -> tuple[PyTree, PyTree]:
         return network.init(seed, view_shape)
 
@@ -169,6 +169,7 @@ def build(
     return Recipe(
         network=network,
         init_network=init_network,
+        calibrate=calibrate,
         augment=views,
         target=keys_from,
         compare=compare,

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -50,15 +50,15 @@ class Run(NamedTuple):
     keep_every: int
 
 
-def prepare(config: Mapping[str, Any]) -> Run:
-    """Loads the data and builds the recipe.
+def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
+    """Loads the data and builds the recipe, for ``devices`` (default: all).
 
     Raises:
       ValueError: one sentence that names an option, its value and what is allowed.
       FileNotFoundError: a missing data set, with the command that prepares it.
     """
     source = call(data.load, "data", config["data"])
-    mesh = sharding.make_mesh()
+    mesh = sharding.make_mesh(devices)
     examples, batch_size = len(source.train), config["train"]["batch_size"]
     if batch_size < 2 or batch_size > examples:
         raise ValueError(f"train.batch_size is {batch_size}; it must lie in [2, {examples}], the examples there are.")
@@ -151,6 +151,25 @@ class Judge:
         )  # fmt: skip
         return {"eval/knn_top1": scores["top1"]}
 
+    def untrained(self) -> tuple[PyTree, PyTree]:
+        """The run's initial weights, with batch-norm statistics of up to 1,024 clean training images.
+
+        With the initial statistics (mean 0, variance 1) nothing would be normalised, and the baseline would
+        say less of the architecture than of that.
+        """
+        params, stats = replicate(self.run.recipe.init_network(self.run.config["seed"]), self.run.mesh)
+        count = min(1024, len(self.run.source.train)) // self.run.mesh.size * self.run.mesh.size
+        rows = sharding.named(self.run.mesh, sharding.ROWS)
+        images = self.run.source.train.image[:count]
+        images = jax.make_array_from_callback(images.shape, rows, lambda index: images[index])
+        prepare_image = call(augment.make_eval, "augment", self.run.config["augment"])
+
+        @jax.jit
+        def calibrated(params, stats, images):
+            return self.run.recipe.calibrate(params, stats, jax.vmap(prepare_image)(images))
+
+        return params, calibrated(params, stats, images)
+
     def table(self, weights: tuple[PyTree, PyTree], quiet: bool = False) -> dict:
         """Trained encoder, untrained encoder and raw pixels under every protocol, printed and returned.
 
@@ -158,11 +177,10 @@ class Judge:
           RuntimeError: the encoder's bits are not what they were before.
         """
         before = checkpoint.fingerprint(weights)
-        untrained = replicate(self.run.recipe.init_network(self.run.config["seed"]), self.run.mesh)
         train, test = self.run.source.train, self.run.source.test
         encoders = {
             "trained": self.encoded(weights),
-            "untrained": self.encoded(untrained),
+            "untrained": self.encoded(self.untrained()),
             "raw pixels": report.Encoded(
                 features.raw_pixels(train.image[train.label >= 0]), features.raw_pixels(test.image), layer="pixels"
             ),

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from contrastive_jax.contrast.negatives import random_subset
-from contrastive_jax.contrast.similarity import negative_statistics, _permitted, selected_statistics
+from contrastive_jax.contrast.similarity import negative_statistics, permitted_candidates, selected_statistics
 from contrastive_jax.sharding import rows_sharding
 from contrastive_jax.types import Array, Negatives, Pool, record
 
@@ -29,14 +29,13 @@ class Everyone:
 
     def statistics(self, query: Array, positive: Array, scale: Array) -> Negatives:
         """Of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
-        found = negative_statistics(
-            query, self.group, self.pool, scale, engine=self.engine, same_group=self.same_group
+        return negative_statistics(
+            query, self.group, self.pool, scale, positive, engine=self.engine, same_group=self.same_group
         )
-        return dataclasses.replace(found, logsumexp=found.logsumexp - scale[:, None] * positive)
 
     def scores(self, query: Array) -> Array:
         """[Q, M], -inf where not permitted."""
-        permitted = _permitted(self.group, self.pool.group, self.same_group)
+        permitted = permitted_candidates(self.group, self.pool.group, self.same_group)
         return jnp.where(permitted, jnp.matmul(query, self.pool.key.T, precision=HIGHEST), -jnp.inf)
 
 
@@ -50,8 +49,7 @@ class Subset:
 
     def statistics(self, query: Array, positive: Array, scale: Array) -> Negatives:
         """Of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
-        found = selected_statistics(query, self.pool, self.index, self.permitted, scale)
-        return dataclasses.replace(found, logsumexp=found.logsumexp - scale[:, None] * positive)
+        return selected_statistics(query, self.pool, self.index, self.permitted, scale, positive)
 
     def scores(self, query: Array) -> Array:
         """[Q, K], -inf where not permitted."""

@@ -40,6 +40,7 @@ def negative_statistics(
     query_group: Array,
     pool: Pool,
     scale: Array,
+    reference: Array | None = None,
     *,
     engine: str = "auto",
     same_group: str = "exclude",
@@ -51,6 +52,9 @@ def negative_statistics(
       query_group: [Q] int. A candidate of the query's own group is not its negative.
       pool: M candidates, replicated on every device.
       scale: [S] or scalar, positive: inverse temperatures. Carries a gradient.
+      reference: [Q], taken off a query's scores in ``logsumexp`` (not in ``mean`` and ``hardest``), before
+        the scale multiplies: with the positive's score there, ``logsumexp`` is the contrast c to the last
+        bits of the scores, however small the temperature. Carries a gradient. None is 0.
       engine: "dense" forms the [Q, M] score matrix; "tiled" never does, and has reverse-mode gradients
         only (no ``jvp``); "auto" is dense up to about a million scores.
       same_group: "exclude", or "keep" for MoCo's queue as published, where every candidate counts.
@@ -67,19 +71,27 @@ def negative_statistics(
     if engine == "auto":
         engine = "dense" if query.shape[0] * pool.key.shape[0] <= DENSE_UP_TO else "tiled"
     statistics = dense_statistics if engine == "dense" else tiled_statistics
-    return statistics(query, query_group, pool, scale, same_group=same_group)
+    return statistics(query, query_group, pool, scale, reference, same_group=same_group)
 
 
 def dense_statistics(
-    query: Array, query_group: Array, pool: Pool, scale: Array, *, same_group: str = "exclude"
+    query: Array,
+    query_group: Array,
+    pool: Pool,
+    scale: Array,
+    reference: Array | None = None,
+    *,
+    same_group: str = "exclude",
 ) -> Negatives:
     """The definition of :func:`negative_statistics`, on the [Q, M] score matrix."""
-    query, query_group, pool, scale = _arguments(query, query_group, pool, scale, same_group)
+    query, query_group, pool, scale, reference = _arguments(query, query_group, pool, scale, reference, same_group)
     score = jnp.matmul(query, pool.key.T, precision=lax.Precision.HIGHEST)  # [Q, M]
-    return _statistics(score, _permitted(query_group, pool.group, same_group), scale)
+    return _statistics(score, permitted_candidates(query_group, pool.group, same_group), scale, reference)
 
 
-def selected_statistics(query: Array, pool: Pool, index: Array, permitted: Array, scale: Array) -> Negatives:
+def selected_statistics(
+    query: Array, pool: Pool, index: Array, permitted: Array, scale: Array, reference: Array | None = None
+) -> Negatives:
     """The statistics of K chosen candidates a query, in O(Q * K * D): random subsets of the negatives.
 
     Args:
@@ -88,6 +100,7 @@ def selected_statistics(query: Array, pool: Pool, index: Array, permitted: Array
       index: [Q, K] int, candidates of each query (:func:`contrastive_jax.contrast.negatives.random_subset`).
       permitted: [Q, K] bool, which of them count.
       scale: [S] or scalar, positive.
+      reference: [Q] or None, as in :func:`negative_statistics`.
 
     Returns:
       :class:`Negatives` as from :func:`negative_statistics`.
@@ -96,13 +109,13 @@ def selected_statistics(query: Array, pool: Pool, index: Array, permitted: Array
         raise ValueError(
             f"index {index.shape} and permitted {permitted.shape} must both be [Q, K], Q={query.shape[0]}."
         )
-    query, key, scale = _floating(query, pool.key, scale)
+    query, key, scale, reference = _floating(query, pool.key, scale, reference)
     key = key.at[index].get(out_sharding=sharding.rows_sharding())  # [Q, K, D]
     score = jnp.einsum("qd,qkd->qk", query, key, precision=lax.Precision.HIGHEST)
-    return _statistics(score, permitted, scale)
+    return _statistics(score, permitted, scale, reference)
 
 
-def _statistics(score: Array, permitted: Array, scale: Array) -> Negatives:
+def _statistics(score: Array, permitted: Array, scale: Array, reference: Array) -> Negatives:
     """Statistics of each row of ``score`` [Q, M] over its ``permitted`` entries."""
     count = jnp.sum(permitted, axis=-1, dtype=jnp.int32)
     hardest = lax.stop_gradient(jnp.max(jnp.where(permitted, score, -jnp.inf), axis=-1))
@@ -112,7 +125,7 @@ def _statistics(score: Array, permitted: Array, scale: Array) -> Negatives:
         logit = jnp.where(permitted, scale * (score - peak[:, None]), -jnp.inf)
         weight = jnp.where(permitted, jnp.exp(logit), 0)
         mean = jnp.sum(weight * score, axis=-1) / jnp.maximum(jnp.sum(weight, axis=-1), 1)
-        return scale * peak + jax.nn.logsumexp(logit, axis=-1), lax.stop_gradient(mean)
+        return scale * (peak - reference) + jax.nn.logsumexp(logit, axis=-1), lax.stop_gradient(mean)
 
     logsumexp, mean = zip(*(at(scale[s]) for s in range(scale.shape[0])), strict=True)
     return Negatives(count, jnp.stack(logsumexp), jnp.stack(mean), hardest)
@@ -123,6 +136,7 @@ def tiled_statistics(
     query_group: Array,
     pool: Pool,
     scale: Array,
+    reference: Array | None = None,
     *,
     same_group: str = "exclude",
     tile: tuple[int, int] = TILE,
@@ -134,32 +148,33 @@ def tiled_statistics(
     """
     if min(tile) < 1:
         raise ValueError(f"tile={tile} must be two positive numbers: queries and candidates.")
-    query, query_group, pool, scale = _arguments(query, query_group, pool, scale, same_group)
+    query, query_group, pool, scale, reference = _arguments(query, query_group, pool, scale, reference, same_group)
 
-    def local(query, query_group, key, group, scale):
-        return _tiled((*tile, same_group), query, query_group, key, group, scale)
+    def local(query, query_group, reference, key, group, scale):
+        return _tiled((*tile, same_group), query, query_group, reference, key, group, scale)
 
+    arguments = (query, query_group, reference, pool.key, pool.group, scale)
     if not sharding.on_mesh():
-        return Negatives(*local(query, query_group, pool.key, pool.group, scale))
+        return Negatives(*local(*arguments))
 
-    def on_device(query, query_group, *replicated):
+    def on_device(query, query_group, reference, *replicated):
         varying = (lax.pcast(x, sharding.AXIS, to="varying") for x in replicated)  # transposed: all-reduce
-        return local(query, query_group, *varying)
+        return local(query, query_group, reference, *varying)
 
     rows, whole, wide = sharding.ROWS, sharding.REPLICATED, jax.P(None, sharding.AXIS)
     mapped = jax.shard_map(
-        on_device, in_specs=(rows, rows, whole, whole, whole), out_specs=(rows, wide, wide, rows)
+        on_device, in_specs=(rows, rows, rows, whole, whole, whole), out_specs=(rows, wide, wide, rows)
     )
-    return Negatives(*mapped(query, query_group, pool.key, pool.group, scale))
+    return Negatives(*mapped(*arguments))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _tiled(options, query, query_group, key, group, scale):
+def _tiled(options, query, query_group, reference, key, group, scale):
     """The fields of Negatives, blind to meshes. ``options``: query tile, candidate tile, same_group."""
-    return _tiled_forward(options, query, query_group, key, group, scale)[0]
+    return _tiled_forward(options, query, query_group, reference, key, group, scale)[0]
 
 
-def _tiled_forward(options, query, query_group, key, group, scale):
+def _tiled_forward(options, query, query_group, reference, key, group, scale):
     rows, columns, same_group = options
     candidates = _tiles(columns, key, group, jnp.ones(group.shape, bool))
 
@@ -190,16 +205,16 @@ def _tiled_forward(options, query, query_group, key, group, scale):
     tiles = lax.map(of_queries, _tiles(rows, query, query_group))
     count, hardest, total, first = (_rows(x, query.shape[0]) for x in tiles)
     peak = jnp.where(count > 0, hardest, 0)
-    logsumexp = scale[:, None] * peak + jnp.log(total)
+    logsumexp = scale[:, None] * (peak - reference) + jnp.log(total)
     mean = jnp.where(count > 0, peak + first / jnp.where(count > 0, total, 1), 0)
-    residuals = (query, query_group, key, group, scale, peak, total, mean)
+    residuals = (query, query_group, reference, key, group, scale, peak, total, mean)
     return (count, logsumexp, mean, hardest), residuals
 
 
 def _tiled_backward(options, residuals, cotangents):
-    """d logsumexp_s = sum_j p_sj (scale_s dscore_j + score_j dscale_s), with p the softmax, tile by tile."""
+    """d logsumexp_s = sum_j p_sj (scale_s d(score_j - reference) + (score_j - reference) dscale_s), by tiles."""
     rows, columns, same_group = options
-    query, query_group, key, group, scale, peak, total, mean = residuals
+    query, query_group, reference, key, group, scale, peak, total, mean = residuals
     slope = cotangents[1]  # [S, Q]; mean and hardest carry no gradient, count is an integer
     some = total > 0
     factor = jnp.where(some, scale[:, None] * slope / jnp.where(some, total, 1), 0)
@@ -223,10 +238,12 @@ def _tiled_backward(options, residuals, cotangents):
         return key_gradient + added, query_gradient
 
     key_gradient, query_gradient = lax.scan(of_queries, jnp.zeros_like(candidates[0]), queries)
-    scale_gradient = jnp.sum(jnp.where(some, slope * mean, 0), axis=-1)
+    slope = jnp.where(some, slope, 0)
+    scale_gradient = jnp.sum(slope * (mean - reference), axis=-1)
     return (
         query_gradient.reshape(-1, query.shape[1])[: query.shape[0]],
         None,
+        -jnp.sum(scale[:, None] * slope, axis=0),
         key_gradient.reshape(-1, key.shape[1])[: key.shape[0]],
         None,
         scale_gradient,
@@ -239,10 +256,10 @@ _tiled.defvjp(_tiled_forward, _tiled_backward)
 def _score_tile(query, query_group, key, group, valid, same_group):
     """Scores [q, c] of one tile and which of them count; padding is marked by its own mask, not by an id."""
     score = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
-    return score, _permitted(query_group, group, same_group) & valid[None, :]
+    return score, permitted_candidates(query_group, group, same_group) & valid[None, :]
 
 
-def _permitted(query_group: Array, group: Array, same_group: str) -> Array:
+def permitted_candidates(query_group: Array, group: Array, same_group: str) -> Array:
     """[Q, M] bool: which candidates are a query's negatives."""
     different = query_group[:, None] != group[None, :]
     return different if same_group == "exclude" else jnp.ones_like(different)
@@ -269,8 +286,8 @@ def _compute_dtype(*arrays: Array) -> jnp.dtype:
     return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
 
 
-def _floating(query: Array, key: Array, scale: Array) -> tuple[Array, Array, Array]:
-    """In one floating type, the queries laid out by rows, the scales as [S]."""
+def _floating(query: Array, key: Array, scale: Array, reference: Array | None) -> tuple[Array, ...]:
+    """In one floating type, the queries laid out by rows, the scales as [S], a reference for every query."""
     if query.ndim != 2 or key.ndim != 2 or query.shape[1] != key.shape[1] or not (query.size and key.size):
         raise ValueError(
             f"query {query.shape} and pool.key {key.shape} must be [Q, D] and [M, D], not empty."
@@ -279,15 +296,19 @@ def _floating(query: Array, key: Array, scale: Array) -> tuple[Array, Array, Arr
         raise ValueError(f"scale has shape {jnp.shape(scale)}: it must be a scalar or [S].")
     dtype = _compute_dtype(query, key)
     scale = jnp.atleast_1d(jnp.asarray(scale, dtype))
-    return sharding.spread(query.astype(dtype)), key.astype(dtype), scale
+    query = sharding.spread(query.astype(dtype))
+    if reference is not None and reference.shape != query.shape[:1]:
+        raise ValueError(f"reference has shape {reference.shape}: it must be {query.shape[:1]}.")
+    reference = jnp.zeros_like(query[:, 0]) if reference is None else sharding.spread(reference.astype(dtype))
+    return query, key.astype(dtype), scale, reference
 
 
-def _arguments(query, query_group, pool, scale, same_group):
+def _arguments(query, query_group, pool, scale, reference, same_group):
     """The arguments of an engine, checked and in one floating type."""
     if same_group not in SAME_GROUP:
         raise ValueError(f"same_group={same_group!r} is unknown: choose one of {', '.join(SAME_GROUP)}.")
     groups, expected = (query_group.shape, pool.group.shape), (query.shape[:1], pool.key.shape[:1])
     if groups != expected:
         raise ValueError(f"query_group and pool.group have shapes {groups}: they must be {expected}.")
-    query, key, scale = _floating(query, pool.key, scale)
-    return query, sharding.spread(query_group), Pool(key, pool.group), scale
+    query, key, scale, reference = _floating(query, pool.key, scale, reference)
+    return query, sharding.spread(query_group), Pool(key, pool.group), scale, reference
