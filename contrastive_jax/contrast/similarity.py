@@ -84,7 +84,9 @@ def dense_statistics(
     same_group: str = "exclude",
 ) -> Negatives:
     """The definition of :func:`negative_statistics`, on the [Q, M] score matrix."""
-    query, query_group, pool, scale, reference = _arguments(query, query_group, pool, scale, reference, same_group)
+    query, query_group, pool, scale, reference = _arguments(
+        query, query_group, pool, scale, reference, same_group
+    )
     score = jnp.matmul(query, pool.key.T, precision=lax.Precision.HIGHEST)  # [Q, M]
     return _statistics(score, permitted_candidates(query_group, pool.group, same_group), scale, reference)
 
@@ -120,12 +122,13 @@ def _statistics(score: Array, permitted: Array, scale: Array, reference: Array) 
     count = jnp.sum(permitted, axis=-1, dtype=jnp.int32)
     hardest = lax.stop_gradient(jnp.max(jnp.where(permitted, score, -jnp.inf), axis=-1))
     peak = jnp.where(hardest > -jnp.inf, hardest, 0)
+    above = jnp.where(hardest > -jnp.inf, peak - reference, 0)  # no gradient where there are no negatives
 
     def at(scale):  # a loop over the scales: never [S, Q, M]
         logit = jnp.where(permitted, scale * (score - peak[:, None]), -jnp.inf)
         weight = jnp.where(permitted, jnp.exp(logit), 0)
         mean = jnp.sum(weight * score, axis=-1) / jnp.maximum(jnp.sum(weight, axis=-1), 1)
-        return scale * (peak - reference) + jax.nn.logsumexp(logit, axis=-1), lax.stop_gradient(mean)
+        return scale * above + jax.nn.logsumexp(logit, axis=-1), lax.stop_gradient(mean)
 
     logsumexp, mean = zip(*(at(scale[s]) for s in range(scale.shape[0])), strict=True)
     return Negatives(count, jnp.stack(logsumexp), jnp.stack(mean), hardest)
@@ -148,7 +151,9 @@ def tiled_statistics(
     """
     if min(tile) < 1:
         raise ValueError(f"tile={tile} must be two positive numbers: queries and candidates.")
-    query, query_group, pool, scale, reference = _arguments(query, query_group, pool, scale, reference, same_group)
+    query, query_group, pool, scale, reference = _arguments(
+        query, query_group, pool, scale, reference, same_group
+    )
 
     def local(query, query_group, reference, key, group, scale):
         return _tiled((*tile, same_group), query, query_group, reference, key, group, scale)

@@ -61,7 +61,9 @@ def ema(
         raise ValueError(f"target.schedule is {schedule!r}; allowed: constant, cosine.")
 
     if shuffle and norm_groups < 2:
-        raise ValueError("target.shuffle needs norm.scope=groups with norm.groups of at least 2 to shuffle between.")
+        raise ValueError(
+            "target.shuffle needs norm.scope=groups with norm.groups of at least 2 to shuffle between."
+        )
 
     def decay_at(step: Array) -> Array:
         progress = jnp.minimum(step / total_steps, 1.0)

@@ -21,7 +21,9 @@ class Temperature(NamedTuple):
 
 
 def _stateless(value: Callable[[Array, Array], Array]) -> Temperature:
-    return Temperature(lambda: (), lambda state, step, alignment: value(step, alignment), lambda state, ess: state)
+    return Temperature(
+        lambda: (), lambda state, step, alignment: value(step, alignment), lambda state, ess: state
+    )
 
 
 def _positive(option: str, value: float) -> float:
@@ -95,8 +97,10 @@ def ess(
     def update(state, ess):
         goal = target + (end - target) * jnp.minimum(state["step"] / total_steps, 1.0)
         beta = state["beta"] * jnp.where(ess > goal, 1.0 + rate, 1.0 - rate)
-        return {"beta": jnp.clip(beta, 1.0 / max_tau, 1.0 / min_tau).astype(state["beta"].dtype),
-                "step": state["step"] + 1}
+        return {
+            "beta": jnp.clip(beta, 1.0 / max_tau, 1.0 / min_tau).astype(state["beta"].dtype),
+            "step": state["step"] + 1,
+        }
 
     return Temperature(init, value, update)
 

@@ -19,15 +19,15 @@ def unit(array: Array) -> Array:
     return array * jax.lax.rsqrt(jnp.maximum(jnp.sum(array**2, axis=-1, keepdims=True), 1e-12))
 
 
-def embedding(array: Array, normalise: bool) -> Array:
-    """The array in at least float32, on the unit sphere if ``normalise``."""
-    return unit(array) if normalise else at_least_float32(array)
+def embedding(array: Array, normalize: bool) -> Array:
+    """The array in at least float32, on the unit sphere if ``normalize``."""
+    return unit(array) if normalize else at_least_float32(array)
 
 
 def alignment(
     projection: Array,
     *,
-    normalise: bool = True,
+    normalize: bool = True,
     power: float = 2.0,
     mean_over_width: bool = False,
     scale: float = 1.0,
@@ -41,7 +41,7 @@ def alignment(
     if projection.shape[1] != 2:
         raise ValueError(f"alignment compares two views; projection has {projection.shape[1]}.")
     positive_option("alignment.power", power)
-    views = embedding(projection, normalise)
+    views = embedding(projection, normalize)
     squared = jnp.sum((views[:, 0] - views[:, 1]) ** 2, axis=-1)
     apart = squared > 0  # a root has no gradient at 0
     distance = jnp.where(apart, jnp.where(apart, squared, 1.0) ** (power / 2), 0.0) if power != 2 else squared
@@ -53,7 +53,7 @@ def logsumexp_distribution(
     population: Array,
     temperature: Array,
     *,
-    normalise: bool = True,
+    normalize: bool = True,
     subtract_log_width: bool = True,
     scale: float = 1.0,
 ) -> Array:
@@ -65,14 +65,14 @@ def logsumexp_distribution(
     Source: Intriguing Properties (Chen et al., 2021), table 1, and its notebook.
     """
     width = projection.shape[-1]
-    query, key = embedding(projection, normalise), embedding(population, normalise).reshape(-1, width)
+    query, key = embedding(projection, normalize), embedding(population, normalize).reshape(-1, width)
     score = jnp.einsum("bwd,md->bwm", query, key, precision=Precision.HIGHEST)
     return scale * (
         logsumexp(score / temperature, axis=-1) - (math.log(width) if subtract_log_width else 0.0)
     )
 
 
-def uniformity(population: Array, *, t: float = 2.0, normalise: bool = True) -> Array:
+def uniformity(population: Array, *, t: float = 2.0, normalize: bool = True) -> Array:
     """Uniformity, ``log mean exp(-t ||x - y||^2)`` over the distinct pairs of a view: [B, W, D] -> [W].
 
     Source: Wang & Isola (2020), uniformity.
@@ -81,7 +81,7 @@ def uniformity(population: Array, *, t: float = 2.0, normalise: bool = True) -> 
     rows = population.shape[0]
     if rows < 2:
         raise ValueError(f"uniformity needs at least 2 examples; population has {rows}.")
-    view = jnp.swapaxes(embedding(population, normalise), 0, 1)
+    view = jnp.swapaxes(embedding(population, normalize), 0, 1)
     product = jnp.einsum("wid,wjd->wij", view, view, precision=Precision.HIGHEST)
     norm = jnp.sum(view**2, axis=-1)
     squared = norm[:, :, None] + norm[:, None, :] - 2.0 * product

@@ -340,3 +340,34 @@ def test_bad_arguments_are_said():
         similarity.tiled_statistics(query, query_group, pool, scale, tile=(0, 5))
     with pytest.raises(ValueError, match=r"both be \[Q, K\]"):
         similarity.selected_statistics(query, pool, np.zeros((3, 2), int), np.ones((3, 2), bool), scale)
+
+
+def test_a_reference_is_taken_off_exactly_and_both_engines_agree_on_its_gradient():
+    """With the positive as reference the result is the contrast: exact at tau = 0.01, where c = LSE - s/tau is not."""
+    rng = np.random.default_rng(0)
+    query, key = (similarity.normalize(jnp.asarray(rng.normal(size=(n, 8)), jnp.float32)) for n in (6, 10))
+    group, pool = jnp.asarray([0, 1, 2, 3, 4, 7]), Pool(key, jnp.asarray([0, 1, 2, 3, 4, 5, 6, 0, 7, 7]))
+    lonely = Pool(key[:2], jnp.asarray([7, 7]))  # the last query has no negatives
+    reference = jnp.sum(query * key[:6], axis=1)
+    scale = jnp.asarray([10.0, 100.0])
+
+    def total(statistics, pool, query, key, reference, scale):
+        found = statistics(query, group, Pool(key, pool.group), scale, reference).logsumexp
+        return jnp.sum(jnp.where(jnp.isfinite(found), found, 0.0))
+
+    for candidates in (pool, lonely):
+        arguments = (query, candidates.key, reference, scale)
+        for_dense = jax.grad(total, argnums=(2, 3, 4, 5))(similarity.dense_statistics, candidates, *arguments)
+        for_tiled = jax.grad(total, argnums=(2, 3, 4, 5))(similarity.tiled_statistics, candidates, *arguments)
+        for a, b in zip(for_dense, for_tiled, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    assert for_dense[2][-1] == 0 and (for_dense[2][:-1] < 0).all()
+
+    found = similarity.dense_statistics(query, group, pool, scale, reference).logsumexp
+    score = (
+        np.asarray(query, np.float64) @ np.asarray(key, np.float64).T
+        - np.asarray(reference, np.float64)[:, None]
+    )
+    score = np.where(np.asarray(group)[:, None] != np.asarray(pool.group)[None], score, -np.inf)
+    exact = np.log(np.exp(100.0 * (score - score.max(1, keepdims=True))).sum(1)) + 100.0 * score.max(1)
+    np.testing.assert_allclose(found[1], exact, rtol=2e-6, atol=2e-5)

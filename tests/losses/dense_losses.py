@@ -43,9 +43,9 @@ def contrast(score, positive, permitted, temperature, scale=1.0):
     return logsumexp(jnp.where(permitted, above, -jnp.inf), axis=1)
 
 
-def both_views(z, temperature, scale=1.0, normalise=True):
+def both_views(z, temperature, scale=1.0, normalize=True):
     """SimCLR's layout, z [2N, D] with view 2 below view 1: c, s+ and count, [2N] each."""
-    u = unit(z) if normalise else z
+    u = unit(z) if normalize else z
     rows = u.shape[0]
     partner = (np.arange(rows) + rows // 2) % rows
     permitted = ~np.eye(rows, dtype=bool)
@@ -54,9 +54,9 @@ def both_views(z, temperature, scale=1.0, normalise=True):
     return contrast(u @ u.T, positive, permitted, temperature, scale), positive, permitted.sum(1)
 
 
-def other_view(z1, z2, temperature, scale=1.0, normalise=True):
+def other_view(z1, z2, temperature, scale=1.0, normalize=True):
     """View 1 queries the other examples' view 2: c and s+, [N] each."""
-    u1, u2 = (unit(z1), unit(z2)) if normalise else (z1, z2)
+    u1, u2 = (unit(z1), unit(z2)) if normalize else (z1, z2)
     positive = jnp.sum(u1 * u2, axis=1)
     return contrast(u1 @ u2.T, positive, ~np.eye(len(u1), dtype=bool), temperature, scale), positive
 

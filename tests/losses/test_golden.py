@@ -56,7 +56,7 @@ def arrays(case, precision, *fields):
 @golden("ntxent_simclr_tf2")
 def test_simclr(case, precision):
     def terms(z):
-        c, _, _ = both_views(z, case["temperature"], normalise=case["hidden_norm"])
+        c, _, _ = both_views(z, case["temperature"], normalize=case["hidden_norm"])
         a, b = jnp.split(losses.info_nce(c), 2)
         return {"a": a, "b": b, "loss": jnp.mean(a + b)}
 
@@ -288,13 +288,13 @@ def test_generalized_contrastive_loss(case, precision):
 
     def terms(z1, z2, *prior_and_directions):
         z = jnp.stack([z1, z2], axis=1)
-        align = losses.alignment(z, normalise=normalise, mean_over_width=True, scale=0.5)
+        align = losses.alignment(z, normalize=normalise, mean_over_width=True, scale=0.5)
         if case["dist"] == "logsumexp":
-            distance = losses.logsumexp_distribution(z, z, case["temperature"], normalise=normalise)
+            distance = losses.logsumexp_distribution(z, z, case["temperature"], normalize=normalize)
         else:
             prior, directions = prior_and_directions
             sample = z.reshape(-1, z.shape[-1])
-            sample, prior = (unit(sample), unit(prior)) if normalise else (sample, prior)
+            sample, prior = (unit(sample), unit(prior)) if normalize else (sample, prior)
             distance = losses.sliced_wasserstein_distance(sample, prior, directions)
         align, distance = jnp.mean(align), jnp.mean(distance)
         return {"align": align, "dist": distance, "loss": scale * (align + case["lambda_weight"] * distance)}
