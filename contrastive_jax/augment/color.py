@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from contrastive_jax.augment.geometry import between, uniform
+from contrastive_jax.augment.geometry import between, order_free_sum, uniform
 
 STYLES = ("tf", "torchvision")
 EDGES = {"zero": "constant", "reflect": "reflect", "edge": "edge", "valid": None}
@@ -47,7 +47,9 @@ def brightness_additive(image, delta):
 
 def contrast(image, factor, *, style="tf"):
     """Scales about the image's mean: each channel's (``tf``) or the luminance's (``torchvision``)."""
-    mean = jnp.mean(image if style == "tf" else luminance(image), axis=(0, 1), keepdims=True)
+    values = image if style == "tf" else luminance(image)
+    row = order_free_sum(values, axis=0) / values.shape[0]
+    mean = order_free_sum(row, axis=0) / values.shape[1]
     return factor * (image - mean) + mean
 
 
@@ -71,10 +73,11 @@ def hue(image, delta):
     value, chroma = _value_chroma(image)
     red, green, blue = (image[..., i : i + 1] for i in range(3))
     safe = jnp.where(chroma > 0, chroma, 1)
+    # never compare with the maximum for equality: XLA may compute its two sides with different rounding
     sextant = jnp.where(
-        red == value,
+        (red >= green) & (red >= blue),
         (green - blue) / safe,
-        jnp.where(green == value, 2 + (blue - red) / safe, 4 + (red - green) / safe),
+        jnp.where(green >= blue, 2 + (blue - red) / safe, 4 + (red - green) / safe),
     )
     place = jnp.mod(jnp.array([5, 3, 1], image.dtype) + sextant + 6 * delta, 6)
     return value - chroma * jnp.clip(jnp.minimum(place, 4 - place), 0, 1)

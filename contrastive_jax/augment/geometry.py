@@ -11,7 +11,21 @@ import jax.numpy as jnp
 from jax import lax
 
 SAMPLERS = ("torchvision", "tf", "continuous")
-METHODS = ("bilinear", "bicubic")
+
+
+def triangle(distance):
+    """The bilinear kernel."""
+    return jnp.maximum(0, 1 - distance)
+
+
+def keys_cubic(distance):
+    """The cubic kernel of Keys (1981) with a = -0.5."""
+    near = (1.5 * distance - 2.5) * distance**2 + 1
+    far = ((2.5 - 0.5 * distance) * distance - 4) * distance + 2
+    return jnp.where(distance < 1, near, jnp.where(distance < 2, far, 0))
+
+
+KERNELS = {"bilinear": triangle, "bicubic": keys_cubic}
 
 
 def uniform(key, shape=()):
@@ -22,6 +36,16 @@ def uniform(key, shape=()):
 def between(low, high, draw):
     """The draw, uniform in [0, 1), at its place between low and high."""
     return low + (high - low) * draw
+
+
+def order_free_sum(values, axis: int):
+    """Sum along an axis of n values, |value| < 2, each rounded to n / 2^29 (n made a power of two).
+
+    Added up as integers, so that no order of additions shows in the bits: XLA chooses it by the batch, and a
+    device of eight has another batch than one alone.
+    """
+    unit = 2.0 ** (math.ceil(math.log2(values.shape[axis])) - 29)
+    return jnp.sum(jnp.round(values / unit).astype(jnp.int32), axis, jnp.int32).astype(values.dtype) * unit
 
 
 def draw_box(key, height: int, width: int, *, area=(0.08, 1.0), ratio=(3 / 4, 4 / 3), sampler="torchvision"):
@@ -96,37 +120,33 @@ def _attempts_tf(key, height, width, area, ratio, attempts=100, object_covered=0
 def crop_and_resize(image, box, size, *, method="bicubic", antialias=False, confined=True):
     """Resamples ``box`` of the image to ``size`` (a number or ``(height, width)``).
 
-    Half-pixel centres; ``bicubic`` is Keys' kernel with a = -0.5 (TF2's) and may overshoot [0, 1];
+    Half-pixel centres; ``bicubic`` is TF2's kernel, :func:`keys_cubic`, and may overshoot [0, 1];
     ``antialias`` widens the kernel when shrinking, as PIL does. Confined, pixels outside the box do not
     count, as if it had been cut out before resizing; otherwise they do, the box may hang over the image's
     edge, and what lies outside is zero.
     """
     box = jnp.asarray(box, image.dtype)
     shape = (size, size) if isinstance(size, int) else size
-    for axis in (0, 1):
-        start, extent = box[axis], box[axis + 2]
-        scale = shape[axis] / extent
-
-        def resample(x, axis=axis, scale=scale, start=start):
-            return jax.image.scale_and_translate(
-                x,
-                (*x.shape[:axis], shape[axis], *x.shape[axis + 1 :]),
-                (axis,),
-                scale[None],
-                (-start * scale)[None],
-                method=method,
-                antialias=antialias,
-                precision=lax.Precision.HIGHEST,
-            )
-
-        if confined:
-            pixel = jnp.arange(image.shape[axis], dtype=image.dtype)
-            inside = ((pixel + 1 > start) & (pixel < start + extent)).astype(image.dtype)
-            inside = jnp.expand_dims(inside, (1, 2) if axis == 0 else (0, 2))
-            image = resample(image * inside) / resample(inside)
-        else:
-            image = resample(image)
+    for axis, product in ((0, "oi,iwc->owc"), (1, "oi,hic->hoc")):
+        weights = _weights(
+            image.shape[axis], shape[axis], box[axis], box[axis + 2], method, antialias, confined
+        )
+        image = jnp.einsum(product, weights, image, precision=lax.Precision.HIGHEST)
     return image
+
+
+def _weights(size_in, size_out, start, extent, method, antialias, confined):
+    """What each output pixel takes of each input pixel of a row or column: ``[size_out, size_in]``."""
+    step = extent / size_out
+    centre = start + (jnp.arange(size_out, dtype=step.dtype) + 0.5) * step - 0.5
+    pixel = jnp.arange(size_in, dtype=step.dtype)
+    distance = jnp.abs(centre[:, None] - pixel)
+    weights = KERNELS[method](distance / jnp.maximum(step, 1) if antialias else distance)
+    if confined:
+        weights = jnp.where((pixel + 1 > start) & (pixel < start + extent), weights, 0)
+    total = order_free_sum(weights, axis=1)
+    seen = (total > 0) & (centre >= -0.5) & (centre <= size_in - 0.5)
+    return jnp.where(seen[:, None], weights / jnp.where(seen, total, 1)[:, None], 0)
 
 
 def random_resized_crop(
@@ -195,5 +215,5 @@ def slant(image, slope):
     column = jnp.arange(width, dtype=image.dtype)
     offset = slope * (jnp.arange(height, dtype=image.dtype) - (height - 1) / 2)
     source = column[:, None] + offset[:, None, None]  # [h, w, 1]
-    weight = jnp.maximum(0, 1 - jnp.abs(source - column))  # [h, w, w]
+    weight = triangle(jnp.abs(source - column))  # [h, w, w]
     return jnp.einsum("hoi,hic->hoc", weight, image, precision=lax.Precision.HIGHEST)

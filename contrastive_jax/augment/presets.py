@@ -422,7 +422,7 @@ def _count_color(image, color_channels):
 
 def _crop(size, crop_min, crop_max, ratio, sampler, method, antialias, shift=0.0):
     _check_choice(sampler, "sampler", geometry.SAMPLERS)
-    _check_choice(method, "method", geometry.METHODS)
+    _check_choice(method, "method", tuple(geometry.KERNELS))
     if not 0 < crop_min <= crop_max <= 1:
         raise ValueError(
             f"crop_min and crop_max are {crop_min!r} and {crop_max!r}, allowed: 0 < crop_min <= crop_max <= 1"
@@ -503,7 +503,7 @@ def _normalization(mean, std, color_channels):
 
 def _evaluation(size, eval_crop, method, antialias, normalization):
     """Centre crop, clip, normalise: no randomness."""
-    _check_choice(method, "method", geometry.METHODS)
+    _check_choice(method, "method", tuple(geometry.KERNELS))
     proportion = (0.875 if size > 32 else 1.0) if eval_crop is None else eval_crop
     if not 0 < proportion <= 1:
         raise ValueError(f"eval_crop is {eval_crop!r}, allowed is a number above 0 up to 1, or None")

@@ -1,0 +1,253 @@
+"""Presets as programs: what every view is, probabilities, errors, one device and eight."""
+
+import functools
+import inspect
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from contrastive_jax import augment, sharding
+from contrastive_jax.augment import color, geometry, presets
+
+SIZE = 20  # the smallest at which SimCLR's blur has more than one tap
+BATCH = 16
+KEYS = jax.random.split(jax.random.key(2), BATCH)
+GENERATOR = np.random.default_rng(0)
+BYTES = GENERATOR.integers(0, 256, (BATCH, 24, SIZE, 3), np.uint8)
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+STILL = {"crop_min": 1.0, "ratio": (1.0, 1.0), "sampler": "torchvision", "flip": 0.0}  # the crop is the image
+
+
+@functools.cache
+def program(preset, **options):
+    """One compiled function for each preset: [B] keys and images to [B, W, h, w, c]."""
+    return jax.jit(jax.vmap(augment.make_views(preset=preset, size=SIZE, **options)))
+
+
+PLAIN = {"mean": None, "std": None}  # no normalisation, where it is the default
+
+
+@functools.cache
+def views_of(preset):
+    return np.asarray(program(preset, **PLAIN)(KEYS, BYTES))
+
+
+def test_the_presets():
+    assert set(augment.names()) == {
+        "byol",
+        "crop_only",
+        "digits",
+        "macl",
+        "moco_v1",
+        "moco_v2",
+        "none",
+        "simclr",
+    }
+
+
+@pytest.mark.parametrize("preset", augment.names())
+def test_views(preset):
+    views = views_of(preset)
+    assert views.shape == (BATCH, 2, SIZE, SIZE, 3) and views.dtype == np.float32
+    assert views.min() >= 0 and views.max() <= 1
+    same = np.all(views[:, 0] == views[:, 1], axis=(1, 2, 3))
+    assert same.all() if preset == "none" else not same.any()
+    again = jax.random.split(jax.random.key(3), BATCH)
+    if preset != "none":  # another key, another view; the same key, the same view
+        other = np.asarray(program(preset, **PLAIN)(again, BYTES))
+        assert not np.any(np.all(other == views, axis=(1, 2, 3, 4)))
+    np.testing.assert_array_equal(np.asarray(program(preset, **PLAIN)(KEYS, BYTES)), views)
+
+
+@pytest.mark.parametrize("preset", ["simclr", "byol", "moco_v2", "digits"])
+def test_one_device_and_eight_give_the_same_bits_without_communication(preset):
+    with jax.set_mesh(sharding.make_mesh()):
+        keys = jax.device_put(KEYS, jax.P("data"))
+        images = jax.device_put(BYTES, jax.P("data"))
+        function = jax.jit(jax.vmap(augment.make_views(preset=preset, size=SIZE, **PLAIN)))
+        compiled = function.lower(keys, images).compile()
+        views = compiled(keys, images)
+    assert views.sharding.spec[0] == "data" and len(views.sharding.device_set) == 8
+    collectives = re.findall(
+        r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|collective-broadcast)",
+        compiled.as_text(),
+    )
+    assert not collectives
+    np.testing.assert_array_equal(np.asarray(views), views_of(preset))
+
+
+def test_view_v_draws_from_the_key_folded_with_v():
+    key, image = KEYS[0], jnp.asarray(BYTES[0], jnp.float32) / 255
+    views = jax.jit(augment.make_views(preset="crop_only", size=SIZE, views=3))(key, image)
+    single = jax.jit(presets.crop_only(SIZE, 3).views[0])
+    for v in range(3):
+        np.testing.assert_allclose(views[v], single(jax.random.fold_in(key, v), image), atol=1e-6)
+    np.testing.assert_allclose(views[:2], views_of("crop_only")[0], atol=1e-6)
+
+
+def test_bytes_and_floats_are_the_same_image():
+    floats = BYTES.astype(np.float32) / 255
+    views = program("crop_only", **PLAIN)(KEYS, floats)
+    np.testing.assert_allclose(views, views_of("crop_only"), rtol=0, atol=1e-6)
+    evaluate = augment.make_eval(preset="simclr", size=SIZE)
+    np.testing.assert_allclose(evaluate(BYTES[0]), evaluate(floats[0]), atol=1e-6)
+
+
+def test_double_precision_mode_changes_nothing():
+    with jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(2), BATCH)
+        function = jax.jit(jax.vmap(augment.make_views(preset="simclr", size=SIZE)))
+        views = function(keys, BYTES)
+    assert views.dtype == jnp.float32
+    np.testing.assert_allclose(views, views_of("simclr"), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels, color_channels, touched", [(5, None, 3), (5, 1, 1), (2, None, 1)])
+def test_further_channels_are_moved_and_nothing_else(channels, color_channels, touched):
+    images = GENERATOR.random((4, SIZE, SIZE, channels), np.float32)
+    options = {"color_channels": color_channels, "method": "bilinear"}
+    whole = augment.make_views(preset="simclr", size=SIZE, jitter=1.0, blur=1.0, **options)
+    moved = augment.make_views(preset="simclr", size=SIZE, jitter=0.0, blur=0.0, gray=0.0, **options)
+    both = jax.jit(jax.vmap(lambda key, image: (whole(key, image), moved(key, image))))
+    whole, moved = map(np.asarray, both(KEYS[:4], images))
+    np.testing.assert_array_equal(whole[..., touched:], moved[..., touched:])
+    assert np.abs(whole[..., :touched] - moved[..., :touched]).mean(axis=(0, 1, 2, 3)).min() > 0.01
+
+
+def changed(preset, **options):
+    """Where an operation changed the image, nothing but it being switched on: [800, W], and the views."""
+    images = GENERATOR.random((800, SIZE, SIZE, 3), np.float32)
+    function = program(preset, **(PLAIN | STILL | {"jitter": 0.0, "gray": 0.0} | options))
+    views = np.asarray(function(jax.random.split(jax.random.key(4), 800), images))
+    return np.abs(views - images[:, None]).max(axis=(2, 3, 4)) > 1e-5, views
+
+
+def near(fraction, probability):
+    """Within four standard errors of 800 draws."""
+    return abs(fraction - probability) < 4 * np.sqrt(probability * (1 - probability) / 800)
+
+
+# a Gaussian narrower than 0.2 pixels, 5 % of those drawn from 0.1 to 2, changes nothing that float32 shows
+VISIBLE_BLUR = 0.95
+
+
+@pytest.mark.parametrize(
+    "option, probability", [("jitter", 0.8), ("gray", 0.2), ("blur", 0.5), ("flip", 0.5)]
+)
+def test_default_probabilities(option, probability):
+    assert inspect.signature(presets.simclr).parameters[option].default == probability
+    seen, views = changed("simclr", **({"blur": 0.0} | {option: probability}))
+    for view in range(2):
+        assert near(seen[:, view].mean(), probability * (VISIBLE_BLUR if option == "blur" else 1))
+    both = seen.all(axis=1).mean()  # views decide for themselves
+    assert near(both, (probability * (VISIBLE_BLUR if option == "blur" else 1)) ** 2)
+    if option == "gray":
+        assert np.array_equal(np.ptp(views, axis=-1).max(axis=(2, 3)) < 1e-6, seen)
+
+
+def test_byol_differs_by_view():
+    defaults = inspect.signature(presets.byol).parameters
+    assert defaults["blur"].default == (1.0, 0.1) and defaults["solarize"].default == (0.0, 0.2)
+    blurred, _ = changed("byol", solarize=(0.0, 0.0))
+    solarized, _ = changed("byol", blur=(0.0, 0.0))
+    assert blurred[:, 0].mean() > 0.93 and near(blurred[:, 1].mean(), 0.1 * VISIBLE_BLUR)
+    assert not solarized[:, 0].any() and near(solarized[:, 1].mean(), 0.2)
+
+
+def test_strengths_bound_the_factors():
+    grey = np.full((400, SIZE, SIZE, 1), 0.5, np.float32)
+    function = program("simclr", strength=0.5, jitter=1.0, gray=0.0, blur=0.0, **STILL)
+    values = np.asarray(function(jax.random.split(jax.random.key(5), 400), grey))[..., 0, 0, 0] / 0.5
+    assert 0.6 <= values.min() < 0.63 and 1.37 < values.max() <= 1.4
+
+
+def test_digits_are_never_mirrored():
+    """A pattern that leans left keeps leaning left."""
+    lean = np.zeros((BATCH, SIZE, SIZE, 1), np.uint8)
+    lean[:, :, : SIZE // 4] = 255
+    views = np.asarray(program("digits", erase=0.0)(KEYS, lean))[..., 0]
+    assert np.all(views[..., : SIZE // 2].sum((2, 3)) > 2 * views[..., SIZE // 2 :].sum((2, 3)))
+
+
+def test_evaluation():
+    image = BYTES[0]
+    floats = image.astype(np.float32) / 255
+    whole = augment.make_eval(preset="none", size=SIZE)(image)
+    np.testing.assert_allclose(whole, floats[2:22], atol=1e-6)  # the centred square, nothing resized
+    np.testing.assert_array_equal(augment.make_eval(preset="simclr", size=SIZE)(image), whole)  # 32 or less
+    big = GENERATOR.random((64, 64, 3), np.float32)
+    np.testing.assert_allclose(
+        augment.make_eval(preset="simclr", size=40)(big), color.clip(geometry.center_crop(big, 40)), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        augment.make_eval(preset="crop_only", size=40)(big),
+        color.clip(geometry.center_crop(big, 40, proportion=1.0)),
+        atol=1e-6,
+    )
+    section = {"preset": "moco_v2", "size": SIZE, "views": 2, "blur": 0.3}  # one section for both doors
+    augment.make_views(**section)
+    np.testing.assert_allclose(
+        augment.make_eval(**section)(image), color.normalize(whole, **IMAGENET), atol=1e-5
+    )
+
+
+def test_normalization_comes_last_in_training_too():
+    normal = program("crop_only", **IMAGENET)(KEYS, BYTES)
+    np.testing.assert_allclose(normal, color.normalize(views_of("crop_only"), **IMAGENET), atol=1e-5)
+    for preset in ("moco_v1", "moco_v2", "byol"):
+        parameters = inspect.signature(getattr(presets, preset)).parameters
+        assert {name: parameters[name].default for name in IMAGENET} == IMAGENET
+    two = augment.make_eval(preset="none", size=SIZE, mean=(0.5,), std=(0.5,))(BYTES[0][..., :2])
+    np.testing.assert_allclose(two[..., 0], BYTES[0, 2:22, :, 0] / 127.5 - 1, atol=1e-5)
+    np.testing.assert_allclose(two[..., 1], BYTES[0, 2:22, :, 1] / 255, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            {"preset": "simclrr"},
+            r"preset is 'simclrr' \(did you mean 'simclr'\?\); there are byol, crop_only",
+        ),
+        (
+            {"crop_minn": 0.2},
+            r"simclr has no option 'crop_minn' \(did you mean 'crop_min'\?\); it has simclr\(str",
+        ),
+        ({"size": 0}, "size is 0, allowed is a whole number from 1"),
+        ({"views": 0}, "views is 0, allowed is a whole number from 1"),
+        ({"jitter": 1.2}, "jitter is 1.2, allowed is a number from 0 to 1"),
+        ({"blur": -0.1}, "blur is -0.1, allowed"),
+        ({"strength": -1.0}, "strength is -1.0, allowed"),
+        ({"strength": 3.0}, "hue strength is 0.6.*, allowed is a number from 0 to 0.5"),
+        ({"crop_min": 0.0}, "crop_min and crop_max are 0.0 and 1.0, allowed: 0 < crop_min"),
+        ({"ratio": (2.0, 1.0)}, r"ratio is \(2.0, 1.0\), allowed are two positive numbers in order"),
+        ({"sampler": "torch"}, "sampler is 'torch', allowed are torchvision, tf, continuous"),
+        ({"method": "nearest"}, "method is 'nearest', allowed are bilinear, bicubic"),
+        ({"brightness": "v3"}, "brightness is 'v3', allowed are multiplicative, additive"),
+        ({"color_channels": 2}, "color_channels is 2, allowed are 1, 3 and None"),
+        ({"mean": (0.5,)}, r"mean and std are \(0.5,\) and None"),
+        ({"eval_crop": 0.0}, "eval_crop is 0.0, allowed"),
+        ({"preset": "byol", "views": 3}, r"blur is \(1.0, 0.1\), allowed is a tuple of 3 probabilities"),
+        ({"preset": "digits", "erase_sides": (3, 9)}, r"erase_sides is \(3, 9\), allowed"),
+        ({"preset": "macl", "strength": (0.4, 0.4)}, r"strength is \(0.4, 0.4\), allowed are four numbers"),
+    ],
+)
+@pytest.mark.parametrize("door", [augment.make_views, augment.make_eval])
+def test_bad_options_are_errors_before_anything_compiles(door, options, message):
+    with pytest.raises(ValueError, match=message):
+        door(**({"preset": "simclr", "size": 8} | options))
+
+
+def test_bad_images_are_errors():
+    evaluate = augment.make_eval(preset="moco_v2", size=8)
+    with pytest.raises(ValueError, match="jax.vmap"):
+        evaluate(BYTES)
+    with pytest.raises(ValueError, match="uint8 or float in .*int32"):
+        evaluate(BYTES[0].astype(np.int32))
+    with pytest.raises(ValueError, match="mean has 3 entries, allowed: 1"):
+        evaluate(BYTES[0][..., :1])
+    with pytest.raises(ValueError, match="color_channels is 3, the image has only 1"):
+        augment.make_eval(preset="simclr", size=8, color_channels=3, **IMAGENET)(BYTES[0][..., :1])
