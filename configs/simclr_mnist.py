@@ -1,0 +1,36 @@
+"""SimCLR on MNIST: the smallest prepared data set, minutes on two CPU cores.
+
+    python -m contrastive_jax.main --config=configs/simclr_mnist.py:scale=cpu
+
+Protocol: linear (L-BFGS) on all 60,000 labels and on 10 a class, kNN (k = 10, cosine), last epoch.
+Paper: not printed; MNIST is one of FlatNCE's trials (Chen et al. 2021, appendix D), without settings.
+
+Arguments: ``method`` (of ``contrastive_jax/methods.py``), ``scale`` (paper and gpu: ResNet-18, 100 epochs;
+cpu: a quarter of its width, 2 epochs; smoke: digits).
+
+Assumed: everything. Crop, slant, shifts of up to 3 pixels and erased patches instead of SimCLR's colours and
+flips, which make other characters or do nothing to grey ones; LARS and schedule are SimCLR's for CIFAR-10.
+"""
+
+from contrastive_jax import config as configs
+
+VIEWS = {"preset": "digits", "size": 28, "shift": 3.0, "erase_sides": (6, 10)}
+
+
+def get_config(arg=""):
+    """The config of ``method`` at ``scale``."""
+    options = configs.parse(arg, method="simclr", scale="paper")
+    config = configs.base()
+    config.name = "simclr_mnist"
+    config.data.name = "mnist"
+    config.augment = VIEWS
+    config.schedule.learning_rate = 1.0
+    config.train.update({"duration": "100 epochs", "batch_size": 512})
+    configs.use_method(config, options.method)
+    configs.at_scale(config, options.scale)
+    if options.scale == "cpu":
+        config.data.name = "mnist"
+        config.augment.update(VIEWS)
+        config.train.duration = "2 epochs"
+        config.schedule.warmup = "100 steps"
+    return config
