@@ -268,13 +268,20 @@ def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], No
     return state
 
 
-def train(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
+def train(
+    config: Mapping[str, Any],
+    workdir: str,
+    *,
+    quiet: bool = False,
+    devices: Sequence[jax.Device] | None = None,
+) -> dict[str, Any]:
     """Trains to the end of ``train.duration``, or goes on where the workdir's run stopped.
 
     Args:
       config: a plain config (:func:`contrastive_jax.config.plain`).
       workdir: holds config.json, config_diff.txt, metrics.jsonl, checkpoints/, result.json, curves.png.
       quiet: print the final table only.
+      devices: to train on; default all.
 
     Returns:
       What ``result.json`` holds.
@@ -286,7 +293,7 @@ def train(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
     """
     began = time.perf_counter()
     say = (lambda message: None) if quiet else logbook.say
-    run = prepare(config)
+    run = prepare(config, devices)
     folder = epath.Path(workdir)
     with jax.set_mesh(run.mesh), checkpoint.Checkpoints(
         folder / "checkpoints", keep_last=config["checkpoint"]["keep_last"], keep_every=run.keep_every
@@ -360,7 +367,7 @@ def train(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
                         128 + asked["signal"],
                     )
             images_per_second = progress.images_per_second
-        evaluations = judge.table((state.params, state.stats)) if judge.possible else {}
+        evaluations = judge.table((state.params, state.stats)) if judge.possible and config["evaluate"]["final"] else {}
         result = logbook.write_result(
             workdir,
             step=step,

@@ -1,0 +1,250 @@
+"""Whole runs: what they leave behind, and that being stopped changes nothing."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from contrastive_jax import checkpoint, data, logbook, train
+from contrastive_jax import config as configs
+from contrastive_jax.step import init_state
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def smoke(method="flatclr_ess", **leaves):
+    config = configs.load(str(ROOT / f"configs/digits.py:method={method},scale=smoke"))
+    config.augment = {"preset": "none", "size": 8}
+    with config.unlocked():
+        config.update_from_flattened_dict(
+            {"projector.out": 16, "train.duration": "6 steps", "log.every": 1, "evaluate.final": False} | leaves
+        )
+    return configs.plain(configs.complete(config))
+
+
+def stop_at(monkeypatch, step, number=signal.SIGTERM):
+    """A signal arrives while ``step`` is under way."""
+    feed = data.Resident.feed
+
+    def feed_and_ask(self, at):
+        if at == step:
+            os.kill(os.getpid(), number)
+        return feed(self, at)
+
+    monkeypatch.setattr(data.Resident, "feed", feed_and_ask)
+
+
+def left_behind(workdir, config):
+    """The last state, and the metrics without the clock."""
+    run = train.prepare(config, jax.devices()[:1])
+    like = train.replicate(init_state(run.recipe, config["seed"]), run.mesh)
+    with checkpoint.Checkpoints(workdir / "checkpoints", read_only=True) as saved:
+        state, step, _ = saved.restore(like)
+    lines = [{k: v for k, v in line.items() if k != "timing"} for line in logbook.read_metrics(workdir)]
+    return jax.device_get(state), step, lines
+
+
+def assert_same(first, second):
+    """Bit for bit."""
+    (state, step, lines), (other, other_step, other_lines) = first, second
+    assert step == other_step and lines == other_lines
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.mark.parametrize("method", ["flatclr_ess", "moco_v1"])
+def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(method, tmp_path, monkeypatch):
+    config = smoke(method)
+    one = jax.devices()[:1]
+    train.train(config, tmp_path / "whole", quiet=True, devices=one)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2)
+        with pytest.raises(train.Stopped, match=r"stopped at step 3 of 6; saved .* same command"):
+            train.train(config, tmp_path / "parts", quiet=True, devices=one)
+    train.train(config, tmp_path / "parts", quiet=True, devices=one)
+    whole = left_behind(tmp_path / "whole", config)
+    assert whole[1] == len(whole[2]) == 6
+    assert_same(whole, left_behind(tmp_path / "parts", config))
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_and_resumed_is_uninterrupted(tmp_path):
+    """SIGKILL, three times, in a process of its own, with a checkpoint at every step."""
+    leaves = ["--config.train.duration=12 steps", "--config.log.every=1", "--config.checkpoint.every_seconds=0.0",
+              "--config.evaluate.final=False", "--config.augment={'preset': 'none', 'size': 8}"]  # fmt: skip
+    command = [sys.executable, "-m", "contrastive_jax.main", "--config=configs/digits.py:method=flatclr_ess,scale=smoke", *leaves]
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+
+    def run(workdir, kill_after=None):
+        process = subprocess.Popen([*command, f"--workdir={workdir}"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+        metrics = workdir / "metrics.jsonl"
+        while process.poll() is None and kill_after is not None:
+            if metrics.exists() and metrics.read_bytes().count(b"\n") >= kill_after:
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.005)
+        return process.wait()
+
+    assert run(tmp_path / "whole") == 0
+    killed = [run(tmp_path / "parts", kill_after=n) for n in (3, 6, 9)]
+    assert killed.count(-signal.SIGKILL) == 3
+    assert run(tmp_path / "parts") == 0
+    config = json.loads((tmp_path / "whole" / "config.json").read_text())
+    assert_same(left_behind(tmp_path / "whole", config), left_behind(tmp_path / "parts", config))
+
+
+def test_one_device_then_eight(tmp_path, monkeypatch):
+    config = smoke()
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2)
+        with pytest.raises(train.Stopped):
+            train.train(config, tmp_path, quiet=True, devices=jax.devices()[:1])
+    result = train.train(config, tmp_path, quiet=True)
+    assert result["step"] == 6 and np.isfinite(result["metrics"]["info_nce"])
+    assert [line["step"] for line in logbook.read_metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_leaves_what_it_promises_and_can_be_judged_again(tmp_path, capsys):
+    config = smoke(**{"evaluate.final": True, "evaluate.every": "3 steps", "evaluate.draws": 2})
+    result = train.train(config, tmp_path)
+    printed = capsys.readouterr().out
+    for name in ("config.json", "config_diff.txt", "metrics.jsonl", "result.json", "curves.png", "checkpoints"):
+        assert (tmp_path / name).exists(), name
+    saved = json.loads((tmp_path / "result.json").read_text())
+    assert json.loads((tmp_path / "config.json").read_text()) == config
+    for encoder in ("trained", "untrained", "raw pixels"):
+        assert encoder in printed
+        for protocol in saved["evaluations"][encoder].values():
+            assert 0 <= protocol["top1"] <= 1 and protocol["protocol"]
+    assert any("eval/knn_top1" in line for line in logbook.read_metrics(tmp_path))
+    assert "InfoNCE" in printed and "images/s" in printed  # plain lines where there is no terminal
+
+    again = train.evaluate(config, str(tmp_path))
+    assert again["trained"]["knn"]["top1"] == result["evaluations"]["trained"]["knn"]["top1"]
+
+    other = smoke("simclr", **{"init.checkpoint": str(tmp_path), "schedule.learning_rate": 0.0})
+    run = train.prepare(other, jax.devices()[:1])
+    with jax.set_mesh(run.mesh):
+        state = train.first_state(run, print)
+    with checkpoint.Checkpoints(tmp_path / "checkpoints", read_only=True) as book:
+        parts, step, _ = book.restore_part(("params/encoder", "stats/encoder"))
+    assert step == 6
+    for part in ("params", "stats"):
+        for a, b in zip(jax.tree.leaves(getattr(state, part)["encoder"]), jax.tree.leaves(parts[part]["encoder"]), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_changed_config_is_refused_unless_it_may_change(tmp_path, capsys):
+    one = jax.devices()[:1]
+    config = smoke(**{"train.duration": "2 steps"})
+    train.train(config, tmp_path, quiet=True, devices=one)
+    before = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+    with pytest.raises(ValueError, match=r"temperature.target was 0.3, is 0.5.*--workdir"):
+        train.train(config | {"temperature": config["temperature"] | {"target": 0.5}}, tmp_path, quiet=True, devices=one)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == before
+    longer = config | {"train": config["train"] | {"duration": "3 steps"}, "log": config["log"] | {"every": 2}}
+    assert train.train(longer, tmp_path, devices=one)["step"] == 3
+    assert "schedules stretch" in capsys.readouterr().out
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(tmp_path):
+    config = smoke("simclr", **{"schedule.learning_rate": 1e38, "optimizer.name": "sgd", "schedule.warmup": "0 steps"})
+    with pytest.raises(train.Diverged, match=r"step \d: loss .* not finite. Last good checkpoint: none .*learning_rate"):
+        train.train(config, tmp_path, quiet=True, devices=jax.devices()[:1])
+    with checkpoint.Checkpoints(tmp_path / "checkpoints") as saved:
+        assert saved.steps() == []
+
+
+def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsys):
+    one = jax.devices()[:1]
+    config = smoke(**{"train.duration": "3 steps", "checkpoint.every_seconds": 0.0})
+    train.train(config, tmp_path, quiet=True, devices=one)
+    newest = tmp_path / "checkpoints" / "3"
+    arrays = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    content = bytearray(arrays.read_bytes())
+    content[len(content) // 2] ^= 1
+    arrays.write_bytes(content)
+    train.train(config, tmp_path, devices=one)
+    printed = capsys.readouterr().out
+    assert "damaged-3" in printed and "resuming at step 2 of 3" in printed
+
+
+@pytest.mark.parametrize(
+    ("leaves", "message"),
+    [
+        ({"train.batch_size": 30}, r"train.batch_size is 30; the 8 devices .* multiple of 8"),
+        ({"train.batch_size": 4096}, r"train.batch_size is 4096; .* \[2, 1437\]"),
+        ({"temperature": {"name": "fixed", "tau": 0.0}}, r"temperature.tau is 0.0; .* positive"),
+        ({"temperature": {"name": "fixd"}}, r"temperature.name is 'fixd'. Did you mean 'fixed'"),
+        ({"temperature": {"name": "fixed", "tua": 0.1}}, r"temperature.tua: no such option of fixed\(tau.*Did you mean 'tau'"),
+        ({"negatives": {"name": "random", "k": 63}}, r"negatives.k is 63, .* offers a query 62"),
+        ({"candidates": {"name": "queue", "size": 96 + 1}}, r"candidates.size is 97; .* multiple of the 64 keys"),
+        ({"loss": {"flat_nec": 1.0}}, r"no loss 'flat_nec'. Did you mean 'flat_nce'"),
+        ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; it is hoelder_flat_nce\("),
+        ({"train.duration": "6 epohcs"}, r"train.duration is '6 epohcs'; write a number and its unit"),
+        ({"data.name": "cifar10", "data.dir": "nowhere"}, r"cifar10"),
+        ({"data.name": "cifra10"}, r"cifra10.*cifar10"),
+        ({"augment.preset": "digts"}, r"augment.*digts.*digits"),
+        ({"encoder.depth": 19}, r"encoder.depth is 19"),
+        ({"optimizer.name": "larss"}, r"optimizer.name.*larss"),
+        ({"schedule.warmup": "10 steps"}, r"warmup"),
+        ({"directions": "sideways"}, r"directions is 'sideways'"),
+        ({"score": "cosin"}, r"score is 'cosin'. Did you mean 'cosine'"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence_before_anything_is_written(leaves, message, tmp_path):
+    config = configs.ConfigDict(smoke())
+    with config.unlocked():
+        for name, value in leaves.items():
+            if isinstance(value, dict):
+                config[name] = value
+            else:
+                config.update_from_flattened_dict({name: value})
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
+        train.train(configs.plain(config), tmp_path / "run", quiet=True)
+    assert "\n\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_workdir_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        train.train(smoke(), tmp_path / "file" / "run", quiet=True)
+
+
+def test_describe_says_what_a_run_would_be_and_writes_nothing(tmp_path, capsys):
+    train.describe(smoke(), str(tmp_path / "run"))
+    printed = capsys.readouterr().out
+    for what in ("temperature.target = 0.3", "encoder:", "parameters", "8 x cpu", "6 in all", "gflops_per_step", "temp_mib"):
+        assert what in printed, what
+    assert not (tmp_path / "run").exists()
+
+
+def command(*arguments):
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    return subprocess.run(
+        [sys.executable, "-m", "contrastive_jax.main", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config=configs/nope.py"], "there is no config 'configs/nope.py'"),
+        (["--config=configs/digits.py:method=simclrr"], "Did you mean 'simclr'"),
+        (["--config=configs/digits.py", "--config.schedule.learning_rat=3"], "Did you mean 'schedule.learning_rate'"),
+        (["--config=configs/digits.py", "stray"], "'stray' is not an option"),
+        ([], "--config is missing"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_sentence(arguments, message):
+    done = command(*arguments)
+    assert done.returncode == 2 and message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
