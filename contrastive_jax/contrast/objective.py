@@ -144,12 +144,16 @@ class Term(NamedTuple):
     multiples: tuple[float, ...]  # of 1 / tau: the contrasts that are its first parameters
     quantities: tuple[str, ...]
 
-    def __call__(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
-        """The term's mean over queries (or examples); a query without negatives adds 0."""
+    def values(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
+        """The loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
         contrasts = [comparison.contrast(multiple) for multiple in self.multiples]
         quantities = [QUANTITIES[name](comparison, given) for name in self.quantities]
         value = self.function(*contrasts, *quantities, **self.options)
-        return jnp.mean(jnp.where(comparison.count > 0, value, 0.0) if contrasts else value)
+        return jnp.where(comparison.count > 0, value, 0.0) if contrasts else value
+
+    def __call__(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
+        """The mean of :meth:`values` over queries (or examples)."""
+        return jnp.mean(self.values(comparison, given))
 
 
 def find(name: str) -> Callable[..., Array]:
