@@ -1,0 +1,309 @@
+"""How much two paired sets of embeddings say of each other: mutual information in nats, from frozen scores.
+
+:func:`pool_estimate` and :func:`critic_estimate` give the InfoNCE estimate of every query against one large
+pool of negatives, up to a whole data set, by tiles: no [N, M] array exists. In expectation it is a lower
+bound for any critic, at most log(K + 1) with K negatives, and with the exact log density ratio as critic it
+tends to the mutual information as K grows. :func:`batch_estimates` reads the estimates that a training batch
+would give, of which some are no bounds.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from contrastive_jax import losses, sharding
+from contrastive_jax.contrast.similarity import (
+    ENGINES,
+    negative_statistics,
+    normalize,
+    permitted_candidates,
+)
+from contrastive_jax.losses.contrastive import at_least_float32
+from contrastive_jax.types import Array, Pool
+
+SCORES = ("cosine", "dot")
+
+
+def pool_estimate(
+    query: np.ndarray,
+    key: np.ndarray,
+    *,
+    group: np.ndarray | None = None,
+    negatives: np.ndarray | None = None,
+    negatives_group: np.ndarray | None = None,
+    score: str = "cosine",
+    temperature: float = 0.1,
+    engine: str = "tiled",
+) -> dict:
+    """The InfoNCE estimate of the mutual information of ``query`` and ``key``, by a large pool of negatives.
+
+    On a mesh the queries lie over the devices; the result does not depend on their number.
+
+    Args:
+        query: ``[N, D]``.
+        key: ``[N, D]``; row i belongs to query i.
+        group: ``[N]`` int, the example of each row; keys of a query's own group are not its negatives.
+            Default: every row is an example of its own.
+        negatives: ``[M, D]``, drawn independently of the queries. Default: the keys of all other examples.
+        negatives_group: ``[M]`` int. Default: none of them is of any query's group.
+        score: "cosine" or "dot".
+        temperature: what the scores are divided by: the critic is score / temperature.
+        engine: "tiled", "dense" or "auto", see :func:`contrast.similarity.negative_statistics`.
+
+    Returns:
+        ``{"info_nce", "standard_error", "largest", "protocol", "settings"}``: nats; the error is over the
+        queries, the pool held fixed; ``largest`` is the mean of log(K + 1), which no critic exceeds.
+
+    Raises:
+        ValueError: an option out of its range, shapes that do not fit, or a query without negatives.
+    """
+    _check_scores(score, temperature)
+    if engine not in ENGINES:
+        raise ValueError(f"engine={engine!r} is unknown: choose one of {', '.join(ENGINES)}.")
+    group, negatives, negatives_group = _pool(query, key, group, negatives, negatives_group)
+    rows = (sharding.spread(jnp.asarray(_padded(a))) for a in (query, key, group))
+    pool = Pool(jnp.asarray(negatives), jnp.asarray(negatives_group))
+    c, count = _contrasts(*rows, pool, temperature, score=score, engine=engine)
+    settings = {"score": score, "temperature": temperature}
+    return _result(
+        c[: len(query)], count[: len(query)], f"{score} / {temperature:g}", settings, len(negatives)
+    )
+
+
+def critic_estimate(
+    critic: Callable[[Array, Array], Array],
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    group: np.ndarray | None = None,
+    negatives: np.ndarray | None = None,
+    negatives_group: np.ndarray | None = None,
+    tile: tuple[int, int] = (1024, 1024),
+) -> dict:
+    """:func:`pool_estimate` for any critic, on the samples themselves.
+
+    Args:
+        critic: scores ``[q, m]`` of ``[q, ...]`` with ``[m, ...]``, temperature included. Pass
+            ``jax.tree_util.Partial(function, params)`` to evaluate other parameters without compiling again.
+        x: ``[N, ...]``.
+        y: ``[N, ...]``; row i belongs to row i of ``x``.
+        group: as in :func:`pool_estimate`.
+        negatives: ``[M, ...]``, independent draws of y. Default: the y of all other examples.
+        negatives_group: as in :func:`pool_estimate`.
+        tile: rows of x and candidates that the critic sees at once.
+
+    Returns:
+        As :func:`pool_estimate`.
+
+    Raises:
+        ValueError: as :func:`pool_estimate`.
+    """
+    if min(tile) < 1:
+        raise ValueError(f"tile={tile} must be two positive numbers: rows of x and candidates.")
+    group, negatives, negatives_group = _pool(x, y, group, negatives, negatives_group)
+    critic = critic if isinstance(critic, jax.tree_util.Partial) else jax.tree_util.Partial(critic)
+    pool = _tiled_with_mask(tile[1], negatives, negatives_group)
+    found = []
+    rows = min(tile[0], len(x))
+    for start in range(0, len(x), rows):
+        part = [np.asarray(a[start : start + rows]) for a in (x, y, group)]
+        missing = rows - len(part[0])
+        part = [np.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1), mode="edge") for a in part]
+        found.append([np.asarray(a)[: rows - missing] for a in _critic_contrasts(critic, *part, *pool)])
+    c, count = (np.concatenate(a) for a in zip(*found, strict=True))
+    return _result(c, count, "given critic", {}, len(negatives))
+
+
+def batch_estimates(
+    query: np.ndarray,
+    key: np.ndarray,
+    *,
+    batch_size: int,
+    group: np.ndarray | None = None,
+    alpha: float | None = None,
+    score: str = "cosine",
+    temperature: float = 0.1,
+    seed: int = 0,
+) -> dict:
+    """What mini-batches say: the mean over shuffled batches of each estimate; a remainder is left out.
+
+    ``flat_nce`` (log K - c) and ``donsker_varadhan`` are biased upwards and can exceed the mutual
+    information, and so can ``eqco`` for an ``alpha`` above the number of negatives.
+
+    Args:
+        query: ``[N, D]``.
+        key: ``[N, D]``; row i belongs to query i. A query's negatives are the keys of its batch.
+        batch_size: pairs in a batch.
+        group: as in :func:`pool_estimate`.
+        alpha: of EqCo; None leaves that estimate out.
+        score: "cosine" or "dot".
+        temperature: what the scores are divided by.
+        seed: of the shuffle.
+
+    Returns:
+        ``{"estimates": {name: {"mean", "standard_error", "lower_bound"}}, "protocol", "settings"}`` in nats;
+        the error is over the batches, None when there is one.
+
+    Raises:
+        ValueError: an option out of its range, shapes that do not fit, or a query without negatives.
+    """
+    _check_scores(score, temperature)
+    if not 2 <= batch_size <= len(query):
+        raise ValueError(f"batch_size={batch_size} must lie between 2 and the {len(query)} pairs.")
+    if alpha is not None and not alpha > 0:
+        raise ValueError(f"alpha={alpha} must be positive, or None.")
+    group, _, _ = _pool(query, key, group, None, None)
+    batches = len(query) // batch_size
+    order = np.random.default_rng(seed).permutation(len(query))[: batches * batch_size]
+    arrays = (np.asarray(a)[order].reshape(batches, batch_size, *a.shape[1:]) for a in (query, key, group))
+    values, fewest = _of_batches(*map(jnp.asarray, arrays), temperature, score=score, alpha=alpha)
+    if int(fewest) == 0:
+        raise ValueError("a query has no negatives in its batch: all of the batch is of its group.")
+    bounds = {"info_nce": True, "nwj": True, "flat_nce": False, "donsker_varadhan": False}
+    if alpha is not None:
+        bounds["eqco"] = alpha <= int(fewest)
+    estimates = {}
+    for name, bound in bounds.items():
+        value = np.asarray(values[name], np.float64)
+        error = float(value.std(ddof=1) / np.sqrt(batches)) if batches > 1 else None
+        estimates[name] = {"mean": float(value.mean()), "standard_error": error, "lower_bound": bound}
+    return {
+        "estimates": estimates,
+        "protocol": f"estimates of {batches} batches of {batch_size} pairs, {score} / {temperature:g}",
+        "settings": {
+            "score": score,
+            "temperature": temperature,
+            "batch_size": batch_size,
+            "batches": batches,
+            "alpha": alpha,
+            "seed": seed,
+        },
+    }
+
+
+def _check_scores(score, temperature):
+    if score not in SCORES:
+        raise ValueError(f"score={score!r} is unknown: choose one of {', '.join(SCORES)}.")
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature} must be positive.")
+
+
+def _pool(query, key, group, negatives, negatives_group):
+    """The groups, the pool and its groups, with their defaults, checked."""
+    if len(query) == 0 or len(query) != len(key):
+        raise ValueError(
+            f"there are {len(query)} queries and {len(key)} keys: they must be pairs, at least one."
+        )
+    if negatives is None and negatives_group is not None:
+        raise ValueError("negatives_group is given without negatives.")
+    group = np.arange(len(query)) if group is None else np.asarray(group)
+    if negatives is None:
+        negatives, negatives_group = key, group
+    elif negatives_group is None:
+        negatives_group = np.full(len(negatives), group.min() - 1)
+    negatives_group = np.asarray(negatives_group)
+    if group.shape != (len(query),) or negatives_group.shape != (len(negatives),):
+        raise ValueError(
+            f"groups have shapes {group.shape} and {negatives_group.shape}: "
+            f"they must be {(len(query),)} and {(len(negatives),)}."
+        )
+    if negatives.shape[1:] != key.shape[1:]:
+        raise ValueError(f"negatives {negatives.shape} must be like key {key.shape} but for their number.")
+    return group, negatives, negatives_group
+
+
+def _padded(array):
+    """Rows repeated up to a multiple of the devices; what they give is dropped."""
+    devices = jax.sharding.get_abstract_mesh().size if sharding.on_mesh() else 1
+    array = np.asarray(array)
+    return np.pad(array, [(0, -len(array) % devices)] + [(0, 0)] * (array.ndim - 1), mode="edge")
+
+
+def _embed(score, array):
+    return normalize(array) if score == "cosine" else at_least_float32(array)
+
+
+def _joint(query, key):
+    """The score of every query with its own key."""
+    return jnp.sum(query * key, axis=-1)
+
+
+@functools.partial(jax.jit, static_argnames=("score", "engine"))
+def _contrasts(query, key, group, pool, temperature, *, score, engine):
+    """c and K of every query."""
+    query, key, candidates = (_embed(score, a) for a in (query, key, pool.key))
+    pool = Pool(candidates, pool.group)
+    found = negative_statistics(query, group, pool, 1 / temperature, _joint(query, key), engine=engine)
+    return sharding.gather(found.logsumexp[0]), sharding.gather(found.count)
+
+
+@jax.jit
+def _critic_contrasts(critic, x, y, group, candidates, candidates_group, valid):
+    """c and K of every row of x, against candidates [tiles, m, ...]."""
+    positive = at_least_float32(jax.vmap(lambda x, y: critic(x[None], y[None])[0, 0])(x, y))
+
+    def add(carry, tile):
+        logsumexp, count = carry
+        candidates, candidates_group, valid = tile
+        permitted = permitted_candidates(group, candidates_group, "exclude") & valid[None, :]
+        score = at_least_float32(critic(x, candidates)) - positive[:, None]
+        found = jax.nn.logsumexp(jnp.where(permitted, score, -jnp.inf), axis=1)
+        return (jnp.logaddexp(logsumexp, found), count + jnp.sum(permitted, axis=1)), None
+
+    nothing = jnp.full_like(positive, -jnp.inf), jnp.zeros(group.shape, int)
+    return lax.scan(add, nothing, (candidates, candidates_group, valid))[0]
+
+
+@functools.partial(jax.jit, static_argnames=("score", "alpha"))
+def _of_batches(query, key, group, temperature, *, score, alpha):
+    """{estimate: [batches]}, and the fewest negatives that a query has."""
+
+    def of_batch(batch):
+        query, key, group = batch
+        query, key = _embed(score, query), _embed(score, key)
+        positive = _joint(query, key)
+        found = negative_statistics(query, group, Pool(key, group), 1 / temperature, positive)
+        c, count, positive = found.logsumexp[0], found.count, positive / temperature
+        estimates = {
+            "info_nce": losses.info_nce_estimate(c, count),
+            "nwj": losses.nwj(positive, c + positive, count),
+            "flat_nce": losses.flat_nce_estimate(c, count),
+            "donsker_varadhan": losses.donsker_varadhan(positive, c + positive, count),
+        }
+        if alpha is not None:
+            estimates["eqco"] = losses.eqco_estimate(c, count, alpha=alpha)
+        return {name: jnp.mean(value) for name, value in estimates.items()}, jnp.min(count)
+
+    values, fewest = lax.map(of_batch, (query, key, group))
+    return values, jnp.min(fewest)
+
+
+def _tiled_with_mask(size, candidates, group):
+    """Candidates [tiles, m, ...], their groups and which of them are no padding."""
+    tiles = -(-len(group) // size)
+    size = -(-len(group) // tiles)
+    missing = tiles * size - len(group)
+    arrays = (np.asarray(candidates), group, np.ones(len(group), bool))
+    return [
+        jnp.asarray(np.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1)).reshape(tiles, size, *a.shape[1:]))
+        for a in arrays
+    ]
+
+
+def _result(c, count, critic, settings, pool):
+    """The mean over queries, with how it was made."""
+    count = np.asarray(count)
+    if count.min() == 0:
+        raise ValueError("a query has no negatives: all of the pool is of its group.")
+    value = np.asarray(losses.info_nce_estimate(jnp.asarray(c), jnp.asarray(count)), np.float64)
+    return {
+        "info_nce": float(value.mean()),
+        "standard_error": float(value.std(ddof=1) / np.sqrt(len(value))) if len(value) > 1 else None,
+        "largest": float(np.log1p(count).mean()),
+        "protocol": f"InfoNCE estimate of mutual information, {critic}, {len(value)} queries, pool of {pool}",
+        "settings": settings | {"queries": len(value), "pool": pool},
+    }
