@@ -435,6 +435,12 @@ def test_the_learning_rate_is_the_published_one(name):
         assert float(rate(total)) == pytest.approx(last.get(name, 0.0), abs=1e-7)
 
 
+def test_in_simo_a_pass_sees_one_view():
+    """Hence its joint batch norm is per view."""
+    made = recipe_of(config_of("simo_imagenet"))
+    assert (made.online_views, made.target_views) == (slice(0, 1), slice(1, 2))
+
+
 def test_tuple_arguments_list_what_is_allowed():
     parsed = configs.parse("layers=3,loss=b", layers=(2, 3), loss=("a", "b"), k=4, rate=1.0)
     assert parsed.to_dict() == {"layers": 3, "loss": "b", "k": 4, "rate": 1.0}
