@@ -222,6 +222,9 @@ def contrastive_loss(
         multiples=term.multiples or (1.0,),
     )
     views = jnp.stack([sharding.spread(a), sharding.spread(b)], axis=1)  # [N, 2, D]
+    views = views.astype(
+        jnp.promote_types(views.dtype, jnp.float32)
+    )  # once: gradients add up before rounding
     comparison, _ = compare(views[:, :number], views, group, ((), ()), jnp.zeros((), jnp.int32), key)
     values = term.values(comparison, {})  # [N, V]
     return sharding.spread(sharding.gather(values).T.reshape(-1))

@@ -122,13 +122,14 @@ def _statistics(score: Array, permitted: Array, scale: Array, reference: Array) 
     count = jnp.sum(permitted, axis=-1, dtype=jnp.int32)
     hardest = lax.stop_gradient(jnp.max(jnp.where(permitted, score, -jnp.inf), axis=-1))
     peak = jnp.where(hardest > -jnp.inf, hardest, 0)
-    above = jnp.where(hardest > -jnp.inf, peak - reference, 0)  # no gradient where there are no negatives
+    reference = jnp.where(hardest > -jnp.inf, reference, 0)  # no gradient where there are no negatives
 
     def at(scale):  # a loop over the scales: never [S, Q, M]
         logit = jnp.where(permitted, scale * (score - peak[:, None]), -jnp.inf)
         weight = jnp.where(permitted, jnp.exp(logit), 0)
         mean = jnp.sum(weight * score, axis=-1) / jnp.maximum(jnp.sum(weight, axis=-1), 1)
-        return scale * above + jax.nn.logsumexp(logit, axis=-1), lax.stop_gradient(mean)
+        logsumexp = _relative(scale, peak, reference, jax.nn.logsumexp(logit, axis=-1))
+        return logsumexp, lax.stop_gradient(mean)
 
     logsumexp, mean = zip(*(at(scale[s]) for s in range(scale.shape[0])), strict=True)
     return Negatives(count, jnp.stack(logsumexp), jnp.stack(mean), hardest)
@@ -210,7 +211,7 @@ def _tiled_forward(options, query, query_group, reference, key, group, scale):
     tiles = lax.map(of_queries, _tiles(rows, query, query_group))
     count, hardest, total, first = (_rows(x, query.shape[0]) for x in tiles)
     peak = jnp.where(count > 0, hardest, 0)
-    logsumexp = scale[:, None] * (peak - reference) + jnp.log(total)
+    logsumexp = _relative(scale[:, None], peak, reference, jnp.log(total))
     mean = jnp.where(count > 0, peak + first / jnp.where(count > 0, total, 1), 0)
     residuals = (query, query_group, reference, key, group, scale, peak, total, mean)
     return (count, logsumexp, mean, hardest), residuals
@@ -256,6 +257,35 @@ def _tiled_backward(options, residuals, cotangents):
 
 
 _tiled.defvjp(_tiled_forward, _tiled_backward)
+
+
+@jax.custom_jvp
+def _relative(scale, peak, reference, logsumexp):
+    """``scale * (peak - reference) + logsumexp``, rounded once: InfoNCE's gradient is e^c where c is large
+    and negative, so that an absolute error of c is a relative error of the gradient.
+
+    The product is taken in halves, whose leading one is exact; the subtraction's error is Knuth's.
+    """
+    above = peak - reference
+    moved = above - peak
+    lost = (peak - (above - moved)) - (reference + moved)
+    (scale_high, scale_low), (high, low) = _halves(scale), _halves(above)
+    small = scale_high * low + scale_low * high + scale_low * low + scale * lost
+    return scale_high * high + (small + logsumexp)
+
+
+@_relative.defjvp
+def _relative_jvp(primals, tangents):
+    scale, peak, reference, _ = primals
+    dscale, dpeak, dreference, dlogsumexp = tangents
+    return _relative(*primals), scale * (dpeak - dreference) + dscale * (peak - reference) + dlogsumexp
+
+
+def _halves(x):
+    """x as a sum of two numbers of half its digits, so that products of the first kind are exact."""
+    kind = jnp.finfo(x.dtype)
+    high = lax.reduce_precision(x, kind.nexp, (kind.nmant - 1) // 2)
+    return high, x - high
 
 
 def _score_tile(query, query_group, key, group, valid, same_group):
