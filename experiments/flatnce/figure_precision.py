@@ -117,7 +117,7 @@ def gradients(loss, score: jax.Array, tau: np.ndarray) -> jax.Array:
 
 
 def measure(dtype: str, names=tuple(LOSSES), seed: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Of each loss the gradient's relative error, inf where not finite, and exact norm: [taus, gaps, draws]."""
+    """The gradient's relative error (inf: not finite) and exact norm of each loss, [taus, gaps, draws]."""
     score = jnp.asarray(draw_scores(seed).reshape(-1, 1 + NEGATIVES), dtype)
     run = jax.jit(lambda score: {name: gradients(LOSSES[name][0], score, TEMPERATURES) for name in names})
     found, given = jax.device_get(run(score)), np.asarray(score.astype(jnp.float32))

@@ -313,7 +313,7 @@ def test_the_queue_is_everybodys_unless_it_says_so(x64):
 
 def test_margin_is_eqco(x64):
     a, b = views()
-    margined = contrastive_loss(a, b, "info_nce", 0.3, margin=margin.eqco(alpha=64.0))
+    margined = contrastive_loss(a, b, "info_nce", 0.3, margin=margin.eqco(alpha=64))
     np.testing.assert_allclose(margined, contrastive_loss(a, b, "eqco", 0.3, alpha=64.0), rtol=1e-12)
 
 

@@ -154,7 +154,8 @@ def test_finite_everywhere(engine):
 
     def run(a, b, tau):
         found = {}
-        for name, k in (*((name, None) for name in FAMILY), *((name, 1) for name in MEASURED)):
+        every, one = (FAMILY, MEASURED) if engine == "dense" else (MEASURED, ())
+        for name, k in (*((name, None) for name in every), *((name, 1) for name in one)):
             few = {"negatives": k, "key": jax.random.key(0)} if k else {}
             loss = functools.partial(
                 contrastive_loss, loss=name, temperature=tau, engine=engine, **FAMILY[name], **few
@@ -171,10 +172,11 @@ def test_finite_everywhere(engine):
         for name, (values, gradients) in found.items():
             for i, kind in enumerate(degenerate()):
                 # Rows of 1e-4 and of 0 have gradients beyond float16's 65504: an infinity there says so.
-                if dtype == "float16" and kind in ("zero rows", "all zero", "tiny rows"):
-                    gradients = [jnp.nan_to_num(g, nan=jnp.nan, posinf=0, neginf=0) for g in gradients]
-                for x in (values, *gradients):
-                    assert np.isfinite(x[i].astype(jnp.float32)).all(), (name, kind, dtype)
+                overflows = dtype == "float16" and kind in ("zero rows", "all zero", "tiny rows")
+                right = (lambda x: ~np.isnan(x)) if overflows else np.isfinite
+                assert np.isfinite(values[i]).all(), (name, kind, dtype)
+                for gradient in gradients:
+                    assert right(gradient[i].astype(jnp.float32)).all(), (name, kind, dtype)
 
 
 def test_one_negative_and_huge_contrasts(figure):
