@@ -14,7 +14,7 @@ flips, which make other characters or do nothing to grey ones; LARS and schedule
 
 from contrastive_jax import config as configs
 
-VIEWS = {"preset": "digits", "size": 28, "shift": 3.0, "erase_sides": (6, 10)}
+VIEWS = {"preset": "digits", "size": 28, "shift": 3.0, "erase": 0.5, "erase_sides": (6, 10)}
 
 
 def get_config(arg=""):

@@ -158,10 +158,10 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
     config.encoder.update({"depth": 18, "width": width, "stem": "cifar", "zero_init": False})
     config.optimizer = {"name": "adamw", "weight_decay": 1e-4}
     config.schedule = {
-        "name": "cosine", "learning_rate": 2e-3, "scaling": "none", "warmup": "1 step" if smoke else "2 epochs",
+        "name": "cosine", "learning_rate": 3e-3, "scaling": "none", "warmup": "1 step" if smoke else "2 epochs",
         "milestones": (),
     }  # fmt: skip
-    config.train.update({"duration": "4 steps" if smoke else "30 epochs", "batch_size": 32 if smoke else 256})
+    config.train.update({"duration": "4 steps" if smoke else "30 epochs", "batch_size": 32 if smoke else 128})
     config.dtype = "float32"
     config.evaluate.update({"k": 10, "temperature": 0.0})
     if config.candidates.name == "queue":

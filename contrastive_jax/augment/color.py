@@ -99,6 +99,11 @@ def jitter(image, order, factors, *, style="tf", additive=False):
     ``factors`` are brightness (a shift where ``additive``), contrast, saturation and hue.
     """
     bright = brightness_additive if additive else brightness
+    if image.shape[-1] == 1:  # grey has neither saturation nor hue: two operations in two orders
+        light = lambda x: clip(bright(x, factors[BRIGHTNESS]))  # noqa: E731
+        tone = lambda x: clip(contrast(x, factors[CONTRAST], style=style))  # noqa: E731
+        brightness_first = jnp.argmax(order == BRIGHTNESS) < jnp.argmax(order == CONTRAST)
+        return jnp.where(brightness_first, tone(light(image)), light(tone(image)))
 
     # A switch under vmap runs all its branches in all four places. Hue is the costly one, so it is run once:
     # three slots for what precedes it and three for what follows, each of them possibly empty.

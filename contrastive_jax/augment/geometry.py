@@ -30,7 +30,9 @@ KERNELS = {"bilinear": triangle, "bicubic": keys_cubic}
 
 def uniform(key, shape=()):
     """Uniform draws in [0, 1), float32 whatever the default precision is."""
-    return jax.random.uniform(key, shape, jnp.float32)
+    # Drawn flat and behind a barrier: XLA would compile the generator once more into everything that reads it.
+    draws = lax.optimization_barrier(jax.random.uniform(key, (math.prod(shape),), jnp.float32))
+    return draws.reshape(shape)
 
 
 def between(low, high, draw):
