@@ -22,4 +22,5 @@ def eqco(*, alpha: float) -> Margin:
     """
     if not alpha > 0:
         raise ValueError(f"margin.alpha is {alpha}; it must be positive.")
+    alpha = float(alpha)  # two integers would divide in float32, also where float64 exists
     return lambda count: jnp.log(alpha / jnp.maximum(count, 1))

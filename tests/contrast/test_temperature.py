@@ -176,10 +176,12 @@ def test_ess_holds_its_target_on_fixed_scores_and_runs_away_as_printed(figure, t
 @pytest.mark.slow
 def test_ess_holds_its_targets_in_training(figure):
     """FlatNCE on digits: within 0.02 of 0.15, 0.3 and 0.4 after 500 steps, as the mean over the last 50."""
-    found = figure.histories(500, {("ours", t): figure.RULES["ours"](t) for t in figure.TARGETS})
+    found = figure.histories(
+        500, {("ours", t): temperature.ess(1, tau=0.5, target=t) for t in figure.TARGETS}
+    )
     for (_, target), (ess, tau) in found.items():
         assert abs(ess[-figure.LAST :].mean() - target) < figure.TOLERANCE, target
-        assert 0.005 < tau[-1] < 10 and abs(ess[0] - target) > figure.TOLERANCE
+        assert 0.005 < tau[-1] < 10 and abs(ess[0] - target) > 0.1
 
 
 @pytest.mark.slow
