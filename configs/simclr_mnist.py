@@ -30,7 +30,8 @@ def get_config(arg=""):
     configs.at_scale(config, options.scale)
     if options.scale == "cpu":
         config.data.name = "mnist"
-        config.augment.update(VIEWS)
-        config.train.duration = "2 epochs"
-        config.schedule.warmup = "100 steps"
+        config.data.train_split = "train[:20000]"
+        config.augment.update({"size": 14, "shift": 1.5, "erase_sides": (3, 5)})
+        config.train.duration = "10 epochs"
+        config.schedule.warmup = "1 epoch"
     return config

@@ -54,7 +54,13 @@ def base() -> ConfigDict:
             "dtype": "float32",
             "data": {"name": "digits", "dir": ""},
             "augment": {"preset": "simclr", "size": 32},
-            "encoder": {"depth": 18, "width": 1.0, "stem": "cifar", "variant": "torchvision", "zero_init": True},
+            "encoder": {
+                "depth": 18,
+                "width": 1.0,
+                "stem": "cifar",
+                "variant": "torchvision",
+                "zero_init": True,
+            },
             "projector": {"layers": 2, "hidden": 0, "out": 128, "norm": "all", "widths": ()},
             "predictor": {"layers": 0, "hidden": 0, "out": 0, "norm": "hidden", "widths": ()},
             "norm": {"scope": "joint", "groups": 1},
@@ -209,9 +215,15 @@ def complete(config: ConfigDict) -> ConfigDict:
     _fill(config, "data", data.load)
     _fill(config, "augment", functions_of(presets).get(config.augment.preset))
     _fill(config, "optimizer", optim.optimizer)
-    _fill(config, "schedule", optim.schedule, leave=("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"))
+    _fill(
+        config,
+        "schedule",
+        optim.schedule,
+        leave=("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"),
+    )
     config.loss = ConfigDict({
-        name: value if isinstance(value, ConfigDict) else {"weight": float(value)} for name, value in config.loss.items()
+        name: value if isinstance(value, ConfigDict) else {"weight": float(value)}
+        for name, value in config.loss.items()
     })  # fmt: skip
     for name in config.loss:
         _fill(config.loss, name, objective.find(name))
@@ -224,7 +236,9 @@ def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...
     for p in inspect.signature(function).parameters.values():
         if p.kind is p.KEYWORD_ONLY and p.name not in config[section] and p.name not in leave:
             if p.default is None:  # a plain None could not be set from the command line
-                kind = next(k for k in (int, float, tuple) if re.search(rf"\b{k.__name__}\b", str(p.annotation)))
+                kind = next(
+                    k for k in (int, float, tuple) if re.search(rf"\b{k.__name__}\b", str(p.annotation))
+                )
                 config[section][p.name] = config_dict.placeholder(kind)
             elif p.default is not p.empty:
                 config[section][p.name] = p.default
@@ -293,7 +307,11 @@ def suggest(name: str, known: Mapping[str, Any]) -> str:
     section = name.rpartition(".")[0]
     while section and not any(leaf.startswith(f"{section}.") for leaf in known):
         section = section.rpartition(".")[0]
-    here = [leaf for leaf in known if leaf.startswith(f"{section}.")] if section else sorted({n.split(".")[0] for n in known})
+    here = (
+        [leaf for leaf in known if leaf.startswith(f"{section}.")]
+        if section
+        else sorted({n.split(".")[0] for n in known})
+    )
     return f"{f'Options of {section}' if section else 'Sections'}: {', '.join(here)}."
 
 
@@ -304,7 +322,9 @@ def load(spec: str) -> ConfigDict:
     if file.is_dir():
         file = file / "config.json"
     if not file.is_file():
-        raise ValueError(f"there is no config {path!r}; name a file of configs/, a workdir, or a config.json.")
+        raise ValueError(
+            f"there is no config {path!r}; name a file of configs/, a workdir, or a config.json."
+        )
     if file.suffix == ".json":
         return ConfigDict(json.loads(file.read_text()))
     return _module(file).get_config(arg)
@@ -329,7 +349,10 @@ def main(argv: list[str]) -> int:
             print(diff_text(plain(load(argv[1])), plain(load(argv[2]))), end="")
             return 0
         if len(argv) == 2 and argv[0] == "show":
-            print("".join(f"{name} = {value!r}\n" for name, value in leaves(plain(load(argv[1]))).items()), end="")
+            print(
+                "".join(f"{name} = {value!r}\n" for name, value in leaves(plain(load(argv[1]))).items()),
+                end="",
+            )
             return 0
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

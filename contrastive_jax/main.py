@@ -18,9 +18,14 @@ from ml_collections import config_flags
 MODES = ("train", "evaluate", "describe")
 
 _CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "FILE[:key=value,...] of the run; --config.section.option=value sets a leaf.", lock_config=True
+    "config",
+    None,
+    "FILE[:key=value,...] of the run; --config.section.option=value sets a leaf.",
+    lock_config=True,
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; default runs/<config>-<hash of the config>.")
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Where the run lives; default runs/<config>-<hash of the config>."
+)
 _MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
 _QUIET = flags.DEFINE_bool("quiet", False, "Print the final table only.", short_name="q")
 _DEBUG = flags.DEFINE_bool("debug", False, "Show the stack trace of an error.")
@@ -46,7 +51,11 @@ def _flag_error(argv: list[str], error: Exception) -> str:
     """What was wrong with the command line, with the section's options where a leaf is unknown."""
     from contrastive_jax import config
 
-    overrides = [a.lstrip("-").removeprefix("config.").partition("=")[0] for a in argv if a.startswith(("--config.", "-config."))]
+    overrides = [
+        a.lstrip("-").removeprefix("config.").partition("=")[0]
+        for a in argv
+        if a.startswith(("--config.", "-config."))
+    ]
     spec = next((a.partition("=")[2] for a in argv if a.lstrip("-").startswith("config=")), None)
     if spec is None:
         return "--config is missing; it must come before --config.section.option=value."
@@ -100,7 +109,12 @@ def main(argv: list[str]) -> None:
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if _DEBUG.value:
             traceback.print_exc()
-        _fail(str(error) if isinstance(error, ValueError | OSError | ArithmeticError) else f"{type(error).__name__}: {error}", 1)
+        _fail(
+            str(error)
+            if isinstance(error, ValueError | OSError | ArithmeticError)
+            else f"{type(error).__name__}: {error}",
+            1,
+        )
 
 
 def run() -> None:

@@ -11,11 +11,15 @@ QUEUE = {"name": "queue", "size": 65536, "same_group": "keep"}
 SHUFFLED = {"norm": {"scope": "groups", "groups": 8}, "target": EMA | {"shuffle": True}}
 ACROSS = {"candidates": {"name": "other_view"}}
 
-MOCO_V1 = ONE_WAY_MOMENTUM | SHUFFLED | {
-    "candidates": QUEUE,
-    "projector": {"layers": 1, "norm": "none"},
-    "temperature": {"name": "fixed", "tau": 0.07},
-}
+MOCO_V1 = (
+    ONE_WAY_MOMENTUM
+    | SHUFFLED
+    | {
+        "candidates": QUEUE,
+        "projector": {"layers": 1, "norm": "none"},
+        "temperature": {"name": "fixed", "tau": 0.07},
+    }
+)
 MOCO_V2 = MOCO_V1 | {"projector": MLP_WITHOUT_NORM, "temperature": {"name": "fixed", "tau": 0.2}}
 
 
@@ -24,10 +28,12 @@ def generalized(prior: str, weight: float) -> dict:
     on_sphere = prior == "hypersphere"
     scale = 1000.0 if on_sphere else 1.0
     mean_squared = {"normalize": on_sphere, "mean_over_width": True, "scale": 0.5}
-    return {"loss": {
-        "alignment": {"weight": scale} | mean_squared,
-        "sliced_wasserstein": {"weight": scale * weight, "prior": prior},
-    }}
+    return {
+        "loss": {
+            "alignment": {"weight": scale} | mean_squared,
+            "sliced_wasserstein": {"weight": scale * weight, "prior": prior},
+        }
+    }
 
 
 METHODS = {
@@ -36,7 +42,10 @@ METHODS = {
     "flatclr": {"loss": {"flat_nce": 1.0}},
     "flatclr_ess": {"loss": {"flat_nce": 1.0}, "temperature": {"name": "ess", "target": 0.3}},
     "flat_nce_plus": {"loss": {"flat_nce_plus": 1.0}},
-    "hoelder": {"loss": {"hoelder_flat_nce": {"weight": 1.0, "gamma": 2.0}}, "temperature": {"name": "fixed", "tau": 0.2}},
+    "hoelder": {
+        "loss": {"hoelder_flat_nce": {"weight": 1.0, "gamma": 2.0}},
+        "temperature": {"name": "fixed", "tau": 0.2},
+    },
     # Decoupled contrastive learning (Yeh et al. 2021); Dual temperature (Zhang et al. 2022)
     "dcl": {"loss": {"dcl": 1.0}},
     "dclw": {"loss": {"dclw": 1.0}},
@@ -51,7 +60,9 @@ METHODS = {
     "eqco_simclr": {"negatives": {"name": "random", "k": 64}, "margin": {"name": "eqco", "alpha": 256.0}},
     "eqco_moco": MOCO_V1 | {"margin": {"name": "eqco", "alpha": 65536.0}},
     "eqco_moco_v2": MOCO_V2 | {"margin": {"name": "eqco", "alpha": 65536.0}},
-    "simo": ONE_WAY_MOMENTUM | ACROSS | {
+    "simo": ONE_WAY_MOMENTUM
+    | ACROSS
+    | {
         "negatives": {"name": "random", "k": 16, "shared": True},
         "margin": {"name": "eqco", "alpha": 256.0},
         "projector": {"layers": 2, "norm": "all"},
@@ -62,7 +73,8 @@ METHODS = {
     "moco_v2": MOCO_V2,
     # Less can be more
     "simclr_k": {"negatives": {"name": "random", "k": 2}},
-    "relic_k": ACROSS | {
+    "relic_k": ACROSS
+    | {
         "negatives": {"name": "random", "k": 1},
         "loss": {"info_nce": 1.0, "relic_kl": 1.0},
     },

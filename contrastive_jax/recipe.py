@@ -24,7 +24,9 @@ class Recipe(NamedTuple):
 
     network: models.Network
     init_network: Callable[[int], tuple[PyTree, PyTree]]
-    calibrate: Callable[[PyTree, PyTree, Array], PyTree]  # (params, stats, images [B, h, w, c]) -> stats of these images
+    calibrate: Callable[
+        [PyTree, PyTree, Array], PyTree
+    ]  # (params, stats, images [B, h, w, c]) -> stats of these images
     augment: Callable[[Array, Array], Array]
     target: target.Target
     compare: objective.Compare
@@ -37,6 +39,7 @@ class Recipe(NamedTuple):
     view_shape: tuple[int, int, int]
     embedding_width: int
     probe_weight: float
+    parameter_dtype: str
 
 
 def functions_of(module: ModuleType) -> dict[str, Callable]:
@@ -116,13 +119,17 @@ def build(
     batch_size = config["train"]["batch_size"]
     directions = {"both": 2, "one_way": 1}.get(config["directions"])
     if directions is None:
-        raise ValueError(f"directions is {config['directions']!r}. {near(config['directions'], ['both', 'one_way'])}")
+        raise ValueError(
+            f"directions is {config['directions']!r}. {near(config['directions'], ['both', 'one_way'])}"
+        )
     scores = {"cosine": objective.cosine, "dot": objective.dot}
     if config["score"] not in scores:
         raise ValueError(f"score is {config['score']!r}. {near(config['score'], scores)}")
 
     views = call(augment.make_views, "augment", config["augment"])
-    view_shape = jax.eval_shape(views, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, "uint8")).shape[1:]
+    view_shape = jax.eval_shape(views, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, "uint8")).shape[
+        1:
+    ]
     norm = dict(config["norm"])
     rooms = {room: dict(config[room]) for room in ("encoder", "projector", "predictor")}
     rooms |= {"classes": classes, "probe_gradient": config["probe"]["gradient"], "dtype": config["dtype"]}
@@ -182,4 +189,5 @@ def build(
         view_shape=view_shape,
         embedding_width=network.width(view_shape),
         probe_weight=float(config["probe"]["weight"]) if classes else 0.0,
+        parameter_dtype="float64" if config["dtype"] == "float64" else "float32",
     )

@@ -21,13 +21,15 @@ def step_key(seed: Array, step: Array, name: str) -> Array:
 def augmentation_keys(seed: Array, batch: Batch) -> Array:
     """One key an example, [B]: from the seed, the epoch and the example's id, wherever it lies in a batch."""
     root = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"augment"))
-    return jax.vmap(lambda epoch, id: jax.random.fold_in(jax.random.fold_in(root, epoch), id))(batch.epoch, batch.id)
+    return jax.vmap(lambda epoch, id: jax.random.fold_in(jax.random.fold_in(root, epoch), id))(
+        batch.epoch, batch.id
+    )
 
 
 def init_state(recipe: Recipe, seed: int) -> TrainState:
     """The state before the first step, on the host's default device."""
     params, stats = recipe.init_network(seed)
-    params, stats = jax.tree.map(jnp.asarray, (params, stats))
+    params, stats = jax.tree.map(lambda x: jnp.asarray(x, recipe.parameter_dtype), (params, stats))
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         seed=jnp.asarray(seed, jnp.uint32),
@@ -36,7 +38,8 @@ def init_state(recipe: Recipe, seed: int) -> TrainState:
         optimizer=recipe.optimizer.init(params),
         target=recipe.target.init(params, stats),
         candidates=recipe.compare.candidates.init(
-            step_key(jnp.asarray(seed, jnp.uint32), jnp.zeros((), jnp.int32), "candidates"), recipe.embedding_width
+            step_key(jnp.asarray(seed, jnp.uint32), jnp.zeros((), jnp.int32), "candidates"),
+            recipe.embedding_width,
         ),
         temperature=recipe.compare.temperature.init(),
     )
@@ -51,7 +54,9 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
         views = jax.vmap(recipe.augment)(augmentation_keys(state.seed, batch), batch.image)  # [B, W, h, w, c]
 
         def loss_fn(params):
-            outputs, stats = recipe.network.apply(params, state.stats, views[:, recipe.online_views], train=True)
+            outputs, stats = recipe.network.apply(
+                params, state.stats, views[:, recipe.online_views], train=True
+            )
             keys, target = recipe.target.apply(
                 state.target, outputs, params, views[:, recipe.target_views], state.step, rng["target"]
             )
@@ -72,14 +77,21 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 "rng": rng["loss"],
             }
             loss, terms = objective.total(recipe.terms, comparison, given)
-            probe = jnp.mean(losses.cross_entropy(outputs.logits, batch.label)) if recipe.probe_weight else 0.0
-            metrics = {"loss": loss, "probe_loss": probe} | {f"loss/{name}": value for name, value in terms.items()}
+            probe = (
+                jnp.mean(losses.cross_entropy(outputs.logits, batch.label)) if recipe.probe_weight else 0.0
+            )
+            metrics = {"loss": loss, "probe_loss": probe} | {
+                f"loss/{name}": value for name, value in terms.items()
+            }
             metrics |= diagnostics.of_comparison(comparison) | diagnostics.of_outputs(outputs, batch.label)
             return loss + recipe.probe_weight * probe, (stats, target, candidates, metrics)
 
         grads, (stats, target, candidates, metrics) = jax.grad(loss_fn, has_aux=True)(state.params)
         updates, optimizer = recipe.optimizer.update(grads, state.optimizer, state.params)
-        metrics |= {"gradient_norm": optax.tree.norm(grads), "learning_rate": recipe.learning_rate(state.step)}
+        metrics |= {
+            "gradient_norm": optax.tree.norm(grads),
+            "learning_rate": recipe.learning_rate(state.step),
+        }
         state = TrainState(
             step=state.step + 1,
             seed=state.seed,

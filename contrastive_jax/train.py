@@ -61,10 +61,13 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     mesh = sharding.make_mesh(devices)
     examples, batch_size = len(source.train), config["train"]["batch_size"]
     if batch_size < 2 or batch_size > examples:
-        raise ValueError(f"train.batch_size is {batch_size}; it must lie in [2, {examples}], the examples there are.")
+        raise ValueError(
+            f"train.batch_size is {batch_size}; it must lie in [2, {examples}], the examples there are."
+        )
     if batch_size % mesh.size:
         raise ValueError(
-            f"train.batch_size is {batch_size}; the {mesh.size} devices share it equally, so take a multiple of {mesh.size}."
+            f"train.batch_size is {batch_size}; the {mesh.size} devices share it equally, so take"
+            f" a multiple of {mesh.size}."
         )
 
     def steps(option: str, text: str) -> int:
@@ -100,9 +103,12 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
     """Host arrays -> the same arrays on every device, in buffers of their own (they will be donated)."""
     put = sharding.named(mesh, sharding.REPLICATED)
-    return jax.tree.map(
-        lambda x: jax.make_array_from_callback(np.shape(x), put, lambda index, x=np.array(x): x[index]), tree
-    )
+
+    def everywhere(x):
+        x = np.array(x)
+        return jax.make_array_from_callback(x.shape, put, lambda index: x[index])
+
+    return jax.tree.map(everywhere, tree)
 
 
 def encoder_of(run: Run) -> Callable[[PyTree, np.ndarray], dict[str, np.ndarray]]:
@@ -181,10 +187,14 @@ class Judge:
             "trained": self.encoded(weights),
             "untrained": self.encoded(self.untrained()),
             "raw pixels": report.Encoded(
-                features.raw_pixels(train.image[train.label >= 0]), features.raw_pixels(test.image), layer="pixels"
+                features.raw_pixels(train.image[train.label >= 0]),
+                features.raw_pixels(test.image),
+                layer="pixels",
             ),
         }
-        options = {name: self.settings[name] for name in ("C", "labels_per_class", "draws", "k", "temperature")}
+        options = {
+            name: self.settings[name] for name in ("C", "labels_per_class", "draws", "k", "temperature")
+        }
         results = report.report(encoders, *self.labels(), **options, quiet=quiet)
         if checkpoint.fingerprint(weights) != before:
             raise RuntimeError("the encoder changed while it was evaluated; its numbers are void.")
@@ -225,10 +235,14 @@ def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
         return state
     everywhere = sharding.named(run.mesh, sharding.REPLICATED)
     with checkpoint.Checkpoints(_checkpoints_of(path), read_only=True) as other:
-        found, step, _ = other.restore_part(("params/encoder", "stats/encoder"), sharding=everywhere, report=report)
+        found, step, _ = other.restore_part(
+            ("params/encoder", "stats/encoder"), sharding=everywhere, report=report
+        )
     shapes = [jax.tree.map(np.shape, tree) for tree in (found["params"]["encoder"], state.params["encoder"])]
     if shapes[0] != shapes[1]:
-        raise ValueError(f"init.checkpoint={path!r} holds another encoder than this config's; compare their config.json.")
+        raise ValueError(
+            f"init.checkpoint={path!r} holds another encoder than this config's; compare their config.json."
+        )
     report(f"encoder: from step {step} of {path}")
     params, stats = state.params | found["params"], state.stats | found["stats"]
     # The target starts as a copy of what it follows.
@@ -301,7 +315,9 @@ def train(
     ) as saved, stop_requests() as asked:  # fmt: skip
         state = restored(run, saved, say)
         step = start = int(state.step)
-        logbook.write_config(workdir, run.config, configs.diff_text(configs.plain(configs.base()), run.config))
+        logbook.write_config(
+            workdir, run.config, configs.diff_text(configs.plain(configs.base()), run.config)
+        )
         feed = data.Resident(
             run.source.train, seed=config["seed"], batch_size=config["train"]["batch_size"], mesh=run.mesh
         )
@@ -368,7 +384,9 @@ def train(
                         128 + asked["signal"],
                     )
             images_per_second = progress.images_per_second
-        evaluations = judge.table((state.params, state.stats)) if judge.possible and config["evaluate"]["final"] else {}
+        evaluations = (
+            judge.table((state.params, state.stats)) if judge.possible and config["evaluate"]["final"] else {}
+        )
         result = logbook.write_result(
             workdir,
             step=step,
@@ -393,7 +411,9 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
             logbook.say(f"step {step} of {path}")
         judge = Judge(run)
         if not judge.possible:
-            raise ValueError(f"data.name={config['data']['name']!r} has no labelled test images to evaluate on.")
+            raise ValueError(
+                f"data.name={config['data']['name']!r} has no labelled test images to evaluate on."
+            )
         return judge.table((found["params"], found["stats"]))
 
 
@@ -410,10 +430,16 @@ def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
         print(f"  {room}/{path:<40} {'x'.join(map(str, size)):>20} {count:>12,}")
     for room, count in totals.items():
         print(f"  {room}: {count:,} parameters")
-    print(f"data\n  {run.source.name}: {shape[0]:,} images {shape[1]}x{shape[2]}x{shape[3]}, {len(run.source.classes)} classes")
+    print(
+        f"data\n  {run.source.name}: {shape[0]:,} images {'x'.join(map(str, shape[1:]))},"
+        f" {len(run.source.classes)} classes"
+    )
     devices = run.mesh.devices.reshape(-1)
     print(f"mesh\n  {run.mesh.size} x {devices[0].device_kind}, axis {sharding.AXIS!r}")
-    print(f"steps\n  {run.total_steps:,} in all, {run.steps_per_epoch:.2f} an epoch, batch {config['train']['batch_size']}")
+    print(
+        f"steps\n  {run.total_steps:,} in all, {run.steps_per_epoch:.2f} an epoch,"
+        f" batch {config['train']['batch_size']}"
+    )
     with jax.set_mesh(run.mesh):
         feed = data.Resident(
             run.source.train, seed=config["seed"], batch_size=config["train"]["batch_size"], mesh=run.mesh

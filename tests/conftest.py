@@ -4,8 +4,12 @@ import os
 import pathlib
 import tempfile
 
-CACHE = pathlib.Path(os.environ.setdefault(
-    "JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(tempfile.gettempdir()) / f"contrastive_jax-tests-{os.getuid()}")))
+CACHE = pathlib.Path(
+    os.environ.setdefault(
+        "JAX_COMPILATION_CACHE_DIR",
+        str(pathlib.Path(tempfile.gettempdir()) / f"contrastive_jax-tests-{os.getuid()}"),
+    )
+)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

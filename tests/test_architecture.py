@@ -18,7 +18,19 @@ FLOORS = [
 ]
 # Rooms of one floor that may lean on one another, in this order; those of the second floor are blind to one another.
 TOGETHER = {"types": {"sharding"}, "sharding": {"types"}}
-LAZY = ("sklearn", "matplotlib", "tensorflow_datasets", "grain", "orbax", "rich", "PIL", "tensorflow", "torch", "clu", "scipy")
+LAZY = (
+    "sklearn",
+    "matplotlib",
+    "tensorflow_datasets",
+    "grain",
+    "orbax",
+    "rich",
+    "PIL",
+    "tensorflow",
+    "torch",
+    "clu",
+    "scipy",
+)
 
 
 def room(module: str) -> str:
@@ -60,12 +72,14 @@ def test_heavy_libraries_are_imported_where_they_are_used(path):
 
 
 def test_flax_lives_in_models_only():
-    users = {p.relative_to(PACKAGE).parts[0] for p in FILES if any(m.split(".")[0] == "flax" for m in imports(p))}
+    users = {
+        p.relative_to(PACKAGE).parts[0] for p in FILES if any(m.split(".")[0] == "flax" for m in imports(p))
+    }
     assert users == {"models"}
 
 
 def test_nothing_heavy_is_loaded_by_importing_the_command():
-    code = "import sys, contrastive_jax.main; print([m for m in %r if m in sys.modules])" % (LAZY,)
+    code = f"import sys, contrastive_jax.main; print([m for m in {LAZY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(ast.literal_eval(done.stdout.strip().splitlines()[-1]))
     assert not loaded - {"scipy"}  # jax itself brings scipy

@@ -24,7 +24,8 @@ def smoke(method="flatclr_ess", **leaves):
     config.augment = {"preset": "none", "size": 8}
     with config.unlocked():
         config.update_from_flattened_dict(
-            {"projector.out": 16, "train.duration": "6 steps", "log.every": 1, "evaluate.final": False} | leaves
+            {"projector.out": 16, "train.duration": "6 steps", "log.every": 1, "evaluate.final": False}
+            | leaves
         )
     return configs.plain(configs.complete(config))
 
@@ -79,11 +80,19 @@ def test_killed_at_any_moment_and_resumed_is_uninterrupted(tmp_path):
     """SIGKILL, three times, in a process of its own, with a checkpoint at every step."""
     leaves = ["--config.train.duration=12 steps", "--config.log.every=1", "--config.checkpoint.every_seconds=0.0",
               "--config.evaluate.final=False", "--config.augment={'preset': 'none', 'size': 8}"]  # fmt: skip
-    command = [sys.executable, "-m", "contrastive_jax.main", "--config=configs/digits.py:method=flatclr_ess,scale=smoke", *leaves]
+    command = [
+        sys.executable,
+        "-m",
+        "contrastive_jax.main",
+        "--config=configs/digits.py:method=flatclr_ess,scale=smoke",
+        *leaves,
+    ]
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
 
     def run(workdir, kill_after=None):
-        process = subprocess.Popen([*command, f"--workdir={workdir}"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [*command, f"--workdir={workdir}"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL
+        )
         metrics = workdir / "metrics.jsonl"
         while process.poll() is None and kill_after is not None:
             if metrics.exists() and metrics.read_bytes().count(b"\n") >= kill_after:
@@ -115,7 +124,14 @@ def test_a_run_leaves_what_it_promises_and_can_be_judged_again(tmp_path, capsys)
     config = smoke(**{"evaluate.final": True, "evaluate.every": "3 steps", "evaluate.draws": 2})
     result = train.train(config, tmp_path)
     printed = capsys.readouterr().out
-    for name in ("config.json", "config_diff.txt", "metrics.jsonl", "result.json", "curves.png", "checkpoints"):
+    for name in (
+        "config.json",
+        "config_diff.txt",
+        "metrics.jsonl",
+        "result.json",
+        "curves.png",
+        "checkpoints",
+    ):
         assert (tmp_path / name).exists(), name
     saved = json.loads((tmp_path / "result.json").read_text())
     assert json.loads((tmp_path / "config.json").read_text()) == config
@@ -137,7 +153,11 @@ def test_a_run_leaves_what_it_promises_and_can_be_judged_again(tmp_path, capsys)
         parts, step, _ = book.restore_part(("params/encoder", "stats/encoder"))
     assert step == 6
     for part in ("params", "stats"):
-        for a, b in zip(jax.tree.leaves(getattr(state, part)["encoder"]), jax.tree.leaves(parts[part]["encoder"]), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(getattr(state, part)["encoder"]),
+            jax.tree.leaves(parts[part]["encoder"]),
+            strict=True,
+        ):
             np.testing.assert_array_equal(a, b)
 
 
@@ -147,16 +167,28 @@ def test_a_changed_config_is_refused_unless_it_may_change(tmp_path, capsys):
     train.train(config, tmp_path, quiet=True, devices=one)
     before = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
     with pytest.raises(ValueError, match=r"temperature.target was 0.3, is 0.5.*--workdir"):
-        train.train(config | {"temperature": config["temperature"] | {"target": 0.5}}, tmp_path, quiet=True, devices=one)
+        train.train(
+            config | {"temperature": config["temperature"] | {"target": 0.5}},
+            tmp_path,
+            quiet=True,
+            devices=one,
+        )
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == before
-    longer = config | {"train": config["train"] | {"duration": "3 steps"}, "log": config["log"] | {"every": 2}}
+    longer = config | {
+        "train": config["train"] | {"duration": "3 steps"},
+        "log": config["log"] | {"every": 2},
+    }
     assert train.train(longer, tmp_path, devices=one)["step"] == 3
     assert "schedules stretch" in capsys.readouterr().out
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(tmp_path):
-    config = smoke("simclr", **{"schedule.learning_rate": 1e38, "optimizer.name": "sgd", "schedule.warmup": "0 steps"})
-    with pytest.raises(train.Diverged, match=r"step \d: loss .* not finite. Last good checkpoint: none .*learning_rate"):
+    config = smoke(
+        "simclr", **{"schedule.learning_rate": 1e38, "optimizer.name": "sgd", "schedule.warmup": "0 steps"}
+    )
+    with pytest.raises(
+        train.Diverged, match=r"step \d: loss .* not finite. Last good checkpoint: none .*learning_rate"
+    ):
         train.train(config, tmp_path, quiet=True, devices=jax.devices()[:1])
     with checkpoint.Checkpoints(tmp_path / "checkpoints") as saved:
         assert saved.steps() == []
@@ -183,9 +215,15 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ({"train.batch_size": 4096}, r"train.batch_size is 4096; .* \[2, 1437\]"),
         ({"temperature": {"name": "fixed", "tau": 0.0}}, r"temperature.tau is 0.0; .* positive"),
         ({"temperature": {"name": "fixd"}}, r"temperature.name is 'fixd'. Did you mean 'fixed'"),
-        ({"temperature": {"name": "fixed", "tua": 0.1}}, r"temperature.tua: no such option of fixed\(tau.*Did you mean 'tau'"),
+        (
+            {"temperature": {"name": "fixed", "tua": 0.1}},
+            r"temperature.tua: no such option of fixed\(tau.*Did you mean 'tau'",
+        ),
         ({"negatives": {"name": "random", "k": 63}}, r"negatives.k is 63, .* offers a query 62"),
-        ({"candidates": {"name": "queue", "size": 96 + 1}}, r"candidates.size is 97; .* multiple of the 64 keys"),
+        (
+            {"candidates": {"name": "queue", "size": 96 + 1}},
+            r"candidates.size is 97; .* multiple of the 64 keys",
+        ),
         ({"loss": {"flat_nec": 1.0}}, r"no loss 'flat_nec'. Did you mean 'flat_nce'"),
         ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; it is hoelder_flat_nce\("),
         ({"train.duration": "6 epohcs"}, r"train.duration is '6 epohcs'; write a number and its unit"),
@@ -222,7 +260,15 @@ def test_a_workdir_that_cannot_be_written(tmp_path):
 def test_describe_says_what_a_run_would_be_and_writes_nothing(tmp_path, capsys):
     train.describe(smoke(), str(tmp_path / "run"))
     printed = capsys.readouterr().out
-    for what in ("temperature.target = 0.3", "encoder:", "parameters", "8 x cpu", "6 in all", "gflops_per_step", "temp_mib"):
+    for what in (
+        "temperature.target = 0.3",
+        "encoder:",
+        "parameters",
+        "8 x cpu",
+        "6 in all",
+        "gflops_per_step",
+        "temp_mib",
+    ):
         assert what in printed, what
     assert not (tmp_path / "run").exists()
 
@@ -230,7 +276,11 @@ def test_describe_says_what_a_run_would_be_and_writes_nothing(tmp_path, capsys):
 def command(*arguments):
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
     return subprocess.run(
-        [sys.executable, "-m", "contrastive_jax.main", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "contrastive_jax.main", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
 
 
@@ -239,7 +289,10 @@ def command(*arguments):
     [
         (["--config=configs/nope.py"], "there is no config 'configs/nope.py'"),
         (["--config=configs/digits.py:method=simclrr"], "Did you mean 'simclr'"),
-        (["--config=configs/digits.py", "--config.schedule.learning_rat=3"], "Did you mean 'schedule.learning_rate'"),
+        (
+            ["--config=configs/digits.py", "--config.schedule.learning_rat=3"],
+            "Did you mean 'schedule.learning_rate'",
+        ),
         (["--config=configs/digits.py", "stray"], "'stray' is not an option"),
         ([], "--config is missing"),
     ],

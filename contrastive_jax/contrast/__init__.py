@@ -1,0 +1,1 @@
+"""Queries against candidates: the axes that a method is a choice on."""

@@ -86,7 +86,9 @@ def queue(batch_size: int, directions: int, *, size: int, same_group: str = "exc
             new = Pool(key=new.key[chosen], group=new.group[chosen])
         slot = state["next"]
         state = {
-            "key": jax.lax.dynamic_update_slice(state["key"], new.key.astype(state["key"].dtype), (slot, 0)),
+            "key": jax.lax.dynamic_update_slice(
+                state["key"], new.key.astype(state["key"].dtype), (slot, jnp.zeros_like(slot))
+            ),
             "group": jax.lax.dynamic_update_slice(state["group"], new.group, (slot,)),
             "next": (slot + new.group.shape[0]) % size,
         }

@@ -19,4 +19,6 @@ def digits() -> Source:
     everything = Split(np.round(data.images * 255 / 16).astype(np.uint8)[..., None], data.target)
     rows = np.arange(len(everything))
     train, test = train_test_split(rows, test_size=0.2, stratify=data.target, random_state=0)
-    return Source("digits", everything[np.sort(train)], everything[np.sort(test)], tuple(str(d) for d in range(10)))
+    return Source(
+        "digits", everything[np.sort(train)], everything[np.sort(test)], tuple(str(d) for d in range(10))
+    )

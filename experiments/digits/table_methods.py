@@ -94,9 +94,8 @@ def render() -> int:
         for column in COLUMNS:
             untrained[column] |= {seed: s["untrained"][column] for seed, s in found["seeds"].items()}
         cells = [cell([s["trained"][column] for s in seeds]) for column in COLUMNS]
-        rows.append(
-            f"| {method} | {' | '.join(cells)} | {100 * min(gain):+.1f} | {statistics.mean(s['seconds'] for s in seeds):.0f} |"
-        )
+        seconds = statistics.mean(s["seconds"] for s in seeds)
+        rows.append(f"| {method} | {' | '.join(cells)} | {100 * min(gain):+.1f} | {seconds:.0f} |")
         made = f"{found['device']['kind']}, jax {found['versions']['jax']}"
     table = [
         f"| method | {' | '.join(COLUMNS.values())} | kNN above untrained, worst seed | s a seed |",
@@ -110,13 +109,18 @@ def render() -> int:
     text = "\n".join([*table, "", note, ""])
     (RESULTS.parent / "methods.md").write_text(text)
     print(text)
-    print(f"{len(METHODS) - missing} of {len(METHODS)} methods beat the untrained encoder by {100 * MARGIN:.0f} points of kNN.")
+    print(
+        f"{len(METHODS) - missing} of {len(METHODS)} methods beat the untrained encoder"
+        f" by {100 * MARGIN:.0f} points of kNN."
+    )
     return missing
 
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("verb", choices=["run", "render"])
     parser.add_argument("--methods", default=",".join(METHODS), help="names, separated by commas")
     arguments = parser.parse_args()

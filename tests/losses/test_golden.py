@@ -290,11 +290,11 @@ def test_generalized_contrastive_loss(case, precision):
         z = jnp.stack([z1, z2], axis=1)
         align = losses.alignment(z, normalize=normalise, mean_over_width=True, scale=0.5)
         if case["dist"] == "logsumexp":
-            distance = losses.logsumexp_distribution(z, z, case["temperature"], normalize=normalize)
+            distance = losses.logsumexp_distribution(z, z, case["temperature"], normalize=normalise)
         else:
             prior, directions = prior_and_directions
             sample = z.reshape(-1, z.shape[-1])
-            sample, prior = (unit(sample), unit(prior)) if normalize else (sample, prior)
+            sample, prior = (unit(sample), unit(prior)) if normalise else (sample, prior)
             distance = losses.sliced_wasserstein_distance(sample, prior, directions)
         align, distance = jnp.mean(align), jnp.mean(distance)
         return {"align": align, "dist": distance, "loss": scale * (align + case["lambda_weight"] * distance)}
