@@ -177,7 +177,7 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
     if config.margin.name == "eqco":
         config.margin.alpha = min(config.margin.alpha, 1024.0)
     if config.target.name == "ema":
-        config.target.decay = min(config.target.decay, 0.99)
+        config.target.decay = min(config.target.decay, 0.95)  # of 337 steps, not of a million
     return config
 
 
