@@ -106,6 +106,8 @@ def main(argv: list[str]) -> None:
     except train.Stopped as stopped:
         print(stopped, flush=True)
         sys.exit(stopped.code)
+    except KeyboardInterrupt:
+        _fail("interrupted twice: what came after the last checkpoint is lost.", 130)
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if _DEBUG.value:
             traceback.print_exc()

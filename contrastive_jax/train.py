@@ -283,6 +283,34 @@ def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], No
     return state
 
 
+class Reports:
+    """Metrics of the steps since the last log point, still on the device: steps do not wait for the host."""
+
+    def __init__(self, workdir: str, saved: checkpoint.Checkpoints):
+        self._workdir, self._saved, self._pending = workdir, saved, []
+
+    def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
+        """Takes note of a step."""
+        self._pending.append((step, metrics))
+
+    def fetch(self) -> dict[str, np.ndarray]:
+        """Waits for the device; the metrics of the latest step, or {} where there is none since the last fetch.
+
+        Raises:
+          Diverged: a loss or a gradient was not finite, at the first such step.
+        """
+        fetched, self._pending = jax.device_get(self._pending), []
+        for step, metrics in fetched:
+            if not (np.isfinite(metrics["loss"]) and np.isfinite(metrics["gradient_norm"])):
+                good = max(self._saved.steps(), default=None)
+                raise Diverged(
+                    f"step {step}: loss {metrics['loss']}, gradient norm {metrics['gradient_norm']}: not finite."
+                    f" Last good checkpoint: {'none' if good is None else f'step {good}'} in {self._workdir}."
+                    " A lower schedule.learning_rate, a longer warm-up or a higher temperature usually helps."
+                )
+        return fetched[-1][1] if fetched else {}
+
+
 def train(
     config: Mapping[str, Any],
     workdir: str,
@@ -329,53 +357,30 @@ def train(
             run.total_steps, run.steps_per_epoch, config["train"]["batch_size"], start, quiet=quiet
         )
         with book, progress:
-            pending: list[tuple[int, dict]] = []  # metrics still on the device, since the last look
-            last: dict[str, Any] = {}
-            last_save = time.monotonic()
-
-            def look(show: bool) -> None:
-                """Fetches what the device has reported; writes the log points among it; stops at a NaN."""
-                nonlocal last
-                fetched, pending[:] = jax.device_get(list(pending)), []
-                for at, metrics in fetched:
-                    if not (np.isfinite(metrics["loss"]) and np.isfinite(metrics["gradient_norm"])):
-                        good = max(saved.steps(), default=None)
-                        raise Diverged(
-                            f"step {at}: loss {metrics['loss']}, gradient norm {metrics['gradient_norm']}: not finite."
-                            f" Last good checkpoint: {'none' if good is None else f'step {good}'} in {workdir}."
-                            " A lower schedule.learning_rate, a longer warm-up or a higher temperature usually helps."
-                        )
-                    last = metrics
-                    if at % config["log"]["every"] == 0 or at == run.total_steps:
-                        timing = progress.update(at, metrics) if show else {}
-                        book.write(at, at / run.steps_per_epoch, metrics, timing)
-
-            def save() -> None:
-                nonlocal last_save
-                look(show=False)
-                with progress.pause():
-                    saved.save(step, state, {"config": run.config})
-                last_save = time.monotonic()
-
+            reports, last, last_save = Reports(workdir, saved), {}, time.monotonic()
             if start < run.total_steps:
                 train_step, seconds = compiled_step(run, feed, state)
                 say(f"compiled in {seconds:.1f} s")
             while step < run.total_steps:
                 state, metrics = train_step(state, feed.feed(step))
                 step += 1
-                pending.append((step, metrics))
+                reports.add(step, metrics)
                 if step == start + 1:
                     jax.block_until_ready(state)
                     progress.first_step(step)
                 if step % config["log"]["every"] == 0 or step == run.total_steps:
-                    look(show=True)
+                    last = reports.fetch()
+                    book.write(step, step / run.steps_per_epoch, last, progress.update(step, last))
                 if judge.possible and run.evaluate_every and step % run.evaluate_every == 0:
                     with progress.pause():
                         book.write(step, step / run.steps_per_epoch, judge.knn(state))
                 due = time.monotonic() - last_save > config["checkpoint"]["every_seconds"]
                 kept = run.keep_every and step % run.keep_every == 0
                 if asked or due or kept or step == run.total_steps:
-                    save()
+                    reports.fetch()  # nothing is saved behind a step that nobody looked at
+                    with progress.pause():
+                        saved.save(step, state, {"config": run.config})
+                    last_save = time.monotonic()
                 if asked and step < run.total_steps:
                     saved.wait()
                     raise Stopped(
@@ -391,7 +396,8 @@ def train(
             workdir,
             step=step,
             epoch=step / run.steps_per_epoch,
-            metrics=last or (logbook.read_metrics(workdir) or [{}])[-1],
+            metrics=last
+            or next((row for row in reversed(logbook.read_metrics(workdir)) if "loss" in row), {}),
             evaluations=evaluations,
             seconds=time.perf_counter() - began,
             images_per_second=images_per_second,

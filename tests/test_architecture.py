@@ -83,3 +83,10 @@ def test_nothing_heavy_is_loaded_by_importing_the_command():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(ast.literal_eval(done.stdout.strip().splitlines()[-1]))
     assert not loaded - {"scipy"}  # jax itself brings scipy
+
+
+def test_every_golden_file_is_opened_by_a_test():
+    tests = pathlib.Path(__file__).parent
+    sources = "".join(path.read_text() for path in tests.rglob("test_*.py"))
+    unread = [path.name for path in (tests / "golden").glob("*.npz") if path.stem not in sources]
+    assert not unread, unread

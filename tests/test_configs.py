@@ -401,7 +401,7 @@ def test_an_impossible_value_is_refused_when_the_recipe_is_built(spec, words):
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if "digits" not in name])
 def test_the_learning_rate_is_the_published_one(name):
     """After warm-up, at the paper's batch; by hand from the papers' numbers and scaling rules."""
     peaks = {
@@ -421,8 +421,6 @@ def test_the_learning_rate_is_the_published_one(name):
         "macl_stl10": 1e-3,
         "simclr_cifar10": 2.0,
         "simclr_imagenet": 4.8,
-        "digits": 2e-3,
-        "flatclr_digits": 2e-3,
     }
     config = configs.plain(config_of(name, scale="paper"))
     examples, batch_size = SIZES[config["data"]["name"]][2], config["train"]["batch_size"]

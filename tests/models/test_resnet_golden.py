@@ -13,7 +13,7 @@ from contrastive_jax import models
 from contrastive_jax.models import torchvision_names
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
-SIMCLR, TORCH = (np.load(GOLDEN / f"resnet_{name}.npz") for name in ("simclr_tf2", "torchvision"))
+SIMCLR, TORCH = (np.load(GOLDEN / f"{name}.npz") for name in ("resnet_simclr_tf2", "resnet_torchvision"))
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
 
 
