@@ -171,7 +171,8 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
     config.dtype = "float32"
     config.evaluate.update({"k": 10, "temperature": 0.0})
     if config.candidates.name == "queue":
-        config.candidates.size = min(config.candidates.size, 128 if smoke else 1024)
+        few = config.margin.name == "eqco"  # as many negatives as alpha would be no margin
+        config.candidates.size = min(config.candidates.size, 128 if smoke else 256 if few else 1024)
     if config.negatives.get("k", 0) >= config.train.batch_size:
         config.negatives.k = config.train.batch_size // 2
     if config.margin.name == "eqco":
