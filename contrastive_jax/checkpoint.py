@@ -328,6 +328,8 @@ def _open_directory(directory: Any, read_only: bool) -> Any:
     import etils.epath
 
     path = etils.epath.Path(directory)
+    if "://" not in str(directory):
+        path = path.absolute()  # orbax takes no other
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"{path} is a file; checkpoints need a directory")
     if read_only:

@@ -161,6 +161,15 @@ def test_a_run_leaves_what_it_promises_and_can_be_judged_again(tmp_path, capsys)
             np.testing.assert_array_equal(a, b)
 
 
+def test_a_relative_workdir(tmp_path, monkeypatch):
+    """As the README types it."""
+    monkeypatch.chdir(tmp_path)
+    config = smoke(**{"train.duration": "2 steps"})
+    train.train(config, "runs/here", quiet=True, devices=jax.devices()[:1])
+    assert train.evaluate(config, "runs/here", quiet=True)["trained"]
+    assert (tmp_path / "runs" / "here" / "result.json").exists()
+
+
 def test_a_changed_config_is_refused_unless_it_may_change(tmp_path, capsys):
     one = jax.devices()[:1]
     config = smoke(**{"train.duration": "2 steps"})
