@@ -28,7 +28,12 @@ def run(command, where):
         "PATH": f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     done = subprocess.run(
-        ["bash", "-euc", command], cwd=where, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        ["bash", "-euc", command],
+        cwd=where,
+        env=environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout
@@ -74,7 +79,9 @@ def test_every_command_is_accounted_for():
 
 
 def test_what_the_readme_names_is_there():
-    for path in re.findall(r"\]\((?!http)([^)]+)\)", README) + re.findall(r"python (experiments/\S+\.py)", README):
+    for path in re.findall(r"\]\((?!http)([^)]+)\)", README) + re.findall(
+        r"python (experiments/\S+\.py)", README
+    ):
         assert (ROOT / path).exists(), path
     for path in re.findall(r"`((?:contrastive_jax|configs|tests|experiments)/[\w./]+)`", README):
         assert (ROOT / path).exists(), path

@@ -84,7 +84,7 @@ def render() -> int:
     for method in METHODS:
         file = RESULTS / f"{method}.json"
         if not file.exists():
-            rows.append(f"| {method} | not run | | | | |")
+            rows.append(f"| {method} | not run | | | |")
             missing += 1
             continue
         found = json.loads(file.read_text())
@@ -94,17 +94,16 @@ def render() -> int:
         for column in COLUMNS:
             untrained[column] |= {seed: s["untrained"][column] for seed, s in found["seeds"].items()}
         cells = [cell([s["trained"][column] for s in seeds]) for column in COLUMNS]
-        seconds = statistics.mean(s["seconds"] for s in seeds)
-        rows.append(f"| {method} | {' | '.join(cells)} | {100 * min(gain):+.1f} | {seconds:.0f} |")
+        rows.append(f"| {method} | {' | '.join(cells)} | {100 * min(gain):+.1f} |")
         made = f"{found['device']['kind']}, jax {found['versions']['jax']}"
     table = [
-        f"| method | {' | '.join(COLUMNS.values())} | kNN above untrained, worst seed | s a seed |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        f"| method | {' | '.join(COLUMNS.values())} | kNN above untrained, worst seed |",
+        "| --- | ---: | ---: | ---: | ---: |",
         *rows,
     ]
     if untrained["knn"]:
         cells = [cell(list(untrained[column].values())) for column in COLUMNS]
-        table.append(f"| untrained encoder | {' | '.join(cells)} | | |")
+        table.append(f"| untrained encoder | {' | '.join(cells)} | |")
     note = f"Top-1 on 360 test images, %, mean ± standard deviation over {len(SEEDS)} seeds, last of 30 epochs; {made}."
     text = "\n".join([*table, "", note, ""])
     (RESULTS.parent / "methods.md").write_text(text)
