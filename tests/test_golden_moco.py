@@ -1,4 +1,4 @@
-"""MoCo's own steps (facebookresearch/moco, ``moco/builder.py``) through our train step: the order of EMA, keys, queue."""
+"""MoCo's own steps (facebookresearch/moco, ``builder.py``) through our train step: the order of EMA, keys, queue."""
 
 import json
 import pathlib
