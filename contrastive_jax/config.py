@@ -170,6 +170,7 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
     config.train.update({"duration": "4 steps" if smoke else "30 epochs", "batch_size": 32 if smoke else 128})
     config.dtype = "float32"
     config.evaluate.update({"k": 10, "temperature": 0.0})
+    config.log.every = 25
     if config.candidates.name == "queue":
         few = config.margin.name == "eqco"  # as many negatives as alpha would be no margin
         config.candidates.size = min(config.candidates.size, 128 if smoke else 256 if few else 1024)
