@@ -82,7 +82,7 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
             raise ValueError(f"{path}.{p.name} is missing: {shown}.")
     try:
         return function(*context, **section)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # a TypeError: a value of a type that it cannot reckon with
         raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from None
 
 
@@ -130,6 +130,8 @@ def build(
     view_shape = jax.eval_shape(views, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, "uint8")).shape[
         1:
     ]
+    if config["augment"].get("views", 2) != 2:
+        raise ValueError(f"augment.views is {config['augment']['views']}; a step compares 2 views.")
     norm = dict(config["norm"])
     rooms = {room: dict(config[room]) for room in ("encoder", "projector", "predictor")}
     rooms |= {"classes": classes, "probe_gradient": config["probe"]["gradient"], "dtype": config["dtype"]}
@@ -137,7 +139,9 @@ def build(
         network = models.network(norm=norm, **rooms)
     except TypeError as error:  # an option that one of them does not have
         raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None
-    groups = norm["groups"] if norm["scope"] == "groups" else 1
+    groups = norm.get("groups", 1) if norm.get("scope") == "groups" else 1
+    if batch_size % groups:
+        raise ValueError(f"norm.groups is {groups}; it must divide train.batch_size, {batch_size}.")
     keys_from = pick(target, "target", config["target"], network.apply, total_steps, groups)
     pool = pick(candidates, "candidates", config["candidates"], batch_size, directions)
     negatives = pick(selection, "negatives", config["negatives"])

@@ -88,6 +88,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         total_steps=total_steps,
         steps_per_epoch=max(1, round(examples / batch_size)),
     )
+    check_evaluation(config, source)
     return Run(
         dict(config),
         source,
@@ -98,6 +99,38 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         steps("evaluate.every", config["evaluate"]["every"]),
         steps("checkpoint.keep_every", config["checkpoint"]["keep_every"]),
     )
+
+
+def check_evaluation(config: Mapping[str, Any], source: data.Source) -> None:
+    """Refuses, before hours of training, what the evaluators would refuse after them."""
+    settings, projector = config["evaluate"], config["projector"]
+    layers = [
+        "pooled",
+        *(f"projection_{i + 1}" for i in range(len(projector["widths"]) or projector["layers"])),
+    ]
+    if settings["layer"] not in layers:
+        raise ValueError(f"evaluate.layer is {settings['layer']!r}; this network has {', '.join(layers)}.")
+    for name, least in (
+        ("batch_size", 1),
+        ("k", 1),
+        ("labels_per_class", 1),
+        ("draws", 1),
+        ("temperature", 0),
+    ):
+        if settings[name] < least:
+            raise ValueError(f"evaluate.{name} is {settings[name]}; it must be at least {least}.")
+    if not settings["C"] > 0:
+        raise ValueError(f"evaluate.C is {settings['C']}; it must be positive.")
+    labels = source.train.label[source.train.label >= 0]
+    if source.test is None or not len(labels):
+        return
+    if settings["k"] > len(labels):
+        raise ValueError(f"evaluate.k is {settings['k']}; there are {len(labels)} labelled training images.")
+    rarest = int(np.unique(labels, return_counts=True)[1].min())
+    if settings["labels_per_class"] > rarest:
+        raise ValueError(
+            f"evaluate.labels_per_class is {settings['labels_per_class']}; the rarest class has {rarest} images."
+        )
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
@@ -138,13 +171,8 @@ class Judge:
     def encoded(self, weights: tuple[PyTree, PyTree]) -> report.Encoded:
         """Both splits at the layer that ``evaluate.layer`` names; unlabelled training images are left out."""
         layer, train = self.settings["layer"], self.run.source.train
-        both = []
-        for images in (train.image[train.label >= 0], self.run.source.test.image):
-            layers = self.encode(weights, images)
-            if layer not in layers:
-                raise ValueError(f"evaluate.layer is {layer!r}; this network has {', '.join(layers)}.")
-            both.append(layers[layer])
-        return report.Encoded(*both, layer=layer)
+        both = (train.image[train.label >= 0], self.run.source.test.image)
+        return report.Encoded(*(self.encode(weights, images)[layer] for images in both), layer=layer)
 
     def labels(self) -> tuple[np.ndarray, np.ndarray]:
         """Of the labelled training images, and of the test images."""
