@@ -1,9 +1,10 @@
 """The command: ``python -m contrastive_jax.main --config=configs/flatclr_digits.py [--workdir=DIR] [--mode=MODE]``.
 
-``train`` (default) trains, or goes on where the workdir's run stopped; ``evaluate`` judges a
-checkpoint; ``describe`` says what a run would be, and trains nothing.
+A mode is a module of its name: ``train`` (default) trains, or goes on where the workdir's run stopped;
+``evaluate`` judges a checkpoint; ``describe`` says what a run would be.
 """
 
+import importlib
 import os
 import pathlib
 import sys
@@ -100,9 +101,8 @@ def main(argv: list[str]) -> None:
         if _MODE.value == "train":
             print(f"workdir: {workdir}", flush=True)
     try:
-        {"train": train.train, "evaluate": train.evaluate, "describe": train.describe}[_MODE.value](
-            config, workdir, quiet=_QUIET.value
-        )
+        mode = importlib.import_module(f"contrastive_jax.{_MODE.value}")
+        getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value)
     except train.Stopped as stopped:
         print(stopped, flush=True)
         sys.exit(stopped.code)

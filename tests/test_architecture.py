@@ -13,8 +13,10 @@ FLOORS = [
     {"losses", "models", "augment", "data", "optim"},
     {"contrast"},
     {"diagnostics", "recipe", "step", "methods", "config"},
-    {"evaluators", "checkpoint", "logbook", "export"},
-    {"train", "main"},
+    {"evaluators", "checkpoint", "logbook"},
+    {"run"},
+    {"evaluate", "train", "describe", "embed", "export", "preview"},
+    {"main"},
 ]
 # Rooms of one floor that may lean on one another, in this order; those of the second floor are blind to one another.
 TOGETHER = {"types": {"sharding"}, "sharding": {"types"}}

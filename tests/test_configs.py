@@ -82,7 +82,7 @@ def config_of(name: str, **arguments):
 
 
 def recipe_of(config) -> recipe.Recipe:
-    """As ``train.prepare`` does it, with sizes in the place of data."""
+    """As ``run.prepare`` does it, with sizes in the place of data."""
     aside = ("name", "evaluate", "log", "checkpoint", "init")  # not in a recipe
     return built(json.dumps({key: v for key, v in configs.plain(config).items() if key not in aside}))
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, sharding, train
+from contrastive_jax import data, sharding
+from contrastive_jax import run as runs
 from contrastive_jax.methods import METHODS
 from contrastive_jax.step import init_state, make_train_step
 
@@ -30,9 +31,9 @@ def tiny(method, **leaves):
 
 
 def run_on(devices, config, steps=3):
-    run = train.prepare(config, devices)
+    run = runs.prepare(config, devices)
     with jax.set_mesh(run.mesh):
-        state = train.replicate(init_state(run.recipe, config["seed"]), run.mesh)
+        state = runs.replicate(init_state(run.recipe, config["seed"]), run.mesh)
         feed = data.Resident(
             run.source.train, seed=config["seed"], batch_size=config["train"]["batch_size"], mesh=run.mesh
         )
@@ -118,9 +119,9 @@ def test_no_recompilation_after_the_first_step():
             compiled.append(event) if event == "/jax/core/compile/backend_compile_duration" else None
         )
     )
-    run = train.prepare(config, jax.devices()[:1])
+    run = runs.prepare(config, jax.devices()[:1])
     with jax.set_mesh(run.mesh):
-        state = train.replicate(init_state(run.recipe, 0), run.mesh)
+        state = runs.replicate(init_state(run.recipe, 0), run.mesh)
         feed = data.Resident(run.source.train, seed=0, batch_size=32, mesh=run.mesh)
         step = jax.jit(make_train_step(run.recipe, feed.take), donate_argnums=0)
         state, _ = step(state, feed.feed(0))

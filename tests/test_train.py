@@ -12,8 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from contrastive_jax import checkpoint, data, logbook, train
+from contrastive_jax import checkpoint, data, describe, evaluate, logbook, train
 from contrastive_jax import config as configs
+from contrastive_jax import run as runs
 from contrastive_jax.step import init_state
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -44,8 +45,8 @@ def stop_at(monkeypatch, step, number=signal.SIGTERM):
 
 def left_behind(workdir, config):
     """The last state, and the metrics without the clock."""
-    run = train.prepare(config, jax.devices()[:1])
-    like = train.replicate(init_state(run.recipe, config["seed"]), run.mesh)
+    run = runs.prepare(config, jax.devices()[:1])
+    like = runs.replicate(init_state(run.recipe, config["seed"]), run.mesh)
     with checkpoint.Checkpoints(workdir / "checkpoints", read_only=True) as saved:
         state, step, _ = saved.restore(like)
     lines = [{k: v for k, v in line.items() if k != "timing"} for line in logbook.read_metrics(workdir)]
@@ -142,11 +143,11 @@ def test_a_run_leaves_what_it_promises_and_can_be_judged_again(tmp_path, capsys)
     assert any("eval/knn_top1" in line for line in logbook.read_metrics(tmp_path))
     assert "InfoNCE" in printed and "images/s" in printed  # plain lines where there is no terminal
 
-    again = train.evaluate(config, str(tmp_path))
+    again = evaluate.evaluate(config, str(tmp_path))
     assert again["trained"]["knn"]["top1"] == result["evaluations"]["trained"]["knn"]["top1"]
 
     other = smoke("simclr", **{"init.checkpoint": str(tmp_path), "schedule.learning_rate": 0.0})
-    run = train.prepare(other, jax.devices()[:1])
+    run = runs.prepare(other, jax.devices()[:1])
     with jax.set_mesh(run.mesh):
         state = train.first_state(run, print)
     with checkpoint.Checkpoints(tmp_path / "checkpoints", read_only=True) as book:
@@ -166,7 +167,7 @@ def test_a_relative_workdir(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = smoke(**{"train.duration": "2 steps"})
     train.train(config, "runs/here", quiet=True, devices=jax.devices()[:1])
-    assert train.evaluate(config, "runs/here", quiet=True)["trained"]
+    assert evaluate.evaluate(config, "runs/here", quiet=True)["trained"]
     assert (tmp_path / "runs" / "here" / "result.json").exists()
 
 
@@ -276,7 +277,7 @@ def test_a_workdir_that_cannot_be_written(tmp_path):
 
 
 def test_describe_says_what_a_run_would_be_and_writes_nothing(tmp_path, capsys):
-    train.describe(smoke(), str(tmp_path / "run"))
+    describe.describe(smoke(), str(tmp_path / "run"))
     printed = capsys.readouterr().out
     for what in (
         "temperature.target = 0.3",

@@ -20,7 +20,8 @@ import time
 import jax
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, logbook, train
+from contrastive_jax import data, evaluate, logbook, train
+from contrastive_jax import run as runs
 from contrastive_jax.evaluators import knn, linear_probe
 from contrastive_jax.methods import METHODS
 from contrastive_jax.step import init_state
@@ -32,7 +33,7 @@ COLUMNS = {"linear": "linear, all labels", "linear_few_labels": "linear, 10 per 
 MARGIN = 0.10
 
 
-def judged(judge: train.Judge, weights) -> dict[str, float]:
+def judged(judge: evaluate.Judge, weights) -> dict[str, float]:
     """Top-1 of one encoder under the three protocols."""
     seen, labels = judge.encoded(weights), judge.labels()
     arrays = (seen.train, labels[0], seen.test, labels[1])
@@ -45,14 +46,14 @@ def judged(judge: train.Judge, weights) -> dict[str, float]:
 
 def run(method: str) -> dict:
     """Trains the method once for each seed, by one compiled step, and judges the last state."""
-    run = train.prepare(configs.plain(configs.load(CONFIG + method)))
-    judge = train.Judge(run)
+    run = runs.prepare(configs.plain(configs.load(CONFIG + method)))
+    judge = evaluate.Judge(run)
     results = {"method": method, "config": run.config, "seeds": {}}
     with jax.set_mesh(run.mesh):
         compiled = None
         for seed in SEEDS:
             began = time.perf_counter()
-            state = train.replicate(init_state(run.recipe, seed), run.mesh)
+            state = runs.replicate(init_state(run.recipe, seed), run.mesh)
             feed = data.Resident(
                 run.source.train, seed=seed, batch_size=run.config["train"]["batch_size"], mesh=run.mesh
             )

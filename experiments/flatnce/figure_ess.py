@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, train
+from contrastive_jax import data
+from contrastive_jax import run as runs
 from contrastive_jax.contrast import temperature
 from contrastive_jax.contrast.temperature import Temperature
 from contrastive_jax.step import init_state, make_train_step
@@ -45,7 +46,7 @@ RULES = {"ours": lambda target: temperature.ess(1, tau=0.1, target=target), "as 
 def histories(steps: int, rules: dict[tuple[str, float], Temperature]) -> dict[tuple[str, float], np.ndarray]:
     """ESS and tau of every step, [2, steps], of a run on digits for each temperature rule."""
     config = configs.load("configs/digits.py:method=flatclr_ess,scale=smoke")
-    run = train.prepare(configs.plain(configs.complete(config)), jax.devices()[:1])
+    run = runs.prepare(configs.plain(configs.complete(config)), jax.devices()[:1])
     found = {}
     with jax.set_mesh(run.mesh):
         feed = data.Resident(
@@ -53,7 +54,7 @@ def histories(steps: int, rules: dict[tuple[str, float], Temperature]) -> dict[t
         )
         for name, rule in rules.items():
             recipe = run.recipe._replace(compare=run.recipe.compare._replace(temperature=rule))
-            state = train.replicate(init_state(recipe, 0), run.mesh)
+            state = runs.replicate(init_state(recipe, 0), run.mesh)
             step, seen = jax.jit(make_train_step(recipe, feed.take), donate_argnums=0), []
             for i in range(steps):
                 state, metrics = step(state, feed.feed(i))

@@ -1,0 +1,130 @@
+"""What a run is, before its first array: a config with its data, its functions and its devices.
+
+``prepare`` checks everything that can be wrong before anything is compiled or written.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from etils import epath
+from jax.sharding import Mesh
+
+from contrastive_jax import config as configs
+from contrastive_jax import data, sharding
+from contrastive_jax.recipe import Recipe, build, call
+from contrastive_jax.types import PyTree
+
+
+class Run(NamedTuple):
+    """A config with its data and functions: all that a run needs to know before its first array."""
+
+    config: dict[str, Any]
+    source: data.Source
+    recipe: Recipe
+    mesh: Mesh
+    total_steps: int
+    steps_per_epoch: float
+    evaluate_every: int
+    keep_every: int
+
+
+def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
+    """Loads the data and builds the recipe, for ``devices`` (default: all).
+
+    Raises:
+      ValueError: one sentence that names an option, its value and what is allowed.
+      FileNotFoundError: a missing data set, with the command that prepares it.
+    """
+    source = call(data.load, "data", config["data"])
+    mesh = sharding.make_mesh(devices)
+    examples, batch_size = len(source.train), config["train"]["batch_size"]
+    if batch_size < 2 or batch_size > examples:
+        raise ValueError(
+            f"train.batch_size is {batch_size}; it must lie in [2, {examples}], the examples there are."
+        )
+    if batch_size % mesh.size:
+        raise ValueError(
+            f"train.batch_size is {batch_size}; the {mesh.size} devices share it equally, so take"
+            f" a multiple of {mesh.size}."
+        )
+
+    def steps(option: str, text: str) -> int:
+        return configs.steps_of(option, text, examples, batch_size)
+
+    total_steps = steps("train.duration", config["train"]["duration"])
+    if total_steps < 1:
+        raise ValueError(f"train.duration is {config['train']['duration']!r}; it must be at least one step.")
+    if config["log"]["every"] < 1:
+        raise ValueError(f"log.every is {config['log']['every']}; it must be at least 1 step.")
+    schedule = dict(config["schedule"])
+    schedule["warmup"] = steps("schedule.warmup", schedule["warmup"])
+    schedule["milestones"] = tuple(steps("schedule.milestones", m) for m in schedule["milestones"])
+    recipe = build(
+        dict(config) | {"schedule": schedule},
+        image_shape=source.train.image.shape[1:],
+        classes=len(source.classes),
+        total_steps=total_steps,
+        steps_per_epoch=max(1, round(examples / batch_size)),
+    )
+    check_evaluation(config, source)
+    return Run(
+        dict(config),
+        source,
+        recipe,
+        mesh,
+        total_steps,
+        examples / batch_size,
+        steps("evaluate.every", config["evaluate"]["every"]),
+        steps("checkpoint.keep_every", config["checkpoint"]["keep_every"]),
+    )
+
+
+def check_evaluation(config: Mapping[str, Any], source: data.Source) -> None:
+    """Refuses, before hours of training, what the evaluators would refuse after them."""
+    settings, projector = config["evaluate"], config["projector"]
+    layers = [
+        "pooled",
+        *(f"projection_{i + 1}" for i in range(len(projector["widths"]) or projector["layers"])),
+    ]
+    if settings["layer"] not in layers:
+        raise ValueError(f"evaluate.layer is {settings['layer']!r}; this network has {', '.join(layers)}.")
+    for name, least in (
+        ("batch_size", 1),
+        ("k", 1),
+        ("labels_per_class", 1),
+        ("draws", 1),
+        ("temperature", 0),
+    ):
+        if settings[name] < least:
+            raise ValueError(f"evaluate.{name} is {settings[name]}; it must be at least {least}.")
+    if not settings["C"] > 0:
+        raise ValueError(f"evaluate.C is {settings['C']}; it must be positive.")
+    labels = source.train.label[source.train.label >= 0]
+    if source.test is None or not len(labels):
+        return
+    if settings["k"] > len(labels):
+        raise ValueError(f"evaluate.k is {settings['k']}; there are {len(labels)} labelled training images.")
+    rarest = int(np.unique(labels, return_counts=True)[1].min())
+    if settings["labels_per_class"] > rarest:
+        raise ValueError(
+            f"evaluate.labels_per_class is {settings['labels_per_class']}; the rarest class has {rarest} images."
+        )
+
+
+def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Host arrays -> the same arrays on every device, in buffers of their own (they will be donated)."""
+    put = sharding.named(mesh, sharding.REPLICATED)
+
+    def everywhere(x):
+        x = np.array(x)
+        return jax.make_array_from_callback(x.shape, put, lambda index: x[index])
+
+    return jax.tree.map(everywhere, tree)
+
+
+def checkpoints_of(path: str) -> epath.Path:
+    """The checkpoints of a workdir, or of the folder itself."""
+    folder = epath.Path(path)
+    return folder / "checkpoints" if (folder / "checkpoints").exists() else folder
