@@ -1,18 +1,16 @@
 """Any prepared TFDS set of images, read without TensorFlow."""
 
 import difflib
-import io
 import os
 import re
 import shlex
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 
 import numpy as np
 
-from contrastive_jax.data.pixels import MODES, check_memory, to_array
-from contrastive_jax.data.split import Source, Split
-
-CHUNK = 4096  # records read at once
+from contrastive_jax.data.pixels import MODES, check_memory
+from contrastive_jax.data.records import Record, decoded
+from contrastive_jax.data.split import Source
 
 # Preparing needs TensorFlow; the command `tfds` (4.9.10) imports the other two when it starts.
 INSTALL = "pip install 'contrastive_jax[tf]' apache-beam mlcroissant"
@@ -57,8 +55,9 @@ def tfds_images(
     shape = image_shape(name, features, size)
     check_memory(name, count, shape, memory_limit)
     classes = class_names(name, features, label_key)
-    train = read_split(builder, train_split, shape, label_key, size)
-    test = read_split(builder, test_split, shape, label_key, size) if test_split else None
+    stored = features["image"].shape
+    train = decoded(TfdsRecords(builder, train_split, stored, label_key), size)
+    test = decoded(TfdsRecords(builder, test_split, stored, label_key), size) if test_split else None
     if test and label_key and (test.label < 0).all():
         raise ValueError(
             f"data.test_split={test_split!r} of {name} has no labels: choose another of {', '.join(splits)}"
@@ -143,34 +142,29 @@ def class_names(name: str, features, label_key: str) -> tuple[str, ...]:
     return tuple(features[label_key].names)
 
 
-def read_split(builder, split: str, shape: tuple[int, int, int], label_key: str, size: int) -> Split:
-    """Every record of a split: PNG and JPEG bytes by the chunk, decoded with Pillow.
+class TfdsRecords:
+    """The records of one split (:class:`records.Records`); every example is its own group."""
 
-    Several times as fast as one by one through the decoder of TFDS. Images that are not resized are small:
-    there one thread is faster than several.
-    """
-    import tensorflow_datasets as tfds
-    from PIL import Image
+    def __init__(self, builder, split: str, shape: tuple[int | None, int | None, int], label_key: str):
+        import tensorflow_datasets as tfds
 
-    records = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
-    count = len(records)
-    image = np.empty((count, *shape), np.uint8)
-    label = np.full(count, -1, np.int32)
+        # Pickled, it holds the names of the files and no open one.
+        self._source = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
+        self._place, self._label_key = f"{builder.info.full_name}, {split}", label_key
+        self.shape, self.label_shape = shape, ()
 
-    def decode(row: int, record):
-        try:
-            with Image.open(io.BytesIO(record["image"])) as picture:
-                image[row] = to_array(picture, shape[-1], size)
-        except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
-            raise ValueError(
-                f"cannot read image {row} of {builder.info.full_name}, {split}: {error}"
-            ) from error
-        label[row] = record[label_key] if label_key else -1
+    def __len__(self) -> int:
+        return len(self._source)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        each = pool.map if size else map
-        for first in range(0, count, CHUNK):
-            rows = range(first, min(first + CHUNK, count))
-            for _ in each(decode, rows, records.__getitems__(list(rows))):
-                pass
-    return Split(image, label)
+    def read(self, rows: Sequence[int]) -> list[Record]:
+        """The records of some rows, in that order."""
+        rows = [int(row) for row in rows]
+        key = self._label_key
+        return [
+            Record(example["image"], int(example[key]) if key else -1, row)
+            for row, example in zip(rows, self._source.__getitems__(rows), strict=True)
+        ]
+
+    def name(self, row: int) -> str:
+        """What to call a record in a message."""
+        return f"image {row} of {self._place}"

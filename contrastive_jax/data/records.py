@@ -1,0 +1,94 @@
+"""Encoded images with random access: what a data set is before anything is decoded.
+
+``Records`` is all that the rest of the house knows of where images lie. A resident split is all of them
+decoded once (:func:`decoded`); a streamed one is read by row in worker processes (:mod:`stream`).
+"""
+
+import io
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from contrastive_jax.data.pixels import to_array
+from contrastive_jax.data.split import Split
+
+CHUNK = 4096  # records read at once
+
+
+class Record(NamedTuple):
+    """One example as it is stored."""
+
+    image: bytes  # an image file: JPEG, PNG, ...
+    label: int | np.ndarray  # -1 where there is none; of a multi-label set [C] uint8, multi-hot
+    group: int  # examples of one group are never each other's negatives
+
+
+class Records(Protocol):
+    """Encoded images of one split with random access.
+
+    Picklable, so that worker processes get it; files are opened by the process that reads them, when it does.
+
+    Attributes:
+        shape: (height, width, channels) once decoded; height and width are None where images differ in size.
+        label_shape: () or, of a multi-label set, (C,).
+    """
+
+    shape: tuple[int | None, int | None, int]
+    label_shape: tuple[int, ...]
+
+    def __len__(self) -> int: ...
+
+    def read(self, rows: Sequence[int]) -> list[Record]:
+        """The records of some rows, in that order."""
+
+    def name(self, row: int) -> str:
+        """What to call a record in a message: "image 7 of cifar10/3.0.2, train", or a path."""
+
+
+class Unreadable(ValueError):
+    """An image that cannot be read; the message names it and says why."""
+
+
+def decode_pillow(image: bytes, channels: int, size: int) -> np.ndarray:
+    """[h, w, channels] uint8; with ``size`` the short side is resized to it and the centre cropped."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(image)) as picture:
+        return to_array(picture, channels, size)
+
+
+def decoded(records: Records, size: int) -> Split:
+    """Every record, decoded into host memory.
+
+    Read by the chunk: several times as fast as one by one through the decoder of TFDS. Images that are not
+    resized are small: there one thread is faster than several.
+
+    Args:
+        records: of one shape, unless ``size`` is given.
+        size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images as they are.
+
+    Raises:
+        Unreadable: the first image that cannot be read, by name.
+    """
+    count, (height, width, channels) = len(records), records.shape
+    image = np.empty((count, size or height, size or width, channels), np.uint8)
+    label = np.empty((count, *records.label_shape), np.uint8 if records.label_shape else np.int32)
+    group = np.empty(count, np.int32)
+
+    def decode(row: int, record: Record):
+        try:
+            image[row] = decode_pillow(record.image, channels, size)
+        except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
+            raise Unreadable(f"cannot read {records.name(row)}: {error}") from error
+        label[row], group[row] = record.label, record.group
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        each = pool.map if size else map
+        for first in range(0, count, CHUNK):
+            rows = range(first, min(first + CHUNK, count))
+            for _ in each(decode, rows, records.read(rows)):
+                pass
+    return Split(image, label, group)
