@@ -1,6 +1,7 @@
 """What a data source is, once it is in memory: uint8 images, labels and groups, in splits."""
 
 import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -40,6 +41,35 @@ class Split:
     def __getitem__(self, rows) -> "Split":
         """The rows that an index array, mask or slice selects; their ids start at 0 again."""
         return Split(self.image[rows], self.label[rows], self.group[rows])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(h, w, c) of an image."""
+        return self.image.shape[1:]
+
+    @property
+    def labelled(self) -> bool:
+        """Whether any example has a label."""
+        return self.label.ndim == 2 or bool((self.label >= 0).any())
+
+    def finish(self, view: Callable) -> Callable:
+        """What the device has to do with an image of this split to get ``view`` of it (of
+        :func:`augment.make_views` or :func:`augment.make_eval`): all of it."""
+        return view
+
+    def batches(
+        self, batch_size: int, view: Callable, rows: Sequence[int] | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Images [b, h, w, c] uint8 and labels [b] of ``rows`` (default: all), in that order, for evaluation.
+
+        The last batch may be smaller. The device gets evaluation's view of an image by ``finish(view)``:
+        a resident split hands out whole images, a streamed one (:class:`stream.Streamed`) those that
+        ``view`` has already cut out and resized on the host.
+        """
+        rows = np.arange(len(self)) if rows is None else np.asarray(rows)
+        for first in range(0, len(rows), batch_size):
+            some = rows[first : first + batch_size]
+            yield self.image[some], self.label[some]
 
 
 @dataclasses.dataclass(frozen=True)
