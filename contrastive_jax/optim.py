@@ -131,7 +131,8 @@ def optimizer(
       ``nesterov``, ``trust_coefficient``, ``momentum_order``, ``exclude_from_adaptation``.
     * ``"sgd"`` (PyTorch's, as in MoCo): L2 inside the gradient, momentum, then the learning rate. Reads
       ``momentum``, ``nesterov``.
-    * ``"adam"`` (Kingma & Ba, 2015, as PyTorch's): L2 inside the gradient. Reads ``b1``, ``b2``, ``eps``.
+    * ``"adam"`` (Kingma & Ba, 2015, as PyTorch's): L2 inside the gradient. Reads ``b1``, ``b2``, ``eps``, and
+      ``nesterov`` (Dozat, 2016: Nadam).
     * ``"adamw"`` (Loshchilov & Hutter, 2019): decay outside the moments, times the learning rate. Reads
       the same.
 
@@ -161,7 +162,7 @@ def optimizer(
     clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
     decay = optax.add_decayed_weights(weight_decay, mask=_mask(exclude)) if weight_decay else optax.identity()
     trace = optax.trace(momentum, nesterov) if momentum else optax.identity()
-    moments = optax.scale_by_adam(b1, b2, eps)
+    moments = optax.scale_by_adam(b1, b2, eps, nesterov=nesterov)
     ratio = optax.masked(
         optax.scale_by_trust_ratio(trust_coefficient=trust_coefficient), _mask(exclude_from_adaptation)
     )

@@ -1,13 +1,135 @@
-"""The arrays that every evaluator reads, and the score that every evaluator returns."""
+"""Features of a data set, spread over the devices, and the scores that every evaluator returns."""
 
-from collections.abc import Callable
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from jax.tree_util import Partial
 
 from contrastive_jax import sharding
+
+TILES = PartitionSpec(None, sharding.AXIS)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("tiles",), meta_fields=("count",))
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Features ``[n, F]`` in tiles of B rows, the rows of each tile over the devices of the mesh.
+
+    Row i is ``tiles[i // B, i % B]``. A batch of images leaves the network in just this layout, so a data set
+    is encoded without moving a feature between devices, and no device ever holds more than its share.
+    """
+
+    tiles: jax.Array  # [T, B, F]; what lies behind row n is 0
+    count: int  # n
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, F)."""
+        return self.count, self.tiles.shape[2]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def numpy(self) -> np.ndarray:
+        """All of them in host memory, fetched tile by tile where the devices are several hosts'."""
+        if self.tiles.is_fully_addressable:
+            tiles = np.asarray(self.tiles)
+        else:
+            tiles = np.stack([np.asarray(_one_tile(self.tiles, t)) for t in range(self.tiles.shape[0])])
+        return tiles.reshape(-1, tiles.shape[2])[: self.count]
+
+
+@jax.jit
+def _one_tile(tiles, number):
+    return sharding.gather(jax.lax.dynamic_index_in_dim(tiles, number, keepdims=False))
+
+
+def devices() -> int:
+    """How many devices share rows: those of the mesh in context, or one."""
+    return jax.sharding.get_abstract_mesh().size if sharding.on_mesh() else 1
+
+
+def spread(features: np.ndarray | Rows, tile: int = 1024) -> Rows:
+    """Host features ``[n, F]`` as :class:`Rows`; what is Rows already stays as it is."""
+    if isinstance(features, Rows):
+        return features
+    features = np.asarray(features)
+    tile = _rounded(min(tile, len(features)))
+    batches = (features[first : first + tile] for first in range(0, len(features), tile))
+    return gathered(({"": _on_devices(_padded(batch, tile))} for batch in batches), len(features), tile)[""]
+
+
+def gathered(batches: Iterable[dict[str, jax.Array]], count: int, tile: int) -> dict[str, Rows]:
+    """Batches ``{name: [tile, F]}``, rows over the devices -> ``{name: Rows}``; each is written in place."""
+    buffers = {}
+    for number, batch in enumerate(batches):
+        for name, rows in batch.items():
+            if number == 0:
+                buffers[name] = _empty(-(-count // tile), rows.shape, rows.dtype)
+            buffers[name] = _write(buffers[name], rows, number)
+    return {name: Rows(buffer, count) for name, buffer in buffers.items()}
+
+
+def _empty(tiles, shape, dtype):
+    where = sharding.named(jax.sharding.get_mesh(), TILES) if sharding.on_mesh() else None
+    return jnp.zeros((tiles, *shape), dtype, device=where)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _write(buffer, rows, number):
+    return jax.lax.dynamic_update_index_in_dim(buffer, rows, number, 0)
+
+
+def encode_rows(
+    encode: Callable[[jax.Array], dict[str, jax.Array]],
+    batches: Iterable[tuple[np.ndarray, np.ndarray]],
+    prepare: Callable[[jax.Array], jax.Array],
+    *,
+    count: int,
+    batch_size: int,
+    layers: tuple[str, ...],
+) -> tuple[dict[str, Rows], np.ndarray]:
+    """Features of a stream of images, left where they were computed, and the labels that came with them.
+
+    Args:
+        encode: as in :func:`encode_all`.
+        batches: images ``[b, h, w, c]`` uint8 and labels, b = ``batch_size`` but for the last batch.
+        prepare: the evaluation transform of one image.
+        count: images in all.
+        batch_size: a multiple of the number of devices, see :func:`batch_rows`.
+        layers: those to keep.
+
+    Returns:
+        ``{layer: Rows}`` and labels ``[n]``, or ``[n, C]`` of a multi-label set.
+
+    Raises:
+        ValueError: a layer that the encoder does not have.
+    """
+    encode, labels = encode if isinstance(encode, Partial) else Partial(encode), []
+
+    def encoded() -> Iterator[dict[str, jax.Array]]:
+        for images, label in batches:
+            labels.append(np.asarray(label))
+            images = _on_devices(_padded(np.asarray(images), batch_size))
+            yield _encode_batch(encode, images, len(label), prepare=prepare, layers=layers)
+
+    return gathered(encoded(), count, batch_size), np.concatenate(labels)
+
+
+def batch_rows(batch_size: int) -> int:
+    """``batch_size`` rounded up to a multiple of the number of devices."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size} must be at least 1.")
+    return _rounded(batch_size)
+
+
+def _rounded(size: int) -> int:
+    return -(-size // devices()) * devices()
 
 
 def encode_all(
@@ -16,7 +138,7 @@ def encode_all(
     prepare: Callable[[jax.Array], jax.Array],
     batch_size: int,
 ) -> dict[str, np.ndarray]:
-    """Features of every image, layer by layer, in the order of ``images``.
+    """Features of images in host memory, layer by layer, in the order of ``images``, in host memory.
 
     Every batch has the same shape (the last one is padded, the padding is dropped), so one program is
     compiled. On a mesh the rows of a batch lie over the devices and ``batch_size`` is rounded up to a
@@ -38,33 +160,46 @@ def encode_all(
     """
     if len(images) == 0:
         raise ValueError("images is empty: there is nothing to encode.")
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size} must be at least 1.")
-    devices = jax.sharding.get_abstract_mesh().size if sharding.on_mesh() else 1
-    batch_size = -(-batch_size // devices) * devices
+    batch_size = batch_rows(batch_size)
     encode = encode if isinstance(encode, Partial) else Partial(encode)
 
     batches, pending = [], None
     for start in range(0, len(images), batch_size):
         batch = np.asarray(images[start : start + batch_size])
-        missing = batch_size - len(batch)
-        batch = np.pad(batch, [(0, missing)] + [(0, 0)] * (batch.ndim - 1), mode="edge")
-        running = _encode_batch(encode, _rows(batch), prepare=prepare)
+        rows = _on_devices(_padded(batch, batch_size))
+        running = _encode_batch(encode, rows, len(batch), prepare=prepare, layers=None)
         if pending is not None:  # fetched only now: the device is never idle while the host copies
             batches.append(jax.device_get(pending))
-        pending = running
+        pending = _replicated(running)
     batches.append(jax.device_get(pending))
     return {name: np.concatenate([batch[name] for batch in batches])[: len(images)] for name in batches[0]}
 
 
-@jax.jit(static_argnames="prepare")
-def _encode_batch(encode, images, *, prepare):
-    layers = encode(jax.vmap(prepare)(images))
-    flat = {name: layer.reshape(layer.shape[0], -1).astype(jnp.float32) for name, layer in layers.items()}
-    return jax.tree.map(sharding.gather, flat)  # every process can read what is replicated
+@jax.jit(static_argnames=("prepare", "layers"))
+def _encode_batch(encode, images, count, *, prepare, layers):
+    """Layers ``{name: [B, F]}`` float32, rows over the devices; rows from ``count`` on are 0."""
+    found = encode(jax.vmap(prepare)(images))
+    for layer in layers or ():
+        if layer not in found:
+            raise ValueError(f"layer={layer!r}: the encoder has {', '.join(found)}.")
+    flat = {name: found[name].reshape(found[name].shape[0], -1) for name in layers or found}
+    real = sharding.spread(jnp.arange(images.shape[0]) < count)[:, None]
+    return {
+        name: jnp.where(real, y.astype(jnp.promote_types(y.dtype, jnp.float32)), 0)
+        for name, y in flat.items()
+    }
 
 
-def _rows(batch: np.ndarray) -> jax.Array:
+@jax.jit
+def _replicated(layers):
+    return jax.tree.map(sharding.gather, layers)  # every process can read what is replicated
+
+
+def _padded(batch: np.ndarray, size: int) -> np.ndarray:
+    return np.pad(batch, [(0, size - len(batch))] + [(0, 0)] * (batch.ndim - 1))
+
+
+def _on_devices(batch: np.ndarray) -> jax.Array:
     """The host's batch with its rows over the devices of the mesh, whatever the number of processes."""
     if not sharding.on_mesh():
         return jnp.asarray(batch)
@@ -81,15 +216,53 @@ def standardized(train_features: np.ndarray, test_features: np.ndarray) -> tuple
     """Both parts, float64, with the mean and deviation of the training part taken out of every feature."""
     from sklearn.preprocessing import StandardScaler
 
-    train, test = np.asarray(train_features, np.float64), np.asarray(test_features, np.float64)
+    train, test = (np.asarray(host(part), np.float64) for part in (train_features, test_features))
     scaler = StandardScaler().fit(train)  # a constant feature becomes 0
     return scaler.transform(train), scaler.transform(test)
 
 
+def standardized_rows(train: Rows, test: Rows) -> tuple[Rows, Rows]:
+    """The same where the features lie, in their own precision."""
+    mean, deviation = _moments(train)
+    return tuple(Rows(_scaled(part, mean, deviation), part.count) for part in (train, test))
+
+
+def _real(rows: Rows) -> jax.Array:
+    """[T, B, 1]: whether a row is one of the n."""
+    tiles, size, _ = rows.tiles.shape
+    number = jnp.arange(tiles * size).reshape(tiles, size)
+    return (jax.reshard(number, TILES) if sharding.on_mesh() else number)[..., None] < rows.count
+
+
+@jax.jit
+def _moments(rows):
+    mean = jnp.sum(rows.tiles, axis=(0, 1)) / rows.count
+    variance = jnp.sum(jnp.where(_real(rows), rows.tiles - mean, 0) ** 2, axis=(0, 1)) / rows.count
+    # As scikit-learn: what varies by no more than rounding is constant, and stays 0 once centred.
+    eps = jnp.finfo(mean.dtype).eps
+    constant = variance <= rows.count * eps * variance + (rows.count * mean * eps) ** 2
+    return mean, jnp.where(constant, 1, jnp.sqrt(variance))
+
+
+@jax.jit
+def _scaled(rows, mean, deviation):
+    return jnp.where(_real(rows), (rows.tiles - mean) / deviation, 0)
+
+
+def host(features: np.ndarray | Rows) -> np.ndarray:
+    """``[n, F]`` in host memory."""
+    return features.numpy() if isinstance(features, Rows) else np.asarray(features)
+
+
 def check(
-    train_features: np.ndarray, train_labels: np.ndarray, test_features: np.ndarray, test_labels: np.ndarray
+    train_features: np.ndarray | Rows,
+    train_labels: np.ndarray,
+    test_features: np.ndarray | Rows,
+    test_labels: np.ndarray,
 ) -> None:
     """Refuse, in one sentence, features and labels that no evaluator can judge.
+
+    Labels are ``[n]`` integers from 0, or ``[n, C]`` of 0 and 1 where an image has several.
 
     Raises:
         ValueError: shapes that do not fit, a set without rows, a missing (negative) label, features that
@@ -99,22 +272,44 @@ def check(
         ("train", train_features, train_labels),
         ("test", test_features, test_labels),
     ):
-        if np.ndim(features) != 2 or np.shape(labels) != np.shape(features)[:1] or len(labels) == 0:
+        shape = features.shape if isinstance(features, Rows) else np.shape(features)
+        if len(shape) != 2 or np.ndim(labels) not in (1, 2) or len(labels) != shape[0] or not len(labels):
             raise ValueError(
-                f"{name}_features has shape {np.shape(features)} and {name}_labels {np.shape(labels)}: "
-                "they must be [n, F] and [n] with n at least 1."
+                f"{name}_features has shape {shape} and {name}_labels {np.shape(labels)}: "
+                "they must be [n, F] and [n] (or [n, C]) with n at least 1."
             )
         if np.min(labels) < 0:
             raise ValueError(
                 f"{name}_labels holds {int(np.min(labels))}: every image needs a label, 0 or more."
             )
-        if not np.isfinite(features).all():
+        finite = _finite(features.tiles) if isinstance(features, Rows) else np.isfinite(features).all()
+        if not finite:
             raise ValueError(f"{name}_features holds values that are not finite: the encoder has diverged.")
-    if np.shape(train_features)[1] != np.shape(test_features)[1]:
+    if train_features.shape[1] != test_features.shape[1]:
         raise ValueError(
             f"train_features are {np.shape(train_features)[1]} wide and test_features "
             f"{np.shape(test_features)[1]}: they must come from the same layer."
         )
+    if (
+        np.ndim(train_labels) != np.ndim(test_labels)
+        or np.shape(train_labels)[1:] != np.shape(test_labels)[1:]
+    ):
+        raise ValueError(
+            f"train_labels {np.shape(train_labels)} and test_labels {np.shape(test_labels)} must be of one kind."
+        )
+
+
+@jax.jit
+def _finite(tiles):
+    return jnp.isfinite(tiles).all()
+
+
+def scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """What outputs ``[m, C]``, larger for a likelier class, are worth: :func:`accuracy` of the largest one of
+    each image, or, for labels ``[m, C]``, :func:`average_precision`."""
+    if np.ndim(labels) == 2:
+        return average_precision(outputs, labels)
+    return accuracy(np.argmax(outputs, axis=1), labels)
 
 
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -122,3 +317,33 @@ def accuracy(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     correct = np.asarray(predicted) == np.asarray(labels)
     per_class = [correct[labels == label].mean() for label in np.unique(labels)]
     return {"top1": float(correct.mean()), "mean_per_class": float(np.mean(per_class))}
+
+
+def average_precision(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Mean over the classes of the precision along the ranking of all images by a class's output.
+
+    ``map_11_point`` is VOC 2007's (Everingham et al., 2010, section 4.2): the mean over recalls 0, 0.1, ..., 1
+    of the best precision at that recall or beyond; ``mean_average_precision`` the mean precision at every
+    positive (scikit-learn's). Images of equal output have one rank. Classes without a positive are left out.
+
+    Args:
+        outputs: ``[m, C]``, larger where the class is likelier.
+        labels: ``[m, C]`` of 0 and 1.
+
+    Raises:
+        ValueError: no class has a positive image.
+    """
+    from sklearn.metrics import precision_recall_curve
+
+    eleven, plain = [], []
+    for output, label in zip(np.asarray(outputs).T, np.asarray(labels).T, strict=True):
+        if not label.any():
+            continue
+        precision, recall, _ = precision_recall_curve(label, output)  # recall falls to an appended (1, 0)
+        plain.append(-np.sum(np.diff(recall) * precision[:-1]))
+        # A recall of 3/10 must reach the point 0.3 whatever its last bit.
+        points = [precision[:-1][recall[:-1] >= point - 1e-12] for point in np.linspace(0, 1, 11)]
+        eleven.append(np.mean([reached.max() for reached in points]))
+    if not plain:
+        raise ValueError("test_labels holds no positive: there is nothing to rank.")
+    return {"map_11_point": float(np.mean(eleven)), "mean_average_precision": float(np.mean(plain))}

@@ -6,21 +6,20 @@ k = 200 with T = 0.1 (MoCo's CIFAR demo; T = 0.07 in Wu et al.), and k = 10 with
 are not interchangeable.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from contrastive_jax import sharding
-from contrastive_jax.evaluators.features import accuracy, check, standardized
+from contrastive_jax.evaluators import features
+from contrastive_jax.evaluators.features import TILES, Rows, check
 
 
 def evaluate(
-    train_features: np.ndarray,
+    train_features: np.ndarray | Rows,
     train_labels: np.ndarray,
-    test_features: np.ndarray,
+    test_features: np.ndarray | Rows,
     test_labels: np.ndarray,
     *,
     k: int = 10,
@@ -30,30 +29,33 @@ def evaluate(
     query_chunk: int = 1024,
     bank_chunk: int = 8192,
 ) -> dict:
-    """Top-1 and mean per-class accuracy of the k-nearest-neighbour vote, in [0, 1].
+    """What the k-nearest-neighbour vote is worth: :func:`features.scores` of each class's share of it.
 
     Args:
         train_features: the bank, ``[n, F]``.
-        train_labels: ``[n]`` integers from 0.
+        train_labels: ``[n]`` integers from 0, or ``[n, C]`` of 0 and 1: a neighbour votes for all its classes.
         test_features: ``[m, F]``.
-        test_labels: ``[m]``.
+        test_labels: ``[m]``, or ``[m, C]``.
         k: neighbours that vote.
         temperature: T of the weights exp(cosine / T); 0 gives every neighbour one vote.
         standardize: first bring every feature to the bank's zero mean and unit deviation. Not part of the
             published protocol, and it can change the result by points.
         layer: name of the features, for the protocol.
         query_chunk: test rows compared at once.
-        bank_chunk: bank rows compared at once; with ``query_chunk`` it bounds the memory.
+        bank_chunk: bank rows compared at once, where the bank comes from the host (else its tiles are); with
+            ``query_chunk`` it bounds the memory.
 
     Returns:
-        ``{"top1", "mean_per_class", "protocol", "settings"}``.
+        ``{"top1", "mean_per_class", "protocol", "settings"}``; of multi-label sets the two mean average
+        precisions in the place of the first two.
 
     Raises:
         ValueError: an option out of its range, or arrays that :func:`features.check` refuses.
     """
     check(train_features, train_labels, test_features, test_labels)
     if standardize:
-        train_features, test_features = standardized(train_features, test_features)
+        both = features.spread(train_features, bank_chunk), features.spread(test_features)
+        train_features, test_features = features.standardized_rows(*both)
     share = votes(
         train_features,
         train_labels,
@@ -66,7 +68,7 @@ def evaluate(
     weights = f"weights exp(cosine/{temperature:g})" if temperature else "unweighted"
     cosine = "standardised on the bank, cosine" if standardize else "cosine"
     return {
-        **accuracy(np.argmax(share, axis=1), test_labels),
+        **features.scores(share, test_labels),
         "protocol": f"kNN, k={k}, {cosine}, {weights}, layer {layer}, bank = all clean training images",
         "settings": {
             "k": k,
@@ -80,23 +82,23 @@ def evaluate(
 
 
 def votes(
-    train_features: np.ndarray,
+    train_features: np.ndarray | Rows,
     train_labels: np.ndarray,
-    test_features: np.ndarray,
+    test_features: np.ndarray | Rows,
     *,
     k: int = 10,
     temperature: float = 0.0,
     query_chunk: int = 1024,
     bank_chunk: int = 8192,
 ) -> np.ndarray:
-    """Each class's share of the vote of the k nearest neighbours: ``[m, C]``, rows sum to 1.
+    """Each class's share of the vote of the k nearest neighbours: ``[m, C]``; rows of single-label sets sum to 1.
 
     The share is the softmax of cosine / T over the k neighbours, summed by class: the weights exp(cosine / T)
     of Wu et al., normalised, and so without overflow at any T. Equal cosines: the earlier image of the bank
     is nearer. Equal shares: ``argmax`` takes the smaller class number, as scikit-learn does.
 
-    Similarities are true float32 (float64 for float64 features in x64 mode). On a mesh the queries are
-    divided over the devices, and the bank lies on each.
+    Similarities are true float32 (float64 for float64 features in x64 mode). On a mesh the bank lies divided
+    over the devices: each compares the same queries with its own rows, and only its k nearest travel.
 
     Raises:
         ValueError: ``k``, ``temperature`` or a chunk out of its range.
@@ -108,65 +110,82 @@ def votes(
     for name, value in (("query_chunk", query_chunk), ("bank_chunk", bank_chunk)):
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1.")
-    devices = jax.sharding.get_abstract_mesh().size if sharding.on_mesh() else 1
-    rows = min(query_chunk, len(test_features))
-    rows = -(-rows // devices) * devices
-    tile = min(bank_chunk, len(train_labels))
-
-    bank = _padded(train_features, -len(train_labels) % tile)
-    bank = jnp.asarray(bank.reshape(-1, tile, bank.shape[1]))
-    labels = np.pad(np.asarray(train_labels, np.int32), (0, -len(train_labels) % tile), constant_values=-1)
-    labels = jnp.asarray(labels.reshape(-1, tile))
-    options = dict(k=k, weighted=temperature > 0, classes=int(np.max(train_labels)) + 1)
+    bank, test = features.spread(train_features, bank_chunk), features.spread(test_features, query_chunk)
+    labels = np.asarray(train_labels)
+    classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
+    options = dict(k=k, count=bank.count)
 
     shares = []
-    for start in range(0, len(test_features), rows):
-        queries = np.asarray(test_features[start : start + rows])
-        queries = sharding.spread(jnp.asarray(_padded(queries, rows - len(queries))))
-        shares.append(np.asarray(_vote(queries, bank, labels, temperature, **options)))
-    return np.concatenate(shares)[: len(test_features)]
+    for number in range(test.tiles.shape[0]):
+        cosine, row = jax.device_get(_nearest(test.tiles, number, bank.tiles, **options))
+        weight = _weights(cosine, temperature)
+        if labels.ndim == 2:
+            shares.append(np.einsum("qk,qkc->qc", weight, labels[row].astype(weight.dtype)))
+        else:
+            shares.append(_ballots(weight, labels[row], classes))
+    return np.concatenate(shares)[: test.count]
 
 
-@jax.jit(static_argnames=("k", "weighted", "classes"))
-def _vote(queries, bank, labels, temperature, *, k, weighted, classes):
-    vote = functools.partial(_vote_local, k=k, weighted=weighted, classes=classes)
-    if sharding.on_mesh():  # top_k of rows that lie on several devices would first gather the similarities
-        rows = sharding.ROWS
-        vote = jax.shard_map(vote, in_specs=(rows, P(), P(), P()), out_specs=rows)
-        return sharding.gather(vote(queries, bank, labels, temperature))
-    return vote(queries, bank, labels, temperature)
+def _weights(cosine: np.ndarray, temperature: float) -> np.ndarray:
+    """[q, k]: the share of each neighbour in the vote."""
+    if not temperature:
+        return np.full_like(cosine, 1 / cosine.shape[1])
+    weight = np.exp((cosine - cosine.max(axis=1, keepdims=True)) / cosine.dtype.type(temperature))
+    return weight / weight.sum(axis=1, keepdims=True)
 
 
-def _vote_local(queries, bank, labels, temperature, *, k, weighted, classes):
-    """queries [q, F], bank [tiles, tile, F], labels [tiles, tile] (-1: padding) -> [q, classes]."""
-    queries, bank = _normalised(queries), _normalised(bank)
+def _ballots(weight: np.ndarray, names: np.ndarray, classes: int) -> np.ndarray:
+    """Weights [q, k] summed by the classes [q, k] of the neighbours: [q, classes]."""
+    share = np.zeros((len(weight), classes), weight.dtype)
+    np.add.at(share, (np.arange(len(weight))[:, None], names), weight)
+    return share
+
+
+def _unit(rows):
+    exact = rows.astype(jnp.promote_types(rows.dtype, jnp.float32))
+    norm = jnp.linalg.norm(exact, axis=-1, keepdims=True)
+    return exact / jnp.maximum(norm, jnp.finfo(exact.dtype).tiny)
+
+
+@jax.jit(static_argnames=("k", "count"))
+def _nearest(tests, number, keys, *, k, count):
+    """Cosines and bank rows of the k nearest of every query of a tile: [q, k] each, nearest first."""
+    queries = _unit(sharding.gather(jax.lax.dynamic_index_in_dim(tests, number, keepdims=False)))
+    size = keys.shape[1]
+    if not sharding.on_mesh():
+        return _local_nearest(queries, keys, 0, size, k, count)
+
+    def local(queries, keys):
+        own = jax.lax.axis_index(sharding.AXIS) * keys.shape[1]
+        found = _local_nearest(queries, keys, own, size, k, count)
+        return tuple(y[None] for y in found)
+
+    spec = P(sharding.AXIS)
+    found = jax.shard_map(local, in_specs=(P(), TILES), out_specs=(spec, spec))(queries, keys)
+    cosine, row = (sharding.gather(y).transpose(1, 0, 2).reshape(queries.shape[0], -1) for y in found)
+    # Of equal cosines the earlier row of the whole bank.
+    cosine, row = jax.lax.sort((-cosine, row), num_keys=2)
+    return -cosine[:, :k], row[:, :k]
+
+
+def _local_nearest(queries, keys, first, size, k, count):
+    """The same among the rows that lie here: row b of tile t is row ``t * size + first + b`` of the bank."""
 
     def merge(nearest, tile):
-        keys, key_labels = tile
-        cosine = jnp.einsum("qf,mf->qm", queries, keys, precision=jax.lax.Precision.HIGHEST)
-        cosine = jnp.where(key_labels >= 0, cosine, -jnp.inf)
+        rows, number = tile
+        row = number * size + first + jnp.arange(rows.shape[0], dtype=jnp.int32)
+        cosine = jnp.einsum("qf,mf->qm", queries, _unit(rows), precision=jax.lax.Precision.HIGHEST)
+        cosine = jnp.where(row < count, cosine, -jnp.inf)
         # What is kept comes first: of equal cosines top_k takes the first, the earlier image.
         cosine = jnp.concatenate([nearest[0], cosine], axis=1)
-        names = jnp.concatenate([nearest[1], jnp.broadcast_to(key_labels, cosine[:, k:].shape)], axis=1)
+        row = jnp.concatenate([nearest[1], jnp.broadcast_to(row, cosine[:, k:].shape)], axis=1)
         cosine, position = jax.lax.top_k(cosine, k)
-        return (cosine, jnp.take_along_axis(names, position, axis=1)), None
+        return (cosine, jnp.take_along_axis(row, position, axis=1)), None
 
-    shape = (queries.shape[0], k)
+    shape = (queries.shape[0], k)  # like the keys: what varies over the devices as they do
     nobody = (
-        jnp.full_like(queries, -jnp.inf, shape=shape),
-        jnp.full_like(queries, -1, jnp.int32, shape=shape),
+        jnp.full_like(keys, -jnp.inf, queries.dtype, shape=shape),
+        jnp.full_like(keys, count, jnp.int32, shape=shape),
     )
-    (cosine, names), _ = jax.lax.scan(merge, nobody, (bank, labels))
-    weight = jax.nn.softmax(cosine / temperature, axis=1) if weighted else jnp.ones_like(cosine)
-    ballots = jax.vmap(functools.partial(jax.ops.segment_sum, num_segments=classes))(weight, names)
-    return ballots if weighted else ballots / k
-
-
-def _normalised(features):
-    features = features.astype(jnp.promote_types(features.dtype, jnp.float32))
-    norm = jnp.linalg.norm(features, axis=-1, keepdims=True)
-    return features / jnp.maximum(norm, jnp.finfo(features.dtype).tiny)
-
-
-def _padded(features, rows):
-    return np.pad(np.asarray(features), [(0, rows), (0, 0)])
+    numbers = jnp.arange(keys.shape[0], dtype=jnp.int32)
+    return jax.lax.scan(merge, nobody, (keys, numbers))[0]

@@ -1,27 +1,29 @@
-"""A linear classifier on frozen features: to the optimum (L-BFGS), or by the field's SGD.
+"""A linear classifier on frozen features: to the optimum (L-BFGS), or by the field's SGD and Adam.
 
-Both read cached features: the encoder is not in the program, so it cannot be trained. Both report what the
-last iterate scores; the test set chooses nothing.
+All report what the last iterate scores; the test set chooses nothing.
 """
 
-import functools
+import math
 import warnings
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
-from contrastive_jax.evaluators.features import accuracy, check, standardized
+from contrastive_jax.data.split import stratified
+from contrastive_jax.evaluators import features, training
+from contrastive_jax.evaluators.features import Rows, accuracy, check, standardized
+from contrastive_jax.evaluators.training import Plan
+
+VALIDATION = 0.1  # share of the training images on which an option is chosen
 
 
 def lbfgs(
-    train_features: np.ndarray,
+    train_features: np.ndarray | Rows,
     train_labels: np.ndarray,
-    test_features: np.ndarray,
+    test_features: np.ndarray | Rows,
     test_labels: np.ndarray,
     *,
     C: float = 1.0,
+    Cs: tuple[float, ...] = (),
     labels_per_class: int = 0,
     draws: int = 20,
     seed: int = 0,
@@ -32,14 +34,17 @@ def lbfgs(
     """Multinomial logistic regression at its optimum (scikit-learn, L-BFGS, float64).
 
     Minimises mean cross-entropy + |W|^2 / (2 C n) over n labelled images, the bias not penalised. Features
-    are standardised with the mean and deviation of all training images, labelled or not.
+    are standardised with the mean and deviation of all training images, labelled or not. Multi-label sets:
+    one such regression for each class against the rest. Computed by the host, in its memory.
 
     Args:
         train_features: ``[n, F]``.
-        train_labels: ``[n]`` integers from 0.
+        train_labels: ``[n]`` integers from 0, or ``[n, C]`` of 0 and 1.
         test_features: ``[m, F]``.
-        test_labels: ``[m]``.
+        test_labels: ``[m]``, or ``[m, C]``.
         C: inverse strength of the l2 penalty, scikit-learn's default 1.
+        Cs: where given, C is the one of these (the first of equals) that does best on a fixed stratified tenth
+            of the training images after training on the rest; the classifier is then trained on all of them.
         labels_per_class: 0 for all labels; m > 0 draws m labels of each class, ``draws`` times.
         draws: number of draws; used with ``labels_per_class``.
         seed: draw i is fixed by (seed, i) and the labels, whatever the features.
@@ -57,38 +62,42 @@ def lbfgs(
             arrays that :func:`features.check` refuses.
     """
     check(train_features, train_labels, test_features, test_labels)
-    _positive(C=C, draws=draws, tolerance=tolerance, max_iterations=max_iterations)
-    if labels_per_class < 0:
-        raise ValueError(f"labels_per_class={labels_per_class} must be 0 (all labels) or more.")
-    train_labels = np.asarray(train_labels)
-    if len(np.unique(train_labels)) < 2:
-        raise ValueError("train_labels holds one class only: a classifier needs two.")
+    check_lbfgs(train_labels, C, Cs, labels_per_class, draws, tolerance, max_iterations)
+    train_labels, chosen = np.asarray(train_labels), C
+    train, test = standardized(train_features, test_features)
+    if Cs:
+        chosen = _validated(Cs, train, train_labels, tolerance, max_iterations)
     if labels_per_class:
         subsets = [balanced_draw(train_labels, labels_per_class, seed, draw) for draw in range(draws)]
     else:
         subsets = [np.arange(len(train_labels))]
 
-    train, test = standardized(train_features, test_features)
-    scores, gradients = [], []
+    found, gradients = [], []
     for subset in subsets:
-        model, gradient = fit_lbfgs(train[subset], train_labels[subset], C, tolerance, max_iterations)
-        scores.append(accuracy(model.predict(test), test_labels))
+        classify, gradient = _classifier(
+            train[subset], train_labels[subset], chosen, tolerance, max_iterations
+        )
+        found.append(_scores(classify, test, test_labels))
         gradients.append(gradient)
 
-    result = {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
+    result = {name: float(np.mean([score[name] for score in found])) for name in found[0]}
     if labels_per_class:
         spread = 1 if draws > 1 else 0
         result |= {
-            f"{name}_std": float(np.std([score[name] for score in scores], ddof=spread)) for name in scores[0]
+            f"{name}_std": float(np.std([score[name] for score in found], ddof=spread)) for name in found[0]
         }
     converged = max(gradients) <= tolerance
     amount = f"{labels_per_class} labels per class, {draws} draws" if labels_per_class else "all labels"
+    if train_labels.ndim == 2:
+        amount += ", one class against the rest"
     state = "" if converged else f", NOT CONVERGED (gradient {max(gradients):.1e} > {tolerance:g})"
-    protocol = f"linear, {amount}, L-BFGS, C={C:g}, standardised on the training images, layer {layer}{state}"
+    how = f" (of {len(Cs)}, on a tenth of the training images)" if Cs else ""
+    protocol = f"linear, {amount}, L-BFGS, C={chosen:g}{how}, standardised on the training images, layer {layer}{state}"
     if not converged:
         warnings.warn(f"{protocol}: raise max_iterations or tolerance", RuntimeWarning, stacklevel=2)
     settings = {
-        "C": C,
+        "C": chosen,
+        "Cs": list(Cs),
         "labels_per_class": labels_per_class,
         "draws": draws if labels_per_class else 1,
         "seed": seed,
@@ -97,6 +106,76 @@ def lbfgs(
         "layer": layer,
     }
     return {**result, "converged": bool(converged), "protocol": protocol, "settings": settings}
+
+
+def check_lbfgs(labels, C, Cs, labels_per_class, draws, tolerance, max_iterations) -> None:
+    """Refuses what :func:`lbfgs` cannot do with these labels (None: not known yet).
+
+    Raises:
+        ValueError: one sentence.
+    """
+    _positive(C=C, draws=draws, tolerance=tolerance, max_iterations=max_iterations)
+    for value in Cs:
+        _positive(Cs=value)
+    if labels_per_class < 0:
+        raise ValueError(f"labels_per_class={labels_per_class} must be 0 (all labels) or more.")
+    if labels is None:
+        return
+    if np.ndim(labels) == 2 and labels_per_class:
+        raise ValueError("labels_per_class needs one label an image; this set has several.")
+    if np.ndim(labels) == 1:
+        classes, counts = np.unique(labels, return_counts=True)
+        if len(classes) < 2:
+            raise ValueError("train_labels holds one class only: a classifier needs two.")
+        if labels_per_class > counts.min():
+            raise ValueError(_too_few(labels_per_class, classes, counts))
+
+
+def _too_few(labels_per_class, classes, counts) -> str:
+    return (
+        f"labels_per_class={labels_per_class} is more than class {classes[counts.argmin()]} has: "
+        f"{counts.min()} training images."
+    )
+
+
+def _validated(Cs, train, labels, tolerance, max_iterations) -> float:
+    """The C that does best on the validation images: by top-1, or by mean average precision."""
+    aside, worth = validation_rows(labels), []
+    for C in Cs:
+        classify, _ = _classifier(train[~aside], labels[~aside], C, tolerance, max_iterations)
+        score = _scores(classify, train[aside], labels[aside])
+        worth.append(score.get("top1", score.get("mean_average_precision")))
+    return Cs[int(np.argmax(worth))]
+
+
+def validation_rows(labels: np.ndarray) -> np.ndarray:
+    """A fixed tenth of the images, of every class where an image has one label: a mask ``[n]``."""
+    return stratified(labels if np.ndim(labels) == 1 else np.zeros(len(labels), int), VALIDATION)
+
+
+def _classifier(train, labels, C, tolerance, max_iterations):
+    """A function of features: classes ``[m]``, or of multi-label sets outputs ``[m, C]``; and the gradient."""
+    if labels.ndim == 1:
+        model, gradient = fit_lbfgs(train, labels, C, tolerance, max_iterations)
+        return model.predict, gradient
+    fits = {
+        number: fit_lbfgs(train, column, C, tolerance, max_iterations)
+        for number, column in enumerate(labels.T)
+        if 0 < column.sum() < len(column)  # else there is nothing to tell apart: output 0
+    }
+
+    def outputs(x):
+        found = np.zeros((len(x), labels.shape[1]))
+        for number, (model, _) in fits.items():
+            found[:, number] = model.decision_function(x)
+        return found
+
+    return outputs, max(gradient for _, gradient in fits.values())
+
+
+def _scores(classify, test, labels) -> dict[str, float]:
+    found = classify(test)
+    return features.average_precision(found, labels) if np.ndim(labels) == 2 else accuracy(found, labels)
 
 
 def fit_lbfgs(features, labels, C: float, tolerance: float, max_iterations: int):
@@ -121,6 +200,17 @@ def fit_lbfgs(features, labels, C: float, tolerance: float, max_iterations: int)
     return model, max(np.abs(slope).max(), np.abs(residual.mean(axis=0)).max())
 
 
+def balanced_share(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Positions of ``fraction`` of the images of every class (of each at least one), sorted.
+
+    The first of each class in the order that :func:`balanced_draw` has for (seed, 0): larger shares contain
+    smaller ones.
+    """
+    order = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(len(labels)), kind="stable")
+    of_class = (order[labels[order] == name] for name in np.unique(labels))
+    return np.sort(np.concatenate([rows[: max(1, int(fraction * len(rows) + 0.5))] for rows in of_class]))
+
+
 def balanced_draw(labels: np.ndarray, labels_per_class: int, seed: int, draw: int) -> np.ndarray:
     """Positions of ``labels_per_class`` random images of every class, sorted.
 
@@ -132,18 +222,15 @@ def balanced_draw(labels: np.ndarray, labels_per_class: int, seed: int, draw: in
     """
     classes, counts = np.unique(labels, return_counts=True)
     if counts.min() < labels_per_class:
-        raise ValueError(
-            f"labels_per_class={labels_per_class} is more than class {classes[counts.argmin()]} has: "
-            f"{counts.min()} training images."
-        )
+        raise ValueError(_too_few(labels_per_class, classes, counts))
     order = np.argsort(np.random.Philox(key=[seed, draw]).random_raw(len(labels)), kind="stable")
     return np.sort(np.concatenate([order[labels[order] == name][:labels_per_class] for name in classes]))
 
 
 def sgd(
-    train_features: np.ndarray,
+    train_features: np.ndarray | Rows,
     train_labels: np.ndarray,
-    test_features: np.ndarray,
+    test_features: np.ndarray | Rows,
     test_labels: np.ndarray,
     *,
     learning_rate: float = 0.1,
@@ -159,16 +246,16 @@ def sgd(
 ) -> dict:
     """Softmax regression by SGD on cached features, judged at the last epoch.
 
-    The defaults are those of SimCLR's code on CIFAR, without its crops and flips. MoCo's on ImageNet (He et
-    al., 2020, section 4.1) are ``learning_rate=30, schedule="step", nesterov=False, batch_size=256``. Weights
-    start at N(0, 0.01), the bias at 0. Epoch e has the order of raw Philox bits of (seed, e); epochs follow
-    one another without a break, so that no remainder of a batch is dropped.
+    The defaults are those of SimCLR's code on CIFAR, without its crops and flips; published protocols are in
+    :mod:`contrastive_jax.evaluators.protocols`. Weights start at N(0, 0.01), the bias at 0. Epoch e has the
+    order of raw Philox bits of (seed, e); epochs follow one another without a break, so that no remainder of a
+    batch is dropped.
 
     Args:
-        train_features: ``[n, F]``.
-        train_labels: ``[n]`` integers from 0.
+        train_features: ``[n, F]``; on a mesh they lie divided over the devices.
+        train_labels: ``[n]`` integers from 0, or ``[n, C]`` of 0 and 1.
         test_features: ``[m, F]``.
-        test_labels: ``[m]``.
+        test_labels: ``[m]``, or ``[m, C]``.
         learning_rate: at batch size 256; used as ``learning_rate * batch_size / 256``.
         schedule: "cosine" to 0, "step" (a tenth at 60 % and again at 80 %) or "constant"; no warm-up.
         momentum: of SGD.
@@ -181,119 +268,115 @@ def sgd(
         layer: name of the features, for the protocol.
 
     Returns:
-        ``{"top1", "mean_per_class", "train_loss", "protocol", "settings"}``; accuracies in [0, 1],
-        ``train_loss`` the mean cross-entropy of the last epoch's steps.
+        As :func:`by_gradient`.
 
     Raises:
         ValueError: an option out of its range, or arrays that :func:`features.check` refuses.
     """
-    check(train_features, train_labels, test_features, test_labels)
-    _positive(learning_rate=learning_rate, batch_size=batch_size, epochs=epochs)
-    if schedule not in _SCHEDULES:
-        raise ValueError(f"schedule={schedule!r} must be one of {', '.join(_SCHEDULES)}.")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum={momentum} must be in [0, 1).")
-    if not weight_decay >= 0:
-        raise ValueError(f"weight_decay={weight_decay} must be 0 or more.")
+    plan = Plan(
+        learning_rate=learning_rate, schedule=schedule, momentum=momentum, nesterov=nesterov,
+        weight_decay=weight_decay, batch_size=batch_size, epochs=epochs, seed=seed,
+    )  # fmt: skip
+    arrays = (train_features, train_labels, test_features, test_labels)
+    check(*arrays)
+    return by_gradient(*arrays, plan.check(), standardize=standardize, layer=layer)
+
+
+def by_gradient(
+    train_features: np.ndarray | Rows,
+    train_labels: np.ndarray,
+    test_features: np.ndarray | Rows,
+    test_labels: np.ndarray,
+    plan: Plan,
+    *,
+    name: str = "",
+    standardize: bool = False,
+    learning_rates: tuple[float, ...] = (),
+    layer: str = "pooled",
+) -> dict:
+    """A linear classifier trained by ``plan`` on cached features, without augmentation.
+
+    ``name`` says in the protocol whose it is. With ``learning_rates`` the plan's is the one of these that
+    does best on a fixed stratified tenth of the training images after training on the rest.
+
+    Returns:
+        ``{"top1", "mean_per_class", "train_loss", "epochs", "converged", "protocol", "settings"}``; accuracies
+        in [0, 1], ``train_loss`` the mean cross-entropy of the last epoch's steps. Multi-label sets have the
+        two mean average precisions in the place of the first two.
+
+    Raises:
+        ValueError: a batch of more images than there are.
+    """
     n = len(train_labels)
-    if batch_size > n:
-        raise ValueError(f"batch_size={batch_size} is more than the {n} training images.")
-    settings = {
-        "learning_rate": learning_rate,
-        "schedule": schedule,
-        "momentum": momentum,
-        "nesterov": nesterov,
-        "weight_decay": weight_decay,
-        "batch_size": batch_size,
-        "epochs": epochs,
+    if plan.batch_size > n:
+        raise ValueError(f"batch_size={plan.batch_size} is more than the {n} training images.")
+    train, test = features.spread(train_features), features.spread(test_features)
+    if standardize:
+        train, test = features.standardized_rows(train, test)
+    if learning_rates:
+        plan = plan._replace(learning_rate=_best_rate(train, train_labels, plan, learning_rates))
+    fitted = _fit_cached(train, train_labels, plan)
+    outputs = training.linear_outputs(fitted.variables, test)
+    return outcome(
+        outputs, test_labels, fitted, plan,
+        name=name, standardize=standardize, learning_rates=learning_rates, augment="", layer=layer,
+    )  # fmt: skip
+
+
+def _fit_cached(train: Rows, labels, plan: Plan, rows: np.ndarray | None = None) -> training.Fitted:
+    feed = training.CachedFeed(train, labels, batch_size=plan.batch_size, seed=plan.seed, rows=rows)
+    exact = np.promote_types(train.tiles.dtype, np.float32)
+    first = training.first_linear(train.shape[1], class_count(labels), plan.seed, exact)
+    return training.fit(plan, feed, training.linear, first)
+
+
+def _best_rate(train: Rows, labels, plan: Plan, learning_rates) -> float:
+    aside, worth = validation_rows(labels), []
+    rows = np.flatnonzero(~aside)
+    plan = plan._replace(batch_size=min(plan.batch_size, len(rows)))
+    for rate in learning_rates:
+        fitted = _fit_cached(train, labels, plan._replace(learning_rate=rate), rows)
+        outputs = training.linear_outputs(fitted.variables, train)
+        score = features.scores(outputs[aside], labels[aside])
+        worth.append(score.get("top1", score.get("mean_average_precision")))
+    return learning_rates[int(np.argmax(worth))]
+
+
+def class_count(labels: np.ndarray) -> int:
+    """Outputs that a classifier of these labels needs."""
+    return labels.shape[1] if np.ndim(labels) == 2 else int(np.max(labels)) + 1
+
+
+def outcome(
+    outputs, labels, fitted: training.Fitted, plan: Plan, *, name, layer, augment, standardize=False,
+    learning_rates=(), what="linear, all labels",
+) -> dict:  # fmt: skip
+    """What an evaluator returns whose classifier was trained by ``plan``."""
+    scaling = ", standardised on the training images" if standardize else ""
+    chosen = (
+        f" (the rate of {len(learning_rates)}, on a tenth of the training images)" if learning_rates else ""
+    )
+    state = "" if fitted.converged else ", NOT CONVERGED"
+    protocol = (
+        f"{what}, {f'{name}: ' if name else ''}{plan.describe()}{chosen}{scaling}, "
+        f"{augment or 'no augmentation'}, layer {layer}{state}"
+    )
+    settings = plan._asdict() | {
         "standardize": standardize,
-        "seed": seed,
+        "learning_rates": list(learning_rates),
+        "augment": augment,
         "layer": layer,
     }
-    if standardize:
-        train_features, test_features = standardized(train_features, test_features)
-    features = jnp.asarray(train_features)
-    features = features.astype(jnp.promote_types(features.dtype, jnp.float32))
-    labels = jnp.asarray(train_labels, jnp.int32)
-
-    steps = -(-epochs * n // batch_size)
-    optimizer, train_block = _trainer(
-        learning_rate * batch_size / 256, schedule, momentum, nesterov, weight_decay, steps
-    )
-    width, classes = features.shape[1], int(np.max(train_labels)) + 1
-    params = {
-        "weight": 0.01 * jax.random.normal(jax.random.key(seed), (width, classes), features.dtype),
-        "bias": jnp.zeros(classes, features.dtype),
-    }
-    state = (params, optimizer.init(params))
-    block = -(-n // batch_size)  # steps compiled as one program: an epoch, rounded up to whole steps
-    losses = []
-    for start in range(0, steps, block):
-        rows = _stream(start * batch_size, block * batch_size, n, seed).reshape(block, batch_size)
-        state, loss = train_block(state, features, labels, jnp.asarray(rows))
-        losses.append(loss[: steps - start])  # the last block may run on, at learning rate 0
-    params = jax.device_get(state[0])
-    predicted = np.argmax(np.asarray(test_features) @ params["weight"] + params["bias"], axis=1)
-    scaling = ", standardised on the training images" if standardize else ""
-    memory = f"momentum {momentum:g}{' (Nesterov)' if nesterov else ''}"
-    protocol = (
-        f"linear, all labels, SGD, {epochs} epochs (the last is judged), batch {batch_size}, learning rate "
-        f"{learning_rate:g} x batch/256, {schedule}, {memory}, "
-        f"weight decay {weight_decay:g}{scaling}, no augmentation, layer {layer}"
-    )
-    train_loss = float(np.concatenate([np.asarray(loss) for loss in losses])[-block:].mean())
+    if not math.isfinite(fitted.train_loss):
+        raise ValueError(f"{protocol}: the training loss is {fitted.train_loss}; take a lower learning_rate.")
     return {
-        **accuracy(predicted, test_labels),
-        "train_loss": train_loss,
+        **features.scores(outputs, labels),
+        "train_loss": fitted.train_loss,
+        "epochs": fitted.epochs,
+        "converged": fitted.converged,
         "protocol": protocol,
         "settings": settings,
     }
-
-
-_SCHEDULES = {
-    "cosine": lambda progress: 0.5 * (1 + jnp.cos(jnp.pi * progress)),
-    "step": lambda progress: jnp.where(progress < 0.6, 1.0, jnp.where(progress < 0.8, 0.1, 0.01)),
-    "constant": lambda progress: jnp.ones_like(progress),
-}
-
-
-@functools.lru_cache(maxsize=8)
-def _trainer(peak, schedule, momentum, nesterov, weight_decay, steps):
-    """optimizer, train_block(state, features, labels, rows [S, B]) -> state, loss [S]."""
-
-    def rate(step):
-        return jnp.where(step < steps, peak * _SCHEDULES[schedule](step / steps), 0.0)
-
-    optimizer = optax.chain(
-        optax.add_decayed_weights(weight_decay, mask={"weight": True, "bias": False}),
-        optax.sgd(rate, momentum=momentum, nesterov=nesterov),
-    )
-
-    def mean_cross_entropy(params, x, label):
-        logits = jnp.dot(x, params["weight"], precision=jax.lax.Precision.HIGHEST) + params["bias"]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, label).mean()
-
-    @jax.jit
-    def train_block(state, features, labels, rows):
-        def step(state, row):
-            params, memory = state
-            loss, gradient = jax.value_and_grad(mean_cross_entropy)(params, features[row], labels[row])
-            update, memory = optimizer.update(gradient, memory, params)
-            return (optax.apply_updates(params, update), memory), loss
-
-        return jax.lax.scan(step, state, rows)
-
-    return optimizer, train_block
-
-
-def _stream(start: int, length: int, n: int, seed: int) -> np.ndarray:
-    """Examples at ``length`` positions of the endless stream of epochs, from position ``start``."""
-    position = np.arange(start, start + length)
-    epochs = range(position[0] // n, position[-1] // n + 1)
-    orders = [
-        np.argsort(np.random.Philox(key=[seed, epoch]).random_raw(n), kind="stable") for epoch in epochs
-    ]
-    return np.concatenate(orders)[position - epochs[0] * n].astype(np.int32)
 
 
 def _positive(**options) -> None:

@@ -1,0 +1,365 @@
+"""The one loop by which evaluators train: linear classifiers on cached features, the same through the frozen
+encoder on augmented images, and whole networks.
+
+A feed has the two halves of :mod:`contrastive_jax.data.resident`: ``feed(step)`` on the host, ``take(arrays,
+step)`` inside the compiled step. What is judged is the last iterate; the test set chooses nothing.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import PartitionSpec as P
+
+from contrastive_jax import augment, data, optim, sharding
+from contrastive_jax.evaluators import features
+from contrastive_jax.evaluators.features import TILES, Rows
+from contrastive_jax.step import augmentation_keys
+from contrastive_jax.types import Array, PyTree, record
+
+
+class Plan(NamedTuple):
+    """How a classifier is trained; options as of :func:`optim.optimizer` and :func:`optim.schedule`.
+
+    ``schedule``: "cosine" to 0, "step" (a tenth at 60 % and again at 80 %) or "constant"; no warm-up.
+    ``scaling``: "linear" multiplies the learning rate by batch_size / 256, "none" does not. ``tolerance`` > 0
+    trains to convergence: it ends after ``patience`` epochs in a row whose mean training loss was not below
+    the lowest so far by that fraction, or after ``epochs``.
+    """
+
+    optimizer: str = "sgd"
+    learning_rate: float = 0.1
+    scaling: str = "linear"
+    schedule: str = "cosine"
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 0.0
+    batch_size: int = 512
+    epochs: int = 100
+    tolerance: float = 0.0
+    patience: int = 5
+    seed: int = 0
+
+    def check(self) -> "Plan":
+        """The plan itself.
+
+        Raises:
+            ValueError: an option out of its range.
+        """
+        for name in ("learning_rate", "batch_size", "epochs", "patience"):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value} must be positive and finite.")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule={self.schedule!r} must be one of {', '.join(SCHEDULES)}.")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum={self.momentum} must be in [0, 1).")
+        for name in ("weight_decay", "tolerance"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be 0 or more.")
+        return self
+
+    def steps(self, examples: int) -> int:
+        """Updates in all, the last one whole."""
+        return -(-self.epochs * examples // self.batch_size)
+
+    def describe(self) -> str:
+        """As it stands in a protocol."""
+        if self.optimizer == "sgd":
+            rule = f"SGD, momentum {self.momentum:g}{' (Nesterov)' if self.nesterov else ''}"
+        else:
+            rule = f"Adam{f' with Nesterov momentum {self.momentum:g}' if self.nesterov else ''}"
+        length = f"{self.epochs} epochs (the last is judged)"
+        if self.tolerance:
+            length = f"to convergence (within {self.tolerance:g} for {self.patience} epochs, at most {self.epochs})"
+        scale = " x batch/256" if self.scaling == "linear" else ""
+        return (
+            f"{rule}, {length}, batch {self.batch_size}, learning rate {self.learning_rate:g}{scale}, "
+            f"{self.schedule}, weight decay {self.weight_decay:g}"
+        )
+
+
+SCHEDULES = ("cosine", "step", "constant")
+
+
+@record
+class Examples:
+    """What a step learns from: B rows, on a mesh over the devices."""
+
+    x: Array  # [B, F] features, or [B, size, size, c] augmented images
+    label: Array  # [B] int32, or [B, C]
+    weight: Array  # [B]: 1, or 0 for a row that only fills the batch
+
+
+# ------------------------------------------------------------------------------------------------- feeds
+
+
+@record
+class Cached:
+    """Rows, their labels, and the order of S steps."""
+
+    tiles: Array  # [T, B, F], over the devices as in :class:`features.Rows`
+    label: Array  # [n, ...], on every device
+    index: Array  # [S, batch] int32, -1 where a row only fills the batch
+
+
+def take_cached(arrays: Cached, step: Array) -> Examples:
+    """The rows of a step. Each device looks up those that it holds, and one reduce-scatter of the batch brings
+    every row to its place: exact, as all but one of the summands are 0."""
+    index = jax.lax.dynamic_index_in_dim(arrays.index, step % arrays.index.shape[0], keepdims=False)
+    size = arrays.tiles.shape[1]
+
+    def local(tiles, index, first):
+        column = index % size - first
+        mine = (index >= 0) & (column >= 0) & (column < tiles.shape[1])
+        row = tiles[jnp.maximum(index, 0) // size, jnp.clip(column, 0, tiles.shape[1] - 1)]
+        return jnp.where(mine[:, None], row, 0)
+
+    def scattered(tiles, index):
+        x = local(tiles, index, jax.lax.axis_index(sharding.AXIS) * tiles.shape[1])
+        return jax.lax.psum_scatter(x, sharding.AXIS, scatter_dimension=0, tiled=True)
+
+    if sharding.on_mesh():
+        x = jax.shard_map(scattered, in_specs=(TILES, P()), out_specs=sharding.ROWS)(arrays.tiles, index)
+    else:
+        x = local(arrays.tiles, index, 0)
+    index = sharding.spread(index)
+    label = arrays.label.at[jnp.maximum(index, 0)].get(out_sharding=sharding.rows_sharding())
+    return Examples(x.astype(jnp.promote_types(x.dtype, jnp.float32)), label, (index >= 0).astype(x.dtype))
+
+
+class CachedFeed:
+    """Rows of ``rows`` (default all) in batches, in the order of :mod:`data.order`; many steps a program."""
+
+    take = staticmethod(take_cached)
+    many = True
+
+    def __init__(
+        self, whole: Rows, labels: np.ndarray, *, batch_size: int, seed: int, rows: np.ndarray | None
+    ):
+        self.rows = np.arange(whole.count) if rows is None else np.asarray(rows)
+        self.examples, self.batch_size, self.seed = len(self.rows), batch_size, seed
+        self.steps = -(-self.examples // batch_size)
+        self._tiles, self._labels = whole.tiles, _everywhere(_label_type(labels))
+
+    def feed(self, step: int) -> Cached:
+        """The arrays for the steps of the chunk (about an epoch) that ``step`` lies in."""
+        count = self.steps * self.batch_size
+        order, _ = data.rows(self.seed, self.examples, step // self.steps * count, count)
+        index = self.rows[order].reshape(self.steps, self.batch_size)
+        fill = -self.batch_size % features.devices()
+        index = np.pad(index, [(0, 0), (0, fill)], constant_values=-1)
+        return Cached(self._tiles, self._labels, _everywhere(index.astype(np.int32)))
+
+
+@functools.cache
+def _take_views(take: Callable, finish: Callable | None, view: Callable) -> Callable:
+    augmented = finish(view) if finish else view
+
+    def take_views(arrays, step):
+        inner, seed = arrays
+        batch = take(inner, step)
+        views = jax.vmap(augmented)(augmentation_keys(seed, batch), batch.image)
+        return Examples(
+            views[:, 0], batch.label, jnp.ones_like(batch.label, jnp.float32, shape=batch.id.shape)
+        )
+
+    return take_views
+
+
+class ViewsFeed:
+    """Images of a split, each in one random view, by the seed, the epoch and the image; one step a program."""
+
+    many = False
+
+    def __init__(self, split: Any, view: Callable, *, batch_size: int, seed: int):
+        mesh = jax.sharding.get_mesh() if sharding.on_mesh() else None
+        if batch_size % features.devices():
+            raise ValueError(
+                f"batch_size={batch_size} must be a multiple of the {features.devices()} devices that share it."
+            )
+        self._feed = data.Resident(split, seed=seed, batch_size=batch_size, mesh=mesh)
+        self.examples, self.batch_size = len(split), batch_size
+        self.steps = -(-self.examples // batch_size)
+        self.take = _take_views(self._feed.take, None, view)
+        self._seed = _everywhere(np.uint32(seed))
+
+    def feed(self, step: int) -> tuple[PyTree, Array]:
+        """The arrays of a step."""
+        return self._feed.feed(step), self._seed
+
+
+@functools.cache
+def crops(size: int, options: tuple[tuple[str, Any], ...]) -> Callable:
+    """The augmentation under which classifiers are trained: a random crop, resized, and a flip."""
+    return augment.make_views(preset="crop_only", size=size, views=1, **dict(options))
+
+
+def _label_type(labels: np.ndarray) -> np.ndarray:
+    return np.asarray(labels, np.float32 if np.ndim(labels) == 2 else np.int32)
+
+
+def _everywhere(array: np.ndarray) -> Array:
+    if not sharding.on_mesh():
+        return jnp.asarray(array)
+    put = sharding.named(jax.sharding.get_mesh(), sharding.REPLICATED)
+    return jax.make_array_from_callback(np.shape(array), put, lambda i: np.asarray(array)[i])
+
+
+# -------------------------------------------------------------------------------------------------- loop
+
+
+class Program(NamedTuple):
+    """What is compiled. ``forward(variables, extra, frozen, x) -> (logits [B, C], extra)``."""
+
+    plan: Plan
+    steps: int
+    examples: int
+    take: Callable
+    forward: Callable
+
+
+class Fitted(NamedTuple):
+    """Where training ended."""
+
+    variables: PyTree
+    extra: PyTree
+    train_loss: float  # mean of the steps of the last epoch
+    epochs: float
+    converged: bool
+
+
+def fit(
+    plan: Plan,
+    feed: CachedFeed | ViewsFeed,
+    forward: Callable,
+    variables: PyTree,
+    extra: PyTree = (),
+    frozen: PyTree = (),
+) -> Fitted:
+    """Minimises the mean cross-entropy (of multi-label sets: the mean over images of the sum over classes of
+    the logistic losses) over ``variables``; ``extra`` is carried along, ``frozen`` only read.
+
+    ``forward`` and the arrays' shapes decide what is compiled: pass the same function to use it again.
+    """
+    steps = plan.steps(feed.examples)
+    program = Program(plan._replace(seed=0), steps, feed.examples, feed.take, forward)
+    variables, extra = jax.tree.map(jnp.copy, (variables, extra))  # they will be donated
+    state = (variables, extra, _optimizer(program).init(variables))
+    losses, recent, best, waited, stop = [], [], math.inf, 0, 0
+    for start in range(0, steps, feed.steps):
+        stop, recent = min(start + feed.steps, steps), []
+        if feed.many:
+            arrays = feed.feed(start)
+            state, loss = _advance(program, state, arrays, frozen, start, stop)
+            recent = [loss[: stop - start]]
+        else:
+            for step in range(start, stop):
+                state, loss = _one(program, state, feed.feed(step), frozen, step)
+                recent.append(loss[None])
+        losses.append(recent)
+        if plan.tolerance:
+            mean = float(np.concatenate(jax.device_get(recent)).mean())
+            waited = 0 if mean < best * (1 - plan.tolerance) else waited + 1
+            best = min(best, mean)
+            if waited == plan.patience:
+                break
+    last = np.concatenate([np.atleast_1d(x) for part in losses[-2:] for x in jax.device_get(part)])[
+        -feed.steps :
+    ]
+    epochs = stop * plan.batch_size / feed.examples
+    return Fitted(*state[:2], float(last.mean()), epochs, waited == plan.patience if plan.tolerance else True)
+
+
+def _optimizer(program: Program) -> optax.GradientTransformation:
+    plan, steps = program.plan, program.steps
+    # A step at which two milestones fall together is the later one's alone.
+    milestones = tuple(sorted({max(1, -(-steps * tenths // 10)) for tenths in (6, 8)}))
+    rate = optim.schedule(
+        name=plan.schedule, learning_rate=plan.learning_rate, total_steps=steps, batch_size=plan.batch_size,
+        scaling=plan.scaling, milestones=milestones,
+    )  # fmt: skip
+    moments = {"b1": plan.momentum} if plan.optimizer == "adam" and plan.nesterov else {}
+    return optim.optimizer(
+        rate, name=plan.optimizer, momentum=plan.momentum, nesterov=plan.nesterov,
+        weight_decay=plan.weight_decay, exclude=("bias", "norm"), **moments,
+    )  # fmt: skip
+
+
+def _update(program, state, arrays, frozen, step):
+    variables, extra, memory = state
+    batch = program.take(arrays, step)
+
+    def objective(variables):
+        logits, carried = program.forward(variables, extra, frozen, batch.x)
+        if batch.label.ndim == 2:
+            each = optax.sigmoid_binary_cross_entropy(logits, batch.label.astype(logits.dtype)).sum(axis=-1)
+        else:
+            each = optax.softmax_cross_entropy_with_integer_labels(logits, batch.label)
+        return jnp.sum(each * batch.weight) / program.plan.batch_size, carried
+
+    (loss, extra), gradient = jax.value_and_grad(objective, has_aux=True)(variables)
+    updates, memory = _optimizer(program).update(gradient, memory, variables)
+    return (optax.apply_updates(variables, updates), extra, memory), loss
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _one(program, state, arrays, frozen, step):
+    return _update(program, state, arrays, frozen, step)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _advance(program, state, arrays, frozen, start, stop):
+    """Steps ``start`` to ``stop`` as one program; their losses lead the array that is returned."""
+    dtype = jax.tree.leaves(state[0])[0].dtype
+    losses = jnp.zeros(arrays.index.shape[0], dtype)
+
+    def body(step, carry):
+        state, losses = carry
+        state, loss = _update(program, state, arrays, frozen, step)
+        return state, losses.at[step - start].set(loss)
+
+    return jax.lax.fori_loop(start, stop, body, (state, losses))
+
+
+# ---------------------------------------------------------------------------------------------- forwards
+
+
+def linear(variables, extra, frozen, x):
+    """Logits of features ``[B, F]``."""
+    del frozen
+    logits = jnp.dot(x, variables["kernel"], precision=jax.lax.Precision.HIGHEST) + variables["bias"]
+    return logits, extra
+
+
+@functools.cache
+def through(encode: Callable, layer: str) -> Callable:
+    """Logits of a layer of the frozen encoder, which sees images by its running statistics."""
+
+    def forward(variables, extra, frozen, x):
+        found = encode(*frozen, x)[layer].reshape(x.shape[0], -1)
+        return linear(variables, extra, (), found.astype(jnp.promote_types(found.dtype, jnp.float32)))
+
+    return forward
+
+
+def first_linear(width: int, classes: int, seed: int, dtype: Any = jnp.float32) -> PyTree:
+    """A classifier to start from: kernel N(0, 0.01^2), bias 0 (MoCo's ``main_lincls.py``)."""
+    kernel = 0.01 * jax.random.normal(jax.random.key(seed), (width, classes), dtype)
+    return jax.tree.map(_everywhere, jax.device_get({"kernel": kernel, "bias": jnp.zeros(classes, dtype)}))
+
+
+def linear_outputs(variables: PyTree, test: Rows) -> np.ndarray:
+    """Logits ``[m, C]`` of features, tile by tile where they lie."""
+    return Rows(_logits(variables, test.tiles), test.count).numpy()
+
+
+@jax.jit
+def _logits(variables, tiles):
+    product = jnp.einsum("tbf,fc->tbc", tiles, variables["kernel"], precision=jax.lax.Precision.HIGHEST)
+    return product + variables["bias"]
