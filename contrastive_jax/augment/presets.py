@@ -9,6 +9,8 @@ Options that presets share:
 
 * ``crop_min``, ``crop_max``, ``ratio``: area and width over height of the random crop; ``sampler``: see
   :func:`~contrastive_jax.augment.geometry.draw_box`; ``method``, ``antialias``: how images are resized.
+* ``flip``: probability of a mirror image, 0 for never; ``quarter_turns``: turned by 0, 90, 180 or 270
+  degrees, for images without an up (satellites, microscopes).
 * ``color_channels``: how many leading channels colour operations see, 1 or 3 (default: 3 where the image has
   at least 3, else 1). Further channels (bits, infrared) are cropped and flipped, nothing else.
 * ``mean``, ``std``: a tuple for the colour channels, or for all, or None for no normalisation.
@@ -68,26 +70,13 @@ def simclr(
     """
     _check(strength, "strength", 0, math.inf)
     _check_choice(brightness, "brightness", ("multiplicative", "additive"))
-    values = _chain(
-        _sometimes(
-            jitter,
-            "jitter",
-            _jitter(
-                0.8 * strength,
-                0.8 * strength,
-                0.8 * strength,
-                0.2 * strength,
-                additive=brightness == "additive",
-            ),
-        ),
-        _sometimes(gray, "gray", _grayscale),
-        _sometimes(0.5 * blur if isinstance(blur, bool) else blur, "blur", _blur(edges="zero")),
-    )
+    jitterer = _jitter(*(s * strength for s in (0.8, 0.8, 0.8, 0.2)), additive=brightness == "additive")
+    blur = 0.5 * blur if isinstance(blur, bool) else blur
     view = _chain(
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias),
         _flip(flip),
-        geometry.quarter_turn if quarter_turns else _same,
-        _on_color(values, color_channels),
+        _turn(quarter_turns),
+        _on_color(_distortion(jitter, jitterer, gray, blur, edges="zero"), color_channels),
         _clip,
         normalization := _normalization(mean, std, color_channels),
     )
@@ -103,6 +92,7 @@ def moco_v1(
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     sampler: str = "torchvision",
     flip: float = 0.5,
+    quarter_turns: bool = False,
     gray: float = 0.2,
     strength: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.4),
     method: str = "bilinear",
@@ -121,6 +111,7 @@ def moco_v1(
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias),
         _on_color(values, color_channels),
         _flip(flip),
+        _turn(quarter_turns),
         _clip,
         normalization := _normalization(mean, std, color_channels),
     )
@@ -136,6 +127,7 @@ def moco_v2(
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     sampler: str = "torchvision",
     flip: float = 0.5,
+    quarter_turns: bool = False,
     jitter: float = 0.8,
     strength: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1),
     gray: float = 0.2,
@@ -151,15 +143,12 @@ def moco_v2(
 
     The blur is a true Gaussian with repeated edges, cut at 6 pixels, where MoCo has PIL's approximation.
     """
-    values = _chain(
-        _sometimes(jitter, "jitter", _jitter(*_four(strength), style="torchvision")),
-        _sometimes(gray, "gray", _grayscale),
-        _sometimes(blur, "blur", _blur(edges="edge")),
-    )
+    jitterer = _jitter(*_four(strength), style="torchvision")
     view = _chain(
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias),
-        _on_color(values, color_channels),
+        _on_color(_distortion(jitter, jitterer, gray, blur, edges="edge"), color_channels),
         _flip(flip),
+        _turn(quarter_turns),
         _clip,
         normalization := _normalization(mean, std, color_channels),
     )
@@ -175,6 +164,7 @@ def byol(
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     sampler: str = "torchvision",
     flip: float = 0.5,
+    quarter_turns: bool = False,
     jitter: float = 0.8,
     strength: tuple[float, float, float, float] = (0.4, 0.4, 0.2, 0.1),
     gray: float = 0.2,
@@ -198,19 +188,15 @@ def byol(
                 f"{name} is {probabilities!r}, allowed is a tuple of {views} probabilities, one for each view"
             )
     normalization = _normalization(mean, std, color_channels)
+    jitterer = _jitter(*_four(strength), additive=True)
 
-    def view(blur_probability, solarize_probability):
-        values = _chain(
-            _sometimes(jitter, "jitter", _jitter(*_four(strength), additive=True)),
-            _sometimes(gray, "gray", _grayscale),
-            _sometimes(blur_probability, "blur", _blur(edges="zero")),
-            _sometimes(solarize_probability, "solarize", _solarize),
-        )
+    def view(*probabilities):
         return _chain(
             _crop(size, crop_min, crop_max, ratio, sampler, method, antialias),
             _clip,
             _flip(flip),
-            _on_color(values, color_channels),
+            _on_color(_distortion(jitter, jitterer, gray, *probabilities, edges="zero"), color_channels),
+            _turn(quarter_turns),
             _clip,
             normalization,
         )
@@ -228,6 +214,7 @@ def macl(
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     sampler: str = "torchvision",
     flip: float = 0.5,
+    quarter_turns: bool = False,
     jitter: float = 0.8,
     strength: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1),
     gray: float = 0.2,
@@ -243,14 +230,12 @@ def macl(
     The paper names the four operations and no numbers: strengths, probabilities and no normalisation are
     assumed.
     """
-    values = _chain(
-        _sometimes(jitter, "jitter", _jitter(*_four(strength), style="torchvision")),
-        _sometimes(gray, "gray", _grayscale),
-    )
+    jitterer = _jitter(*_four(strength), style="torchvision")
     view = _chain(
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias),
         _flip(flip),
-        _on_color(values, color_channels),
+        _on_color(_distortion(jitter, jitterer, gray), color_channels),
+        _turn(quarter_turns),
         _clip,
         normalization := _normalization(mean, std, color_channels),
     )
@@ -265,6 +250,8 @@ def digits(
     crop_max: float = 1.0,
     ratio: tuple[float, float] = (0.8, 1.25),
     sampler: str = "continuous",
+    flip: float = 0.0,
+    quarter_turns: bool = False,
     shift: float = 1.0,
     slant: float = 0.3,
     brightness: float = 0.2,
@@ -305,6 +292,8 @@ def digits(
         else _same,
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias, shift=shift),
         _on_color(values, color_channels),
+        _flip(flip),
+        _turn(quarter_turns),
         _clip,
         normalization := _normalization(mean, std, color_channels),
     )
@@ -335,7 +324,7 @@ def crop_only(
     view = _chain(
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias),
         _flip(flip),
-        geometry.quarter_turn if quarter_turns else _same,
+        _turn(quarter_turns),
         _clip,
         normalization := _normalization(mean, std, color_channels),
     )
@@ -444,6 +433,20 @@ def _crop(size, crop_min, crop_max, ratio, sampler, method, antialias, shift=0.0
 def _flip(probability):
     _check(probability, "flip", 0, 1)
     return functools.partial(geometry.horizontal_flip, probability=probability) if probability else _same
+
+
+def _turn(quarter_turns):
+    return geometry.quarter_turn if quarter_turns else _same
+
+
+def _distortion(jitter, jitterer, gray, blur=0.0, solarize=0.0, *, edges="edge"):
+    """Jitter, grey, blur, solarise, each with its probability: what most recipes do to colours."""
+    return _chain(
+        _sometimes(jitter, "jitter", jitterer),
+        _sometimes(gray, "gray", _grayscale),
+        _sometimes(blur, "blur", _blur(edges)),
+        _sometimes(solarize, "solarize", _solarize),
+    )
 
 
 def _jitter(brightness, contrast, saturation, hue, *, style="tf", additive=False):

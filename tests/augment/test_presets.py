@@ -143,6 +143,35 @@ def near(fraction, probability):
 VISIBLE_BLUR = 0.95
 
 
+STEADY = {  # what else each preset would change, switched off
+    "simclr": {"jitter": 0.0, "gray": 0.0, "blur": 0.0},
+    "moco_v1": {"gray": 0.0, "strength": (0.0,) * 4},
+    "moco_v2": {"jitter": 0.0, "gray": 0.0, "blur": 0.0},
+    "byol": {"jitter": 0.0, "gray": 0.0, "blur": (0.0, 0.0), "solarize": (0.0, 0.0)},
+    "macl": {"jitter": 0.0, "gray": 0.0},
+    "digits": {"shift": 0.0, "slant": 0.0, "brightness": 0.0, "contrast": 0.0, "noise": 0.0},
+    "crop_only": {},
+}
+
+
+@pytest.mark.parametrize("preset", sorted(set(augment.names()) - {"none"}))
+def test_every_preset_can_stop_flipping_and_start_turning(preset):
+    images = GENERATOR.random((40, SIZE, SIZE, 1), np.float32)
+    keys = jax.random.split(jax.random.key(6), 40)
+    still = PLAIN | STILL | STEADY[preset]
+
+    def which(**options):
+        """Of the eight symmetries of a square, the one that each view is: 0 to 3 turns, 4 to 7 mirrored."""
+        views = np.asarray(program(preset, **(still | options))(keys, images))[..., 0]
+        square = [np.rot90(m, k, (1, 2)) for m in (images[..., 0], images[:, :, ::-1, 0]) for k in range(4)]
+        is_it = np.stack([np.abs(views - s[:, None]).max((2, 3)) < 1e-5 for s in square])
+        assert (is_it.sum(0) == 1).all()
+        return set(is_it.argmax(0).ravel().tolist())
+
+    assert which() == {0}
+    assert which(flip=0.5, quarter_turns=True) == set(range(8))
+
+
 @pytest.mark.parametrize(
     "option, probability", [("jitter", 0.8), ("gray", 0.2), ("blur", 0.5), ("flip", 0.5)]
 )
