@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import golden_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,7 +38,7 @@ def x64():
     jax.config.update("jax_enable_x64", False)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
+@pytest.mark.parametrize("case", golden_cases.marked("moco_steps", CASES))
 def test_steps_of_moco(case, x64):
     def field(name):
         return GOLDEN[f"{case['case']}/{name}"]

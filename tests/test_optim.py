@@ -28,7 +28,10 @@ def golden(name):
 
 
 def cases(name):
-    return [pytest.param(case, file, id=case["case"]) for case, file in golden(name)]
+    return [
+        pytest.param(case, file, id=case["case"], marks=pytest.mark.golden(name, case["case"]))
+        for case, file in golden(name)
+    ]
 
 
 def tree(case, file, kind, step=None):

@@ -57,8 +57,13 @@ def measure(engine: str, rows: int, repeats: int) -> dict:
     program = jax.jit(jax.value_and_grad(usual if engine == "plain" else ours, (0, 1)))
 
     draw = np.random.default_rng(0)
-    query, key = (draw.standard_normal((rows, WIDTH), np.float32) for _ in range(2))
-    query, key = (jax.device_put(x / np.linalg.norm(x, axis=1, keepdims=True)) for x in (query, key))
+
+    def unit():
+        x = draw.standard_normal((rows, WIDTH), np.float32)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)  # in place: copies of ours are not the engine's memory
+        return jax.device_put(x)
+
+    query, key = unit(), unit()
     arguments = (query, key, jnp.float32(SCALE), jnp.arange(rows))
     start = time.perf_counter()
     compiled = program.lower(*arguments).compile()

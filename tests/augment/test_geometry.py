@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 
+import golden_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -68,7 +69,7 @@ def torchvision_boxes(height, width, area=(0.08, 1.0), ratio=(3 / 4, 4 / 3), rou
     return np.array([box() for _ in range(COUNT)])
 
 
-@pytest.mark.parametrize("case", TF_CASES, ids=lambda case: case["case"])
+@pytest.mark.parametrize("case", golden_cases.marked("crop_box_samples_tf", TF_CASES))
 def test_tf_boxes(case):
     height, width = case["image_h"], case["image_w"]
     boxes, theirs = draw("tf", height, width), GOLDEN[f"{case['case']}/boxes_yxhw"]

@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 
+import golden_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,6 +95,7 @@ def norms(gradients):
     return jax.tree.map(np.linalg.norm, gradients["encoder"])
 
 
+@pytest.mark.golden("resnet_simclr_tf2", "param_counts")
 @pytest.mark.parametrize("row", SIMCLR["param_counts/table"].tolist(), ids=str)
 def test_simclr_parameter_counts(row):
     depth, width, cifar, trainable, moving, kernels, features = row
@@ -108,6 +110,7 @@ def test_simclr_parameter_counts(row):
 
 # torchvision's table has ResNet-18, 50 and 18 with the CIFAR stem in rows 0, 1 and 3; row 2 is another net.
 # ResNet-34 is the 21,797,672 of torchvision's documentation without its classifier of 513,000.
+@pytest.mark.golden("resnet_torchvision", "param_counts")
 @pytest.mark.parametrize(
     ("depth", "stem", "count"),
     [
@@ -123,7 +126,9 @@ def test_torchvision_parameter_counts(depth, stem, count):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("case", ["tiny18_cifar", "tiny50_imagenet"])
+@pytest.mark.parametrize(
+    "case", golden_cases.marked("resnet_simclr_tf2", ["tiny18_cifar", "tiny50_imagenet"])
+)
 def test_simclr(case, dtype):
     about, tolerance = cases(SIMCLR)[case], TOLERANCE[dtype]
     get = lambda name: SIMCLR[f"{case}/{name}"]  # noqa: E731
@@ -169,15 +174,19 @@ def torch_state(case):
     return state
 
 
+def torchvision_case(name, dtype, *marks):
+    return pytest.param(name, dtype, marks=[pytest.mark.golden("resnet_torchvision", name), *marks])
+
+
 @pytest.mark.parametrize(
     ("case", "dtype"),
     [
-        ("tiny18_base4_cifar", "float64"),
-        ("tiny18_base4_cifar", "float32"),
-        ("tiny50_base2_imagenet", "float64"),
-        ("tiny50_base2_imagenet", "float32"),
-        ("full_resnet18_cifar_seeded", "float64"),
-        pytest.param("full_resnet50_seeded", "float64", marks=pytest.mark.slow),
+        torchvision_case("tiny18_base4_cifar", "float64"),
+        torchvision_case("tiny18_base4_cifar", "float32"),
+        torchvision_case("tiny50_base2_imagenet", "float64"),
+        torchvision_case("tiny50_base2_imagenet", "float32"),
+        torchvision_case("full_resnet18_cifar_seeded", "float64"),
+        torchvision_case("full_resnet50_seeded", "float64", pytest.mark.slow),
     ],
 )
 def test_torchvision(case, dtype):

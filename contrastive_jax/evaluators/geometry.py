@@ -1,0 +1,180 @@
+"""The shape of an embedding: how aligned, how uniform, how concentrated in classes.
+
+Pairs are taken a block of rows at a time, in float64: no [n, n] array exists. Features are L2-normalised
+where the source's are; papers seldom print whether an image counts as its own pair, so that is an option.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from contrastive_jax.evaluators.features import check
+
+BLOCK = 512  # rows of pairs held at once
+
+
+def alignment(first: np.ndarray, second: np.ndarray, *, gamma: float = 2.0) -> float:
+    """Mean ``||f(x) - g(x)||^gamma`` over two views ``[n, F]`` of the same images; 0 is perfect, 2^gamma worst.
+
+    Source: Wang & Isola (2020); MACL (Huang et al., 2022), eq. 5.
+    """
+    first, second = _unit(first), _unit(second)
+    if first.shape != second.shape:
+        raise ValueError(f"first is {first.shape} and second {second.shape}: they must be views of one set.")
+    return float(np.mean(np.linalg.norm(first - second, axis=1) ** gamma))
+
+
+def uniformity(
+    first: np.ndarray, second: np.ndarray | None = None, *, t: float = 2.0, self_pairs: bool = False
+) -> float:
+    """``log mean exp(-t ||f(x) - g(y)||^2)`` over pairs of images; lower is more uniform.
+
+    Args:
+        first: f, ``[n, F]``.
+        second: g, ``[n, F]``, of the same images in the same order; default f itself.
+        t: the kernel's inverse squared width.
+        self_pairs: whether (x, x) is a pair.
+
+    Source: Wang & Isola (2020), distinct pairs of one view; MACL, eq. 5 (all pairs of two views).
+    """
+    total, count = 0.0, 0
+    for cosine, _, wanted in _pairs(first, second, None, self_pairs):
+        total += np.exp(2 * t * (cosine[wanted] - 1)).sum()  # ||x - y||^2 = 2 - 2 cosine
+        count += wanted.sum()
+    return float(np.log(total / count))
+
+
+def tolerance(
+    first: np.ndarray,
+    labels: np.ndarray,
+    second: np.ndarray | None = None,
+    *,
+    self_pairs: bool = False,
+    same_class_only: bool = False,
+) -> float:
+    """Mean ``f(x).g(y)`` of pairs of one class, pairs of two classes counted as 0: in [-1, 1].
+
+    Args:
+        first: f, ``[n, F]``.
+        labels: ``[n]``.
+        second: g, default f itself.
+        self_pairs: whether (x, x) is a pair.
+        same_class_only: the mean over the pairs of one class alone, so that the number of classes does not
+            enter.
+
+    Source: Wang & Liu (2021); MACL, eq. 6.
+    """
+    total, count = 0.0, 0
+    for cosine, same, wanted in _pairs(first, second, labels, self_pairs):
+        total += cosine[wanted & same].sum()
+        count += (wanted & same).sum() if same_class_only else wanted.sum()
+    return float(total / count) if count else float("nan")
+
+
+def semantic_sensitivity(
+    first: np.ndarray, labels: np.ndarray, second: np.ndarray | None = None, *, self_pairs: bool = False
+) -> float:
+    """Mean ``exp(-(h - f(x).g(y))^2)``, h = 1 for a pair of one class and -1 else: in [e^-4, 1].
+
+    Arguments as for :func:`tolerance`. Source: MACL, eq. 7.
+    """
+    total, count = 0.0, 0
+    for cosine, same, wanted in _pairs(first, second, labels, self_pairs):
+        total += np.exp(-((np.where(same, 1.0, -1.0) - cosine)[wanted] ** 2)).sum()
+        count += wanted.sum()
+    return float(total / count)
+
+
+def intra_class_distance(
+    features: np.ndarray, labels: np.ndarray, *, normalize: bool = True
+) -> dict[int, float]:
+    """Mean Euclidean distance of the distinct pairs of every class: label -> distance (nan for a lone image).
+
+    ``normalize``: L2-normalise first. Source: Less can be more (Mitrovic et al., 2020), section 3.
+    """
+    features = _unit(features) if normalize else np.asarray(features, np.float64)
+    found = {}
+    for label in np.unique(labels):
+        members = features[np.asarray(labels) == label]
+        squared = np.sum(members**2, axis=1)
+        total = 0.0
+        for start in range(0, len(members), BLOCK):
+            rows = slice(start, start + BLOCK)
+            distance = squared[rows, None] + squared - 2 * members[rows] @ members.T
+            np.fill_diagonal(distance[:, start:], 0.0)
+            total += np.sqrt(np.maximum(distance, 0.0)).sum()
+        pairs = len(members) * (len(members) - 1)
+        found[int(label)] = float(total / pairs) if pairs else float("nan")
+    return found
+
+
+def silhouette(
+    features: np.ndarray, labels: np.ndarray, *, normalize: bool = True, metric: str = "euclidean"
+) -> float:
+    """Mean silhouette ``(b - a) / max(a, b)`` of the classes, by scikit-learn: in [-1, 1].
+
+    ``metric``: "euclidean" or "cosine". Source: Rousseeuw (1987); Less can be more, section 3.
+    """
+    from sklearn.metrics import silhouette_score
+
+    if metric not in ("euclidean", "cosine"):
+        raise ValueError(f"metric={metric!r} must be euclidean or cosine.")
+    return float(silhouette_score(_unit(features) if normalize else features, labels, metric=metric))
+
+
+def evaluate(
+    features: np.ndarray,
+    labels: np.ndarray,
+    second: np.ndarray | None = None,
+    *,
+    layer: str = "pooled",
+    t: float = 2.0,
+    self_pairs: bool = False,
+) -> dict:
+    """All of the above for one set of images, with their protocol.
+
+    Args:
+        features: ``[n, F]``.
+        labels: ``[n]``.
+        second: ``[n, F]``, another view of the same images: adds ``alignment``; pairs stay those of
+            ``features``.
+        layer: name of the features, for the protocol.
+        t: of :func:`uniformity`.
+        self_pairs: of the measures over pairs.
+    """
+    check(features, labels, features, labels)
+    distances = intra_class_distance(features, labels)
+    pairs = dict(self_pairs=self_pairs)
+    return {
+        **({} if second is None else {"alignment": alignment(features, second)}),
+        "uniformity": uniformity(features, t=t, **pairs),
+        "tolerance": tolerance(features, labels, **pairs),
+        "same_class_cosine": tolerance(features, labels, same_class_only=True, **pairs),
+        "semantic_sensitivity": semantic_sensitivity(features, labels, **pairs),
+        "intra_class_distance": float(np.nanmean(list(distances.values()))),
+        "intra_class_distances": distances,
+        "silhouette": silhouette(features, labels),
+        "protocol": f"geometry, L2-normalised, {'all' if self_pairs else 'distinct'} pairs of one view, t={t:g}, "
+        f"Euclidean silhouette, layer {layer}",
+        "settings": {"layer": layer, "t": t, "self_pairs": self_pairs, "images": len(labels)},
+    }
+
+
+def _unit(features: np.ndarray) -> np.ndarray:
+    features = np.asarray(features, np.float64)
+    norm = np.linalg.norm(features, axis=-1, keepdims=True)
+    return features / np.where(norm > 0, norm, 1.0)
+
+
+def _pairs(first, second, labels, self_pairs: bool) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Blocks [b, n] of all pairs: cosine, whether of one class, whether the pair counts."""
+    first = _unit(first)
+    second = first if second is None else _unit(second)
+    labels = np.zeros(len(first), int) if labels is None else np.asarray(labels)
+    number = np.arange(len(first))
+    for start in range(0, len(first), BLOCK):
+        rows = slice(start, start + BLOCK)
+        wanted = np.full((len(number[rows]), len(number)), True)
+        if not self_pairs:
+            wanted = number[rows, None] != number
+        yield first[rows] @ second.T, labels[rows, None] == labels, wanted
