@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from contrastive_jax import logbook
-from contrastive_jax.logbook import Logbook, Progress, read_metrics
+from contrastive_jax.logbook import Logbook, Progress, read_metrics, result
 
 
 def lines(workdir):
@@ -295,18 +295,18 @@ def test_git_commit_is_that_of_the_repository_that_tracks_the_source(tmp_path, m
 
     source = tmp_path / "logbook.py"
     source.write_text("one")
-    monkeypatch.setattr(logbook, "__file__", str(source))
-    assert logbook._git_commit() == (None, None)  # no repository
+    monkeypatch.setattr(result, "__file__", str(source))
+    assert result._git_commit() == (None, None)  # no repository
     git("init")
-    assert logbook._git_commit() == (None, None)  # one around it that does not track it
+    assert result._git_commit() == (None, None)  # one around it that does not track it
     git("add", "logbook.py")
     git("commit", "-m", "x")
     (tmp_path / "untracked").touch()
-    assert logbook._git_commit() == (git("rev-parse", "HEAD"), False)
+    assert result._git_commit() == (git("rev-parse", "HEAD"), False)
     source.write_text("two")
-    assert logbook._git_commit() == (git("rev-parse", "HEAD"), True)
+    assert result._git_commit() == (git("rev-parse", "HEAD"), True)
     monkeypatch.setenv("PATH", "")
-    assert logbook._git_commit() == (None, None)  # no git
+    assert result._git_commit() == (None, None)  # no git
 
 
 # ---------------------------------------------------------------- curves

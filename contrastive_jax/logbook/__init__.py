@@ -1,0 +1,26 @@
+"""What a run leaves in its workdir, and what it shows while it trains.
+
+``metrics.jsonl`` is the source of truth: one JSON object a line. Everything else (TensorBoard files,
+``curves.png``, ``result.json``) is derived, or describes the run around it.
+"""
+
+from contrastive_jax.logbook.curves import plot_curves
+from contrastive_jax.logbook.files import replacing, write_config, write_json, write_text
+from contrastive_jax.logbook.metrics import METRICS, Logbook, read_metrics
+from contrastive_jax.logbook.progress import Progress, say
+from contrastive_jax.logbook.result import environment, write_result
+
+__all__ = [
+    "METRICS",
+    "Logbook",
+    "Progress",
+    "environment",
+    "plot_curves",
+    "read_metrics",
+    "replacing",
+    "say",
+    "write_config",
+    "write_json",
+    "write_result",
+    "write_text",
+]

@@ -1,0 +1,178 @@
+"""``metrics.jsonl``: one JSON object a line, and the source of truth."""
+
+import importlib.util
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from contrastive_jax.logbook.files import plain, replacing
+from contrastive_jax.logbook.progress import say
+
+METRICS = "metrics.jsonl"
+_NON_FINITE = {"NaN", "Infinity", "-Infinity"}
+
+
+class Logbook:
+    """Writes ``metrics.jsonl`` and, where TensorFlow is installed, TensorBoard files.
+
+    A line is ``{"step": …, "epoch": …, every metric, "timing": {…}}``. ``timing`` holds what the wall clock
+    says (images_per_second, seconds); the rest is a function of the config, bit for bit. JSON has no NaN
+    and no infinity: they are the strings "NaN", "Infinity" and "-Infinity", which :func:`read_metrics` turns
+    back into numbers.
+
+    A step may have several records, of different metrics (training, evaluation). Opening the book at
+    ``start_step`` repairs the file: records of later steps, repetitions and an unfinished last line go. Write
+    a step's records *before* its checkpoint is saved, and the file of a resumed run is that of an
+    uninterrupted one. A record that is already there is not written again.
+
+    Args:
+        workdir: is made if it is not there.
+        start_step: the step of the checkpoint from which the run goes on; 0 for a new run.
+        tensorboard: also write TensorBoard files, through ``clu.metric_writers``.
+        verbose: say, once, that TensorBoard files are not written and what to install.
+        active: False writes nothing: for every process but the first.
+
+    Raises:
+        ValueError: a line of the file, not the last, is no record.
+        OSError: the workdir cannot be written.
+    """
+
+    def __init__(
+        self,
+        workdir: str | os.PathLike,
+        *,
+        start_step: int = 0,
+        tensorboard: bool = True,
+        verbose: bool = False,
+        active: bool = True,
+    ):
+        self._file = self._writer = None
+        self._written: set[tuple] = set()
+        if not active:
+            return
+        path = pathlib.Path(workdir, METRICS)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._written = _repair(path, start_step)
+        self._file = path.open("ab", buffering=0)
+        if tensorboard and importlib.util.find_spec("tensorflow") is not None:
+            from clu import metric_writers  # imports TensorFlow
+
+            self._writer = metric_writers.SummaryWriter(str(workdir))
+        elif tensorboard and verbose:
+            say("No TensorBoard files: TensorFlow is not installed (pip install 'contrastive_jax[tf]').")
+
+    def write(
+        self, step: int, epoch: float, metrics: Mapping[str, Any], timing: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add one record; it is out of the process's hands when this returns.
+
+        Args:
+            step: steps done.
+            epoch: epochs done.
+            metrics: name -> scalar (array, NumPy or Python number); fetched from the device in one go.
+            timing: what depends on the clock.
+
+        Raises:
+            ValueError: a value that is not a number, or a metric called step, epoch or timing.
+        """
+        if self._file is None:
+            return
+        reserved = {"step", "epoch", "timing"} & set(metrics)
+        if reserved:
+            raise ValueError(
+                f"A metric cannot be called {sorted(reserved)[0]!r}: the record has such a field."
+            )
+        metrics, timing = jax.device_get((dict(metrics), dict(timing or {})))
+        scalars = {name: _scalar(name, value) for name, value in metrics.items()}
+        record = {"step": int(step), "epoch": float(epoch), **scalars}
+        if _identity(record) in self._written:
+            return
+        if timing:
+            record["timing"] = {name: _scalar(name, value) for name, value in timing.items()}
+        self._file.write(_line(record))  # one system call a record
+        self._written.add(_identity(record))
+        if self._writer is not None:
+            self._writer.write_scalars(int(step), {**scalars, **timing})
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Close the files; a second time does nothing."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+    """The records of ``metrics.jsonl`` in order, every number a number; an unfinished last line is left out.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line, not the last, is no record.
+    """
+    return [_numbers(record) for record in _records(pathlib.Path(workdir, METRICS))]
+
+
+def _records(path: pathlib.Path) -> list[dict]:
+    lines = path.read_bytes().splitlines()
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+                raise ValueError
+        except ValueError:
+            if number == len(lines):
+                break  # the process died while it wrote
+            raise ValueError(f"{path}, line {number}, is no record of metrics: move the file away.") from None
+        records.append(record)
+    return records
+
+
+def _repair(path: pathlib.Path, start_step: int) -> set[tuple]:
+    """Cut the file back to ``start_step``; what is in it, by step and names."""
+    if not path.exists():
+        return set()
+    kept = {}
+    for record in _records(path):
+        if record["step"] <= start_step:
+            kept.setdefault(_identity(record), record)
+    text = b"".join(map(_line, kept.values()))
+    if text != path.read_bytes():
+        with replacing(path) as temporary:
+            temporary.write_bytes(text)
+    return set(kept)
+
+
+def _identity(record: Mapping[str, Any]) -> tuple:
+    return record["step"], frozenset(record) - {"timing"}
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return (json.dumps(plain(record), allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def _scalar(name: str, value: Any) -> bool | int | float:
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        raise ValueError(f"The metric {name!r} is {value!r}: a metric is one number.")
+    return float(array.reshape(())) if array.dtype.kind not in "biu" else array.reshape(()).item()
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    return float(value) if isinstance(value, str) and value in _NON_FINITE else value

@@ -1,0 +1,180 @@
+"""What a run shows while it trains."""
+
+import collections
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+# name of the metric, its heading on screen, its format; in the order shown
+_SHOWN = (
+    ("loss", "loss", "8.4f"),
+    ("info_nce", "InfoNCE", "7.4f"),
+    ("contrast_accuracy", "accuracy", "6.4f"),
+    ("tau", "tau", "6.4f"),
+    ("ess", "ESS", "6.4f"),
+)
+
+
+def say(message: str) -> None:
+    """Print a sentence, above the progress bar where there is one; never wrapped: it can be grepped."""
+    import rich
+
+    rich.get_console().print(message, markup=False, highlight=False, soft_wrap=True)
+
+
+class Progress:
+    """A bar in a terminal; elsewhere one aligned line for each log point.
+
+    images/s and the time left come from the latest log points. The first step, which traces and compiles, has
+    a line of its own and counts in no rate, nor does the time spent in :meth:`pause`.
+
+        with Progress(total_steps, steps_per_epoch, batch_size, start_step) as progress:
+            ...first step, waited for...
+            progress.first_step(step)
+            ...
+            timing = progress.update(step, metrics)
+
+    Args:
+        total_steps: at which the run ends.
+        steps_per_epoch: need not be whole.
+        batch_size: images of one step, all devices together.
+        start_step: steps done before this process began.
+        quiet: show nothing; rates are still measured.
+        console: a ``rich`` console; the shared one by default, so that :func:`say` prints above the bar.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        steps_per_epoch: float,
+        batch_size: int,
+        start_step: int = 0,
+        *,
+        quiet: bool = False,
+        console=None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        import rich
+
+        self._total, self._steps_per_epoch, self._batch_size = total_steps, steps_per_epoch, batch_size
+        self._quiet, self._clock = quiet, clock
+        self._console = console or rich.get_console()
+        self._live = None
+        self._paused = 0.0  # seconds, so far
+        self._began = clock()
+        self._first: tuple[int, float] | None = None  # step and time from which rates count
+        self._latest: tuple[int, float] | None = None
+        self._recent: collections.deque = collections.deque(maxlen=10)
+        self._start_step = start_step
+
+    def __enter__(self):
+        if not self._quiet and self._console.is_interactive:
+            from rich.live import Live
+
+            self._live = Live(
+                self._render(self._start_step, {}, None, None), console=self._console, auto_refresh=False
+            )
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *error):
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def first_step(self, step: int) -> float:
+        """Say how long the first step took, compiling included; call it once that step's result is there."""
+        seconds = self._now() - self._began
+        self._mark(step)
+        self.say(f"first step (tracing and compiling included): {seconds:.1f} s")
+        return seconds
+
+    def update(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Show a log point; return its timing: ``seconds`` since the start, ``images_per_second`` once known.
+
+        Metrics that are still on the device are waited for.
+        """
+        metrics = {name: float(metrics[name]) for name, _, _ in _SHOWN if name in metrics}
+        self._mark(step)  # only now: the lines above have waited for the device
+        rate, left = self._between(self._recent[0], self._recent[-1]), None
+        if rate:
+            left = (self._total - step) * self._batch_size / rate
+        if self._live is not None:
+            self._live.update(self._render(step, metrics, rate, left), refresh=True)
+        elif not self._quiet:
+            self._print(self._plain_line(step, metrics, rate, left))
+        timing = {"seconds": self._clock() - self._began}
+        if rate is not None:
+            timing["images_per_second"] = rate
+        return timing
+
+    @contextlib.contextmanager
+    def pause(self):
+        """Time that is not training (an evaluation, a checkpoint) and counts in no rate."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._paused += self._clock() - began
+
+    def say(self, message: str) -> None:
+        """Print a sentence above the bar, unless quiet."""
+        if not self._quiet:
+            self._print(message)
+
+    @property
+    def images_per_second(self) -> float | None:
+        """Mean rate from the first step's end (or first log point) to the latest log point, or None."""
+        return self._between(self._first, self._latest)
+
+    def _now(self) -> float:
+        return self._clock() - self._paused
+
+    def _mark(self, step: int) -> None:
+        self._latest = (step, self._now())
+        self._first = self._first or self._latest
+        self._recent.append(self._latest)
+
+    def _between(self, first, last) -> float | None:
+        if first is None or last[0] <= first[0] or last[1] <= first[1]:
+            return None
+        return (last[0] - first[0]) * self._batch_size / (last[1] - first[1])
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _fields(self, step, metrics, rate, left) -> Iterable[str]:
+        epochs = self._total / self._steps_per_epoch
+        yield f"step {step:{len(str(self._total))}d}/{self._total}"
+        yield f"epoch {step / self._steps_per_epoch:{len(f'{epochs:.2f}')}.2f}/{epochs:.4g}"
+        for name, heading, form in _SHOWN:
+            if name in metrics:
+                yield f"{heading} {metrics[name]:{form}}"
+        yield f"images/s {'-':>9}" if rate is None else f"images/s {rate:9,.1f}"
+        yield f"left {'-':>8}" if left is None else f"left {_duration(left):>8}"
+
+    def _plain_line(self, step, metrics, rate, left) -> str:
+        return "  ".join(self._fields(step, metrics, rate, left))
+
+    def _render(self, step, metrics, rate, left):
+        """The bar, and below it the fields, which wrap between fields where the terminal is narrow."""
+        from rich.columns import Columns
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        fields = [
+            Text(" ".join(field.split()), no_wrap=True) for field in self._fields(step, metrics, rate, left)
+        ]
+        bar = Table.grid(expand=True)  # without colours a bar alone does not fill, or end, its line
+        bar.add_row(ProgressBar(total=max(self._total, 1), completed=step))
+        return Group(bar, Columns(fields, padding=(0, 2)))
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"
