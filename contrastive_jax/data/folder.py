@@ -1,13 +1,17 @@
-"""A folder of images: labelled by its sub-folders, or not at all."""
+"""A folder of images: labelled by its sub-folders, by a file that lists them, or not at all."""
 
 import os
 import pathlib
+import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from contrastive_jax.data.pixels import GREY, check_memory, eight_bits, opaque, to_array
-from contrastive_jax.data.split import Source, Split, stratified
+from contrastive_jax.data import pixels
+from contrastive_jax.data.listing import Listing, read_listing
+from contrastive_jax.data.records import Record, Unreadable, decoded
+from contrastive_jax.data.split import Source, stratified
 
 EXTENSIONS = (
     ".png",
@@ -31,14 +35,21 @@ def folder(
     train_split: str = "train",
     test_split: str = "auto",
     test_fraction: float = 0.0,
+    labels: str = "",
+    path_key: str = "",
+    label_key: str = "label",
+    label_separator: str = "",
+    group: str = "",
     size: int = 0,
+    white: int = pixels.WHITE,
     memory_limit: float = 8.0,
 ) -> Source:
     """Images under ``dir``, in the order of their relative paths; hidden files are not looked at.
 
-    Labels are the first folder below the root; images that lie in no folder have none (-1). EXIF rotation
-    is honoured, transparency is laid on white, 16 bits become 8. The set is grey if every image is,
-    else RGB. Raises ValueError with the path of an image that cannot be read.
+    Without a file of labels, an image's label is the first folder below the root; images that lie in no
+    folder have none (-1). EXIF rotation is honoured, transparency is laid on white, 16 bits become 8, a file
+    of several images is its first. The set is grey if every image is, else RGB, or has the channels that
+    every image has.
 
     Args:
         dir: the root.
@@ -46,9 +57,24 @@ def folder(
         test_split: the sub-folder of the test images; "auto" takes ``test``, ``val`` or ``validation`` where
             there is a train folder beside it; "" takes none.
         test_fraction: without a test folder, this fraction of every class by the rule of
-            :func:`split.stratified`; 0 is no test split.
+            :func:`split.stratified`, groups whole; 0 is no test split.
+        labels: a file with a row for every image, paths relative to ``dir`` (:func:`listing.read_listing`), by
+            its path or by its name inside ``dir``; "" takes labels from folders.
+        path_key: its column of paths; "" looks for the usual names.
+        label_key: its column of labels; "" leaves labels out, with such a file or without.
+        label_separator: in CSV, what stands between several labels of one image.
+        group: images of one group are never each other's negatives: a column of the file, or else a regular
+            expression that is searched in the path relative to ``dir``; the group is its first group, or the
+            whole match. An image where it is not found, or whose cell is empty, is alone.
         size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images of one size.
+        white: the value of 16-bit images that becomes 255, and all above it (10000 for Sentinel-2's
+            reflectances).
         memory_limit: GiB that the decoded images may take.
+
+    Raises:
+        ValueError: an image that cannot be read, by its path; images without a row or rows without an image;
+            a group that fits no image, or all.
+        FileNotFoundError: a folder or file that is not there.
     """
     if not dir:
         raise ValueError("data.name=folder needs data.dir, the folder with the images")
@@ -57,6 +83,10 @@ def folder(
         raise FileNotFoundError(f"data.dir={dir} is not a folder")
     if not 0 <= test_fraction < 1:
         raise ValueError(f"data.test_fraction={test_fraction} is outside [0, 1)")
+    if not 1 <= white <= pixels.WHITE:
+        raise ValueError(f"data.white={white} is outside 1..{pixels.WHITE}")
+    if not labels and (path_key or label_separator):
+        raise ValueError("data.path_key and data.label_separator are for the file that data.labels names")
 
     train_root, test_root = split_folders(root, train_split, test_split)
     if test_root and test_fraction:
@@ -64,27 +94,89 @@ def folder(
             f"{test_root} is the test split, so data.test_fraction={test_fraction:g} cannot be: "
             "set data.test_fraction=0 or data.test_split="
         )
-    train_paths = image_paths(train_root)
-    test_paths = image_paths(test_root) if test_root else []
-    classes = sorted({path.parts[0] for path in train_paths if len(path.parts) > 1})
-    train_label = labels(train_paths, classes, train_root)
-    test_label = labels(test_paths, classes, test_root)
+    train = image_paths(root, train_root)
+    test = image_paths(root, test_root) if test_root else []
+    paths = train + test
+    if labels:
+        listing = read_listing(
+            listing_file(labels, root),
+            path_key=path_key, label_key=label_key, label_separator=label_separator, group=group,
+        )  # fmt: skip
+        check_listing(listing, paths, labels, root)
+        names = [listing.rows[path].labels for path in paths]
+    else:
+        listing = None
+        names = [
+            folder_label(path, place, root) if label_key else ()
+            for some, place in ((train, train_root), (test, test_root))
+            for path in some
+        ]
+    several = bool(listing and listing.several)
+    classes = class_names(names[: len(train)], names[len(train) :])
+    label = label_array(names, classes, several)
+    groups = group_array(paths, group, listing)
+    shape = common_shape([root / path for path in paths], size)
+    pixels.check_memory("folder", len(paths), shape, memory_limit)
 
-    files = [train_root / path for path in train_paths] + [test_root / path for path in test_paths]
-    image = read_images(files, size, memory_limit)
-    train = Split(image[: len(train_paths)], train_label)
-    if test_root:
-        test = Split(image[len(train_paths) :], test_label)
-    elif test_fraction:
-        held_out = stratified(train_label, test_fraction)
+    held_out = np.arange(len(paths)) >= len(train)
+    if test_fraction:
+        held_out = stratified(label, test_fraction, groups)
         if not held_out.any() or held_out.all():
             raise ValueError(
                 f"data.test_fraction={test_fraction:g} of {len(train)} images leaves a split empty"
             )
-        train, test = train[~held_out], train[held_out]
-    else:
-        test = None
-    return Source("folder", train, test, tuple(classes))
+
+    def records(rows: np.ndarray) -> FolderRecords:
+        some = [paths[row] for row in np.flatnonzero(rows)]
+        return FolderRecords(root, some, label[rows], groups[rows], shape, white)
+
+    return Source(
+        "folder",
+        decoded(records(~held_out), size),
+        decoded(records(held_out), size) if held_out.any() else None,
+        classes,
+    )
+
+
+class FolderRecords:
+    """The records of some images (:class:`records.Records`), each as :func:`pixels.plain` makes it."""
+
+    chunk = 16  # photographs of phones take megabytes each
+
+    def __init__(
+        self,
+        root: pathlib.Path,
+        paths: list[str],
+        label: np.ndarray,
+        group: np.ndarray,
+        shape: tuple[int | None, int | None, int],
+        white: int = pixels.WHITE,
+    ):
+        self._root, self._paths, self._label, self._group, self._white = root, paths, label, group, white
+        self.shape, self.label_shape = shape, label.shape[1:]
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def read(self, rows: Sequence[int]) -> list[Record]:
+        """The records of some rows, in that order.
+
+        Raises:
+            Unreadable: the first image that cannot be read, by its path.
+        """
+        return [self._read(int(row)) for row in rows]
+
+    def _read(self, row: int) -> Record:
+        label = self._label[row]
+        try:
+            image = pixels.plain((self._root / self._paths[row]).read_bytes(), self.shape[2], self._white)
+        except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
+            raise Unreadable(f"cannot read {self.name(row)}: {error}") from error
+        return Record(image, label if label.ndim else int(label), int(self._group[row]))
+
+    def name(self, row: int) -> str:
+        """What to call a record in a message."""
+        return f"the image {self._root / self._paths[row]}"
 
 
 def split_folders(
@@ -103,82 +195,123 @@ def split_folders(
     return train, root / test_split if test_split else None
 
 
-def image_paths(root: pathlib.Path) -> list[pathlib.PurePath]:
-    """Paths of the images under ``root``, relative to it and sorted."""
+def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
+    """Paths of the images under ``below_root``, relative to ``root``, with / and sorted."""
     found = []
-    for place, below, names in os.walk(root, followlinks=True):
+    for place, below, names in os.walk(below_root, followlinks=True):
         below[:] = [name for name in below if not name.startswith(".")]
         found += [
-            pathlib.Path(place, name).relative_to(root)
+            pathlib.Path(place, name).relative_to(root).as_posix()
             for name in names
             if name.lower().endswith(EXTENSIONS) and not name.startswith(".")
         ]
     if not found:
-        raise FileNotFoundError(f"no image under {root} (looked for {' '.join(EXTENSIONS)})")
-    return sorted(found, key=lambda path: path.as_posix())
+        raise FileNotFoundError(f"no image under {below_root} (looked for {' '.join(EXTENSIONS)})")
+    return sorted(found)
 
 
-def labels(paths: list[pathlib.PurePath], classes: list[str], root: pathlib.Path | None) -> np.ndarray:
-    """[n] int32: the number of each image's class, -1 for an image in no folder."""
+def listing_file(labels: str, root: pathlib.Path) -> pathlib.Path:
+    """Where the file of labels is: at its path, or inside ``data.dir``."""
+    places = [pathlib.Path(labels).expanduser(), root / labels]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise FileNotFoundError(f"data.labels={labels}: there is no such file, neither here nor in {root}")
+    return found
+
+
+def check_listing(listing: Listing, paths: list[str], labels: str, root: pathlib.Path) -> None:
+    """Refuses images without a row and rows without an image."""
+    lost = [path for path in paths if path not in listing.rows]
+    if lost:
+        raise ValueError(f"data.labels={labels} has no row for {lost[0]}{_and_more(lost)}")
+    known = set(paths)
+    missing = [path for path in listing.rows if path not in known and not (root / path).is_file()]
+    if missing:
+        raise ValueError(f"data.labels={labels} lists {missing[0]}{_and_more(missing)}, not there in {root}")
+
+
+def _and_more(found: list) -> str:
+    return f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+
+
+def folder_label(path: str, place: pathlib.Path, root: pathlib.Path) -> tuple[str, ...]:
+    """The first folder below the root of the split, where the image lies in one."""
+    return (root / path).relative_to(place).parts[:-1][:1]
+
+
+def class_names(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """The labels of the training images, sorted; as numbers where they all are."""
+    known, met = ({name for names in some for name in names} for some in (train, test))
+    if unknown := sorted(met - known):
+        raise ValueError(
+            f"test images have the classes {', '.join(unknown)}, of which there is no training image"
+        )
+    numbers = all(re.fullmatch(r"-?\d+", name) for name in known)
+    return tuple(sorted(known, key=int if numbers else None))
+
+
+def label_array(names: list[tuple[str, ...]], classes: tuple[str, ...], several: bool) -> np.ndarray:
+    """[n] int32, -1 for an image without a label; with ``several`` [n, C] uint8."""
     number = {name: i for i, name in enumerate(classes)}
-    unknown = sorted({path.parts[0] for path in paths if len(path.parts) > 1} - set(classes))
-    if unknown:
-        raise ValueError(f"{root} has the classes {', '.join(unknown)}, of which there is no training image")
-    return np.array([number[path.parts[0]] if len(path.parts) > 1 else -1 for path in paths], np.int32)
+    if not several:
+        return np.array([number[own[0]] if own else -1 for own in names], np.int32)
+    if not classes:
+        raise ValueError("data.labels: no image has a label")
+    label = np.zeros((len(names), len(classes)), np.uint8)
+    for row, own in zip(label, names, strict=True):
+        row[[number[name] for name in own]] = 1
+    return label
 
 
-def read_images(files: list[pathlib.Path], size: int, memory_limit: float) -> np.ndarray:
-    """[n, h, w, c] uint8. Headers are read first, so that what cannot work is said before any decoding."""
+def group_array(paths: list[str], group: str, listing: Listing | None) -> np.ndarray:
+    """[n] int32: the number of the first image of an image's group."""
+    alone = np.arange(len(paths), dtype=np.int32)
+    if not group:
+        return alone
+    if listing and listing.grouped:
+        names = [listing.rows[path].group for path in paths]
+    else:
+        try:
+            pattern = re.compile(group)
+        except re.error as error:
+            raise ValueError(f"data.group={group!r} is no regular expression: {error}") from None
+        found = [pattern.search(path) for path in paths]
+        names = [(match[1 if pattern.groups else 0] or "") if match else "" for match in found]
+    first = {}
+    numbers = np.array([first.setdefault(name, i) if name else i for i, name in enumerate(names)], np.int32)
+    if not first:
+        where = "no cell of its column is filled" if listing and listing.grouped else "it is found in no path"
+        column = " and no column of data.labels" if listing and not listing.grouped else ""
+        raise ValueError(f"data.group={group!r} groups nothing: {where} (such as {paths[0]}){column}")
+    if len(paths) > 1 and (numbers == 0).all():
+        raise ValueError(
+            f"data.group={group!r} puts all {len(paths):,} images into one group: none would have a negative"
+        )
+    return numbers
+
+
+def common_shape(files: list[pathlib.Path], size: int) -> tuple[int, int, int]:
+    """(h, w, c) of the images once read. Only headers are looked at: what cannot work is said before decoding."""
+
+    def header(file: pathlib.Path) -> tuple[int, int, int]:
+        try:
+            with open(file, "rb") as stream:
+                return pixels.header(stream)
+        except Exception as error:  # Pillow's plugins raise nearly anything on a damaged file
+            raise ValueError(f"cannot read the image {file}: {error}") from error
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         headers = list(pool.map(header, files))
-        channels = 1 if all(grey for _, _, grey in headers) else 3
-        height, width, _ = headers[0]
-        if not size:
-            for file, (h, w, _) in zip(files, headers, strict=True):
-                if (h, w) != (height, width):
-                    raise ValueError(
-                        f"images of different sizes ({files[0]} is {width}x{height}, {file} is {w}x{h}): set "
-                        "data.size, to which the short side is resized before the centre is cropped"
-                    )
-        shape = (size or height, size or width, channels)
-        check_memory("folder", len(files), shape, memory_limit)
-        image = np.empty((len(files), *shape), np.uint8)
-
-        def read(row: int):
-            array = read_image(files[row], channels, size)
-            if array.shape != shape:
+    channels = {c: file for file, (_, _, c) in zip(files, headers, strict=True)}  # and a file that has them
+    if len(channels) > 1 and set(channels) != {1, 3}:
+        found = ", ".join(f"{file} has {c}" for c, file in sorted(channels.items()))
+        raise ValueError(f"images of different numbers of channels: {found}")
+    height, width, _ = headers[0]
+    if not size:
+        for file, (h, w, _) in zip(files, headers, strict=True):
+            if (h, w) != (height, width):
                 raise ValueError(
-                    f"{files[row]} has another size than {files[0]} once it is upright: set data.size"
+                    f"images of different sizes ({files[0]} is {width}x{height}, {file} is {w}x{h}): set "
+                    "data.size, to which the short side is resized before the centre is cropped"
                 )
-            image[row] = array
-
-        for _ in pool.map(read, range(len(files))):
-            pass
-    return image
-
-
-def header(path: pathlib.Path) -> tuple[int, int, bool]:
-    """Height and width as they will be seen, and whether the image is grey."""
-    from PIL import ExifTags, Image
-
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            # Asked for EXIF that may lie behind its pixels, a PNG would decode them: such a one is met later.
-            exif = image.getexif() if image.format != "PNG" or "exif" in image.info else {}
-            if exif.get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8):  # turned by a quarter
-                width, height = height, width
-            return height, width, image.mode in GREY or image.mode.startswith("I")
-    except Exception as error:  # Pillow's plugins raise nearly anything on a damaged file
-        raise ValueError(f"cannot read the image {path}: {error}") from error
-
-
-def read_image(path: pathlib.Path, channels: int, size: int) -> np.ndarray:
-    """[h, w, channels] uint8, upright and opaque."""
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(path) as image:
-            return to_array(opaque(eight_bits(ImageOps.exif_transpose(image))), channels, size)
-    except Exception as error:
-        raise ValueError(f"cannot read the image {path}: {error}") from error
+    return size or height, size or width, max(channels)

@@ -1,9 +1,14 @@
-"""From a Pillow image to a uint8 array."""
+"""From an image file to a uint8 array."""
+
+import io
 
 import numpy as np
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's name for c channels of 8 bits
 GREY = ("1", "L", "LA", "La")
+TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+NUMPY = b"\x93NUMPY"
+WHITE = 65535
 
 
 def check_memory(name: str, count: int, shape: tuple[int, int, int], memory_limit: float):
@@ -17,8 +22,63 @@ def check_memory(name: str, count: int, shape: tuple[int, int, int], memory_limi
         )
 
 
-def eight_bits(image):
-    """A 16-bit grey image as 8 bits, round(x / 257); any other image as it is."""
+def header(file) -> tuple[int, int, int]:
+    """Height, width and channels of an image file as it will be seen, without decoding it.
+
+    Grey is 1 channel and every kind of colour 3; further samples of a TIFF count each.
+    """
+    from PIL import Image
+
+    magic = file.read(4)
+    file.seek(0)
+    if magic in TIFF and (page := _samples(file)) is not None:
+        return page.imagelength, page.imagewidth, 3 if _has_alpha(page) else page.samplesperpixel
+    with Image.open(file) as image:
+        width, height = image.size
+        # Asked for EXIF that may lie behind its pixels, a PNG would decode them: such a one is met later.
+        if _orientation(image, late=False) in (5, 6, 7, 8):  # turned by a quarter
+            width, height = height, width
+        return height, width, 1 if image.mode in GREY or image.mode.startswith("I") else 3
+
+
+def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
+    """The same image so that any decoder sees the same pixels.
+
+    The file itself where it is upright and of 8 bits, grey or RGB. Else its pixels as a ``.npy`` file,
+    [h, w, channels] uint8: EXIF rotation is honoured, transparency laid on white, and of 16 bits the value x
+    becomes round(255 x / white), at most 255. 16-bit colour that is not TIFF keeps its high byte.
+    """
+    from PIL import Image, ImageOps
+
+    if image.startswith(TIFF) and (page := _samples(io.BytesIO(image))) is not None:
+        return _npy(_samples_array(page, white))
+    with Image.open(io.BytesIO(image)) as picture:
+        upright = _orientation(picture, late=b"eXIf" in image) in (None, 1)
+        simple = picture.mode in ("L", "RGB") and not picture.has_transparency_data
+        if white != WHITE and picture.format == "PNG" and image[24] == 16 and image[25] in (2, 6):
+            raise ValueError("data.white cannot be met: 16-bit colour is read from TIFF only")
+        if upright and simple and not image.startswith(TIFF):
+            return image
+        return _npy(to_array(opaque(eight_bits(ImageOps.exif_transpose(picture), white)), channels, 0))
+
+
+def decode(image: bytes, channels: int, size: int = 0) -> np.ndarray:
+    """[h, w, channels] uint8 of an image file, or of what :func:`plain` made of it.
+
+    With ``size`` the short side is resized to it (bicubic, antialiased) and the centre cropped. EXIF is not
+    looked at, as in TensorFlow and torchvision.
+    """
+    from PIL import Image
+
+    if image.startswith(NUMPY):
+        return fit(np.load(io.BytesIO(image)), size)
+    with Image.open(io.BytesIO(image)) as picture:
+        picture = eight_bits(picture)
+        return to_array(opaque(picture) if channels in (1, 3) else picture, channels, size)
+
+
+def eight_bits(image, white: int = WHITE):
+    """A 16-bit grey image as 8 bits, round(255 x / white); any other image as it is."""
     from PIL import Image
 
     if image.mode == "F":
@@ -28,7 +88,7 @@ def eight_bits(image):
     value = np.asarray(image).astype(np.int64)
     if value.min() < 0 or value.max() > 65535:
         raise ValueError(f"grey values {value.min()}..{value.max()} are outside 16 bits")
-    return Image.fromarray(((value + 128) // 257).astype(np.uint8))
+    return Image.fromarray(_scaled(value, white))
 
 
 def opaque(image):
@@ -43,11 +103,95 @@ def opaque(image):
 
 def to_array(image, channels: int, size: int) -> np.ndarray:
     """[h, w, channels] uint8; with ``size`` the short side is resized to it and the centre cropped."""
-    from PIL import Image, ImageOps
-
     if image.mode != MODES[channels]:
         image = image.convert(MODES[channels])
-    if size and image.size != (size, size):
-        image = ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC)
-    array = np.asarray(image)
+    array = np.asarray(_fit(image, size))
     return array[..., None] if channels == 1 else array
+
+
+def fit(array: np.ndarray, size: int) -> np.ndarray:
+    """[h, w, c] uint8 with any c: the short side resized to ``size``, the centre cropped; 0 leaves it."""
+    from PIL import Image
+
+    if not size:
+        return array
+    if array.shape[-1] == 3:
+        return np.asarray(_fit(Image.fromarray(array), size))
+    return np.stack(
+        [np.asarray(_fit(Image.fromarray(channel), size)) for channel in np.moveaxis(array, -1, 0)], -1
+    )
+
+
+def _fit(image, size: int):
+    from PIL import Image, ImageOps
+
+    if not size or image.size == (size, size):
+        return image
+    return ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC)
+
+
+def _orientation(image, late: bool) -> int | None:
+    """EXIF's orientation. ``late``: also where a PNG has it behind its pixels, which decodes them."""
+    from PIL import ExifTags
+
+    if image.format == "PNG" and not late and "exif" not in image.info:
+        return None
+    return image.getexif().get(ExifTags.Base.Orientation)
+
+
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def _scaled(value: np.ndarray, white: int) -> np.ndarray:
+    """round(255 x / white) for whole x >= 0, halves up, at most 255."""
+    return np.minimum((value.astype(np.int64) * 510 + white) // (2 * white), 255).astype(np.uint8)
+
+
+def _samples(file):
+    """The first page of a TIFF whose pixels Pillow would cut short (more channels, 16-bit colour); else None."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file) as image:
+            tags = image.tag_v2
+            samples, bits = tags.get(277, 1), max(np.atleast_1d(tags.get(258, 1)))
+            if samples == 1 or bits <= 8 and samples == len(image.getbands()):
+                return None
+    except UnidentifiedImageError:
+        pass
+    file.seek(0)
+    try:
+        import tifffile
+    except ImportError:
+        raise ImportError(
+            "a TIFF with several channels needs tifffile: pip install 'contrastive_jax[tiff]'"
+        ) from None
+    return tifffile.TiffFile(file).pages.first
+
+
+def _has_alpha(page) -> bool:
+    return page.samplesperpixel == 4 and tuple(page.extrasamples)[-1:] in ((1,), (2,))
+
+
+def _samples_array(page, white: int) -> np.ndarray:
+    """[h, w, c] uint8 of a TIFF page with several samples."""
+    from PIL import Image
+
+    if page.dtype not in (np.uint8, np.uint16):
+        raise ValueError(
+            f"its pixels are {page.dtype}, and only 8 or 16 bits without sign have a fixed range"
+        )
+    orientation = page.tags[274].value if 274 in page.tags else 1
+    if orientation != 1:
+        raise ValueError(
+            f"several channels in orientation {int(orientation)} cannot be read, only upright ones"
+        )
+    array = page.asarray()
+    array = np.moveaxis(array, 0, -1) if page.axes == "SYX" else array
+    array = array if array.dtype == np.uint8 else _scaled(array, white)
+    if _has_alpha(page):
+        return np.asarray(opaque(Image.fromarray(np.ascontiguousarray(array))).convert("RGB"))
+    return np.ascontiguousarray(array)

@@ -4,7 +4,6 @@
 decoded once (:func:`decoded`); a streamed one is read by row in worker processes (:mod:`stream`).
 """
 
-import io
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,16 +11,14 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from contrastive_jax.data.pixels import to_array
+from contrastive_jax.data import pixels
 from contrastive_jax.data.split import Split
-
-CHUNK = 4096  # records read at once
 
 
 class Record(NamedTuple):
     """One example as it is stored."""
 
-    image: bytes  # an image file: JPEG, PNG, ...
+    image: bytes  # an image file: JPEG, PNG, ..., or a .npy file with the pixels [h, w, c] uint8
     label: int | np.ndarray  # -1 where there is none; of a multi-label set [C] uint8, multi-hot
     group: int  # examples of one group are never each other's negatives
 
@@ -34,15 +31,17 @@ class Records(Protocol):
     Attributes:
         shape: (height, width, channels) once decoded; height and width are None where images differ in size.
         label_shape: () or, of a multi-label set, (C,).
+        chunk: how many records are well read at once.
     """
 
+    chunk: int
     shape: tuple[int | None, int | None, int]
     label_shape: tuple[int, ...]
 
     def __len__(self) -> int: ...
 
     def read(self, rows: Sequence[int]) -> list[Record]:
-        """The records of some rows, in that order."""
+        """The records of some rows, in that order; Unreadable where that cannot be, naming the first."""
 
     def name(self, row: int) -> str:
         """What to call a record in a message: "image 7 of cifar10/3.0.2, train", or a path."""
@@ -50,14 +49,6 @@ class Records(Protocol):
 
 class Unreadable(ValueError):
     """An image that cannot be read; the message names it and says why."""
-
-
-def decode_pillow(image: bytes, channels: int, size: int) -> np.ndarray:
-    """[h, w, channels] uint8; with ``size`` the short side is resized to it and the centre cropped."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(image)) as picture:
-        return to_array(picture, channels, size)
 
 
 def decoded(records: Records, size: int) -> Split:
@@ -80,15 +71,15 @@ def decoded(records: Records, size: int) -> Split:
 
     def decode(row: int, record: Record):
         try:
-            image[row] = decode_pillow(record.image, channels, size)
+            image[row] = pixels.decode(record.image, channels, size)
         except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
             raise Unreadable(f"cannot read {records.name(row)}: {error}") from error
         label[row], group[row] = record.label, record.group
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         each = pool.map if size else map
-        for first in range(0, count, CHUNK):
-            rows = range(first, min(first + CHUNK, count))
+        for first in range(0, count, records.chunk):
+            rows = range(first, min(first + records.chunk, count))
             for _ in each(decode, rows, records.read(rows)):
                 pass
     return Split(image, label, group)

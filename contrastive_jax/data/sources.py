@@ -16,6 +16,11 @@ def load(
     test_split: str = "auto",
     test_fraction: float = 0.0,
     label_key: str = "label",
+    labels: str = "",
+    path_key: str = "",
+    label_separator: str = "",
+    group: str = "",
+    white: int = 65535,
     size: int = 0,
     memory_limit: float = 8.0,
 ) -> Source:
@@ -28,7 +33,10 @@ def load(
         train_split: a sub-folder, or a split in TFDS's language (``train+unlabelled`` of stl10).
         test_split: the same; "auto" looks for the usual names; "" takes none.
         test_fraction: folder only: a fixed stratified fraction for test, where there is no test folder.
-        label_key: TFDS only: the feature with the labels; "" leaves them out.
+        label_key: the feature (TFDS) or column (``labels``) with the labels; "" leaves them out.
+        labels, path_key, label_separator, group, white: folder only, see :func:`folder.folder`: a file that
+            lists the images with their labels, its columns, which images are near-duplicates, and which value
+            of 16 bits is white.
         size: short side resized to it, centre cropped; 0 leaves images of one size as they are.
         memory_limit: GiB that the decoded images may take.
 

@@ -12,7 +12,8 @@ class Split:
 
     Attributes:
         image: [n, h, w, c] uint8.
-        label: [n] int32, -1 where there is none (default: none anywhere).
+        label: [n] int32, -1 where there is none (default: none anywhere); of a multi-label set [n, C] uint8,
+            1 for every class that an image shows.
         group: [n] int32; examples of one group (frames of a video, copies of an image) are never each
             other's negatives (default: every example its own group).
     """
@@ -27,13 +28,17 @@ class Split:
                 f"images are [n, h, w, c] uint8 with n > 0, not {self.image.dtype}{list(self.image.shape)}"
             )
         n = len(self.image)
-        defaults = {"label": np.full(n, -1, np.int32), "group": np.arange(n, dtype=np.int32)}
-        for field, default in defaults.items():
-            value = getattr(self, field)
-            value = default if value is None else np.asarray(value, np.int32)
-            if value.shape != (n,):
-                raise ValueError(f"{n} images need {field} [{n}], not {list(value.shape)}")
-            object.__setattr__(self, field, value)
+        label = np.full(n, -1, np.int32) if self.label is None else np.asarray(self.label)
+        group = np.arange(n, dtype=np.int32) if self.group is None else np.asarray(self.group, np.int32)
+        label = label.astype(np.uint8 if label.ndim == 2 else np.int32, copy=False)
+        if label.ndim not in (1, 2) or len(label) != n:
+            raise ValueError(f"{n} images need label [{n}] or [{n}, C], not {list(label.shape)}")
+        if label.ndim == 2 and (not label.shape[1] or label.max() > 1):
+            raise ValueError("labels [n, C] are 0 or 1 for each of at least one class")
+        if group.shape != (n,):
+            raise ValueError(f"{n} images need group [{n}], not {list(group.shape)}")
+        object.__setattr__(self, "label", label)
+        object.__setattr__(self, "group", group)
 
     def __len__(self) -> int:
         return len(self.image)
@@ -82,12 +87,19 @@ class Source:
     classes: tuple[str, ...]
 
 
-def stratified(label: np.ndarray, fraction: float) -> np.ndarray:
+def stratified(label: np.ndarray, fraction: float, group: np.ndarray | None = None) -> np.ndarray:
     """The fixed test split by rule: a mask [n], true for ``fraction`` of the examples of every class.
 
     Every example draws a raw 64-bit number (Philox with key (0, 0), in the order of the examples); in
-    every class (-1, no label, is one of them) the round(fraction * class size) smallest are test.
+    every class (-1, no label, is one of them) the round(fraction * class size) smallest are test. Labels
+    [n, C] are not stratified. With ``group`` [n] this is done to groups, each with the label of its first
+    example, so that no near-duplicate of a training image is a test image.
     """
+    if label.ndim == 2:
+        label = np.zeros(len(label), np.int32)
+    if group is not None:
+        _, first, member = np.unique(group, return_index=True, return_inverse=True)
+        return stratified(label[first], fraction)[member]
     draw = np.random.Philox(key=[0, 0]).random_raw(len(label))
     test = np.zeros(len(label), bool)
     for value in np.unique(label):

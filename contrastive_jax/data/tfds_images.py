@@ -145,6 +145,8 @@ def class_names(name: str, features, label_key: str) -> tuple[str, ...]:
 class TfdsRecords:
     """The records of one split (:class:`records.Records`); every example is its own group."""
 
+    chunk = 4096
+
     def __init__(self, builder, split: str, shape: tuple[int | None, int | None, int], label_key: str):
         import tensorflow_datasets as tfds
 

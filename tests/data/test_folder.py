@@ -1,12 +1,16 @@
 """Folders of images as people have them."""
 
 import io
+import pickle
+import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from contrastive_jax import data
+from contrastive_jax.data.folder import FolderRecords
+from contrastive_jax.data.records import Unreadable
 
 random = np.random.default_rng(0)
 
@@ -175,6 +179,110 @@ def test_floating_point_pixels_are_refused(tmp_path):
     save(tmp_path / "float.tiff", np.zeros((2, 2), np.float32))
     with pytest.raises(ValueError, match="float.tiff: floating-point"):
         data.load(name="folder", dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("planar", ["contig", "separate"])
+@pytest.mark.parametrize("channels", [2, 5, 13])
+def test_several_channels(tmp_path, channels, planar):
+    tifffile = pytest.importorskip("tifffile")
+    array = random.integers(0, 256, (6, 7, channels), np.uint8)
+    stored = array if planar == "contig" else np.moveaxis(array, -1, 0)
+    tifffile.imwrite(tmp_path / "0.tif", stored, photometric="minisblack", planarconfig=planar)
+    image = data.load(name="folder", dir=str(tmp_path)).train.image
+    np.testing.assert_array_equal(image, array[None])
+    resized = data.load(name="folder", dir=str(tmp_path), size=4).train.image
+    for c in range(channels):  # every channel as if it were a grey image of its own
+        save(tmp_path / "channels" / f"{c:02}.png", array[..., c])
+    each = data.load(name="folder", dir=str(tmp_path / "channels"), size=4).train.image[..., 0]
+    np.testing.assert_array_equal(resized[0], np.moveaxis(each, 0, -1))
+
+
+def test_no_sample_of_a_tiff_is_dropped(tmp_path):
+    """Pillow would give RGB of the first and the third of these, and grey of the second."""
+    tifffile = pytest.importorskip("tifffile")
+    for name, channels, photometric in (("rgbx", 4, "rgb"), ("la", 2, "minisblack"), ("rgbxy", 5, "rgb")):
+        array = random.integers(0, 256, (6, 7, channels), np.uint8)
+        options = {"extrasamples": ["unspecified"]} if name == "rgbx" else {}
+        (tmp_path / name).mkdir()
+        tifffile.imwrite(
+            tmp_path / name / "0.tif", array, photometric=photometric, planarconfig="contig", **options
+        )
+        np.testing.assert_array_equal(data.load(name="folder", dir=str(tmp_path / name)).train.image, [array])
+    with pytest.raises(
+        ValueError, match="different numbers of channels: .*la/0.tif has 2, .*rgbx/0.tif has 4"
+    ):
+        data.load(name="folder", dir=str(tmp_path))
+    alpha = np.zeros((1, 2, 4), np.uint8)
+    alpha[0, :, 3] = 255, 0
+    (tmp_path / "alpha").mkdir()
+    tifffile.imwrite(tmp_path / "alpha" / "0.tif", alpha, photometric="rgb", extrasamples=["unassalpha"])
+    tifffile.imwrite(
+        tmp_path / "alpha" / "1.tif",
+        alpha.astype(np.uint16) * 257,
+        photometric="rgb",
+        extrasamples=["unassalpha"],
+    )
+    image = data.load(name="folder", dir=str(tmp_path / "alpha")).train.image
+    np.testing.assert_array_equal(image, [[[[0, 0, 0], [255, 255, 255]]]] * 2)
+
+
+def test_sixteen_bits_of_several_channels_and_what_is_white(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    values = np.array([0, 128, 129, 257 * 77, 65535], np.uint16)
+    array = np.broadcast_to(values[:, None, None], (5, 2, 5))
+    tifffile.imwrite(tmp_path / "0.tif", array, photometric="minisblack", planarconfig="contig")
+    image = data.load(name="folder", dir=str(tmp_path)).train.image
+    np.testing.assert_array_equal(image[0, :, 0, 0], [0, 0, 1, 77, 255])
+    image = data.load(name="folder", dir=str(tmp_path), white=510).train.image
+    np.testing.assert_array_equal(image[0, :, 1, 4], [0, 64, 65, 255, 255])  # 129 / 2, halves up
+    (tmp_path / "grey").mkdir()
+    save(tmp_path / "grey" / "0.png", np.ascontiguousarray(array[..., 0]))
+    grey = data.load(name="folder", dir=str(tmp_path / "grey"), white=510).train.image
+    np.testing.assert_array_equal(grey[0, :, 0, 0], [0, 64, 65, 255, 255])
+    with pytest.raises(ValueError, match="data.white=0 is outside 1..65535"):
+        data.load(name="folder", dir=str(tmp_path), white=0)
+    (tmp_path / "float").mkdir()
+    tifffile.imwrite(
+        tmp_path / "float" / "0.tif",
+        array.astype(np.float32),
+        photometric="minisblack",
+        planarconfig="contig",
+    )
+    with pytest.raises(ValueError, match="float/0.tif: its pixels are float32, and only 8 or 16 bits"):
+        data.load(name="folder", dir=str(tmp_path / "float"))
+
+
+def test_several_channels_without_tifffile(tmp_path, monkeypatch):
+    tifffile = pytest.importorskip("tifffile")
+    array = np.zeros((6, 7, 5), np.uint8)
+    tifffile.imwrite(tmp_path / "0.tif", array, photometric="minisblack", planarconfig="contig")
+    monkeypatch.setitem(sys.modules, "tifffile", None)
+    with pytest.raises(
+        ValueError, match=r"0.tif: .*several channels needs tifffile: .*contrastive_jax\[tiff\]"
+    ):
+        data.load(name="folder", dir=str(tmp_path))
+
+
+def test_records_are_upright_and_of_eight_bits_for_any_decoder(tmp_path):
+    """Plain files go as they are; the others as pixels, so that no decoder needs to know of them."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    save(tmp_path / "0.jpg", rgb(8, 5))
+    save(tmp_path / "1.jpg", rgb(8, 5), exif=exif)
+    save(tmp_path / "2.png", rgb(8, 5))
+    save(tmp_path / "3.png", np.zeros((8, 5), np.uint16))
+    paths = [f"{i}.{e}" for i, e in enumerate(("jpg", "jpg", "png", "png"))]
+    label, group = np.array([3, 1, 2, 0], np.int32), np.array([0, 0, 2, 3], np.int32)
+    records = pickle.loads(pickle.dumps(FolderRecords(tmp_path, paths, label, group, (None, None, 3))))
+    found = records.read([2, 0, 1, 3])
+    assert [record.label for record in found] == [2, 3, 1, 0] and [r.group for r in found] == [2, 0, 0, 3]
+    assert found[0].image == (tmp_path / "2.png").read_bytes()
+    assert found[1].image == (tmp_path / "0.jpg").read_bytes()
+    turned, deep = (np.load(io.BytesIO(found[i].image)) for i in (2, 3))
+    assert turned.shape == (5, 8, 3) and deep.shape == (8, 5, 3) and deep.dtype == np.uint8
+    (tmp_path / "3.png").write_bytes(b"nothing")
+    with pytest.raises(Unreadable, match="cannot read the image .*3.png"):
+        records.read([3])
 
 
 def test_messages_for_folders_that_are_not_there(tmp_path):

@@ -119,7 +119,7 @@ def test_order_is_that_of_the_files(dir):
 @pytest.mark.parametrize("chunk", [1, 7, 20])
 def test_records_are_read_by_the_chunk(dir, monkeypatch, chunk):
     whole = data.load(name="tiny", dir=dir).train
-    monkeypatch.setattr("contrastive_jax.data.records.CHUNK", chunk)
+    monkeypatch.setattr("contrastive_jax.data.tfds_images.TfdsRecords.chunk", chunk)
     for size in (0, 5):
         split = data.load(name="tiny", dir=dir, size=size).train
         np.testing.assert_array_equal(split.label, whole.label)

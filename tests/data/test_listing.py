@@ -1,0 +1,158 @@
+"""Files that list the images of a folder: labels, several labels, groups, and what can be wrong with them."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from contrastive_jax import data
+
+PATHS = ["a/0.png", "a/1.png", "b/0.png", "loose.png"]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A folder whose images say which they are."""
+    root = tmp_path_factory.mktemp("images")
+    for i, path in enumerate(PATHS):
+        (root / path).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((4, 4), i, np.uint8)).save(root / path)
+    return root
+
+
+def load(images, text, ending="csv", tmp_path=None, **options):
+    file = (tmp_path or images.parent) / f"listing-{images.name}.{ending}"
+    file.write_text(text if isinstance(text, str) else json.dumps(text), encoding="utf-8")
+    return data.load(name="folder", dir=str(images), labels=str(file), **options)
+
+
+def lines(*rows):
+    return "\n".join(rows) + "\n"
+
+
+ONE = {"a/0.png": "cat", "a/1.png": "dog", "b/0.png": "cat", "loose.png": None}
+AS_ROWS = [{"file": path, "label": label} for path, label in ONE.items()]
+
+
+@pytest.mark.parametrize(
+    "text, ending",
+    [
+        (lines("path,label", *(f"{p},{label or ''}" for p, label in ONE.items())), "csv"),
+        (lines("label\tpath", *(f"{label or ''}\t./{p}" for p, label in ONE.items())), "tsv"),
+        ("\ufeff" + lines("path , label", *(f'"{p}", {label or ""} ' for p, label in ONE.items())), "csv"),
+        (ONE, "json"),
+        ({path: {"label": label} for path, label in ONE.items()}, "json"),
+        (AS_ROWS, "json"),
+        (lines(*map(json.dumps, AS_ROWS)), "jsonl"),
+    ],
+    ids=["csv", "tsv", "excel", "object", "objects", "list", "jsonl"],
+)
+def test_one_label_an_image(images, text, ending):
+    source = load(images, text, ending)
+    assert source.classes == ("cat", "dog") and source.train.label.tolist() == [0, 1, 0, -1]
+    assert source.train.label.dtype == np.int32
+    assert source.train.image[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_columns_by_name_and_the_file_by_its_name_in_the_folder(images):
+    rows = [f"{p};{i}" for i, p in enumerate(PATHS)]
+    text = lines("where,what,age", *(row.replace(";", ",") + ",5" for row in rows))
+    source = load(images, text, path_key="where", label_key="what")
+    assert source.classes == ("0", "1", "2", "3") and source.train.label.tolist() == [0, 1, 2, 3]
+    (images / "inside.csv").write_text(text)
+    options = {"name": "folder", "dir": str(images), "labels": "inside.csv", "path_key": "where"}
+    assert data.load(**options, label_key="age").classes == ("5",)
+    assert data.load(**options, label_key="").train.label.tolist() == [-1] * 4
+
+
+def test_numbers_are_sorted_as_numbers(images):
+    assert load(images, dict(zip(PATHS, [10, 9, 100, 9], strict=True)), "json").classes == ("9", "10", "100")
+
+
+SEVERAL = [["sea", "dog"], [], ["cat"], ["dog", "dog"]]
+
+
+@pytest.mark.parametrize(
+    "text, ending, options",
+    [
+        (dict(zip(PATHS, SEVERAL, strict=True)), "json", {}),
+        (
+            lines("path,label", *(f"{p},{' | '.join(x)}" for p, x in zip(PATHS, SEVERAL, strict=True))),
+            "csv",
+            {"label_separator": "|"},
+        ),
+    ],
+    ids=["json", "csv"],
+)
+def test_several_labels_an_image(images, text, ending, options):
+    source = load(images, text, ending, **options)
+    assert source.classes == ("cat", "dog", "sea")
+    label = source.train.label
+    assert label.dtype == np.uint8 and label.tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    assert source.train[1:3].label.tolist() == [[0, 0, 0], [1, 0, 0]] and source.train.labelled
+    source = load(images, text, ending, **options, test_fraction=0.25)
+    assert len(source.test) == 1 and source.test.label.shape == (1, 3)
+
+
+def test_labels_of_both_splits_in_one_file(tmp_path):
+    for path in ("train/0.png", "train/1.png", "val/0.png"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        Image.new("L", (4, 4)).save(tmp_path / path)
+    rows = {"train/0.png": "x", "train/1.png": "y", "val/0.png": "y"}
+    source = load(tmp_path, rows, "json")
+    assert source.train.label.tolist() == [0, 1] and source.test.label.tolist() == [1]
+    assert load(tmp_path, rows, "json", test_split="").test is None  # rows of images left out are no error
+    with pytest.raises(ValueError, match="the classes z, of which there is no training image"):
+        load(tmp_path, rows | {"val/0.png": "z"}, "json")
+
+
+@pytest.mark.parametrize(
+    "text, ending, message",
+    [
+        (lines("path,label", "a/0.png,x", "b/0.png,x"), "csv", "has no row for a/1.png and 1 more"),
+        (ONE | {"c.png": "x"}, "json", "lists c.png, not there in"),
+        (
+            lines("path,label", "a/0.png,x", "./a/0.png,x"),
+            "csv",
+            "a/0.png is there twice: line 2 and line 3",
+        ),
+        ('{"a/0.png": "x", "a/0.png": "y"}', "json", "a/0.png is there twice"),
+        (
+            lines("path,class", "a/0.png,x"),
+            "csv",
+            r"line 2 has no 'label' \(data.label_key\), but path, class",
+        ),
+        (lines("where,label", "a/0.png,x"), "csv", r"no 'path' \(data.path_key\), but where, label"),
+        (lines("path,label", "a/0.png"), "csv", "line 2 has not the 2 cells of the header"),
+        (lines("path,label", "a/0.png,x,y"), "csv", "line 2 has not the 2 cells"),
+        (lines("path,label", "../0.png,x"), "csv", "line 2: ../0.png does not lie inside data.dir"),
+        (lines("path,label", "/0.png,x"), "csv", "/0.png does not lie inside data.dir"),
+        (lines("path,label", ",x"), "csv", "line 2: '' is no path"),
+        (lines("path,label"), "csv", "it has no rows"),
+        ({"a/0.png": 1.5}, "json", "'a/0.png': a label is a name or a whole number, not 1.5"),
+        ({"a/0.png": ["x", None]}, "json", "a label is a name or a whole number, not None"),
+        (["a/0.png"], "json", "entry 0: an object is expected, not 'a/0.png'"),
+        ("3", "json", "neither a list nor an object"),
+        ("{", "json", "data.labels=.*json: Expecting"),
+        ("path label", "txt", "none of .csv, .tsv, .json and .jsonl"),
+        (dict.fromkeys(PATHS, []), "json", "no image has a label"),
+    ],
+)
+def test_what_can_be_wrong(images, text, ending, message):
+    with pytest.raises(ValueError, match=message):
+        load(images, text, ending)
+
+
+def test_options_that_do_not_apply(images):
+    with pytest.raises(FileNotFoundError, match="data.labels=nowhere.csv: there is no such file"):
+        data.load(name="folder", dir=str(images), labels="nowhere.csv")
+    with pytest.raises(
+        ValueError, match="path_key and data.label_separator are for the file that data.labels"
+    ):
+        data.load(name="folder", dir=str(images), label_separator=";")
+    with pytest.raises(ValueError, match="data.label_separator='|' is for CSV"):
+        load(images, ONE, "json", label_separator="|")
+    with pytest.raises(ValueError, match="data.labels='x.csv' does not apply to digits"):
+        data.load(name="digits", labels="x.csv")
+    assert data.load(name="folder", dir=str(images), label_key="").train.label.tolist() == [-1] * 4
