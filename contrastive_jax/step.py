@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from contrastive_jax import diagnostics, losses
+from contrastive_jax import augment, diagnostics, losses
 from contrastive_jax.contrast import objective
 from contrastive_jax.recipe import Recipe
 from contrastive_jax.types import Array, Batch, PyTree, TrainState
@@ -16,14 +16,6 @@ from contrastive_jax.types import Array, Batch, PyTree, TrainState
 def step_key(seed: Array, step: Array, name: str) -> Array:
     """The random key of one use of randomness at one step: derived, never carried."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), zlib.crc32(name.encode()))
-
-
-def augmentation_keys(seed: Array, batch: Batch) -> Array:
-    """One key an example, [B]: from the seed, the epoch and the example's id, wherever it lies in a batch."""
-    root = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"augment"))
-    return jax.vmap(lambda epoch, id: jax.random.fold_in(jax.random.fold_in(root, epoch), id))(
-        batch.epoch, batch.id
-    )
 
 
 def init_state(recipe: Recipe, seed: int) -> TrainState:
@@ -51,7 +43,8 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
     def train_step(state: TrainState, feed: PyTree) -> tuple[TrainState, dict[str, Array]]:
         batch = take(feed, state.step)
         rng = {name: step_key(state.seed, state.step, name) for name in ("target", "compare", "loss")}
-        views = jax.vmap(recipe.augment)(augmentation_keys(state.seed, batch), batch.image)  # [B, W, h, w, c]
+        keys = augment.example_keys(state.seed, batch.epoch, batch.id)
+        views = jax.vmap(recipe.augment)(keys, batch.image)  # [B, W, h, w, c]
 
         def loss_fn(params):
             outputs, stats = recipe.network.apply(

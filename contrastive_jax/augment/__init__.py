@@ -10,35 +10,87 @@ import inspect
 import jax
 import jax.numpy as jnp
 
-from contrastive_jax.augment import presets
+from contrastive_jax.augment import crops, presets
+from contrastive_jax.augment.crops import example_keys
+
+__all__ = ["EvaluationView", "Views", "crops", "example_keys", "make_eval", "make_views", "names", "presets"]
 
 
-def make_views(*, preset: str, size: int, views: int = 2, **options):
-    """Training views: ``(key, image) -> float32 [views, size, size, c]``, in [0, 1] unless normalised.
+class Views:
+    """Training views: ``(key, image) -> float32 [views, size, size, c]``, in [0, 1] unless normalized.
+
+    View v draws from ``fold_in(key, v)``. Its two halves are ``cut``, boxes of an image drawn on the host
+    (:class:`crops.Cut`), and ``finish``, what the device does with the views that were cut out.
+    """
+
+    def __init__(self, chains: tuple[crops.Chain, ...]):
+        self._chains = chains
+
+    def __call__(self, key, image):
+        """Both halves, for a whole image ``[h, w, c]``."""
+        image = _to_float(image)
+        if self._alike:  # one program for all views
+            return jax.vmap(self._chains[0], (0, None))(self._keys(key), image)
+        return jnp.stack([chain(jax.random.fold_in(key, v), image) for v, chain in enumerate(self._chains)])
+
+    def finish(self, key, images):
+        """Views that the host cut out, ``[views, size, size, c]`` uint8, as training sees them."""
+        images = jax.vmap(_to_float)(images)
+        if self._alike:
+            return jax.vmap(self._chains[0].finish)(self._keys(key), images)
+        return jnp.stack(
+            [chain.finish(jax.random.fold_in(key, v), images[v]) for v, chain in enumerate(self._chains)]
+        )
+
+    @property
+    def cut(self) -> crops.Cut:
+        """The host's half; a ValueError where a step before the crop forbids it."""
+        return crops.cut_of(self._chains)
+
+    @property
+    def _alike(self):
+        return all(chain is self._chains[0] for chain in self._chains)
+
+    def _keys(self, key):
+        return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(self._chains)))
+
+
+class EvaluationView:
+    """Evaluation's view: ``image -> float32 [size, size, c]``, cropped and normalized, in two halves as
+    :class:`Views` has them."""
+
+    def __init__(self, chain: crops.Chain):
+        self._chain = chain
+
+    def __call__(self, image):
+        """Both halves, for a whole image ``[h, w, c]``."""
+        return self._chain(None, _to_float(image))
+
+    def finish(self, image):
+        """A square that the host cut out, ``[size, size, c]`` uint8, as the network sees it."""
+        return self._chain.finish(None, _to_float(image))
+
+    @property
+    def cut(self) -> crops.Cut:
+        """The host's half."""
+        return crops.cut_of((self._chain,))
+
+
+def make_views(*, preset: str, size: int, views: int = 2, **options) -> Views:
+    """Training views of a preset.
 
     ``options`` are the keyword arguments of the function of :mod:`contrastive_jax.augment.presets` that
-    ``preset`` names; an unknown one raises a ValueError that shows them. View v draws from
-    ``fold_in(key, v)``.
+    ``preset`` names; an unknown one raises a ValueError that shows them.
     """
-    each = _build(preset, size, views, options).views
-
-    def augment(key, image):
-        image = _to_float(image)
-        if all(view is each[0] for view in each):  # one program for all views
-            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(views))
-            return jax.vmap(each[0], (0, None))(keys, image)
-        return jnp.stack([view(jax.random.fold_in(key, v), image) for v, view in enumerate(each)])
-
-    return augment
+    return Views(_build(preset, size, views, options).views)
 
 
-def make_eval(*, preset: str, size: int, views: int = 2, **options):
-    """Evaluation's view: ``image -> float32 [size, size, c]``, cropped and normalised as ``preset`` has it.
+def make_eval(*, preset: str, size: int, views: int = 2, **options) -> EvaluationView:
+    """Evaluation's view, cropped and normalized as ``preset`` has it.
 
     Takes what :func:`make_views` takes, so that one config section serves both.
     """
-    evaluate = _build(preset, size, views, options).evaluate
-    return lambda image: evaluate(_to_float(image))
+    return EvaluationView(_build(preset, size, views, options).evaluate)
 
 
 def names() -> list[str]:

@@ -8,9 +8,11 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 SAMPLERS = ("torchvision", "tf", "continuous")
+OBJECT_COVERED = 0.1  # of the image at least, by the sampler tf
 
 
 def triangle(distance):
@@ -63,17 +65,40 @@ def draw_box(key, height: int, width: int, *, area=(0.08, 1.0), ratio=(3 / 4, 4 
       shorter than the image never touches its last row (nor its last column); 100 attempts, then the image.
     * ``continuous``: torchvision's without rounding to whole pixels, for images of few pixels.
     """
+    limits = frame(height, width, area=area, ratio=ratio, sampler=sampler)
+    return draw_box_in(key, limits, area=area, ratio=ratio, sampler=sampler)
+
+
+def frame(height: int, width: int, *, area, ratio, sampler) -> np.ndarray:
+    """What a box depends on of an image's size, float32 ``[9]``: height and width; the smallest and the largest
+    area to draw from, and the area below which a box is refused, in pixels; the box where no attempt fits.
+
+    Reckoned here once, in double precision, so that :func:`draw_box_in` draws the same box for a size that
+    is a constant of its program and for one that is not.
+    """
+    pixels = height * width
     if sampler == "tf":
-        boxes, valid, fallback = _attempts_tf(key, height, width, area, ratio)
+        smallest, largest = (a * pixels for a in area)
+        refused, fallback = max(smallest, OBJECT_COVERED * pixels), (0, 0, height, width)
     elif sampler in SAMPLERS:
-        boxes, valid, fallback = _attempts_torchvision(
-            key, height, width, area, ratio, sampler == "torchvision"
-        )
+        h, w = min(height, round(width / ratio[0])), min(width, round(height * ratio[1]))
+        smallest, largest, refused = 0, pixels, 0
+        fallback = ((height - h) // 2, (width - w) // 2, h, w)
     else:
         raise ValueError(f"sampler is {sampler!r}, allowed are {', '.join(SAMPLERS)}")
+    return np.array([height, width, smallest, largest, refused, *fallback], np.float32)
+
+
+def draw_box_in(key, frame, *, area, ratio, sampler):
+    """:func:`draw_box` for an image of which :func:`frame` is known, an array ``[9]``."""
+    height, width, smallest, largest, refused, *fallback = frame
+    if sampler == "tf":
+        boxes, valid = _attempts_tf(key, height, width, smallest, largest, refused, ratio)
+    else:
+        boxes, valid = _attempts_torchvision(key, height, width, area, ratio, sampler == "torchvision")
     first = valid & (jnp.cumsum(valid) == 1)
     drawn = jnp.sum(jnp.where(first[:, None], boxes, 0), axis=0)
-    return jnp.where(jnp.any(valid), drawn, jnp.array(fallback, jnp.float32))
+    return jnp.where(jnp.any(valid), drawn, jnp.stack(fallback))
 
 
 def _attempts_torchvision(key, height, width, area, ratio, whole_pixels, attempts=10):
@@ -88,16 +113,12 @@ def _attempts_torchvision(key, height, width, area, ratio, whole_pixels, attempt
     top, left = top_draw * (height - h + positions), left_draw * (width - w + positions)
     if whole_pixels:
         top, left = jnp.floor(top), jnp.floor(left)
-
-    h0, w0 = min(height, round(width / ratio[0])), min(width, round(height * ratio[1]))
-    fallback = ((height - h0) // 2, (width - w0) // 2, h0, w0)
-    return jnp.stack([top, left, h, w], axis=1), valid, fallback
+    return jnp.stack([top, left, h, w], axis=1), valid
 
 
-def _attempts_tf(key, height, width, area, ratio, attempts=100, object_covered=0.1):
+def _attempts_tf(key, height, width, smallest, largest, refused, ratio, attempts=100):
     ratio_draw, height_draw, top_draw, left_draw = uniform(key, (4, attempts))
     shape = between(*ratio, ratio_draw)
-    smallest, largest = (a * height * width for a in area)
 
     tallest = jnp.round(jnp.sqrt(largest / shape))
     fitting = jnp.floor((width + 0.5) / shape)  # the tallest whose width still rounds to the image's
@@ -112,11 +133,11 @@ def _attempts_tf(key, height, width, area, ratio, attempts=100, object_covered=0
     h = jnp.where(h * jnp.round(h * shape) > largest, h - 1, h)
     w = jnp.round(h * shape)
     valid = (h > 0) & (w > 0) & (h <= height) & (w <= width)
-    valid &= (h * w >= max(smallest, object_covered * height * width)) & (h * w <= largest)
+    valid &= (h * w >= refused) & (h * w <= largest)
 
     top = jnp.floor(top_draw * (height - h))  # the op draws below height - h, not up to it
     left = jnp.floor(left_draw * (width - w))
-    return jnp.stack([top, left, h, w], axis=1), valid, (0, 0, height, width)
+    return jnp.stack([top, left, h, w], axis=1), valid
 
 
 def crop_and_resize(image, box, size, *, method="bicubic", antialias=False, confined=True):
@@ -180,19 +201,23 @@ def center_crop(image, size, *, proportion=0.875, method="bicubic", antialias=Fa
 
     The image itself where nothing is to be cut or resized.
     """
-    height, width = image.shape[:2]
-    shape = (size, size) if isinstance(size, int) else size
+    shape = (size, size) if isinstance(size, int) else tuple(size)
+    top, left, h, w = center_box(*image.shape[:2], shape, proportion)
+    image = image[top : top + h, left : left + w]
+    if (h, w) == shape:
+        return image
+    return crop_and_resize(image, (0, 0, h, w), shape, method=method, antialias=antialias)
+
+
+def center_box(height: int, width: int, shape: tuple[int, int], proportion: float) -> tuple[int, ...]:
+    """The box of :func:`center_crop`: (top, left, height, width) in whole pixels."""
     aspect = shape[1] / shape[0]
     if aspect > width / height:
         h, w = round(proportion / aspect * width), round(proportion * width)
     else:
         h, w = round(proportion * height), round(proportion * aspect * height)
     h, w = max(h, 1), max(w, 1)
-    top, left = (height - h + 1) // 2, (width - w + 1) // 2
-    image = image[top : top + h, left : left + w]
-    if (h, w) == tuple(shape):
-        return image
-    return crop_and_resize(image, (0, 0, h, w), shape, method=method, antialias=antialias)
+    return (height - h + 1) // 2, (width - w + 1) // 2, h, w
 
 
 def horizontal_flip(key, image, *, probability=0.5):

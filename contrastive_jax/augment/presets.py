@@ -1,7 +1,7 @@
 """Published augmentation recipes. Every public function here is a preset, found by its name.
 
 A preset takes the size and number of views, and options with published defaults, and gives an
-:class:`Augmentation`: one ``(key, image) -> image`` for each view, and evaluation's ``image -> image``.
+:class:`Augmentation`: one chain of steps, ``(key, image) -> image``, for each view, and one for evaluation.
 Images are float32 ``[h, w, c]`` in [0, 1] before the optional normalisation, the last step of training and
 evaluation alike.
 
@@ -20,23 +20,26 @@ Options that presets share:
 
 import functools
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from contrastive_jax.augment import color, geometry
+from contrastive_jax.augment.crops import CenterCrop, Chain, RandomCrop, same
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class Augmentation(NamedTuple):
-    """What a preset gives: ``(key, image) -> image`` for each view, and evaluation's ``image -> image``."""
+    """What a preset gives: ``(key, image) -> image`` for each view and for evaluation, whose key is None.
 
-    views: tuple[Callable, ...]
-    evaluate: Callable
+    One step of every chain is a crop; on the host it may be taken ahead of the others.
+    """
+
+    views: tuple[Chain, ...]
+    evaluate: Chain
 
 
 def simclr(
@@ -72,7 +75,7 @@ def simclr(
     _check_choice(brightness, "brightness", ("multiplicative", "additive"))
     jitterer = _jitter(*(s * strength for s in (0.8, 0.8, 0.8, 0.2)), additive=brightness == "additive")
     blur = 0.5 * blur if isinstance(blur, bool) else blur
-    view = _chain(
+    view = Chain(
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias),
         _flip(flip),
         _turn(quarter_turns),
@@ -106,8 +109,8 @@ def moco_v1(
 
     ``strength`` is of brightness, contrast, saturation and hue.
     """
-    values = _chain(_sometimes(gray, "gray", _grayscale), _jitter(*_four(strength), style="torchvision"))
-    view = _chain(
+    values = Chain(_sometimes(gray, "gray", _grayscale), _jitter(*_four(strength), style="torchvision"))
+    view = Chain(
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias),
         _on_color(values, color_channels),
         _flip(flip),
@@ -144,7 +147,7 @@ def moco_v2(
     The blur is a true Gaussian with repeated edges, cut at 6 pixels, where MoCo has PIL's approximation.
     """
     jitterer = _jitter(*_four(strength), style="torchvision")
-    view = _chain(
+    view = Chain(
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias),
         _on_color(_distortion(jitter, jitterer, gray, blur, edges="edge"), color_channels),
         _flip(flip),
@@ -191,7 +194,7 @@ def byol(
     jitterer = _jitter(*_four(strength), additive=True)
 
     def view(*probabilities):
-        return _chain(
+        return Chain(
             _crop(size, crop_min, crop_max, ratio, sampler, method, antialias),
             _clip,
             _flip(flip),
@@ -231,7 +234,7 @@ def macl(
     assumed.
     """
     jitterer = _jitter(*_four(strength), style="torchvision")
-    view = _chain(
+    view = Chain(
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias),
         _flip(flip),
         _on_color(_distortion(jitter, jitterer, gray), color_channels),
@@ -279,17 +282,17 @@ def digits(
         raise ValueError(
             f"erase_sides is {erase_sides!r}, allowed are two numbers of pixels from 1 to {size} in order"
         )
-    values = _chain(
-        _jitter(brightness, contrast, 0.0, 0.0) if brightness or contrast else _same,
-        functools.partial(color.gaussian_noise, scale=noise) if noise else _same,
+    values = Chain(
+        _jitter(brightness, contrast, 0.0, 0.0) if brightness or contrast else same,
+        functools.partial(color.gaussian_noise, scale=noise) if noise else same,
         _sometimes(
             erase, "erase", functools.partial(color.erase, smallest=erase_sides[0], largest=erase_sides[1])
         ),
     )
-    view = _chain(
+    view = Chain(
         (lambda key, image: geometry.slant(image, geometry.between(-slant, slant, geometry.uniform(key))))
         if slant
-        else _same,
+        else same,
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias, shift=shift),
         _on_color(values, color_channels),
         _flip(flip),
@@ -321,7 +324,7 @@ def crop_only(
 
     Evaluation sees the whole image: a digit at its edge counts. The crop's area is assumed to be SimCLR's.
     """
-    view = _chain(
+    view = Chain(
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias),
         _flip(flip),
         _turn(quarter_turns),
@@ -344,14 +347,10 @@ def none(
 ) -> Augmentation:
     """No augmentation: every view is what evaluation sees, the largest centred square at ``size``."""
     evaluate = _evaluation(size, eval_crop, method, antialias, _normalization(mean, std, color_channels))
-    return Augmentation((lambda key, image: evaluate(image),) * views, evaluate)
+    return Augmentation((evaluate,) * views, evaluate)
 
 
 # The steps that presets are made of: (key, image) -> image.
-
-
-def _same(key, image):
-    return image
 
 
 def _clip(key, image):
@@ -366,22 +365,11 @@ def _solarize(key, image):
     return color.solarize(image)
 
 
-def _chain(*steps):
-    """Steps one after another, each with a key of its own."""
-
-    def chained(key, image):
-        for step, step_key in zip(steps, jax.random.split(key, len(steps)), strict=True):
-            image = step(step_key, image)
-        return image
-
-    return chained
-
-
 def _sometimes(probability, name, step):
     """The step with a probability; always or never is decided here, not on the device."""
     _check(probability, name, 0, 1)
     if probability in (0, 1):
-        return step if probability else _same
+        return step if probability else same
 
     def perhaps(key, image):
         coin, key = jax.random.split(key)
@@ -418,30 +406,21 @@ def _crop(size, crop_min, crop_max, ratio, sampler, method, antialias, shift=0.0
         )
     if not (len(ratio) == 2 and 0 < ratio[0] <= ratio[1]):
         raise ValueError(f"ratio is {ratio!r}, allowed are two positive numbers in order, width over height")
-    return functools.partial(
-        geometry.random_resized_crop,
-        size=size,
-        area=(crop_min, crop_max),
-        ratio=tuple(ratio),
-        sampler=sampler,
-        method=method,
-        antialias=antialias,
-        shift=shift,
-    )
+    return RandomCrop(size, (crop_min, crop_max), tuple(ratio), sampler, method, antialias, shift)
 
 
 def _flip(probability):
     _check(probability, "flip", 0, 1)
-    return functools.partial(geometry.horizontal_flip, probability=probability) if probability else _same
+    return functools.partial(geometry.horizontal_flip, probability=probability) if probability else same
 
 
 def _turn(quarter_turns):
-    return geometry.quarter_turn if quarter_turns else _same
+    return geometry.quarter_turn if quarter_turns else same
 
 
 def _distortion(jitter, jitterer, gray, blur=0.0, solarize=0.0, *, edges="edge"):
     """Jitter, grey, blur, solarise, each with its probability: what most recipes do to colours."""
-    return _chain(
+    return Chain(
         _sometimes(jitter, "jitter", jitterer),
         _sometimes(gray, "gray", _grayscale),
         _sometimes(blur, "blur", _blur(edges)),
@@ -486,7 +465,7 @@ def _blur(edges, smallest=0.1, largest=2.0):
 def _normalization(mean, std, color_channels):
     _check_color_channels(color_channels)
     if mean is None and std is None:
-        return _same
+        return same
     if mean is None or std is None or len(mean) != len(std) or not all(s > 0 for s in std):
         raise ValueError(
             f"mean and std are {mean!r} and {std!r}, allowed: tuples of one length, std positive, or None"
@@ -511,11 +490,7 @@ def _evaluation(size, eval_crop, method, antialias, normalization):
     if not 0 < proportion <= 1:
         raise ValueError(f"eval_crop is {eval_crop!r}, allowed is a number above 0 up to 1, or None")
 
-    def evaluate(image):
-        image = geometry.center_crop(image, size, proportion=proportion, method=method, antialias=antialias)
-        return normalization(None, color.clip(image))
-
-    return evaluate
+    return Chain(CenterCrop(size, proportion, method, antialias), _clip, normalization)
 
 
 def _check(value, name, low, high):

@@ -1,0 +1,179 @@
+"""Where a view is cut out of its image: on the device, or on the host before the image is decoded.
+
+A preset is a chain of steps, one of which is a crop. On the host only the box is drawn
+(:meth:`Cut.boxes`), from the very keys that the device would draw it from, so that whoever decodes the
+image decodes no more than the view needs; the device then takes the other steps.
+"""
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from contrastive_jax.augment import geometry
+
+
+def example_keys(seed, epoch, id):
+    """One augmentation key an example, [B], wherever it lies in a batch; ``epoch`` and ``id`` are [B]."""
+    root = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"augment"))
+    return jax.vmap(lambda epoch, id: jax.random.fold_in(jax.random.fold_in(root, epoch), id))(epoch, id)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomCrop:
+    """:func:`geometry.random_resized_crop` as a step, ``(key, image) -> image``."""
+
+    size: int
+    area: tuple[float, float]
+    ratio: tuple[float, float]
+    sampler: str
+    method: str
+    antialias: bool
+    shift: float = 0.0
+
+    def __call__(self, key, image):
+        """The image, cropped."""
+        return geometry.random_resized_crop(key, image, **dataclasses.asdict(self))
+
+    def frame(self, height: int, width: int) -> np.ndarray:
+        """What :meth:`box` has to know of an image's size."""
+        return geometry.frame(height, width, area=self.area, ratio=self.ratio, sampler=self.sampler)
+
+    def box(self, key, frame):
+        """The box that a call with this key cuts out."""
+        box_key, _ = jax.random.split(key)
+        return geometry.draw_box_in(box_key, frame, area=self.area, ratio=self.ratio, sampler=self.sampler)
+
+
+@dataclasses.dataclass(frozen=True)
+class CenterCrop:
+    """:func:`geometry.center_crop` to a square as a step, ``(key, image) -> image``; the key is not used."""
+
+    size: int
+    proportion: float
+    method: str
+    antialias: bool
+    shift = 0.0
+
+    def __call__(self, key, image):
+        """The image, cropped."""
+        return geometry.center_crop(image, **dataclasses.asdict(self))
+
+    def frame(self, height: int, width: int) -> np.ndarray:
+        """The box itself."""
+        box = geometry.center_box(height, width, (self.size, self.size), self.proportion)
+        return np.array(box, np.float32)
+
+    def box(self, key, frame):
+        """The box."""
+        return frame
+
+
+class Chain:
+    """Steps one after another, ``(key, image) -> image``, each with a key of its own."""
+
+    def __init__(self, *steps):
+        self.steps = steps
+
+    def __call__(self, key, image):
+        """Every step."""
+        for step, step_key in zip(self.steps, self.keys(key), strict=True):
+            image = step(step_key, image)
+        return image
+
+    def keys(self, key):
+        """The steps' keys; evaluation has none."""
+        return jax.random.split(key, len(self.steps)) if key is not None else [None] * len(self.steps)
+
+    @property
+    def crop(self) -> int:
+        """The place of the crop among the steps."""
+        return next(i for i, step in enumerate(self.steps) if isinstance(step, RandomCrop | CenterCrop))
+
+    def finish(self, key, image):
+        """What follows the crop, for an image that is already cut out."""
+        for step, step_key in list(zip(self.steps, self.keys(key), strict=True))[self.crop + 1 :]:
+            image = step(step_key, image)
+        return image
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """The host's half of views: which boxes of an image they show, and how these are resized. Picklable.
+
+    Attributes:
+        crops: of each view, with its place among the steps of the view and their number.
+    """
+
+    crops: tuple[tuple[RandomCrop | CenterCrop, int, int], ...]
+
+    @property
+    def size(self) -> int:
+        """Side of a view, pixels."""
+        return self.crops[0][0].size
+
+    @property
+    def method(self) -> str:
+        """Kernel, ``bilinear`` or ``bicubic``."""
+        return self.crops[0][0].method
+
+    @property
+    def antialias(self) -> bool:
+        """Whether the kernel widens when shrinking."""
+        return self.crops[0][0].antialias
+
+    def boxes(self, seed: int, epoch: np.ndarray, id: np.ndarray, sizes: Sequence[tuple[int, int]]):
+        """float32 [B, W, 4], (top, left, height, width): what the device would draw for these examples.
+
+        Args:
+            seed: of the run.
+            epoch: [B].
+            id: [B].
+            sizes: B pairs (height, width).
+        """
+        frames = np.array([[crop.frame(*size) for crop, _, _ in self.crops] for size in sizes])
+        if all(isinstance(crop, CenterCrop) for crop, _, _ in self.crops):
+            return frames
+        with jax.default_device(_host()):
+            return np.asarray(_draw(self, np.uint32(seed), np.int32(epoch), np.int32(id), frames))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _draw(cut, seed, epoch, id, frames):
+    def of_example(key, frames):
+        boxes = []
+        for view, ((crop, place, steps), frame) in enumerate(zip(cut.crops, frames, strict=True)):
+            boxes.append(crop.box(jax.random.split(jax.random.fold_in(key, view), steps)[place], frame))
+        return jnp.stack(boxes)
+
+    return jax.vmap(of_example)(example_keys(seed, epoch, id), frames)
+
+
+@functools.cache
+def _host():
+    return jax.local_devices(backend="cpu")[0]
+
+
+def cut_of(chains: Sequence[Chain]) -> Cut:
+    """The host's half of views.
+
+    Raises:
+        ValueError: views that are moved or bent before they are cut out, or show what lies outside the image.
+    """
+    for chain in chains:
+        before, crop = chain.steps[: chain.crop], chain.steps[chain.crop]
+        if any(step is not same for step in before) or crop.shift:
+            raise ValueError(
+                "a streamed data set is cropped on the host, before any other step, and within the image: "
+                "set augment.slant=0 and augment.shift=0, or data.stream=off"
+            )
+    return Cut(tuple((chain.steps[chain.crop], chain.crop, len(chain.steps)) for chain in chains))
+
+
+def same(key, image):
+    """The step that does nothing."""
+    return image
