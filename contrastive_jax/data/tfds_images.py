@@ -32,16 +32,28 @@ def tfds_images(
         name: as in ``tfds build``; a prepared set needs no builder code.
         dir: the TFDS folder; "" is $TFDS_DATA_DIR, or ~/tensorflow_datasets.
         train_split: in TFDS's language: ``train``, ``train+unlabelled``, ``train[:10%]``.
-        test_split: the same; "auto" is ``test`` or else ``validation``, where there is one; "" takes none.
-        label_key: the feature with the labels (``coarse_label`` of cifar100); "" leaves them out.
+        test_split: the same; "auto" is the first of ``test`` and ``validation`` that has labels; "" takes none.
+        label_key: the feature with the labels (``coarse_label`` of cifar100); "" leaves them out. A sequence of
+            labels makes a multi-label set. The ``labels`` of voc count every object; ``labels_no_difficult``
+            those that its challenge does, whose rule (leave an image out of the evaluation of a class that it
+            shows in difficult objects only) neither of the two is.
         size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images of one shape.
         memory_limit: GiB that the decoded images of both splits may take.
     """
     dir = os.path.expanduser(dir or os.environ.get("TFDS_DATA_DIR", "") or "~/tensorflow_datasets")
     builder = prepared(name, dir)
     features, splits = dict(builder.info.features), builder.info.splits
+    classes = class_names(name, features, label_key)
+    stored = features["image"].shape
+
+    def records(split: str) -> TfdsRecords:
+        return TfdsRecords(
+            builder, split, stored, label_key, len(classes) if several(features, label_key) else 0
+        )
+
     if test_split == "auto":
-        test_split = next((split for split in ("test", "validation") if split in splits), "")
+        usual = [split for split in ("test", "validation") if split in splits]
+        test_split = next((split for split in usual if not label_key or records(split).labelled), "")
     wanted = {"train_split": train_split} | ({"test_split": test_split} if test_split else {})
     count = 0
     for option, split in wanted.items():
@@ -54,15 +66,12 @@ def tfds_images(
 
     shape = image_shape(name, features, size)
     check_memory(name, count, shape, memory_limit)
-    classes = class_names(name, features, label_key)
-    stored = features["image"].shape
-    train = decoded(TfdsRecords(builder, train_split, stored, label_key), size)
-    test = decoded(TfdsRecords(builder, test_split, stored, label_key), size) if test_split else None
-    if test and label_key and (test.label < 0).all():
+    test = records(test_split) if test_split else None
+    if test and label_key and not test.labelled:
         raise ValueError(
             f"data.test_split={test_split!r} of {name} has no labels: choose another of {', '.join(splits)}"
         )
-    return Source(name, train, test, classes)
+    return Source(name, decoded(records(train_split), size), decoded(test, size) if test else None, classes)
 
 
 def prepared(name: str, dir: str):
@@ -133,13 +142,25 @@ def class_names(name: str, features, label_key: str) -> tuple[str, ...]:
 
     if not label_key:
         return ()
-    if not isinstance(features.get(label_key), tfds.features.ClassLabel):
-        labels = [key for key, feature in features.items() if isinstance(feature, tfds.features.ClassLabel)]
+    if not isinstance(label_of(features.get(label_key)), tfds.features.ClassLabel):
+        labels = [k for k, x in features.items() if isinstance(label_of(x), tfds.features.ClassLabel)]
         raise ValueError(
             f"data.label_key={label_key!r} is no label of {name}: "
             + (f"it has {', '.join(labels)}" if labels else "it has none, so set data.label_key=")
         )
-    return tuple(features[label_key].names)
+    return tuple(label_of(features[label_key]).names)
+
+
+def several(features, label_key: str) -> bool:
+    """Whether an image has any number of labels."""
+    return bool(label_key) and label_of(features[label_key]) is not features[label_key]
+
+
+def label_of(feature):
+    """The feature, or what a sequence is made of."""
+    import tensorflow_datasets as tfds
+
+    return feature.feature if isinstance(feature, tfds.features.Sequence) else feature
 
 
 class TfdsRecords:
@@ -147,13 +168,21 @@ class TfdsRecords:
 
     chunk = 4096
 
-    def __init__(self, builder, split: str, shape: tuple[int | None, int | None, int], label_key: str):
+    def __init__(
+        self,
+        builder,
+        split: str,
+        shape: tuple[int | None, int | None, int],
+        label_key: str,
+        several: int = 0,
+    ):
+        """``several``: of a multi-label set, the number of its classes."""
         import tensorflow_datasets as tfds
 
         # Pickled, it holds the names of the files and no open one.
         self._source = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
         self._place, self._label_key = f"{builder.info.full_name}, {split}", label_key
-        self.shape, self.label_shape = shape, ()
+        self.shape, self.label_shape = shape, (several,) if several else ()
 
     def __len__(self) -> int:
         return len(self._source)
@@ -161,11 +190,23 @@ class TfdsRecords:
     def read(self, rows: Sequence[int]) -> list[Record]:
         """The records of some rows, in that order."""
         rows = [int(row) for row in rows]
-        key = self._label_key
         return [
-            Record(example["image"], int(example[key]) if key else -1, row)
+            Record(example["image"], self._label(example), row)
             for row, example in zip(rows, self._source.__getitems__(rows), strict=True)
         ]
+
+    def _label(self, example) -> int | np.ndarray:
+        if not self.label_shape:
+            return int(example[self._label_key]) if self._label_key else -1
+        label = np.zeros(self.label_shape, np.uint8)
+        label[np.asarray(example[self._label_key], np.int64)] = 1
+        return label
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the split has labels: all of a split's images have, or none, so the first is looked at."""
+        label = self.read([0])[0].label
+        return bool(label.any() if self.label_shape else label >= 0)
 
     def name(self, row: int) -> str:
         """What to call a record in a message."""
