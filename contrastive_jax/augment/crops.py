@@ -7,6 +7,7 @@ image decodes no more than the view needs; the device then takes the other steps
 
 import dataclasses
 import functools
+import math
 import zlib
 from collections.abc import Sequence
 
@@ -125,6 +126,41 @@ class Cut:
     def antialias(self) -> bool:
         """Whether the kernel widens when shrinking."""
         return self.crops[0][0].antialias
+
+    def resize(self, image: np.ndarray, box: Sequence[float]) -> np.ndarray:
+        """uint8 [size, size, c]: a box of a uint8 image [h, w, c], by :func:`geometry.crop_and_resize`, rounded.
+
+        On the host: the weights are the same, but of each row only the few that are not zero are reckoned with.
+        """
+        top, left, height, width = (float(x) for x in box)
+        first, last = math.floor(top), math.ceil(top + height)
+        image = image[first:last]
+        w, c = image.shape[1:]
+        rows = self._weights(len(image), top - first, height)
+        columns = self._weights(w, left, width)
+        # [size, w, c], then columns in front, then [size, c, size]
+        half = rows @ image.reshape(len(image), w * c).astype(np.float32)
+        view = columns @ np.ascontiguousarray(half.T).reshape(w, c * self.size)
+        view = np.clip(view + np.float32(0.5), 0, 255, out=view).astype(np.uint8)
+        return np.ascontiguousarray(view.reshape(self.size * c, self.size).T).reshape(self.size, self.size, c)
+
+    def _weights(self, size_in: int, start: float, extent: float):
+        """What each output pixel takes of each input pixel of a row or column: sparse [size, size_in]."""
+        from scipy import sparse
+
+        step = extent / self.size
+        scale = max(step, 1.0) if self.antialias else 1.0
+        centre = start + (np.arange(self.size) + 0.5) * step - 0.5
+        reach = geometry.REACH[self.method] * scale
+        pixel = np.ceil(centre - reach).astype(np.int32)[:, None] + np.arange(math.floor(2 * reach) + 1)
+        weights = geometry.KERNELS[self.method](np.abs(centre[:, None] - pixel) / scale, np)
+        inside = (pixel + 1 > start) & (pixel < start + extent) & (pixel >= 0) & (pixel < size_in)
+        weights = np.where(inside, weights, 0)
+        weights /= weights.sum(1, keepdims=True)
+        places = np.arange(0, weights.size + 1, weights.shape[1])
+        columns = np.clip(pixel, 0, size_in - 1)
+        parts = weights.astype(np.float32).reshape(-1), columns.reshape(-1), places
+        return sparse.csr_array(parts, shape=(self.size, size_in))
 
     def boxes(self, seed: int, epoch: np.ndarray, id: np.ndarray, sizes: Sequence[tuple[int, int]]):
         """float32 [B, W, 4], (top, left, height, width): what the device would draw for these examples.

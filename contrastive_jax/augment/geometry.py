@@ -15,19 +15,20 @@ SAMPLERS = ("torchvision", "tf", "continuous")
 OBJECT_COVERED = 0.1  # of the image at least, by the sampler tf
 
 
-def triangle(distance):
-    """The bilinear kernel."""
-    return jnp.maximum(0, 1 - distance)
+def triangle(distance, xp=jnp):
+    """The bilinear kernel; ``xp`` is jax.numpy or numpy."""
+    return xp.maximum(0, 1 - distance)
 
 
-def keys_cubic(distance):
-    """The cubic kernel of Keys (1981) with a = -0.5."""
+def keys_cubic(distance, xp=jnp):
+    """The cubic kernel of Keys (1981) with a = -0.5; ``xp`` is jax.numpy or numpy."""
     near = (1.5 * distance - 2.5) * distance**2 + 1
     far = ((2.5 - 0.5 * distance) * distance - 4) * distance + 2
-    return jnp.where(distance < 1, near, jnp.where(distance < 2, far, 0))
+    return xp.where(distance < 1, near, xp.where(distance < 2, far, 0))
 
 
 KERNELS = {"bilinear": triangle, "bicubic": keys_cubic}
+REACH = {"bilinear": 1, "bicubic": 2}  # pixels, beyond which a kernel is zero
 
 
 def uniform(key, shape=()):
