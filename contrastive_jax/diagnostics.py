@@ -61,12 +61,12 @@ def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
 
     ``embedding_std``: standard deviation of the normalised projections over the batch, the mean over
     dimensions, times sqrt(D): 1 for a uniform sphere, 0 when all embeddings are the same (collapse).
-    ``probe_accuracy``: top-1 of the online probe on the augmented views, where there are labels.
+    ``probe_accuracy``: top-1 of the online probe on the augmented views, where an image has one label.
     """
     z = outputs.projection
     z = z * jax.lax.rsqrt(jnp.maximum(jnp.sum(z * z, axis=-1, keepdims=True), 1e-12))
     found = {"embedding_std": jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5}
-    if outputs.logits.shape[-1]:
+    if outputs.logits.shape[-1] and label.ndim == 1:
         right = jnp.argmax(outputs.logits, axis=-1) == label[:, None]
         labelled = jnp.maximum(jnp.sum(label >= 0) * right.shape[1], 1)
         found["probe_accuracy"] = jnp.sum(right & (label >= 0)[:, None]) / labelled

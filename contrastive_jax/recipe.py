@@ -95,11 +95,27 @@ def pick(module: ModuleType, path: str, section: Mapping[str, Any], *context: An
     return call(known[name], path, section, *context)
 
 
+def _check_labels(terms: tuple[objective.Term, ...], classes: int, several: bool) -> bool:
+    """Whether a loss reads labels; refuses one that reads others than the data has."""
+    reading = [term.name for term in terms if "logits" in term.quantities]
+    for name in reading:
+        if not classes:
+            raise ValueError(f"loss.{name} reads labels, and the data has none.")
+        if name == "cross_entropy" and several:
+            raise ValueError(
+                f"loss.{name} reads one label an image, and these have several: take loss.sigmoid_cross_entropy."
+            )
+        if name == "sigmoid_cross_entropy" and not several:
+            raise ValueError(f"loss.{name} reads several labels an image, and these have one: take loss.cross_entropy.")
+    return bool(reading)
+
+
 def build(
     config: Mapping[str, Any],
     *,
     image_shape: tuple[int, int, int],
     classes: int,
+    several_labels: bool = False,
     total_steps: int,
     steps_per_epoch: int,
 ) -> Recipe:
@@ -110,6 +126,7 @@ def build(
         its schedule (warmup, milestones) in steps.
       image_shape: (h, w, c) of the stored images.
       classes: width of the online probe; 0 without labels.
+      several_labels: an image has any number of them, [n, C]: there is no online probe.
       total_steps: length of the run.
       steps_per_epoch: of these, in whole numbers; read by schedules that move once an epoch.
 
@@ -132,6 +149,9 @@ def build(
     ]
     if config["augment"].get("views", 2) != 2:
         raise ValueError(f"augment.views is {config['augment']['views']}; a step compares 2 views.")
+    terms = objective.terms(config["loss"])
+    if not _check_labels(terms, classes, several_labels) and several_labels:
+        classes = 0
     norm = dict(config["norm"])
     rooms = {room: dict(config[room]) for room in ("encoder", "projector", "predictor")}
     rooms |= {"classes": classes, "probe_gradient": config["probe"]["gradient"], "dtype": config["dtype"]}
@@ -151,7 +171,6 @@ def build(
             f"negatives.k is {wanted}, but candidates={config['candidates']['name']} at train.batch_size={batch_size}"
             f" offers a query {pool.most}; take k <= {pool.most} or negatives.name=all."
         )
-    terms = objective.terms(config["loss"])
     multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
     compare = objective.Compare(
         embed=scores[config["score"]],
@@ -192,6 +211,6 @@ def build(
         directions=directions,
         view_shape=view_shape,
         embedding_width=network.width(view_shape),
-        probe_weight=float(config["probe"]["weight"]) if classes else 0.0,
+        probe_weight=float(config["probe"]["weight"]) if classes and not several_labels else 0.0,
         parameter_dtype="float64" if config["dtype"] == "float64" else "float32",
     )

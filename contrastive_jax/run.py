@@ -65,6 +65,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         dict(config) | {"schedule": schedule},
         image_shape=source.train.image.shape[1:],
         classes=len(source.classes),
+        several_labels=source.train.label.ndim == 2,
         total_steps=total_steps,
         steps_per_epoch=max(1, round(examples / batch_size)),
     )

@@ -25,7 +25,7 @@ class Batch:
     """What a data source hands to the step."""
 
     image: Array  # [B, h, w, c] uint8, or [B, W, h, w, c] where the host already cropped the views
-    label: Array  # [B] int32, -1 where there is none
+    label: Array  # [B] int32, -1 where there is none; of a multi-label set [B, C] uint8
     id: Array  # [B] int32, the example's number in its data set: augmentation keys derive from it
     group: Array  # [B] int32, examples of one group are never each other's negatives
     epoch: Array  # [B] int32, the epoch in which each row lies

@@ -21,7 +21,7 @@ class Arrays:
     """A split and the order of S steps, on the device."""
 
     image: Array  # [n, h, w, c] uint8, on every device
-    label: Array  # [n] int32, on every device
+    label: Array  # [n] int32 or [n, C] uint8, on every device
     group: Array  # [n] int32, on every device
     index: Array  # [S, B] int32, columns on the axis data: image of each row of each step
     epoch: Array  # [S, B] int32, the same: epoch of each row
