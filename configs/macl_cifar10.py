@@ -42,7 +42,10 @@ def get_config(arg=""):
         {"name": "constant", "learning_rate": 1e-3, "scaling": "none", "warmup": "0 epochs"}
     )
     config.train.update({"duration": "200 epochs", "batch_size": 256})
-    config.evaluate.update({"k": 200, "temperature": 0.1})
+    config.evaluators = {
+        "linear": {"name": "macl"},
+        "knn": {"name": "knn", "k": 200, "temperature": 0.1},
+    }
     configs.use_method(config, options.method)
     config.candidates = {"name": "other_view"}
     return configs.at_scale(config, options.scale)

@@ -22,7 +22,7 @@ from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
-from contrastive_jax import data, methods, optim
+from contrastive_jax import data, evaluators, methods, optim
 from contrastive_jax.augment import presets
 from contrastive_jax.contrast import candidates, margin, objective, selection, target, temperature
 from contrastive_jax.recipe import functions_of, near
@@ -31,7 +31,7 @@ SCALES = ("paper", "gpu", "cpu", "smoke")
 
 # Leaves (by prefix) in which a run and its continuation may differ.
 MAY_CHANGE = (
-    *("name", "train.duration", "log", "evaluate", "checkpoint", "init"),
+    *("name", "train.duration", "log", "evaluate", "evaluators", "checkpoint", "init"),
     *("data.dir", "data.memory_limit", "data.workers"),
 )
 
@@ -84,15 +84,18 @@ def base() -> ConfigDict:
             "train": {"duration": "100 epochs", "batch_size": 256},
             "evaluate": {
                 "every": "0 epochs",
+                "look": ("knn",),  # columns of `evaluators` that are looked at every so often
                 "final": True,
-                "layer": "pooled",
+                "rows": evaluators.ROWS,
+                "metric": "auto",
                 "batch_size": 512,
-                "k": 10,
-                "temperature": 0.0,
-                "C": 1.0,
-                "labels_per_class": 10,
-                "draws": 20,
                 "checkpoint": "",
+                "size": 0,  # of the images that the encoder sees; 0: as in its pretraining
+            },
+            "evaluators": {
+                "linear": {"name": "lbfgs"},
+                "few_labels": {"name": "lbfgs", "labels_per_class": 10, "draws": 20},
+                "knn": {"name": "knn", "k": 10, "temperature": 0.0},
             },
             "log": {"every": 10, "tensorboard": True},
             "checkpoint": {"every_seconds": 60.0, "keep_last": 3, "keep_every": "0 epochs"},
@@ -169,7 +172,7 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
     }  # fmt: skip
     config.train.update({"duration": "4 steps" if smoke else "30 epochs", "batch_size": 32 if smoke else 128})
     config.dtype = "float32"
-    config.evaluate.update({"k": 10, "temperature": 0.0})
+    config.evaluators = base().evaluators
     config.log.every = 25
     if config.candidates.name == "queue":
         few = config.margin.name == "eqco"  # as many negatives as alpha would be no margin
@@ -229,6 +232,8 @@ def complete(config: ConfigDict) -> ConfigDict:
     })  # fmt: skip
     for name in config.loss:
         _fill(config.loss, name, objective.find(name))
+    for column in config.evaluators:
+        _fill(config.evaluators, column, evaluators.find(config.evaluators[column].name))
     return config
 
 

@@ -1,63 +1,84 @@
-"""``--mode=evaluate``: an encoder, judged on labelled images that its training may never have seen."""
+"""``--mode=evaluate``: any encoder, judged by any protocols on any labelled images.
 
-from collections.abc import Callable, Mapping
+The checkpoint's own config says what the network is and how images are prepared for it; the config given says
+what to evaluate on (``data``) and how (``evaluators``, ``evaluate``). So no data of the pretraining is needed.
+"""
+
+import functools
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
-from jax.tree_util import Partial
+from etils import epath
+from jax.sharding import Mesh
 
-from contrastive_jax import augment, checkpoint, logbook, sharding
-from contrastive_jax.evaluators import features, knn, report
+from contrastive_jax import checkpoint, data, evaluators, logbook, models, sharding
+from contrastive_jax import config as configs
+from contrastive_jax.evaluators import features, report
+from contrastive_jax.evaluators.subject import Encoder, Subject, labelled
 from contrastive_jax.recipe import call
-from contrastive_jax.run import Run, checkpoints_of, prepare, replicate
+from contrastive_jax.run import checkpoints_of, replicate
 from contrastive_jax.types import PyTree, TrainState
 
+# Sections by which an encoder is what it is; "seed" is of its first weights.
+OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment", "seed")
+PIXEL_LIMIT = 2**31  # bytes of float32; a linear classifier of more raw pixels is nobody's baseline
 
-def encoder_of(run: Run) -> Callable[[PyTree, np.ndarray], dict[str, np.ndarray]]:
-    """``(params and stats, images [n, h, w, c]) -> {layer: [n, F]}``, by running statistics, compiled once."""
-    prepare_image = call(augment.make_eval, "augment", run.config["augment"])
 
-    def encode(weights: tuple[PyTree, PyTree], images: np.ndarray) -> dict[str, np.ndarray]:
-        bound = Partial(run.recipe.network.encode, *weights)
-        return features.encode_all(bound, images, prepare_image, run.config["evaluate"]["batch_size"])
+def network_of(config: Mapping[str, Any], **norm: Any) -> models.Network:
+    """The network of a config without its online probe, its batch norm over whole batches.
 
-    return encode
+    ``norm``: options that replace the config's.
+    """
+    rooms = {room: dict(config[room]) for room in ("encoder", "projector", "predictor")}
+    options = dict(config["norm"]) | {"scope": "joint", "groups": 1} | norm
+    return models.network(norm=options, classes=0, dtype=config["dtype"], **rooms)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _statistics(apply, view, params, stats, images):
+    return apply(params, stats, jax.vmap(view)(images)[:, None], train=True)[1]
 
 
 class Judge:
-    """Evaluates encoders of a run on its labelled data, and checks that judging changed nothing."""
+    """Evaluates encoders of one architecture on labelled data, and checks that judging changed nothing.
 
-    def __init__(self, run: Run):
-        self.run, self.encode = run, encoder_of(run)
-        prepare_image = call(augment.make_eval, "augment", run.config["augment"])
-        self._calibrated = jax.jit(
-            lambda params, stats, images: run.recipe.calibrate(params, stats, jax.vmap(prepare_image)(images))
+    Args:
+        config: sections of the encoder, ``evaluate`` and ``evaluators``.
+        source: what to evaluate on.
+        mesh: the devices; must be in context when a method is called.
+
+    Raises:
+        ValueError: one sentence, before anything is compiled.
+    """
+
+    def __init__(self, config: Mapping[str, Any], source: data.Source, mesh: Mesh):
+        self.config, self.source, self.mesh = config, source, mesh
+        self.settings = config["evaluate"]
+        self.network = network_of(config)
+        self.evaluators = evaluators.prepare(config, source)
+        self.possible = source.test is not None and source.train.labelled and source.test.labelled
+        if self.possible:
+            self.train, self.test = labelled(source.train), labelled(source.test)
+
+    def subject(self, name: str, weights: tuple[PyTree, PyTree] | None, columns: Any = None) -> Subject:
+        """A row of the table; ``columns``: those that will be judged, default all."""
+        sections = self.config["evaluators"]
+        layers = evaluators.layers_of({k: v for k, v in sections.items() if columns is None or k in columns})
+        encoder = None if weights is None else Encoder(self.network, *weights, self.config["augment"])
+        return Subject(
+            name, encoder, self.train, self.test, layers=layers, batch_size=self.settings["batch_size"]
         )
-        self.settings = run.config["evaluate"]
-        train, test = run.source.train, run.source.test
-        self.possible = test is not None and len(run.source.classes) > 0 and bool((train.label >= 0).any())
 
-    def encoded(self, weights: tuple[PyTree, PyTree]) -> report.Encoded:
-        """Both splits at the layer that ``evaluate.layer`` names; unlabelled training images are left out."""
-        layer, train = self.settings["layer"], self.run.source.train
-        both = (train.image[train.label >= 0], self.run.source.test.image)
-        return report.Encoded(*(self.encode(weights, images)[layer] for images in both), layer=layer)
-
-    def labels(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the labelled training images, and of the test images."""
-        train = self.run.source.train.label
-        return train[train >= 0], self.run.source.test.label
-
-    def knn(self, state: TrainState) -> dict[str, float]:
-        """The quick look while a run trains."""
-        seen = self.encoded((state.params, state.stats))
-        train_labels, test_labels = self.labels()
-        scores = knn.evaluate(
-            seen.train, train_labels, seen.test, test_labels, k=self.settings["k"],
-            temperature=self.settings["temperature"],
-        )  # fmt: skip
-        return {"eval/knn_top1": scores["top1"]}
+    def look(self, state: TrainState) -> dict[str, float]:
+        """The quick look while a run trains: the columns that ``evaluate.look`` names."""
+        columns = self.settings["look"]
+        subject = self.subject("", (state.params, state.stats), columns)
+        scores = {column: self.evaluators[column](subject) for column in columns}
+        metric = report.metric_of("", self.test.split.label)
+        return {f"eval/{column}_{metric}": score[metric] for column, score in scores.items()}
 
     def untrained(self, seed: int | None = None) -> tuple[PyTree, PyTree]:
         """The initial weights (of the run's seed), with batch-norm statistics of up to 1,024 clean training images.
@@ -65,13 +86,31 @@ class Judge:
         With the initial statistics (mean 0, variance 1) nothing would be normalised, and the baseline would
         say less of the architecture than of that.
         """
-        seed = self.run.config["seed"] if seed is None else seed
-        params, stats = replicate(self.run.recipe.init_network(seed), self.run.mesh)
-        count = min(1024, len(self.run.source.train)) // self.run.mesh.size * self.run.mesh.size
-        rows = sharding.named(self.run.mesh, sharding.ROWS)
-        images = self.run.source.train.image[:count]
-        images = jax.make_array_from_callback(images.shape, rows, lambda index: images[index])
-        return params, self._calibrated(params, stats, images)
+        seed = self.config["seed"] if seed is None else seed
+        size, channels = self.config["augment"]["size"], self.source.train.shape[2]
+        params, stats = replicate(self.network.init(seed, (size, size, channels)), self.mesh)
+        count = max(self.mesh.size, min(1024, len(self.source.train)) // self.mesh.size * self.mesh.size)
+        view = self.subject("", (params, stats)).view()
+        rows = np.arange(count) % len(self.source.train)
+        images = np.concatenate([some for some, _ in self.source.train.batches(count, view, rows)])
+        forgetful, finish = network_of(self.config, momentum=0.0), self.source.train.finish(view)
+        return params, _statistics(forgetful.apply, finish, params, stats, features.on_devices(images))
+
+    def subjects(self, weights: tuple[PyTree, PyTree]) -> Iterator[Subject]:
+        """The rows of the table, one at a time."""
+        for row in self.settings["rows"]:
+            if row == "trained":
+                yield self.subject(row, weights)
+            elif row == "untrained":
+                yield self.subject(row, self.untrained())
+            elif self._pixels_fit():
+                yield self.subject(row, None)
+
+    def _pixels_fit(self) -> bool:
+        splits = (self.source.train, self.source.test)
+        return all(isinstance(split, data.Split) for split in splits) and (
+            4 * (len(self.train) + len(self.test)) * np.prod(self.source.train.shape) <= PIXEL_LIMIT
+        )
 
     def table(self, weights: tuple[PyTree, PyTree], quiet: bool = False) -> dict:
         """Trained encoder, untrained encoder and raw pixels under every protocol, printed and returned.
@@ -80,37 +119,106 @@ class Judge:
           RuntimeError: the encoder's bits are not what they were before.
         """
         before = checkpoint.fingerprint(weights)
-        train, test = self.run.source.train, self.run.source.test
-        encoders = {
-            "trained": self.encoded(weights),
-            "untrained": self.encoded(self.untrained()),
-            "raw pixels": report.Encoded(
-                features.raw_pixels(train.image[train.label >= 0]),
-                features.raw_pixels(test.image),
-                layer="pixels",
-            ),
-        }
-        options = {
-            name: self.settings[name] for name in ("C", "labels_per_class", "draws", "k", "temperature")
-        }
-        results = report.report(encoders, *self.labels(), **options, quiet=quiet)
+        results = report.report(self.subjects(weights), self.evaluators)
         if checkpoint.fingerprint(weights) != before:
             raise RuntimeError("the encoder changed while it was evaluated; its numbers are void.")
+        if not quiet:
+            self.print(results)
         return results
+
+    def metric(self) -> str:
+        """The score that the table shows: ``evaluate.metric``, or the one that the set's literature reports."""
+        chosen = self.settings["metric"]
+        return report.metric_of(self.source.name, self.test.split.label) if chosen == "auto" else chosen
+
+    def print(self, results: dict) -> None:
+        """Prints the table."""
+        metric = self.metric()
+        second = metric == "top1" and report.unbalanced(self.test.split.label)
+        report.print_table(results, metric=metric, beside="mean_per_class" if second else "")
 
 
 def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
-    """Judges the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data."""
-    run = prepare(config)
-    path = config["evaluate"]["checkpoint"] or workdir
-    everywhere = sharding.named(run.mesh, sharding.REPLICATED)
-    with jax.set_mesh(run.mesh), checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as saved:
-        found, step, _ = saved.restore_part(("params", "stats"), sharding=everywhere, report=logbook.say)
-        if not quiet:
-            logbook.say(f"step {step} of {path}")
-        judge = Judge(run)
+    """Judges the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
+
+    Returns:
+      What ``evaluation.json`` of the workdir holds: the results, with the step and the config's fingerprint of
+      the checkpoint.
+
+    Raises:
+      ValueError: the encoder cannot read these images, or an evaluator cannot work, in a sentence.
+      FileNotFoundError: no checkpoint, or a missing data set.
+    """
+    began, path = time.perf_counter(), config["evaluate"]["checkpoint"] or workdir
+    say = (lambda message: None) if quiet else logbook.say
+    mesh = sharding.make_mesh()
+    with jax.set_mesh(mesh), checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as saved:
+        if (meta := saved.read_meta()) is None:
+            raise FileNotFoundError(
+                f"{path} holds no checkpoint; set evaluate.checkpoint to a run's workdir."
+            )
+        trained = meta[1]["config"]
+        judge = Judge(as_trained(config, trained, say), call(data.load, "data", config["data"]), mesh)
         if not judge.possible:
             raise ValueError(
                 f"data.name={config['data']['name']!r} has no labelled test images to evaluate on."
             )
-        return judge.table((found["params"], found["stats"]))
+        weights, step = restored(saved, judge)
+        say(f"step {step} of {path}")
+        results = judge.table(weights, quiet=True)
+    judge.print(results)
+    found = {
+        "checkpoint": str(path),
+        "step": step,
+        "config": configs.fingerprint(trained),
+        "data": dict(config["data"]),
+        "metric": judge.metric(),
+        "results": results,
+        "seconds": time.perf_counter() - began,
+        **logbook.environment(),
+    }
+    if jax.process_index() == 0:
+        file = epath.Path(workdir) / "evaluation.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        logbook.write_json(file, found)
+    return found
+
+
+def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], say: Any) -> dict[str, Any]:
+    """The config with the sections of the encoder that its checkpoint was saved with; says what differed."""
+    merged = dict(config) | {name: trained[name] for name in OF_THE_ENCODER}
+    if size := config["evaluate"]["size"]:
+        merged["augment"] = dict(merged["augment"]) | {"size": size}
+    differs = [
+        name for name in OF_THE_ENCODER[:-1] if configs.diff({name: config[name]}, {name: trained[name]})
+    ]
+    if differs:
+        say(f"{', '.join(differs)}: the checkpoint's, which differ from the config's.")
+    return merged
+
+
+def restored(saved: checkpoint.Checkpoints, judge: Judge) -> tuple[tuple[PyTree, PyTree], int]:
+    """(params, stats) of encoder, projector and predictor, and their step.
+
+    Raises:
+      ValueError: images of another number of channels, or weights of another shape.
+    """
+    rooms = ("encoder", "projector", "predictor")
+    names = [f"{kind}/{room}" for kind in ("params", "stats") for room in rooms]
+    everywhere = sharding.named(judge.mesh, sharding.REPLICATED)
+    found, step, _ = saved.restore_part(names, sharding=everywhere, report=logbook.say)
+    params, stats = (found[kind] | {"probe": {}} for kind in ("params", "stats"))
+    channels = Encoder(judge.network, params, stats, judge.config["augment"]).channels
+    height, width, here = judge.source.train.shape
+    if channels != here:
+        raise ValueError(
+            f"data.name={judge.config['data']['name']!r} has images of {here} channels; the encoder of"
+            f" {saved.directory} reads {channels}."
+        )
+    size = judge.config["augment"]["size"]
+    expected = judge.network.init(0, (size, size, channels))
+    if jax.tree.map(np.shape, expected) != jax.tree.map(np.shape, (params, stats)):
+        raise ValueError(
+            f"the arrays of {saved.directory} are not those of the network that its config names."
+        )
+    return (params, stats), step

@@ -12,7 +12,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, sharding
+from contrastive_jax import data, evaluators, sharding
 from contrastive_jax.recipe import Recipe, build, call
 from contrastive_jax.types import PyTree
 
@@ -69,7 +69,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         total_steps=total_steps,
         steps_per_epoch=max(1, round(examples / batch_size)),
     )
-    check_evaluation(config, source)
+    evaluators.prepare(config, source)  # refused before hours of training, not after them
     return Run(
         dict(config),
         source,
@@ -80,38 +80,6 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         steps("evaluate.every", config["evaluate"]["every"]),
         steps("checkpoint.keep_every", config["checkpoint"]["keep_every"]),
     )
-
-
-def check_evaluation(config: Mapping[str, Any], source: data.Source) -> None:
-    """Refuses, before hours of training, what the evaluators would refuse after them."""
-    settings, projector = config["evaluate"], config["projector"]
-    layers = [
-        "pooled",
-        *(f"projection_{i + 1}" for i in range(len(projector["widths"]) or projector["layers"])),
-    ]
-    if settings["layer"] not in layers:
-        raise ValueError(f"evaluate.layer is {settings['layer']!r}; this network has {', '.join(layers)}.")
-    for name, least in (
-        ("batch_size", 1),
-        ("k", 1),
-        ("labels_per_class", 1),
-        ("draws", 1),
-        ("temperature", 0),
-    ):
-        if settings[name] < least:
-            raise ValueError(f"evaluate.{name} is {settings[name]}; it must be at least {least}.")
-    if not settings["C"] > 0:
-        raise ValueError(f"evaluate.C is {settings['C']}; it must be positive.")
-    labels = source.train.label[source.train.label >= 0]
-    if source.test is None or not len(labels):
-        return
-    if settings["k"] > len(labels):
-        raise ValueError(f"evaluate.k is {settings['k']}; there are {len(labels)} labelled training images.")
-    rarest = int(np.unique(labels, return_counts=True)[1].min())
-    if settings["labels_per_class"] > rarest:
-        raise ValueError(
-            f"evaluate.labels_per_class is {settings['labels_per_class']}; the rarest class has {rarest} images."
-        )
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:

@@ -176,7 +176,7 @@ def train(
         feed = data.Resident(
             run.source.train, seed=config["seed"], batch_size=config["train"]["batch_size"], mesh=run.mesh
         )
-        judge = Judge(run)
+        judge = Judge(run.config, run.source, run.mesh)
         if not judge.possible:
             say("no labelled test images: evaluations are left out.")
         book = logbook.Logbook(workdir, start_step=start, tensorboard=config["log"]["tensorboard"])
@@ -200,7 +200,7 @@ def train(
                     book.write(step, step / run.steps_per_epoch, last, progress.update(step, last))
                 if judge.possible and run.evaluate_every and step % run.evaluate_every == 0:
                     with progress.pause():
-                        book.write(step, step / run.steps_per_epoch, judge.knn(state))
+                        book.write(step, step / run.steps_per_epoch, judge.look(state))
                 due = time.monotonic() - last_save > config["checkpoint"]["every_seconds"]
                 kept = run.keep_every and step % run.keep_every == 0
                 if asked or due or kept or step == run.total_steps:

@@ -122,7 +122,7 @@ def test_one_device_then_eight(tmp_path, monkeypatch):
 
 
 def test_a_run_leaves_what_it_promises_and_can_be_judged_again(tmp_path, capsys):
-    config = smoke(**{"evaluate.final": True, "evaluate.every": "3 steps", "evaluate.draws": 2})
+    config = smoke(**{"evaluate.final": True, "evaluate.every": "3 steps", "evaluators.few_labels.draws": 2})
     result = train.train(config, tmp_path)
     printed = capsys.readouterr().out
     for name in (
@@ -144,7 +144,9 @@ def test_a_run_leaves_what_it_promises_and_can_be_judged_again(tmp_path, capsys)
     assert "InfoNCE" in printed and "images/s" in printed  # plain lines where there is no terminal
 
     again = evaluate.evaluate(config, str(tmp_path))
-    assert again["trained"]["knn"]["top1"] == result["evaluations"]["trained"]["knn"]["top1"]
+    assert again["results"] == result["evaluations"] and again["step"] == 6
+    assert again["config"] == configs.fingerprint(config)
+    assert json.loads((tmp_path / "evaluation.json").read_text())["results"] == again["results"]
 
     other = smoke("simclr", **{"init.checkpoint": str(tmp_path), "schedule.learning_rate": 0.0})
     run = runs.prepare(other, jax.devices()[:1])
@@ -167,7 +169,7 @@ def test_a_relative_workdir(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = smoke(**{"train.duration": "2 steps"})
     train.train(config, "runs/here", quiet=True, devices=jax.devices()[:1])
-    assert evaluate.evaluate(config, "runs/here", quiet=True)["trained"]
+    assert evaluate.evaluate(config, "runs/here", quiet=True)["results"]["trained"]
     assert (tmp_path / "runs" / "here" / "result.json").exists()
 
 
@@ -243,9 +245,22 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ({"encoder.depth": 19}, r"encoder.depth is 19"),
         ({"optimizer.name": "larss"}, r"optimizer.name.*larss"),
         ({"schedule.warmup": "10 steps"}, r"warmup"),
-        ({"evaluate.layer": "projection_3"}, r"evaluate.layer is 'projection_3'; .* projection_2"),
-        ({"evaluate.k": 2000}, r"evaluate.k is 2000; there are 1437"),
-        ({"evaluate.labels_per_class": 200}, r"evaluate.labels_per_class is 200; the rarest class has 1\d\d"),
+        (
+            {"evaluators.knn.layer": "projection_3"},
+            r"evaluators.knn: layer is 'projection_3'; .* projection_2",
+        ),
+        ({"evaluators.knn.k": 2000}, r"evaluators.knn: k is 2000; there are 1437"),
+        (
+            {"evaluators.few_labels.labels_per_class": 200},
+            r"evaluators.few_labels: labels_per_class=200 is more than class \d has: 1\d\d",
+        ),
+        ({"evaluators": {"knn": {"name": "kn"}}}, r"evaluators.knn.name is 'kn'. Did you mean 'knn'"),
+        (
+            {"evaluators": {"fine": {"name": "moco", "rate": 1.0}}},
+            r"evaluators.fine.rate: no such option of moco\(",
+        ),
+        ({"evaluate.rows": ("trained", "raw_pixels")}, r"evaluate.rows names 'raw_pixels'.*'raw pixels'"),
+        ({"evaluate.metric": "top_1"}, r"evaluate.metric is 'top_1'. Did you mean 'top1'"),
         ({"augment": {"preset": "none", "size": 8, "views": 3}}, r"augment.views is 3; .* 2 views"),
         (
             {"norm": {"scope": "groups", "groups": 5}},

@@ -1,5 +1,93 @@
-"""What frozen features are worth: one file for each protocol, and every number carries its protocol.
+"""What representations are worth: named protocols, and every number carries its own.
 
-Evaluators read plain arrays, ``[n, F]`` features and ``[n]`` labels, and never see a network, so that
-none of them can change one.
+Evaluators of features read arrays, ``[n, F]`` and ``[n]``, and never see a network. Those that train on images
+(augmentation, fine-tuning) read the encoder's weights and train copies.
 """
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from contrastive_jax import data
+from contrastive_jax.evaluators import protocols
+from contrastive_jax.evaluators.report import METRICS
+from contrastive_jax.evaluators.subject import Facts, labelled
+from contrastive_jax.recipe import call, functions_of, near
+
+
+def find(name: str) -> Callable | None:
+    """A protocol by its name in :mod:`protocols`, or by ``module:function``; None where there is none."""
+    if ":" not in name:
+        return functions_of(protocols).get(name)
+    module, function = name.split(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def options_of(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A column's options with the defaults of its protocol."""
+    function = find(section.get("name", ""))
+    defaults = {} if function is None else inspect.signature(function).parameters
+    options = {k: p.default for k, p in defaults.items() if p.kind is p.KEYWORD_ONLY}
+    return options | {k: v for k, v in section.items() if k != "name"}
+
+
+def build(sections: Mapping[str, Mapping[str, Any]], facts: Facts) -> dict[str, Callable]:
+    """The config's ``evaluators``: column -> ``evaluate(subject)``.
+
+    Raises:
+        ValueError: an unknown protocol or option, or one that cannot work on these labels, in a sentence.
+    """
+    built = {}
+    for column, section in sections.items():
+        path = f"evaluators.{column}"
+        if not isinstance(section, Mapping) or "name" not in section:
+            raise ValueError(
+                f"{path} is {section!r}; it needs a name and options: {{'name': 'knn', 'k': 20}}."
+            )
+        function = find(section["name"])
+        if function is None:
+            raise ValueError(
+                f"{path}.name is {section['name']!r}. {near(section['name'], functions_of(protocols))}"
+            )
+        options = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items() if k != "name"}
+        built[column] = call(function, path, options, facts)
+    return built
+
+
+ROWS = ("trained", "untrained", "raw pixels")
+
+
+def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, Callable]:
+    """The evaluators of a config: all that they would refuse after hours of training is refused now.
+
+    Raises:
+        ValueError: one sentence.
+    """
+    settings, projector = config["evaluate"], config["projector"]
+    depth = len(projector["widths"]) or projector["layers"]
+    layers = ("pooled", *(f"projection_{i + 1}" for i in range(depth)))
+    if settings["batch_size"] < 1:
+        raise ValueError(f"evaluate.batch_size is {settings['batch_size']}; it must be at least 1.")
+    for row in settings["rows"]:
+        if row not in ROWS:
+            raise ValueError(f"evaluate.rows names {row!r}. {near(row, ROWS)}")
+    for column in settings["look"]:
+        if column not in config["evaluators"] and not str(settings["every"]).startswith("0 "):
+            raise ValueError(f"evaluate.look names {column!r}. {near(column, config['evaluators'])}")
+    if settings["metric"] not in ("auto", *METRICS):
+        raise ValueError(
+            f"evaluate.metric is {settings['metric']!r}. {near(settings['metric'], ('auto', *METRICS))}"
+        )
+    judged = source.test is not None and source.train.labelled
+    part = labelled(source.train) if judged else None
+    labels = getattr(part.split, "label", None) if judged else None
+    if labels is not None and part.rows is not None:
+        labels = labels[part.rows]
+    return build(config["evaluators"], Facts(layers, labels))
+
+
+def layers_of(sections: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """The encoder's layers that some column reads."""
+    found = {options_of(section).get("layer", "pooled") for section in sections.values()}
+    return tuple(sorted(found))

@@ -61,7 +61,7 @@ def spread(features: np.ndarray | Rows, tile: int = 1024) -> Rows:
     features = np.asarray(features)
     tile = _rounded(min(tile, len(features)))
     batches = (features[first : first + tile] for first in range(0, len(features), tile))
-    return gathered(({"": _on_devices(_padded(batch, tile))} for batch in batches), len(features), tile)[""]
+    return gathered(({"": on_devices(_padded(batch, tile))} for batch in batches), len(features), tile)[""]
 
 
 def gathered(batches: Iterable[dict[str, jax.Array]], count: int, tile: int) -> dict[str, Rows]:
@@ -115,7 +115,7 @@ def encode_rows(
     def encoded() -> Iterator[dict[str, jax.Array]]:
         for images, label in batches:
             labels.append(np.asarray(label))
-            images = _on_devices(_padded(np.asarray(images), batch_size))
+            images = on_devices(_padded(np.asarray(images), batch_size))
             yield _encode_batch(encode, images, len(label), prepare=prepare, layers=layers)
 
     return gathered(encoded(), count, batch_size), np.concatenate(labels)
@@ -166,7 +166,7 @@ def encode_all(
     batches, pending = [], None
     for start in range(0, len(images), batch_size):
         batch = np.asarray(images[start : start + batch_size])
-        rows = _on_devices(_padded(batch, batch_size))
+        rows = on_devices(_padded(batch, batch_size))
         running = _encode_batch(encode, rows, len(batch), prepare=prepare, layers=None)
         if pending is not None:  # fetched only now: the device is never idle while the host copies
             batches.append(jax.device_get(pending))
@@ -199,7 +199,7 @@ def _padded(batch: np.ndarray, size: int) -> np.ndarray:
     return np.pad(batch, [(0, size - len(batch))] + [(0, 0)] * (batch.ndim - 1))
 
 
-def _on_devices(batch: np.ndarray) -> jax.Array:
+def on_devices(batch: np.ndarray) -> jax.Array:
     """The host's batch with its rows over the devices of the mesh, whatever the number of processes."""
     if not sharding.on_mesh():
         return jnp.asarray(batch)

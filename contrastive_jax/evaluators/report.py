@@ -1,104 +1,92 @@
-"""The table at the end of a run: encoders by protocols, each number with how it was made."""
+"""The table at the end of a run: subjects by protocols, each number with how it was made."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from contrastive_jax.evaluators import knn, linear_probe
+from contrastive_jax.evaluators.subject import Subject
+
+METRICS = {
+    "top1": "Top-1",
+    "mean_per_class": "Mean per-class accuracy",
+    "map_11_point": "11-point mAP",
+    "mean_average_precision": "mAP",
+}
+# Sets whose literature reports the mean over classes (Kornblith et al., 2019; SimCLR, appendix B.8).
+MEAN_PER_CLASS = ("caltech101", "oxford_flowers102", "oxford_iiit_pet", "fgvc_aircraft")
 
 
-class Encoded(NamedTuple):
-    """The clean images of both parts, as one encoder sees them."""
+def metric_of(data_name: str, labels: np.ndarray) -> str:
+    """The score that a set's literature reports: 11-point mAP where images have several labels (VOC 2007),
+    mean per class for ``MEAN_PER_CLASS``, else top-1."""
+    if np.ndim(labels) == 2:
+        return "map_11_point"
+    base = data_name.split("/")[0].split(":")[0]
+    return "mean_per_class" if base in MEAN_PER_CLASS else "top1"
 
-    train: np.ndarray  # [n, F]
-    test: np.ndarray  # [m, F]
-    layer: str = "pooled"
+
+def unbalanced(labels: np.ndarray) -> bool:
+    """Whether a class of single-label test images is at least twice as frequent as another."""
+    if np.ndim(labels) == 2:
+        return False
+    counts = np.unique(labels, return_counts=True)[1]
+    return bool(counts.max() >= 2 * counts.min())
 
 
-def report(
-    encoders: dict[str, Encoded],
-    train_labels: np.ndarray,
-    test_labels: np.ndarray,
-    *,
-    C: float = 1.0,
-    labels_per_class: int = 10,
-    draws: int = 20,
-    k: int = 10,
-    temperature: float = 0.0,
-    standardize_knn: bool = False,
-    seed: int = 0,
-    console=None,
-    quiet: bool = False,
-) -> dict:
-    """Judge every encoder by a linear classifier on all labels, on few labels, and by kNN; print the table.
-
-    Args:
-        encoders: name -> features, in the order of the rows; usually "trained", "untrained", "raw pixels".
-        train_labels: ``[n]``.
-        test_labels: ``[m]``.
-        C: of both linear classifiers, see :func:`linear_probe.lbfgs`.
-        labels_per_class: of the second column; every encoder sees the same draws.
-        draws: of the second column.
-        k: of :func:`knn.evaluate`.
-        temperature: of :func:`knn.evaluate`.
-        standardize_knn: ``standardize`` of :func:`knn.evaluate`.
-        seed: of the draws.
-        console: the ``rich`` console to print on; the shared one by default.
-        quiet: judge, print nothing.
+def report(subjects: Iterable[Subject], evaluators: Mapping[str, Callable[[Subject], dict]]) -> dict:
+    """Every subject under every protocol; a subject's features are dropped before the next one is made.
 
     Returns:
-        ``{encoder: {"linear": …, "linear_few_labels": …, "knn": …}}``, each entry what its evaluator
-        returned: JSON-able, accuracies in [0, 1], with protocol and settings.
+        ``{subject: {column: what its evaluator returned}}``: JSON-able, scores in [0, 1], with protocol and
+        settings.
     """
-    results = {}
-    for name, encoded in encoders.items():
-        arrays = (encoded.train, train_labels, encoded.test, test_labels)
-        linear = dict(C=C, seed=seed, layer=encoded.layer)
-        results[name] = {
-            "linear": linear_probe.lbfgs(*arrays, **linear),
-            "linear_few_labels": linear_probe.lbfgs(
-                *arrays, **linear, labels_per_class=labels_per_class, draws=draws
-            ),
-            "knn": knn.evaluate(
-                *arrays, k=k, temperature=temperature, standardize=standardize_knn, layer=encoded.layer
-            ),
-        }
-    if not quiet:
-        print_table(results, console=console)
-    return results
+    return {
+        subject.name: {name: judge(subject) for name, judge in evaluators.items()} for subject in subjects
+    }
 
 
-def print_table(results: dict, *, console=None) -> None:
-    """Print what :func:`report` returned: top-1 in percent, and below it each column's protocol."""
+def print_table(results: dict, *, metric: str = "top1", beside: str = "", console=None) -> None:
+    """Print what :func:`report` returned: a score in percent, and below the table each column's protocol.
+
+    ``beside``: another score, in brackets.
+    """
     import rich
     from rich.table import Table
 
     console = console or rich.get_console()
-    first = next(iter(results.values()))
-    table = Table(title="Top-1 on the test images, %", title_justify="left")
+    title = METRICS[metric] + (f" ({METRICS[beside].lower()})" if beside else "")
+    console.print(f"{title} on the test images, %", style="italic", soft_wrap=True)  # a title would wrap
+    table = Table()
     table.add_column("encoder")
-    table.add_column("layer")
-    table.add_column("linear, all labels", justify="right")
-    labels_per_class = first["linear_few_labels"]["settings"]["labels_per_class"]
-    table.add_column(f"linear, {labels_per_class} per class", justify="right")
-    table.add_column(f"kNN, k={first['knn']['settings']['k']}", justify="right")
+    columns = next(iter(results.values()))
+    for column in columns:
+        table.add_column(column, justify="right")
     for name, scores in results.items():
-        table.add_row(name, _layer(scores), *map(_cell, scores.values()))
+        table.add_row(name, *(cell(scores[column], metric, beside) for column in columns))
     console.print(table)
-    for column in first:
-        whose = {}  # one line, unless a fit that has not converged says so
+    for column in columns:
+        whose = {}  # one line, unless rows differ in more than the layer: a fit that has not converged says so
         for name, scores in results.items():
-            text = scores[column]["protocol"].replace(f", layer {_layer(scores)}", "")
-            whose.setdefault(text, []).append(name)
-        for text, names in whose.items():
+            text, names = whose.setdefault(_without_layer(scores[column]), (_protocol(scores[column]), []))
+            names.append(name)
+        for text, names in whose.values():
             text = text if len(whose) == 1 else f"{text} [{', '.join(names)}]"
-            console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"{column}: {text}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def _layer(scores: dict) -> str:
-    return scores["knn"]["settings"]["layer"]
+def _protocol(score: dict) -> str:
+    return score.get("protocol") or f"left out: {score['left_out']}"
 
 
-def _cell(score: dict) -> str:
-    spread = f" ± {100 * score['top1_std']:.1f}" if "top1_std" in score else ""
-    return f"{100 * score['top1']:.1f}{spread}{'' if score.get('converged', True) else ' (not converged)'}"
+def _without_layer(score: dict) -> str:
+    return _protocol(score).replace(f", layer {score.get('settings', {}).get('layer')}", "")
+
+
+def cell(score: dict, metric: str = "top1", beside: str = "") -> str:
+    """One score as the table shows it: "—" where it was left out."""
+    if "left_out" in score:
+        return "—"
+    spread = f" ± {100 * score[f'{metric}_std']:.1f}" if f"{metric}_std" in score else ""
+    second = f" ({100 * score[beside]:.1f})" if beside else ""
+    converged = "" if score.get("converged", True) else " (not converged)"
+    return f"{100 * score[metric]:.1f}{spread}{second}{converged}"

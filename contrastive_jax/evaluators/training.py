@@ -19,7 +19,6 @@ from jax.sharding import PartitionSpec as P
 from contrastive_jax import augment, data, optim, sharding
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import TILES, Rows
-from contrastive_jax.step import augmentation_keys
 from contrastive_jax.types import Array, PyTree, record
 
 
@@ -164,7 +163,8 @@ def _take_views(take: Callable, finish: Callable | None, view: Callable) -> Call
     def take_views(arrays, step):
         inner, seed = arrays
         batch = take(inner, step)
-        views = jax.vmap(augmented)(augmentation_keys(seed, batch), batch.image)
+        keys = augment.example_keys(seed, batch.epoch, batch.id)
+        views = jax.vmap(augmented)(keys, batch.image)
         return Examples(
             views[:, 0], batch.label, jnp.ones_like(batch.label, jnp.float32, shape=batch.id.shape)
         )
@@ -192,12 +192,6 @@ class ViewsFeed:
     def feed(self, step: int) -> tuple[PyTree, Array]:
         """The arrays of a step."""
         return self._feed.feed(step), self._seed
-
-
-@functools.cache
-def crops(size: int, options: tuple[tuple[str, Any], ...]) -> Callable:
-    """The augmentation under which classifiers are trained: a random crop, resized, and a flip."""
-    return augment.make_views(preset="crop_only", size=size, views=1, **dict(options))
 
 
 def _label_type(labels: np.ndarray) -> np.ndarray:

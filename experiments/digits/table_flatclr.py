@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = pathlib.Path(__file__).parent / "results" / "flatclr.json"
 COLUMNS = {
     "linear": "linear, all labels",
-    "linear_few_labels": "linear, 10 labels per class",
+    "few_labels": "linear, 10 labels per class",
     "knn": "kNN, k=10",
 }
 

@@ -22,32 +22,26 @@ import jax
 from contrastive_jax import config as configs
 from contrastive_jax import data, evaluate, logbook, train
 from contrastive_jax import run as runs
-from contrastive_jax.evaluators import knn, linear_probe
 from contrastive_jax.methods import METHODS
 from contrastive_jax.step import init_state
 
 SEEDS = (0, 1, 2)
 RESULTS = pathlib.Path(__file__).parent / "results" / "methods"
 CONFIG = str(pathlib.Path(__file__).parents[2] / "configs" / "digits.py") + ":method="
-COLUMNS = {"linear": "linear, all labels", "linear_few_labels": "linear, 10 per class", "knn": "kNN, k=10"}
+COLUMNS = {"linear": "linear, all labels", "few_labels": "linear, 10 per class", "knn": "kNN, k=10"}
 MARGIN = 0.10
 
 
 def judged(judge: evaluate.Judge, weights) -> dict[str, float]:
     """Top-1 of one encoder under the three protocols."""
-    seen, labels = judge.encoded(weights), judge.labels()
-    arrays = (seen.train, labels[0], seen.test, labels[1])
-    return {
-        "linear": linear_probe.lbfgs(*arrays)["top1"],
-        "linear_few_labels": linear_probe.lbfgs(*arrays, labels_per_class=10, draws=20)["top1"],
-        "knn": knn.evaluate(*arrays, k=10)["top1"],
-    }
+    subject = judge.subject("", weights)
+    return {column: judge.evaluators[column](subject)["top1"] for column in COLUMNS}
 
 
 def run(method: str) -> dict:
     """Trains the method once for each seed, by one compiled step, and judges the last state."""
     run = runs.prepare(configs.plain(configs.load(CONFIG + method)))
-    judge = evaluate.Judge(run)
+    judge = evaluate.Judge(run.config, run.source, run.mesh)
     results = {"method": method, "config": run.config, "seeds": {}}
     with jax.set_mesh(run.mesh):
         compiled = None

@@ -1,6 +1,8 @@
 import json
 import pathlib
+import re
 
+import golden_cases
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from contrastive_jax import sharding
 from contrastive_jax.evaluators import knn
+from contrastive_jax.evaluators.features import spread
 
 GOLDEN = np.load(pathlib.Path(__file__).parents[1] / "golden" / "knn_monitor.npz")
 CASES = {case["case"]: case for case in json.loads(str(GOLDEN["index"]))}
@@ -20,7 +23,7 @@ def clusters(n, width=6, classes=4, seed=0):
     return (centres[labels] + random.normal(size=(n, width))).astype(np.float32), labels
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", golden_cases.marked("knn_monitor", CASES))
 @pytest.mark.parametrize("suffix", ["", "_f32"])
 def test_golden(name, suffix):
     """lemniscate, leftthomas/SimCLR and MoCo's demo: the vote, the order of the classes, the accuracies."""
@@ -100,21 +103,35 @@ def test_low_temperature_zero_rows_and_large_rows_stay_finite():
     np.testing.assert_array_equal(np.delete(nearest, 3), np.delete(labels, 3))
 
 
-def test_mesh_changes_nothing_and_gathers_no_similarities():
+@pytest.mark.parametrize("bank_chunk", [8, 24, 8192])
+def test_mesh_changes_nothing_and_only_the_nearest_travel(bank_chunk):
     train, labels = clusters(60)
+    train[40:44] = train[:4]  # equal cosines, on other devices
     test, _ = clusters(33, seed=1)
     one = knn.votes(train, labels, test, k=9, temperature=0.1)
     with jax.set_mesh(sharding.make_mesh()):
-        eight = knn.votes(train, labels, test, k=9, temperature=0.1)
-        queries = sharding.spread(jax.numpy.zeros((32, 6)))
-        text = (
-            knn._vote.lower(queries, train[None], labels[None], 0.1, k=9, weighted=True, classes=4)
-            .compile()
-            .as_text()
-        )
+        eight = knn.votes(train, labels, test, k=9, temperature=0.1, bank_chunk=bank_chunk)
+        bank, queries = spread(train, bank_chunk), spread(test)
+        assert {shard.data.shape[1] * 8 for shard in bank.tiles.addressable_shards} == {bank.tiles.shape[1]}
+        text = knn._nearest.lower(queries.tiles, 0, bank.tiles, k=9, count=60).compile().as_text()
     np.testing.assert_allclose(eight, one, rtol=1e-5, atol=1e-7)
-    gathers = [line for line in text.splitlines() if " all-gather(" in line]
-    assert len(gathers) == 1 and "= f32[32,4]" in gathers[0]  # the votes
+    shapes = sorted(re.findall(r"= (\w+\[[\d,]+\])\S* all-gather\(", text))
+    assert shapes == [
+        "f32[40,6]",
+        "f32[8,40,9]",
+        "s32[8,40,9]",
+    ]  # the queries; of the bank k a query and device
+
+
+def test_an_image_of_several_classes_votes_for_all_of_them():
+    train, labels = clusters(60)
+    test, _ = clusters(33, seed=1)
+    several = np.stack([labels == 0, labels <= 1, labels == 3], axis=1).astype(np.uint8)
+    one, many = (
+        knn.votes(train, labels, test, k=9, temperature=0.1),
+        knn.votes(train, several, test, k=9, temperature=0.1),
+    )
+    np.testing.assert_allclose(many, np.stack([one[:, 0], one[:, 0] + one[:, 1], one[:, 3]], 1), atol=1e-6)
 
 
 def test_standardizing_is_an_option_and_is_said():

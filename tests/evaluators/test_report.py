@@ -7,53 +7,95 @@ from rich.console import Console
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from contrastive_jax.evaluators import knn, linear_probe
-from contrastive_jax.evaluators.report import Encoded, report
+from contrastive_jax import data, evaluators
+from contrastive_jax.evaluators import knn, linear_probe, report
+from contrastive_jax.evaluators.subject import Facts, Part, Subject
 
 RANDOM = np.random.default_rng(0)
 LABELS = np.arange(60) % 3
-GOOD = Encoded(*[np.eye(3)[LABELS[:n]] + 0.1 * RANDOM.normal(size=(n, 3)) for n in (60, 30)])
-BAD = Encoded(*[np.eye(3)[LABELS[:n]] + 2 * RANDOM.normal(size=(n, 3)) for n in (60, 30)], layer="pixels")
+SECTIONS = {
+    "linear": {"name": "lbfgs"},
+    "few_labels": {"name": "lbfgs", "labels_per_class": 5, "draws": 4},
+    "knn": {"name": "knn", "k": 7},
+    "tuned": {"name": "finetune_simclr"},
+}
+
+
+class Given:
+    """A subject whose features are given."""
+
+    def __init__(self, name, train, test, layer, encoder=None):
+        self.name, self.encoder = name, encoder
+        self._arrays = (train, LABELS[: len(train)], test, LABELS[: len(test)])
+        self.layer = lambda wanted: layer
+
+    def arrays(self, layer, crop=None):
+        return self._arrays
+
+
+def features(noise):
+    return [np.eye(3)[LABELS[:n]] + noise * RANDOM.normal(size=(n, 3)) for n in (60, 30)]
+
+
+GOOD, BAD = Given("trained", *features(0.1), "pooled"), Given("raw pixels", *features(2), "pixels")
+
+
+def judged(subjects, sections=SECTIONS, **options):
+    found = report.report(subjects, evaluators.build(sections, Facts(("pooled",), LABELS)))
+    screen = Console(file=io.StringIO(), width=120)
+    report.print_table(found, console=screen, **options)
+    return found, screen.file.getvalue()
 
 
 def test_table_and_result_say_the_same_and_carry_protocols():
-    screen = Console(file=io.StringIO(), width=120)
-    encoders = {"trained": GOOD, "raw pixels": BAD}
-    found = report(encoders, LABELS, LABELS[:30], labels_per_class=5, draws=4, k=7, console=screen)
-    text = screen.file.getvalue()
+    found, text = judged([GOOD, BAD])
     assert json.loads(json.dumps(found)) == found
-    for name, encoded in encoders.items():
-        arrays = (encoded.train, LABELS, encoded.test, LABELS[:30])
-        assert found[name]["linear"] == linear_probe.lbfgs(*arrays, layer=encoded.layer)
-        few = linear_probe.lbfgs(*arrays, layer=encoded.layer, labels_per_class=5, draws=4)
-        assert found[name]["linear_few_labels"] == few
-        assert found[name]["knn"] == knn.evaluate(*arrays, k=7, layer=encoded.layer)
-        row = next(line for line in text.splitlines() if name in line)
-        assert encoded.layer in row
-        assert f" {100 * found[name]['linear']['top1']:.1f} " in row
+    for subject in (GOOD, BAD):
+        layer, scores = subject.layer(""), found[subject.name]
+        arrays = subject.arrays("")
+        assert scores["linear"] == linear_probe.lbfgs(*arrays, layer=layer)
+        few = linear_probe.lbfgs(*arrays, layer=layer, labels_per_class=5, draws=4)
+        assert scores["few_labels"] == few
+        assert scores["knn"] == knn.evaluate(*arrays, k=7, layer=layer)
+        row = next(line for line in text.splitlines() if subject.name in line)
+        assert f" {100 * scores['linear']['top1']:.1f} " in row
         assert f" {100 * few['top1']:.1f} ± {100 * few['top1_std']:.1f} " in row
-        assert f" {100 * found[name]['knn']['top1']:.1f} " in row
+        assert f" {100 * scores['knn']['top1']:.1f} " in row and row.rstrip(" │").endswith("—")
     assert found["trained"]["knn"]["top1"] > found["raw pixels"]["knn"]["top1"]
     for line in (
-        "linear, all labels, L-BFGS, C=1, standardised on the training images",
-        "linear, 5 labels per class, 4 draws, L-BFGS, C=1, standardised on the training images",
-        "kNN, k=7, cosine, unweighted, bank = all clean training images",
+        "linear: linear, all labels, L-BFGS, C=1, standardised on the training images, layer pooled",
+        "few_labels: linear, 5 labels per class, 4 draws, L-BFGS, C=1, standardised on the training images, "
+        "layer pooled",
+        "knn: kNN, k=7, cosine, unweighted, layer pooled, bank = all clean training images",
+        "tuned: left out: there is no network to train",
     ):
-        assert text.splitlines().count(line) == 1
+        assert text.splitlines().count(line) == 1, line
 
 
-def test_what_has_not_converged_is_seen_in_the_table(monkeypatch):
-    lbfgs = linear_probe.lbfgs
-    monkeypatch.setattr(linear_probe, "lbfgs", lambda *a, **k: lbfgs(*a, **k, max_iterations=2))
-    screen = Console(file=io.StringIO(), width=120)
+def test_mean_per_class_in_brackets_or_alone():
+    found, text = judged([GOOD], {"knn": {"name": "knn"}}, beside="mean_per_class")
+    scores = found["trained"]["knn"]
+    assert f"{100 * scores['top1']:.1f} ({100 * scores['mean_per_class']:.1f})" in text
+    _, text = judged([GOOD], {"knn": {"name": "knn"}}, metric="mean_per_class")
+    assert "Mean per-class accuracy on the test images" in text
+
+
+def test_the_metric_is_that_of_the_sets_literature():
+    one, several = np.arange(10) % 5, np.zeros((4, 3), np.uint8)
+    assert report.metric_of("cifar10", one) == "top1"
+    assert report.metric_of("oxford_flowers102:2.1.1", one) == "mean_per_class"
+    assert report.metric_of("voc/2007", several) == "map_11_point"
+    assert (
+        not report.unbalanced(one)
+        and report.unbalanced(np.array([0, 0, 1]))
+        and not report.unbalanced(several)
+    )
+
+
+def test_what_has_not_converged_is_seen_in_the_table():
     with pytest.warns(RuntimeWarning, match="NOT CONVERGED"):
-        report({"trained": BAD}, LABELS, LABELS[:30], labels_per_class=5, draws=2, console=screen)
-    assert "(not converged)" in screen.file.getvalue() and "NOT CONVERGED" in screen.file.getvalue()
-
-
-def test_quiet_prints_nothing(capsys):
-    report({"trained": GOOD}, LABELS, LABELS[:30], labels_per_class=5, draws=2, quiet=True)
-    assert capsys.readouterr().out == ""
+        _, text = judged([BAD], {"linear": {"name": "lbfgs", "max_iterations": 2}})
+    assert "(not converged)" in text and "NOT CONVERGED" in text
 
 
 def test_raw_digits():
@@ -61,12 +103,21 @@ def test_raw_digits():
     digits, labels = load_digits(return_X_y=True)
     split = train_test_split(digits / 16, labels, test_size=0.2, stratify=labels, random_state=0)
     train, test, train_labels, test_labels = split
-    scores = report({"raw pixels": Encoded(train, test, "pixels")}, train_labels, test_labels, quiet=True)[
-        "raw pixels"
-    ]
-    assert scores["linear"]["converged"] and scores["linear_few_labels"]["converged"]
-    assert scores["linear"]["top1"] == pytest.approx(349 / 360)
-    assert scores["linear_few_labels"]["top1"] == pytest.approx(0.888, abs=0.01)
-    assert scores["knn"]["top1"] == pytest.approx(352 / 360)
-    scaled = knn.evaluate(train, train_labels, test, test_labels, standardize=True)
-    assert scaled["top1"] == pytest.approx(340 / 360)
+    arrays = (train, train_labels, test, test_labels)
+    linear, few = linear_probe.lbfgs(*arrays), linear_probe.lbfgs(*arrays, labels_per_class=10)
+    assert linear["converged"] and few["converged"]
+    assert linear["top1"] == pytest.approx(349 / 360)
+    assert few["top1"] == pytest.approx(0.888, abs=0.01)
+    assert knn.evaluate(*arrays)["top1"] == pytest.approx(352 / 360)
+    assert knn.evaluate(*arrays, standardize=True)["top1"] == pytest.approx(340 / 360)
+
+
+def test_pixels_are_a_subject_like_any_other():
+    images = RANDOM.integers(0, 256, (20, 4, 4, 1), np.uint8)
+    part = Part(data.Split(images, LABELS[:20]))
+    subject = Subject("raw pixels", None, part, part.chosen(np.arange(5)), layers=("pooled",), batch_size=8)
+    train, labels, test, test_labels = subject.arrays("pooled")
+    np.testing.assert_array_equal(train.numpy(), images.reshape(20, -1).astype(np.float32) / np.float32(255))
+    np.testing.assert_array_equal(test.numpy(), train.numpy()[:5])
+    np.testing.assert_array_equal(labels, LABELS[:20])
+    assert subject.layer("projection_1") == "pixels" and len(test_labels) == 5

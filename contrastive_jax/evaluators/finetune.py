@@ -1,0 +1,135 @@
+"""Training on the labelled images themselves: a classifier through the frozen encoder, or the whole network."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from contrastive_jax import sharding
+from contrastive_jax.evaluators import features, linear_probe, training
+from contrastive_jax.evaluators.subject import Encoder, Subject, training_view
+from contrastive_jax.evaluators.training import Plan
+
+
+def frozen(
+    subject: Subject, plan: Plan, *, name: str, layer: str, crop_min: float, flip: float, crop: float | None
+) -> dict:
+    """A linear classifier on a frozen encoder that sees every training image in a new random crop and flip.
+
+    The encoder works by its running statistics and is only read: the program has no gradient of it. Options
+    as of :func:`finetuned`, result as of :func:`linear_probe.by_gradient`.
+    """
+    encoder, images = subject.encoder, subject.train.images()
+    plan = plan._replace(batch_size=batch_within(plan.batch_size, len(images)))
+    feed = training.ViewsFeed(
+        images, training_view(encoder, crop_min, flip), batch_size=plan.batch_size, seed=plan.seed
+    )
+    test, test_labels = subject.encoded(subject.test, crop)
+    labels = _labels(images)
+    first = training.first_linear(test[layer].shape[1], linear_probe.class_count(labels), plan.seed)
+    weights = (encoder.params, encoder.stats)
+    fitted = training.fit(plan, feed, training.through(encoder.network.encode, layer), first, frozen=weights)
+    outputs = training.linear_outputs(fitted.variables, test[layer])
+    seen = _said(crop_min, flip)
+    return linear_probe.outcome(outputs, test_labels, fitted, plan, name=name, augment=seen, layer=layer)
+
+
+def finetuned(
+    subject: Subject,
+    plan: Plan,
+    *,
+    name: str,
+    fraction: float,
+    crop_min: float,
+    flip: float,
+    crop: float | None,
+) -> dict:
+    """The whole network trained from the subject's weights, with a new linear layer on the pooled features.
+
+    Batch norm goes on with the statistics of each global batch. A subject with its first weights is the
+    supervised network from scratch, by the same budget.
+
+    Args:
+        subject: with an encoder.
+        plan: how; a batch is at most the images there are.
+        name: of the protocol.
+        fraction: of the labels of every class, a fixed list by ``plan.seed``.
+        crop_min: smallest area of the random crop.
+        flip: probability of the horizontal flip.
+        crop: proportion of the centred square that the network sees in the test; None: its pretraining's.
+
+    Returns:
+        As :func:`linear_probe.by_gradient`, with ``labels``, the number of images trained on.
+    """
+    encoder, images = subject.encoder, subject.train.images()
+    if fraction < 1:
+        images = images[linear_probe.balanced_share(_labels(images), fraction, plan.seed)]
+    plan = plan._replace(batch_size=batch_within(plan.batch_size, len(images)))
+    feed = training.ViewsFeed(
+        images, training_view(encoder, crop_min, flip), batch_size=plan.batch_size, seed=plan.seed
+    )
+    classes = linear_probe.class_count(_labels(subject.train.images()))
+    variables = {
+        "encoder": encoder.params["encoder"],
+        "head": training.first_linear(_width(encoder), classes, plan.seed),
+    }
+    rest = tuple(
+        {k: v for k, v in tree.items() if k != "encoder"} for tree in (encoder.params, encoder.stats)
+    )
+    fitted = training.fit(
+        plan, feed, _whole(encoder.network.apply), variables, extra=encoder.stats["encoder"], frozen=rest
+    )
+    params, stats = rest[0] | {"encoder": fitted.variables["encoder"]}, rest[1] | {"encoder": fitted.extra}
+    test, test_labels = subject.tuned(Partial(encoder.network.encode, params, stats), crop, "pooled")
+    outputs = training.linear_outputs(fitted.variables["head"], test)
+    what = f"whole network, {100 * fraction:g} % of the labels ({len(images)})"
+    result = linear_probe.outcome(
+        outputs, test_labels, fitted, plan,
+        name=name, augment=_said(crop_min, flip), layer="pooled", what=what,
+    )  # fmt: skip
+    result["settings"] |= {"fraction": fraction, "crop_min": crop_min, "flip": flip, "crop": crop}
+    return result | {"labels": len(images)}
+
+
+@functools.cache
+def _whole(apply: Callable) -> Callable:
+    """Logits of images, and the batch-norm statistics of the encoder after them."""
+
+    def forward(variables, extra, rest, x):
+        params, stats = (rest[0] | {"encoder": variables["encoder"]}, rest[1] | {"encoder": extra})
+        outputs, stats = apply(params, stats, x[:, None], train=True)
+        logits, _ = training.linear(variables["head"], (), (), outputs.features[:, 0])
+        return logits, stats["encoder"]
+
+    return forward
+
+
+def batch_within(batch_size: int, images: int) -> int:
+    """The batch, or where there are fewer images the most that the devices can share equally."""
+    if batch_size <= images:
+        return batch_size
+    shared = images // features.devices() * features.devices()
+    if not shared:
+        raise ValueError(f"{images} labelled images are fewer than the {features.devices()} devices.")
+    return shared
+
+
+def _width(encoder: Encoder) -> int:
+    """F of the pooled features."""
+    size, rows = encoder.augment["size"], features.devices()
+    where = sharding.named(jax.sharding.get_mesh(), sharding.ROWS) if sharding.on_mesh() else None
+    image = jax.ShapeDtypeStruct((rows, size, size, encoder.channels), jnp.float32, sharding=where)
+    return jax.eval_shape(encoder.network.encode, encoder.params, encoder.stats, image)["pooled"].shape[1]
+
+
+def _labels(split: Any) -> np.ndarray:
+    return np.asarray(split.label)
+
+
+def _said(crop_min: float, flip: float) -> str:
+    flips = f" and flips (p = {flip:g})" if flip else ""
+    return f"random crops of at least {100 * crop_min:g} % of the area{flips}"

@@ -1,0 +1,170 @@
+"""What is evaluated: an encoder, or the pixels themselves, with the labelled images that judge it."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.tree_util import Partial
+
+from contrastive_jax import augment, models
+from contrastive_jax.evaluators import features
+from contrastive_jax.evaluators.features import Rows
+from contrastive_jax.recipe import call
+from contrastive_jax.types import PyTree
+
+PIXELS = "pixels"
+
+
+class Facts(NamedTuple):
+    """What is known of an evaluation before anything is encoded: enough to refuse what cannot work."""
+
+    layers: tuple[str, ...]  # of the encoder
+    labels: np.ndarray | None  # [n] or [n, C], of the labelled training images; None where not read yet
+
+
+def left_out(why: str) -> dict:
+    """What an evaluator returns that does not apply to a subject."""
+    return {"left_out": why}
+
+
+class Part(NamedTuple):
+    """The labelled images of a split: ``split`` with the rows that count (None: all)."""
+
+    split: Any  # data.Split, or a streamed one
+    rows: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.split) if self.rows is None else len(self.rows)
+
+    def chosen(self, rows: np.ndarray) -> "Part":
+        """The images at some positions of this part."""
+        return Part(self.split, rows if self.rows is None else self.rows[rows])
+
+    def images(self) -> Any:
+        """A split of just these images."""
+        return self.split if self.rows is None else self.split[self.rows]
+
+
+def labelled(split: Any) -> Part:
+    """The images of a split that have a label."""
+    label = getattr(split, "label", None)
+    if label is None or label.ndim == 2 or (label >= 0).all():
+        return Part(split)
+    return Part(split, np.flatnonzero(label >= 0))
+
+
+class Encoder(NamedTuple):
+    """A network and its weights, and how images were prepared for it."""
+
+    network: models.Network
+    params: PyTree
+    stats: PyTree
+    augment: Mapping[str, Any]  # the config section of its pretraining
+
+    @property
+    def channels(self) -> int:
+        """Of the images that it reads."""
+        return jax.tree.leaves(self.params["encoder"]["stem_conv"])[0].shape[2]
+
+
+class Subject:
+    """One row of the table. Features are computed once for all evaluators that read them.
+
+    Attributes:
+        name: of the row.
+        encoder: None: the pixels themselves.
+        train, test: labelled images.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        encoder: Encoder | None,
+        train: Part,
+        test: Part,
+        *,
+        layers: tuple[str, ...],
+        batch_size: int,
+    ):
+        self.name, self.encoder, self.train, self.test = name, encoder, train, test
+        self._layers, self._batch_size = layers, batch_size
+        self._found: dict[Any, tuple[dict[str, Rows], np.ndarray]] = {}
+
+    def layer(self, layer: str) -> str:
+        """What is read where an evaluator asks for ``layer``."""
+        return layer if self.encoder else PIXELS
+
+    def arrays(self, layer: str, crop: float | None = None) -> tuple[Rows, np.ndarray, Rows, np.ndarray]:
+        """Features and labels of the training images, features and labels of the test images.
+
+        ``crop``: proportion of the largest centred square that the encoder sees (``eval_crop`` of the
+        presets); None as its pretraining has it. Pixels are the whole image.
+        """
+        found = []
+        for part in (self.train, self.test):
+            rows, labels = self.encoded(part, crop)
+            found += [rows[self.layer(layer)], labels]
+        return tuple(found)
+
+    def encoded(self, part: Part, crop: float | None = None) -> tuple[dict[str, Rows], np.ndarray]:
+        """Every layer that some evaluator reads, and the labels."""
+        key = ("train" if part is self.train else "test", crop if self.encoder else None)
+        if key not in self._found:
+            self._found[key] = self._encode(part, crop) if self.encoder else self._pixels(part)
+        return self._found[key]
+
+    def _encode(self, part: Part, crop: float | None) -> tuple[dict[str, Rows], np.ndarray]:
+        bound = Partial(self.encoder.network.encode, self.encoder.params, self.encoder.stats)
+        return encode_part(bound, part, self.view(crop), self._batch_size, self._layers)
+
+    def _pixels(self, part: Part) -> tuple[dict[str, Rows], np.ndarray]:
+        images = part.images()
+        return {PIXELS: features.spread(features.raw_pixels(images.image))}, images.label
+
+    def view(self, crop: float | None = None) -> Any:
+        """Evaluation's view of an image: one function for equal options, so that programs are shared."""
+        return eval_view(_hashable(self.encoder.augment), crop)
+
+    def tuned(self, encode: Partial, crop: float | None, layer: str) -> tuple[Rows, np.ndarray]:
+        """Features and labels of the test images by another encoder than the subject's."""
+        rows, labels = encode_part(encode, self.test, self.view(crop), self._batch_size, (layer,))
+        return rows[layer], labels
+
+
+def encode_part(encode, part: Part, view, batch_size: int, layers) -> tuple[dict[str, Rows], np.ndarray]:
+    """Layers of all images of a part, and their labels."""
+    batch_size = features.batch_rows(min(batch_size, len(part)))
+    batches = part.split.batches(batch_size, view, part.rows)
+    return features.encode_rows(
+        encode, batches, part.split.finish(view), count=len(part), batch_size=batch_size, layers=layers
+    )
+
+
+@functools.cache
+def eval_view(options: tuple, crop: float | None = None) -> Any:
+    """:func:`augment.make_eval` of an ``augment`` section, with its centre crop or another one."""
+    section = dict(options) | ({} if crop is None else {"eval_crop": crop})
+    return call(augment.make_eval, "augment", section)
+
+
+def _hashable(section: Mapping[str, Any]) -> tuple:
+    return tuple(
+        sorted((key, tuple(value) if isinstance(value, list) else value) for key, value in section.items())
+    )
+
+
+CROP_OPTIONS = ("sampler", "ratio", "method", "antialias", "color_channels", "mean", "std", "quarter_turns")
+
+
+def training_view(encoder: Encoder, crop_min: float, flip: float) -> Any:
+    """Crop and flip alone, with the resizing and normalisation that the encoder was pretrained with."""
+    shared = {k: v for k, v in dict(_hashable(encoder.augment)).items() if k in CROP_OPTIONS}
+    options = tuple(sorted((shared | {"crop_min": crop_min, "flip": flip}).items()))
+    return _crops(encoder.augment["size"], options)
+
+
+@functools.cache
+def _crops(size: int, options: tuple[tuple[str, Any], ...]) -> Any:
+    return augment.make_views(preset="crop_only", size=size, views=1, **dict(options))
