@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from contrastive_jax import sharding, types
-from contrastive_jax.models import heads, resnet
+from contrastive_jax.models import heads, microbatch, resnet
 from contrastive_jax.models import norm as norms
 
 Array = jax.Array
@@ -53,6 +53,8 @@ def network(
     norm: dict,
     probe_gradient: bool = False,
     dtype: str = "float32",
+    microbatches: int = 1,
+    remat: bool = False,
 ) -> Network:
     """Build a network from its config sections; equal sections give the same functions.
 
@@ -61,7 +63,9 @@ def network(
     number of outputs of the online probe (0: none), whose gradient stops at the features unless
     ``probe_gradient`` (supervised learning). ``dtype`` is that of convolutions and linear layers: "float32",
     "bfloat16" or "float64". Batch-norm statistics, normalisation, the probe and all outputs are float32, or
-    float64. Raises ValueError for an option out of its range, TypeError for an unknown one.
+    float64. ``microbatches`` above 1 gives ``apply`` in parts (:func:`microbatch.in_parts`); ``remat`` keeps of
+    every residual block its input only, and computes the rest again in the backward pass. Raises ValueError for
+    an option out of its range, TypeError for an unknown one.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
@@ -70,15 +74,26 @@ def network(
     if classes < 0:
         raise ValueError(f"classes is {classes}; it must be at least 0.")
     options, compute = norms.norm(**norm), jnp.dtype(dtype)
-    return _network(
+    if microbatches < 1:
+        raise ValueError(f"train.microbatches is {microbatches}; it must be at least 1.")
+    if microbatches > 1 and options.scope == "groups":
+        raise ValueError(
+            f"norm.scope is 'groups' and train.microbatches is {microbatches}: a micro-batch is a norm group of"
+            " its own. Take norm.scope joint or per_view."
+        )
+    found = _network(
         Rooms(
-            resnet.resnet(options, compute, **encoder),
+            resnet.resnet(options, compute, remat=remat, **encoder),
             heads.projector(options, compute, **projector),
             heads.predictor(options, compute, **predictor),
             heads.Dense(classes, True, jnp.promote_types(compute, jnp.float32)) if classes else None,
             probe_gradient,
         )
     )
+    return found._replace(apply=_in_parts(found.apply, microbatches)) if microbatches > 1 else found
+
+
+_in_parts = functools.lru_cache(maxsize=64)(microbatch.in_parts)  # equal sections give the same functions
 
 
 @functools.lru_cache(maxsize=64)

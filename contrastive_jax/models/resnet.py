@@ -25,7 +25,7 @@ class Block(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, x: Array, members: Members | None, *, train: bool) -> Array:
+    def __call__(self, x: Array, members: Members | None, train: bool) -> Array:
         """``[N, h, w, c]`` to ``[N, h / stride, w / stride, channels or 4 * channels]``."""
 
         def conv(y, channels, kernel, stride, conv_name, norm_name):
@@ -57,6 +57,7 @@ class ResNet(nn.Module):
     zero_init: bool
     norm: Norm
     dtype: Any
+    remat: bool = False
 
     @property
     def features(self) -> int:
@@ -73,13 +74,14 @@ class ResNet(nn.Module):
         if not small:
             padding = "SAME" if self.variant == "simclr" else ((1, 1), (1, 1))
             x = nn.max_pool(x, (3, 3), (2, 2), padding)
+        block_class = nn.remat(Block, static_argnums=3) if self.remat else Block  # 3: train
         for group, blocks in enumerate(BLOCKS[self.depth]):
             channels, width = self.channels * 2**group, self.channels * 2**group * (4 if bottleneck else 1)
             for block in range(blocks):
                 stride = 2 if group > 0 and block == 0 else 1
                 changes = stride > 1 or x.shape[-1] != width
                 projection = block == 0 if self.variant == "simclr" else changes
-                x = Block(
+                x = block_class(
                     channels,
                     stride,
                     bottleneck,
@@ -87,7 +89,7 @@ class ResNet(nn.Module):
                     self.norm,
                     self.dtype,
                     name=f"group{group + 1}_block{block}",
-                )(x, members, train=train)
+                )(x, members, train)
         return x.astype(jnp.promote_types(self.dtype, jnp.float32)).mean((1, 2))
 
 
@@ -114,6 +116,7 @@ def resnet(
     stem: str = "cifar",
     variant: str = "torchvision",
     zero_init: bool = True,
+    remat: bool = False,
 ) -> ResNet:
     """A ResNet encoder.
 
@@ -121,7 +124,7 @@ def resnet(
     ``stem`` "cifar" (3x3, stride 1) or "imagenet" (7x7, stride 2, then a 3x3 max-pool, stride 2);
     ``variant`` "torchvision", or "simclr" as in the SimCLR code (Chen et al., 2020): a projection shortcut in
     the first block of every group and 'SAME' max-pooling; ``zero_init`` starts the last norm scale of every
-    block at 0. Raises ValueError for an option out of its range.
+    block at 0; ``remat`` recomputes blocks in the backward pass. Raises ValueError for an option out of its range.
     """
     if depth not in BLOCKS:
         raise ValueError(f"encoder.depth is {depth}; it must be one of {', '.join(map(str, BLOCKS))}.")
@@ -131,7 +134,7 @@ def resnet(
         raise ValueError(f"encoder.stem is {stem!r}; it must be one of {', '.join(STRIDES)}.")
     if variant not in VARIANTS:
         raise ValueError(f"encoder.variant is {variant!r}; it must be one of {', '.join(VARIANTS)}.")
-    return ResNet(depth, round(64 * width), stem, variant, zero_init, norm, dtype)
+    return ResNet(depth, round(64 * width), stem, variant, zero_init, norm, dtype, remat)
 
 
 def check_image(stem: str, shape: tuple[int, int, int]) -> None:

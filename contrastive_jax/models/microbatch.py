@@ -1,0 +1,47 @@
+"""Large batches in small memory: the network in parts, the loss over all of them.
+
+Accumulated gradients would shrink the negatives to a part's. Here every part passes through the network
+first, the loss sees all embeddings, and the backward pass runs each part again: the gradient is that of the full
+batch, whose batch norm had the parts for groups.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from contrastive_jax.types import Array, Outputs, PyTree
+
+
+def in_parts(apply: Callable, parts: int) -> Callable:
+    """``Network.apply`` for a training step, holding the activations of one part at a time.
+
+    Example i is in part ``i mod parts``, so that no example leaves its device. Batch-norm statistics are a part's
+    own; the new running statistics are the mean over parts of what each would have made of the old.
+
+    Args:
+      apply: ``(params, stats, views [B, W, h, w, c], *, train) -> (Outputs, stats)``.
+      parts: n, a divisor of B; B / n a multiple of the number of devices.
+    """
+
+    def split(array: Array) -> Array:
+        return jnp.moveaxis(array.reshape(array.shape[0] // parts, parts, *array.shape[1:]), 1, 0)
+
+    def join(array: Array) -> Array:
+        array = jnp.moveaxis(array, 0, 1)
+        return array.reshape(array.shape[0] * parts, *array.shape[2:])
+
+    def apply_parts(
+        params: PyTree, stats: PyTree, views: Array, *, train: bool, groups: Array | None = None
+    ) -> tuple[Outputs, PyTree]:
+        if groups is not None:
+            raise ValueError("micro-batches are norm groups themselves; others cannot be given.")
+
+        @jax.checkpoint  # nothing of a part is kept for the backward pass but its images
+        def part(views):
+            return apply(params, stats, views, train=train)
+
+        _, (outputs, new) = jax.lax.scan(lambda _, views: ((), part(views)), (), split(views))
+        return jax.tree.map(join, outputs), jax.tree.map(lambda s: s.mean(0), new) if train else stats
+
+    return apply_parts
