@@ -120,6 +120,7 @@ class Objective(NamedTuple):
     loss: callable
     estimate: callable
     bound: str
+    note: str = ""
 
 
 OBJECTIVES = {
@@ -140,6 +141,10 @@ OBJECTIVES = {
         lambda s: losses.flat_nce(s.c),
         lambda s: losses.info_nce_estimate(s.c, s.count),
         "lower bound",
+        "A critic's scale is free here (a dot product), and FlatNCE's gradient does not fade: where the positive is"
+        " mostly ahead of K - 1 negatives, larger scores always lower its objective, which has no minimum. They"
+        " grow to the end of training, and the pairs that are not ahead sink the estimate. On the cosine of"
+        " the other experiments scores are bounded.",
     ),
     "nwj": Objective(
         "NWJ",
@@ -531,7 +536,7 @@ def render(scale, cells, path):
         for row in options["information"]:
             found = [cells.get((name, row, width)) for width in options["pairs"]]
             lines.append(f"| {row:g} | " + " | ".join(cell_text(c) if c else "" for c in found) + " |")
-        lines.append("")
+        lines += ["", *((objective.note, "") if objective.note else ())]
     if scale == "paper":
         lines += ["## Criteria", "", *(f"* {line}" for line in verdicts(cells)), ""]
     lines += ["## Not printed in the paper, so chosen", "", "| what | choice | why |", "| --- | --- | --- |"]
