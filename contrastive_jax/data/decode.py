@@ -1,0 +1,83 @@
+"""From an encoded image to the views that a host half cuts out of it, decoding no more than they need.
+
+JPEG is read by libjpeg-turbo (simplejpeg), which tells an image's size from its header, so that boxes are drawn
+first, and which decodes at half, quarter or eighth resolution where every box is large enough. Any other
+file, and any JPEG that it refuses (CMYK, damaged), goes to Pillow, which has the last word.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from contrastive_jax.data import pixels
+
+COLOR = {1: "GRAY", 3: "RGB"}
+MARGIN = 2  # a reduced box has this many pixels for each of its view's, at least
+
+
+class Jpeg:
+    """A JPEG of which only the header was read."""
+
+    def __init__(self, image: bytes, channels: int):
+        import simplejpeg
+
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(image)
+        if colorspace not in ("YCbCr", "Gray", "RGB"):
+            raise ValueError(f"{colorspace} is left to Pillow")
+        self.size, self._image, self._channels = (height, width), image, channels
+
+    def cut(self, cut, boxes: np.ndarray) -> np.ndarray:
+        """The views [W, s, s, c] of some boxes [W, 4]."""
+        pixels, factor = self._decoded(boxes, cut.size)
+        return np.stack([cut.resize(pixels, box / factor) for box in boxes])
+
+    def _decoded(self, boxes: np.ndarray, size: int) -> tuple[np.ndarray, int]:
+        import simplejpeg
+
+        color, (height, width) = COLOR[self._channels], self.size
+        shortest = boxes[:, 2:].min()
+        factor = next((f for f in (8, 4, 2) if shortest >= MARGIN * f * size), 1)
+        least = {"min_height": -(-height // factor), "min_width": -(-width // factor), "min_factor": factor}
+        try:
+            array = simplejpeg.decode_jpeg(self._image, color, **least if factor > 1 else {})
+        except ValueError:
+            return pixels.decode(self._image, self._channels), 1
+        if factor > 1 and array.shape[:2] != (least["min_height"], least["min_width"]):
+            raise RuntimeError(f"simplejpeg decoded {height}x{width} at 1/{factor} to {array.shape[:2]}")
+        return array, factor
+
+
+class Decoded:
+    """An image that had to be decoded before its size was known, or is resized before it is cropped."""
+
+    def __init__(self, image: bytes, channels: int, size: int):
+        self._array = pixels.decode(image, channels, size)
+        self.size = self._array.shape[:2]
+
+    def cut(self, cut, boxes: np.ndarray) -> np.ndarray:
+        """The views [W, s, s, c] of some boxes [W, 4]."""
+        return np.stack([cut.resize(self._array, box) for box in boxes])
+
+
+def opened(image: bytes, channels: int, size: int = 0) -> Jpeg | Decoded:
+    """An encoded image, as far as one has to go to know its size (height, width).
+
+    Args:
+        image: a file's bytes.
+        channels: of the set; a JPEG of another kind is converted.
+        size: short side resized to it, centre cropped, before anything else; 0 leaves the image as it is.
+
+    Raises:
+        Exception: of whatever kind Pillow raises on bytes that are no image.
+    """
+    if image[:2] == b"\xff\xd8" and channels in COLOR and not size:
+        try:
+            return Jpeg(image, channels)
+        except ValueError:
+            pass
+    return Decoded(image, channels, size)
+
+
+def views(pictures: Sequence[Jpeg | Decoded], cut, boxes: np.ndarray) -> np.ndarray:
+    """[B, W, s, s, c] uint8, of B images and their boxes [B, W, 4]."""
+    return np.stack([picture.cut(cut, own) for picture, own in zip(pictures, boxes, strict=True)])

@@ -1,0 +1,456 @@
+"""Data sets that do not fit: Grain reads, decodes and crops in worker processes, the device does the rest.
+
+The order is :mod:`order`'s, so there is no iterator state: a stream starts at any step, and the rows of a step
+are the same on any number of processes and workers. Work is dealt out in parts of a batch: a part is
+read at once, its boxes are drawn at once.
+"""
+
+import collections
+import concurrent.futures
+import dataclasses
+import functools
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from contrastive_jax import sharding
+from contrastive_jax.data import decode, order
+from contrastive_jax.data.records import Record, Records, Unreadable
+from contrastive_jax.types import Array, Batch
+
+PART = 32  # examples that a worker handles at once
+AHEAD = 2  # batches that lie ready on the device
+FEW = 2048  # images for which no worker process is worth starting
+MOST_WORKERS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Endless:
+    """The order of training: position p is image permutation(seed, p // n)[p % n]."""
+
+    seed: int
+    n: int
+
+    def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and epochs of some positions, int32."""
+        epochs = positions // self.n
+        rows = np.empty(len(positions), np.int32)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            rows[here] = _permutation(self.seed, int(epoch), self.n)[positions[here] % self.n]
+        return rows, epochs.astype(np.int32)
+
+    def after(self, position: int) -> int:
+        """The next position of the same permutation."""
+        return position // self.n * self.n + (position + 1) % self.n
+
+
+@functools.lru_cache(2)  # a batch may straddle epochs
+def _permutation(seed: int, epoch: int, n: int) -> np.ndarray:
+    return order.permutation(seed, epoch, n)
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """The order of evaluation: some rows, once."""
+
+    rows: np.ndarray
+
+    def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and epochs (all 0) of some positions."""
+        return self.rows[positions].astype(np.int32), np.zeros(len(positions), np.int32)
+
+    def after(self, position: int) -> int:
+        """The next position, the first after the last."""
+        return (position + 1) % len(self.rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loader:
+    """Reads, draws boxes, decodes and crops: what a worker process does. Picklable."""
+
+    records: Records
+    order: Endless | Listed
+    cut: object  # augment.crops.Cut
+    seed: int
+    size: int
+    replace: bool
+
+    def load(self, positions: np.ndarray) -> dict:
+        """The examples at some positions: image [b, W, s, s, c] uint8, label [b] or [b, C], group, id and
+        epoch [b] int32, and for every corrupt record that was replaced a message."""
+        rows, epochs = self.order.at(positions)
+        messages = []
+        try:
+            records = self.records.read(rows)
+            pictures = [decode.opened(record.image, self._channels, self.size) for record in records]
+            boxes = self._boxes(rows, epochs, [picture.size for picture in pictures])
+            image = decode.views(pictures, self.cut, boxes)
+        except Exception:  # some record is corrupt: Pillow's plugins raise nearly anything
+            found = [self._one(int(position), messages) for position in positions]
+            rows = np.array([row for row, _, _ in found], np.int32)
+            records, image = [record for _, record, _ in found], np.stack([view for _, _, view in found])
+        several = bool(self.records.label_shape)
+        return {
+            "image": image,
+            "label": np.array([record.label for record in records], np.uint8 if several else np.int32),
+            "group": np.array([record.group for record in records], np.int32),
+            "id": rows,
+            "epoch": epochs,
+            "replaced": messages,
+        }
+
+    @property
+    def _channels(self) -> int:
+        return self.records.shape[2]
+
+    def _boxes(self, rows: np.ndarray, epochs: np.ndarray, sizes: list) -> np.ndarray:
+        """[b, W, 4], drawn for PART examples always, so that one program is compiled."""
+        missing = -len(rows) % PART
+        rows, epochs = (np.pad(a, (0, missing), mode="edge") for a in (rows, epochs))
+        return self.cut.boxes(self.seed, epochs, rows, sizes + sizes[-1:] * missing)[: len(sizes)]
+
+    def _one(self, position: int, messages: list[str]) -> tuple[int, Record, np.ndarray]:
+        """Row, record and views at a position; where the record is corrupt, those of the next that is not."""
+        wanted, failure = position, None
+        while failure is None or position != wanted:
+            (row,), (epoch,) = self.order.at(np.array([position]))
+            try:
+                (record,) = self.records.read([row])
+                picture = decode.opened(record.image, self._channels, self.size)
+                boxes = self._boxes(np.array([row]), np.array([epoch]), [picture.size])
+                views = picture.cut(self.cut, boxes[0])
+            except Exception as error:
+                message = (
+                    str(error)
+                    if isinstance(error, Unreadable)
+                    else f"cannot read {self.records.name(row)}: {error}"
+                )
+                if not self.replace:
+                    raise Unreadable(message) from error
+                failure = failure or message
+                position = self.order.after(position)
+                continue
+            if failure:
+                messages.append(f"{failure}; {self.records.name(row)} stands in")
+            return int(row), record, views
+        raise Unreadable(f"no record can be read: {failure}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """The parts of every batch, one after another, with random access: what Grain reads.
+
+    Attributes:
+        loader: what makes a part of positions.
+        batch_size: B, of the global batch.
+        own: the rows of a batch that this process reads.
+        end: number of the positions there are.
+    """
+
+    loader: Loader
+    batch_size: int
+    own: np.ndarray
+    end: int
+
+    @property
+    def per_batch(self) -> int:
+        """Parts of a batch."""
+        return -(-len(self.own) // PART)
+
+    def __len__(self) -> int:
+        return -(-self.end // self.batch_size) * self.per_batch
+
+    def __getitem__(self, number: int) -> dict:
+        batch, part = divmod(int(number), self.per_batch)
+        positions = batch * self.batch_size + self.own[part * PART : (part + 1) * PART].astype(np.int64)
+        positions = positions[positions < self.end]
+        return self.loader.load(positions) if len(positions) else {}
+
+
+class Reader:
+    """Batches of :class:`Parts` on the host, from one on: by ``workers`` processes, or threads of this one."""
+
+    def __init__(self, parts: Parts, first: int, workers: int):
+        import grain
+        from absl import flags
+
+        if not flags.FLAGS.is_parsed():  # Grain reads flags of its own, in notebooks and tests too
+            flags.FLAGS.mark_as_parsed()
+        self._per_batch, self._workers = parts.per_batch, workers
+        threads = 1 if workers else max(1, cores())
+        data = grain.MapDataset.source(parts)[first * parts.per_batch :].to_iter_dataset(
+            grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
+        )
+        if workers:
+            options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2)
+            data = data.mp_prefetch(options, worker_init_fn=_in_worker)
+        self._iterator = iter(data)
+
+    def next(self) -> dict:
+        """The next batch, or this process's share of it.
+
+        Raises:
+            Unreadable: a corrupt record, by name.
+            RuntimeError: a worker process died.
+            StopIteration: there is none.
+        """
+        parts = []
+        for _ in range(self._per_batch):
+            try:
+                parts.append(next(self._iterator))
+            except RuntimeError as error:
+                if "exit code" not in str(error):
+                    raise
+                raise RuntimeError(
+                    f"a worker process of data.workers={self._workers} died: {error}"
+                ) from error
+        parts = [part for part in parts if part]  # the last batch of an evaluation may lack some
+        batch = {
+            name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "replaced"
+        }
+        return batch | {"replaced": [message for part in parts for message in part["replaced"]]}
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._iterator.close()
+
+
+def _in_worker(number: int, count: int) -> None:
+    """Before a worker's first part: Ctrl-C is its parent's affair, and so are the accelerators."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    jax.config.update("jax_platforms", "cpu")
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Streamed:
+    """A split that stays encoded where it is stored; offers what :class:`split.Split` offers.
+
+    Attributes:
+        records: of the split.
+        size: short side resized to it, centre cropped, before anything else; 0 leaves images as they are.
+        workers: processes that decode; 0: threads of this process; -1: as many as cores, up to 32.
+        corrupt: "raise" ends the run at a record that cannot be read; "replace" takes the next of the order.
+    """
+
+    records: Records
+    size: int = 0
+    workers: int = -1
+    corrupt: str = "raise"
+
+    def __post_init__(self):
+        if self.corrupt not in ("raise", "replace"):
+            raise ValueError(f"data.corrupt={self.corrupt!r} is neither raise nor replace")
+        if self.workers < -1:
+            raise ValueError(f"data.workers={self.workers}: processes, 0 for threads, -1 for one a core")
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, rows) -> "Streamed":
+        """The rows that an index array, mask or slice selects; their ids start at 0 again."""
+        chosen = np.arange(len(self))[rows]
+        return dataclasses.replace(self, records=Chosen(self.records, chosen))
+
+    @property
+    def shape(self) -> tuple[int | None, int | None, int]:
+        """(h, w, c) of an image; h and w are None where they differ."""
+        height, width, channels = self.records.shape
+        return self.size or height, self.size or width, channels
+
+    @functools.cached_property
+    def label(self) -> np.ndarray:
+        """[n] int32 or [n, C] uint8, as in :class:`split.Split`; read from every record where nothing else has it."""
+        known = getattr(self.records, "label", None)
+        if known is not None:
+            return known
+        kind = np.uint8 if self.records.label_shape else np.int32
+        label = np.empty((len(self), *self.records.label_shape), kind)
+        with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
+
+            def read(first: int):
+                rows = range(first, min(first + PART, len(self)))
+                label[rows.start : rows.stop] = [record.label for record in self.records.read(rows)]
+
+            for _ in pool.map(read, range(0, len(self), PART)):
+                pass
+        return label
+
+    @functools.cached_property
+    def labelled(self) -> bool:
+        """Whether any example has a label, judged by a few where labels are only in the records."""
+        known = getattr(self.records, "label", None)
+        few = (
+            known if known is not None else [r.label for r in self.records.read(range(min(PART, len(self))))]
+        )
+        return bool(self.records.label_shape) or bool((np.asarray(few) >= 0).any())
+
+    def finish(self, view) -> Callable:
+        """What the device has to do with an image of :meth:`batches` to get ``view`` of it: all but the crop."""
+        return view.finish
+
+    def batches(
+        self, batch_size: int, view, rows: Sequence[int] | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Images [b, s, s, c] uint8, cut out as ``view`` (of :func:`augment.make_eval`) has it, and labels
+        of ``rows`` (default: all), in that order. The last batch may be smaller."""
+        listed = Listed(np.arange(len(self)) if rows is None else np.asarray(rows))
+        count = len(listed.rows)
+        workers = workers_of(self.workers) if count > FEW else 0
+        parts = Parts(self.loader(listed, view.cut, 0), batch_size, np.arange(batch_size), count)
+        reader = Reader(parts, 0, workers)
+        try:
+            for _ in range(-(-count // batch_size)):
+                batch = reader.next()
+                yield batch["image"][:, 0], batch["label"]
+        finally:
+            reader.close()
+
+    def loader(self, order: Endless | Listed, cut, seed: int) -> Loader:
+        """What reads this split in an order."""
+        return Loader(self.records, order, cut, seed, self.size, self.corrupt == "replace")
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """Some of the records."""
+
+    records: Records
+    rows: np.ndarray
+
+    def __post_init__(self):
+        for name in ("shape", "label_shape", "chunk"):
+            object.__setattr__(self, name, getattr(self.records, name))
+        known = getattr(self.records, "label", None)
+        object.__setattr__(self, "label", None if known is None else known[self.rows])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, rows: Sequence[int]) -> list[Record]:
+        """The records of some rows, in that order."""
+        rows = [int(row) for row in rows]
+        found = self.records.read(self.rows[rows])
+        return [record._replace(group=row) for row, record in zip(rows, found, strict=True)]
+
+    def name(self, row: int) -> str:
+        """What to call a record in a message."""
+        return self.records.name(int(self.rows[row]))
+
+
+def workers_of(workers: int) -> int:
+    """How many processes -1 means."""
+    return min(cores(), MOST_WORKERS) if workers < 0 else workers
+
+
+def own_rows(batch_size: int, mesh: Mesh | None) -> np.ndarray:
+    """The rows of a global batch that lie on devices of this process, ascending."""
+    if mesh is None:
+        return np.arange(batch_size)
+    rows = sharding.named(mesh, sharding.ROWS)
+    slices = rows.addressable_devices_indices_map((batch_size,)).values()
+    return np.unique(np.concatenate([np.arange(batch_size)[index] for index in slices]))
+
+
+def take(batch: Batch, step: Array | int) -> Batch:
+    """The batch of a step: what was fed."""
+    return batch
+
+
+class Stream:
+    """Feeds a :class:`Streamed` split, views already cut out, as :class:`resident.Resident` feeds a resident one.
+
+    ``batch_size`` is global; every process reads its own rows. Batches are made ahead by a thread, which puts
+    them on the devices.
+
+    Attributes:
+        replaced: rows of the batches fed so far whose records were corrupt and replaced, in this process.
+    """
+
+    take = staticmethod(take)
+
+    def __init__(
+        self,
+        split: Streamed,
+        *,
+        view,
+        seed: int,
+        batch_size: int,
+        steps: int,
+        mesh: Mesh | None = None,
+        own: np.ndarray | None = None,
+        report: Callable[[str], None] = print,
+    ):
+        devices = mesh.size if mesh else 1
+        if batch_size < 1 or batch_size % devices:
+            raise ValueError(f"batch_size={batch_size} is not a positive multiple of the {devices} devices")
+        own = own_rows(batch_size, mesh) if own is None else own
+        loader = split.loader(Endless(seed, len(split)), view.cut, seed)
+        self._parts = Parts(loader, batch_size, own, steps * batch_size)
+        self._workers, self._mesh, self._steps, self._report = workers_of(split.workers), mesh, steps, report
+        self.replaced, self._known = 0, set()
+        self._reader, self._ahead, self._next, self._last = None, collections.deque(), -1, (-1, None)
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, "stream")
+
+    def feed(self, step: int) -> Batch:
+        """The batch of a step; steps in order come from what was made ahead.
+
+        Raises:
+            Unreadable: a corrupt record, by name, unless it is replaced.
+            RuntimeError: a worker process died.
+        """
+        step = int(step)
+        if step == self._last[0]:
+            return self._last[1]
+        if step != self._next:
+            self._seek(step)
+        while len(self._ahead) <= AHEAD and step + len(self._ahead) < self._steps:
+            self._ahead.append(self._pool.submit(self._make))
+        batch, replaced = self._ahead.popleft().result()
+        for message in replaced:
+            if message not in self._known:
+                self._report(message)
+        self._known.update(replaced)
+        self.replaced += len(replaced)
+        self._next, self._last = step + 1, (step, batch)
+        return batch
+
+    def close(self) -> None:
+        """Ends the thread and the workers."""
+        self._stop()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _seek(self, step: int) -> None:
+        self._stop()
+        self._reader = Reader(self._parts, step, self._workers)
+
+    def _stop(self) -> None:
+        for future in self._ahead:
+            future.cancel()
+        concurrent.futures.wait(self._ahead)
+        self._ahead.clear()
+        if self._reader:
+            self._reader.close()
+            self._reader = None
+
+    def _make(self) -> tuple[Batch, list[str]]:
+        batch = self._reader.next()
+        replaced = batch.pop("replaced")
+        return Batch(**{name: self._put(array) for name, array in batch.items()}), replaced
+
+    def _put(self, array: np.ndarray) -> Array:
+        if self._mesh is None:
+            return jnp.asarray(array)
+        rows = sharding.named(self._mesh, sharding.ROWS)
+        shape = (self._parts.batch_size, *array.shape[1:])
+        return jax.make_array_from_process_local_data(rows, array, shape)
