@@ -31,7 +31,7 @@ SCALES = ("paper", "gpu", "cpu", "smoke")
 
 # Leaves (by prefix) in which a run and its continuation may differ.
 MAY_CHANGE = (
-    *("name", "train.duration", "log", "evaluate", "evaluators", "checkpoint", "init"),
+    *("name", "train.duration", "log", "evaluate", "evaluators", "checkpoint", "init", "preview"),
     *("data.dir", "data.memory_limit", "data.workers"),
 )
 
@@ -100,6 +100,7 @@ def base() -> ConfigDict:
             "log": {"every": 10, "tensorboard": True},
             "checkpoint": {"every_seconds": 60.0, "keep_last": 3, "keep_every": "0 epochs"},
             "init": {"checkpoint": ""},
+            "preview": {"images": 8, "draws": 4},
         }
     )
 

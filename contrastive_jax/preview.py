@@ -1,0 +1,126 @@
+"""``--mode=preview``: a contact sheet of training images and their views, so that people see what the network sees."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+
+from contrastive_jax import augment, data, logbook
+from contrastive_jax.recipe import call
+
+TILE = 112  # pixels: smaller images are enlarged by a whole factor
+LINE = 14  # pixels of a caption's line
+GAP = 4
+
+
+def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
+    """Writes ``<workdir>/preview.png`` and returns its path; no network is built.
+
+    A row is an image, of those that the first steps of training take: as evaluation sees it, then its
+    training views in its first ``preview.draws`` epochs, to the bit those of the run. Normalization is taken
+    back; of more than three channels the first three are shown, of two the first.
+
+    Args:
+      config: ``preview.images`` rows, and ``preview.draws`` epochs.
+      workdir: of the run; made where there is none.
+      quiet: do not say where the sheet is.
+
+    Raises:
+      ValueError: an option that is out of range.
+    """
+    settings = config["preview"]
+    source = call(data.load, "data", config["data"])
+    count = len(source.train)
+    for name, most in (("images", count), ("draws", 1000)):
+        if not 1 <= settings[name] <= most:
+            raise ValueError(f"preview.{name} is {settings[name]}; it must lie in [1, {most}].")
+    ids, _ = data.rows(config["seed"], count, 0, settings["images"])
+    seen, views = images_and_views(config, source.train.image[ids], ids)
+    captions = [caption(source, row) for row in ids]
+    options = ", ".join(f"{name}={value}" for name, value in config["augment"].items() if name != "preset")
+    sheet = contact_sheet(f"{source.name}, {config['augment']['preset']}: {options}", captions, seen, views)
+    folder = epath.Path(workdir)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "preview.png"
+    with path.open("wb") as file:
+        sheet.save(file, "PNG")
+    if not quiet:
+        logbook.say(f"{len(ids)} images with their views: {path}")
+    return str(path)
+
+
+def images_and_views(config: Mapping[str, Any], images: np.ndarray, ids: np.ndarray) -> tuple:
+    """Evaluation's view of each image [n, s, s, c] and its training views [n, draws, W, s, s, c], in [0, 1]."""
+    section, draws = config["augment"], config["preview"]["draws"]
+    views, evaluate = (
+        call(augment.make_views, "augment", section),
+        call(augment.make_eval, "augment", section),
+    )
+
+    @jax.jit
+    def both(images, ids):
+        keys = [
+            augment.example_keys(jnp.uint32(config["seed"]), jnp.full(ids.shape, epoch), ids)
+            for epoch in range(draws)
+        ]
+        drawn = jax.vmap(jax.vmap(views, (0, None)), (1, 0))(jnp.stack(keys), images)
+        return jax.vmap(evaluate)(images), drawn
+
+    mean, std = section.get("mean"), section.get("std")
+    found = jax.device_get(both(images, ids))
+    return found if mean is None else tuple(_without_normalization(x, mean, std) for x in found)
+
+
+def _without_normalization(image: np.ndarray, mean, std) -> np.ndarray:
+    first = len(mean)  # further channels are not normalized
+    return np.concatenate([image[..., :first] * np.array(std) + np.array(mean), image[..., first:]], -1)
+
+
+def caption(source: data.Source, row: int) -> tuple[str, str]:
+    """Two lines: the image's id and group, and its labels."""
+    split = source.train
+    group = f", group {split.group[row]}" if (split.group == split.group[row]).sum() > 1 else ""
+    label = split.label[row]
+    numbers = np.flatnonzero(label) if split.label.ndim == 2 else [label] if label >= 0 else []
+    return f"id {row}{group}", ", ".join(source.classes[i] for i in numbers) or "no label"
+
+
+def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray, views: np.ndarray):
+    """The sheet, a Pillow image: a row an image, column 0 ``seen``, then its views, epoch by epoch."""
+    from PIL import Image, ImageDraw
+
+    count, draws, width = views.shape[:3]
+    tiles = np.concatenate([seen[:, None], views.reshape(count, draws * width, *views.shape[3:])], axis=1)
+    factor = max(1, TILE // tiles.shape[2])
+    side = factor * tiles.shape[2]
+    columns, top = tiles.shape[1], 2 * LINE + 2 * GAP
+    sheet = Image.new(
+        "RGB",
+        (GAP + columns * (side + GAP), top + count * (side + 2 * LINE + GAP)),
+        "white",
+    )
+    pen = ImageDraw.Draw(sheet)
+    pen.text((GAP, GAP), title, fill="black")
+    heads = ["evaluation"] + [f"epoch {e}, view {v}" for e in range(draws) for v in range(width)]
+    for column, head in enumerate(heads):
+        left = GAP + column * (side + GAP)
+        pen.text((left, GAP + LINE), head, fill="gray")
+        for row in range(count):
+            place = (left, top + row * (side + 2 * LINE + GAP))
+            sheet.paste(tile(tiles[row, column], factor), place)
+            if not column:
+                for line, text in enumerate(captions[row]):
+                    pen.text((left, place[1] + side + line * LINE), text, fill="black")
+    return sheet
+
+
+def tile(image: np.ndarray, factor: int):
+    """[s, s, c] in [0, 1] as a Pillow image, every pixel ``factor`` wide and high."""
+    from PIL import Image
+
+    shown = image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, axis=-1)
+    pixels = np.round(255 * np.clip(shown, 0, 1)).astype(np.uint8)
+    return Image.fromarray(pixels.repeat(factor, 0).repeat(factor, 1))

@@ -1,0 +1,104 @@
+"""The contact sheet: what lies where, for grey, colour, normalized and many-channelled images."""
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from contrastive_jax import augment, data, models
+from contrastive_jax import config as configs
+from contrastive_jax.data import Source, Split
+from contrastive_jax.preview import GAP, LINE, TILE, caption, preview
+
+random = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    monkeypatch.setattr(models, "network", None)
+
+
+def config_of(folder="", **augmentation):
+    config = configs.load("configs/digits.py:scale=smoke")
+    if folder:
+        config.data = {"name": "folder", "dir": str(folder), "memory_limit": 1.0}
+    config.augment = {"size": 8} | augmentation
+    config.preview.update({"images": 3, "draws": 2})
+    return configs.plain(configs.complete(config))
+
+
+def tile_of(sheet, row, column, size=8):
+    """The pixels [size, size, 3] of a tile, each of which must be one colour."""
+    factor = TILE // size
+    left, top = GAP + column * (TILE + GAP), 2 * LINE + 2 * GAP + row * (TILE + 2 * LINE + GAP)
+    part = np.asarray(sheet)[top : top + TILE, left : left + TILE]
+    blocks = part.reshape(size, factor, size, factor, 3)
+    assert (blocks == blocks[:, :1, :, :1]).all()
+    return blocks[:, 0, :, 0]
+
+
+def check(config, path):
+    """Every tile against the views of the run, by the rule of its keys."""
+    sheet = Image.open(path)
+    source = data.load(**{k: v for k, v in config["data"].items()})
+    ids, _ = data.rows(config["seed"], len(source.train), 0, 3)
+    evaluate, views = augment.make_eval(**config["augment"]), augment.make_views(**config["augment"])
+    mean, std = (np.array(config["augment"].get(k) or d) for k, d in (("mean", [0.0]), ("std", [1.0])))
+    assert sheet.size == (GAP + 5 * (TILE + GAP), 2 * LINE + 2 * GAP + 3 * (TILE + 2 * LINE + GAP))
+
+    def shown(image):
+        image = np.asarray(image)[..., :3]
+        return np.broadcast_to(255 * (image * std + mean), (8, 8, 3))
+
+    image = source.train.image[ids]
+    seen = jax.vmap(evaluate)(image)
+    views = jax.jit(jax.vmap(views))
+    for epoch in range(2):
+        keys = augment.example_keys(np.uint32(config["seed"]), np.full(3, epoch), ids)
+        drawn = views(keys, image)
+        for row in range(3):
+            np.testing.assert_allclose(tile_of(sheet, row, 0), shown(seen[row]), rtol=0, atol=0.6)
+            for v in range(2):
+                tile = tile_of(sheet, row, 1 + 2 * epoch + v)
+                np.testing.assert_allclose(tile, shown(drawn[row, v]), rtol=0, atol=0.6)
+    return sheet
+
+
+def test_digits(tmp_path, capsys):
+    config = config_of(preset="crop_only")
+    path = preview(config, str(tmp_path / "run"))
+    assert path == str(tmp_path / "run" / "preview.png") and path in capsys.readouterr().out.replace("\n", "")
+    check(config, path)
+    config["preview"]["images"] = 1438
+    with pytest.raises(ValueError, match=r"preview.images is 1438; it must lie in \[1, 1437\]"):
+        preview(config, str(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+
+
+def test_normalized_colour(tmp_path):
+    for i in range(4):
+        Image.fromarray(random.integers(0, 256, (8, 8, 3), np.uint8)).save(tmp_path / f"{i}.png")
+    config = config_of(tmp_path, preset="moco_v2", jitter=0.0, gray=0.0, blur=0.0)
+    assert config["augment"]["mean"] == [0.485, 0.456, 0.406]
+    check(config, preview(config, f"{tmp_path}-run", quiet=True))
+
+
+def test_the_first_three_of_five_channels(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    for i in range(3):
+        array = random.integers(0, 256, (8, 8, 5), np.uint8)
+        tifffile.imwrite(tmp_path / f"{i}.tif", array, photometric="minisblack", planarconfig="contig")
+    config = config_of(tmp_path, preset="crop_only", flip=0.5)
+    check(config, preview(config, f"{tmp_path}-run", quiet=True))
+
+
+def test_captions():
+    image = np.zeros((3, 2, 2, 1), np.uint8)
+    one = Source("x", Split(image, [1, -1, 0], [0, 1, 0]), None, ("cat", "dog"))
+    assert [caption(one, i) for i in range(3)] == [
+        ("id 0, group 0", "dog"),
+        ("id 1", "no label"),
+        ("id 2, group 0", "cat"),
+    ]
+    several = Source("x", Split(image, [[1, 1], [0, 0], [0, 1]]), None, ("cat", "dog"))
+    assert [caption(several, i)[1] for i in range(3)] == ["cat, dog", "no label", "dog"]
