@@ -5,7 +5,11 @@ import importlib
 __version__ = "0.1.0"
 
 # Loaded when first asked for, so that importing the package stays light.
-_DOOR = {"alignment": "contrastive_jax.contrast.door", "contrastive_loss": "contrastive_jax.contrast.door"}
+_DOOR = {
+    "alignment": "contrastive_jax.contrast.door",
+    "contrastive_loss": "contrastive_jax.contrast.door",
+    "load_encoder": "contrastive_jax.encoder",
+}
 __all__ = ["__version__", *_DOOR]
 
 

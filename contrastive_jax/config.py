@@ -33,6 +33,7 @@ SCALES = ("paper", "gpu", "cpu", "smoke")
 MAY_CHANGE = (
     *("name", "train.duration", "log", "evaluate", "evaluators", "checkpoint", "init", "preview"),
     *("data.dir", "data.memory_limit", "data.workers"),
+    *("embed", "export"),
 )
 
 # Sections that name a function of a module; their leaves are that function's options.
@@ -101,6 +102,8 @@ def base() -> ConfigDict:
             "checkpoint": {"every_seconds": 60.0, "keep_last": 3, "keep_every": "0 epochs"},
             "init": {"checkpoint": ""},
             "preview": {"images": 8, "draws": 4},
+            "embed": {"layers": ("pooled",), "splits": ("train", "test")},
+            "export": {"architecture": "torchvision"},
         }
     )
 

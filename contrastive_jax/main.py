@@ -1,7 +1,8 @@
 """The command: ``python -m contrastive_jax.main --config=configs/flatclr_digits.py [--workdir=DIR] [--mode=MODE]``.
 
 A mode is a module of its name: ``train`` (default) trains, or goes on where the workdir's run stopped;
-``evaluate`` judges a checkpoint; ``preview`` draws what the network sees;
+``evaluate`` judges a checkpoint; ``embed`` writes features of images; ``export`` writes an encoder for
+PyTorch; ``preview`` draws what the network sees;
 ``describe`` says what a run would be.
 """
 
@@ -17,7 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-MODES = ("train", "evaluate", "preview", "describe")
+MODES = ("train", "evaluate", "embed", "export", "preview", "describe")
 
 _CONFIG = config_flags.DEFINE_config_file(
     "config",

@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from etils import epath
 
-from contrastive_jax import checkpoint, data, logbook, sharding
+from contrastive_jax import checkpoint, data, encoder, logbook, sharding, weights
 from contrastive_jax import config as configs
 from contrastive_jax.evaluate import Judge
-from contrastive_jax.run import Run, checkpoints_of, prepare, replicate
+from contrastive_jax.run import Run, prepare, replicate
 from contrastive_jax.step import init_state, make_train_step
 from contrastive_jax.types import TrainState
 
@@ -62,22 +62,20 @@ def compiled_step(run: Run, feed: data.Resident, state: TrainState) -> tuple[jax
 
 
 def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
-    """The state before step 0, with the encoder of ``init.checkpoint`` where there is one."""
+    """The state before step 0, with the encoder of ``init.checkpoint`` (a workdir or file) where there is one."""
     state = replicate(init_state(run.recipe, run.config["seed"]), run.mesh)
     if not (path := run.config["init"]["checkpoint"]):
         return state
     everywhere = sharding.named(run.mesh, sharding.REPLICATED)
-    with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as other:
-        found, step, _ = other.restore_part(
-            ("params/encoder", "stats/encoder"), sharding=everywhere, report=report
-        )
-    shapes = [jax.tree.map(np.shape, tree) for tree in (found["params"]["encoder"], state.params["encoder"])]
-    if shapes[0] != shapes[1]:
+    found = encoder.read(path, rooms=("encoder",), sharding=everywhere, report=report)
+    if other := weights.difference(found.params["encoder"], state.params["encoder"]):
         raise ValueError(
-            f"init.checkpoint={path!r} holds another encoder than this config's; compare their config.json."
+            f"init.checkpoint={path!r} holds another encoder than this config's: its {other};"
+            " compare the encoder sections of their configs."
         )
-    report(f"encoder: from step {step} of {path}")
-    params, stats = state.params | found["params"], state.stats | found["stats"]
+    report(f"encoder: from {'' if found.step is None else f'step {found.step} of '}{path}")
+    params, stats = jax.tree.map(lambda x: x.astype(run.recipe.parameter_dtype), (found.params, found.stats))
+    params, stats = state.params | params, state.stats | stats
     # The target starts as a copy of what it follows.
     return dataclasses.replace(
         state, params=params, stats=stats, target=run.recipe.target.init(params, stats)

@@ -16,8 +16,8 @@ FLOORS = [
     {"diagnostics", "recipe", "step", "methods"},
     {"evaluators"},
     {"config"},
-    {"checkpoint", "logbook"},
-    {"run"},
+    {"checkpoint", "logbook", "weights"},
+    {"run", "encoder"},
     {"evaluate", "train", "describe", "embed", "export", "preview"},
     {"main"},
 ]
@@ -35,6 +35,7 @@ LAZY = (
     "torch",
     "clu",
     "scipy",
+    "safetensors",
 )
 
 
