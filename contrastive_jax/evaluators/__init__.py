@@ -65,7 +65,7 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, Callabl
         ValueError: one sentence.
     """
     settings, projector = config["evaluate"], config["projector"]
-    depth = len(projector["widths"]) or projector["layers"]
+    depth = len(projector.get("widths", ())) or projector["layers"]
     layers = ("pooled", *(f"projection_{i + 1}" for i in range(depth)))
     if settings["batch_size"] < 1:
         raise ValueError(f"evaluate.batch_size is {settings['batch_size']}; it must be at least 1.")

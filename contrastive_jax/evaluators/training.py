@@ -166,7 +166,7 @@ def _take_views(take: Callable, finish: Callable | None, view: Callable) -> Call
         keys = augment.example_keys(seed, batch.epoch, batch.id)
         views = jax.vmap(augmented)(keys, batch.image)
         return Examples(
-            views[:, 0], batch.label, jnp.ones_like(batch.label, jnp.float32, shape=batch.id.shape)
+            views[:, 0], batch.label, jnp.ones_like(batch.id, jnp.float32)
         )
 
     return take_views
