@@ -335,3 +335,30 @@ def test_a_mistake_on_the_command_line_is_one_sentence(arguments, message):
     done = command(*arguments)
     assert done.returncode == 2 and message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
+
+
+def test_between_log_points_nothing_is_read_and_nothing_compiled(tmp_path, monkeypatch):
+    """Counted where it shows on a CPU: a transfer guard lets reads pass there."""
+    from jax._src.array import ArrayImpl
+
+    fed, reads, compiled = [], [], []
+    feed, value = data.Resident.feed, ArrayImpl._value
+
+    def feed_and_count(self, step):
+        fed.append(step)
+        return feed(self, step)
+
+    def value_and_count(array):
+        reads.append(len(fed))
+        return value.fget(array)
+
+    monkeypatch.setattr(data.Resident, "feed", feed_and_count)
+    monkeypatch.setattr(ArrayImpl, "_value", property(value_and_count))
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compiled.append(len(fed)) if "backend_compile" in event else None
+    )
+    leaves = {"train.duration": "12 steps", "log.every": 4, "checkpoint.every_seconds": 1e9}
+    train.train(smoke(**leaves), str(tmp_path), quiet=True, devices=jax.devices()[:1])
+    during = [count - 1 for count in reads if count > 1]  # one feed makes the program, then one a step
+    assert {4, 8, 12} <= set(during) <= {4, 8, 12}
+    assert [count - 1 for count in compiled if 2 < count < 13] == []
