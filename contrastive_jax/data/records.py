@@ -82,4 +82,4 @@ def decoded(records: Records, size: int) -> Split:
             rows = range(first, min(first + records.chunk, count))
             for _ in each(decode, rows, records.read(rows)):
                 pass
-    return Split(image, label, group)
+    return Split(image, label, group, getattr(records, "paths", None))

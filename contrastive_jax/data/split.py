@@ -16,11 +16,13 @@ class Split:
             1 for every class that an image shows.
         group: [n] int32; examples of one group (frames of a video, copies of an image) are never each
             other's negatives (default: every example its own group).
+        paths: [n] str, of images that are files, relative to the folder of the set; None of others.
     """
 
     image: np.ndarray
     label: np.ndarray | None = None
     group: np.ndarray | None = None
+    paths: np.ndarray | None = None
 
     def __post_init__(self):
         if self.image.dtype != np.uint8 or self.image.ndim != 4 or not len(self.image):
@@ -45,7 +47,8 @@ class Split:
 
     def __getitem__(self, rows) -> "Split":
         """The rows that an index array, mask or slice selects; their ids start at 0 again."""
-        return Split(self.image[rows], self.label[rows], self.group[rows])
+        paths = None if self.paths is None else self.paths[rows]
+        return Split(self.image[rows], self.label[rows], self.group[rows], paths)
 
     @property
     def shape(self) -> tuple[int, int, int]:

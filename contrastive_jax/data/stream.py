@@ -268,6 +268,16 @@ class Streamed:
         height, width, channels = self.records.shape
         return self.size or height, self.size or width, channels
 
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """() or, of a multi-label set, (C,)."""
+        return self.records.label_shape
+
+    @property
+    def paths(self) -> np.ndarray | None:
+        """[n] str, of images that are files, as in :class:`split.Split`."""
+        return getattr(self.records, "paths", None)
+
     @functools.cached_property
     def label(self) -> np.ndarray:
         """[n] int32 or [n, C] uint8, as in :class:`split.Split`; read from every record where nothing else has it."""
@@ -331,8 +341,9 @@ class Chosen:
     def __post_init__(self):
         for name in ("shape", "label_shape", "chunk"):
             object.__setattr__(self, name, getattr(self.records, name))
-        known = getattr(self.records, "label", None)
-        object.__setattr__(self, "label", None if known is None else known[self.rows])
+        for name in ("label", "paths"):
+            known = getattr(self.records, name, None)
+            object.__setattr__(self, name, None if known is None else known[self.rows])
 
     def __len__(self) -> int:
         return len(self.rows)
