@@ -14,27 +14,18 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
-from contrastive_jax import checkpoint, data, evaluators, logbook, models, sharding
+from contrastive_jax import checkpoint, data, encoder, evaluators, logbook, sharding
 from contrastive_jax import config as configs
+from contrastive_jax.encoder import network_of
 from contrastive_jax.evaluators import features, report
-from contrastive_jax.evaluators.subject import Encoder, Subject, labelled
+from contrastive_jax.evaluators.subject import Encoder, Subject, labelled, several
 from contrastive_jax.recipe import call
-from contrastive_jax.run import checkpoints_of, replicate
+from contrastive_jax.run import replicate
 from contrastive_jax.types import PyTree, TrainState
 
 # Sections by which an encoder is what it is; "seed" is of its first weights.
 OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment", "seed")
 PIXEL_LIMIT = 2**31  # bytes of float32; a linear classifier of more raw pixels is nobody's baseline
-
-
-def network_of(config: Mapping[str, Any], **norm: Any) -> models.Network:
-    """The network of a config without its online probe, its batch norm over whole batches.
-
-    ``norm``: options that replace the config's.
-    """
-    rooms = {room: dict(config[room]) for room in ("encoder", "projector", "predictor")}
-    options = dict(config["norm"]) | {"scope": "joint", "groups": 1} | norm
-    return models.network(norm=options, classes=0, dtype=config["dtype"], **rooms)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -60,6 +51,7 @@ class Judge:
         self.network = network_of(config)
         self.evaluators = evaluators.prepare(config, source)
         self.possible = source.test is not None and source.train.labelled and source.test.labelled
+        self._unbalanced = False
         if self.possible:
             self.train, self.test = labelled(source.train), labelled(source.test)
 
@@ -67,9 +59,9 @@ class Judge:
         """A row of the table; ``columns``: those that will be judged, default all."""
         sections = self.config["evaluators"]
         layers = evaluators.layers_of({k: v for k, v in sections.items() if columns is None or k in columns})
-        encoder = None if weights is None else Encoder(self.network, *weights, self.config["augment"])
+        seen = None if weights is None else Encoder(self.network, *weights, self.config["augment"])
         return Subject(
-            name, encoder, self.train, self.test, layers=layers, batch_size=self.settings["batch_size"]
+            name, seen, self.train, self.test, layers=layers, batch_size=self.settings["batch_size"]
         )
 
     def look(self, state: TrainState) -> dict[str, float]:
@@ -77,7 +69,7 @@ class Judge:
         columns = self.settings["look"]
         subject = self.subject("", (state.params, state.stats), columns)
         scores = {column: self.evaluators[column](subject) for column in columns}
-        metric = report.metric_of("", self.test.split.label)
+        metric = report.metric_of("", several(self.test.split))
         return {f"eval/{column}_{metric}": score[metric] for column, score in scores.items()}
 
     def untrained(self, seed: int | None = None) -> tuple[PyTree, PyTree]:
@@ -119,9 +111,17 @@ class Judge:
           RuntimeError: the encoder's bits are not what they were before.
         """
         before = checkpoint.fingerprint(weights)
-        results = report.report(self.subjects(weights), self.evaluators)
+        results = {}
+        for subject in self.subjects(weights):
+            results |= report.report([subject], self.evaluators)
+            if subject.test_labels is not None:
+                self._unbalanced = report.unbalanced(subject.test_labels)
         if checkpoint.fingerprint(weights) != before:
             raise RuntimeError("the encoder changed while it was evaluated; its numbers are void.")
+        if not results:
+            raise ValueError(
+                "evaluate.rows leaves nothing to judge: raw pixels are for small sets in memory."
+            )
         if not quiet:
             self.print(results)
         return results
@@ -129,12 +129,12 @@ class Judge:
     def metric(self) -> str:
         """The score that the table shows: ``evaluate.metric``, or the one that the set's literature reports."""
         chosen = self.settings["metric"]
-        return report.metric_of(self.source.name, self.test.split.label) if chosen == "auto" else chosen
+        return report.metric_of(self.source.name, several(self.test.split)) if chosen == "auto" else chosen
 
     def print(self, results: dict) -> None:
         """Prints the table."""
         metric = self.metric()
-        second = metric == "top1" and report.unbalanced(self.test.split.label)
+        second = metric == "top1" and self._unbalanced
         report.print_table(results, metric=metric, beside="mean_per_class" if second else "")
 
 
@@ -152,19 +152,15 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
     began, path = time.perf_counter(), config["evaluate"]["checkpoint"] or workdir
     say = (lambda message: None) if quiet else logbook.say
     mesh = sharding.make_mesh()
-    with jax.set_mesh(mesh), checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as saved:
-        if (meta := saved.read_meta()) is None:
-            raise FileNotFoundError(
-                f"{path} holds no checkpoint; set evaluate.checkpoint to a run's workdir."
-            )
-        trained = meta[1]["config"]
+    trained = encoder.config_of(path)
+    with jax.set_mesh(mesh):
         judge = Judge(as_trained(config, trained, say), call(data.load, "data", config["data"]), mesh)
         if not judge.possible:
             raise ValueError(
                 f"data.name={config['data']['name']!r} has no labelled test images to evaluate on."
             )
-        weights, step = restored(saved, judge)
-        say(f"step {step} of {path}")
+        weights, step = restored(path, judge)
+        say(path if step is None else f"step {step} of {path}")
         results = judge.table(weights, quiet=True)
     judge.print(results)
     found = {
@@ -185,40 +181,38 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
 
 
 def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], say: Any) -> dict[str, Any]:
-    """The config with the sections of the encoder that its checkpoint was saved with; says what differed."""
-    merged = dict(config) | {name: trained[name] for name in OF_THE_ENCODER}
-    if size := config["evaluate"]["size"]:
-        merged["augment"] = dict(merged["augment"]) | {"size": size}
+    """The config with the sections of the encoder that its checkpoint was saved with; says what differed.
+
+    A file that is not a run's own may not say all of them: the config's stay.
+    """
+    said = {name: trained[name] for name in OF_THE_ENCODER if name in trained}
     differs = [
-        name for name in OF_THE_ENCODER[:-1] if configs.diff({name: config[name]}, {name: trained[name]})
+        name for name in said if name != "seed" and configs.diff({name: config[name]}, {name: said[name]})
     ]
     if differs:
-        say(f"{', '.join(differs)}: the checkpoint's, which differ from the config's.")
+        say(f"{', '.join(differs)}: as the checkpoint has it, not the config.")
+    merged = dict(config) | said
+    if size := config["evaluate"]["size"]:
+        merged["augment"] = dict(merged["augment"]) | {"size": size}
     return merged
 
 
-def restored(saved: checkpoint.Checkpoints, judge: Judge) -> tuple[tuple[PyTree, PyTree], int]:
+def restored(path: str, judge: Judge) -> tuple[tuple[PyTree, PyTree], int | None]:
     """(params, stats) of encoder, projector and predictor, and their step.
 
     Raises:
       ValueError: images of another number of channels, or weights of another shape.
     """
-    rooms = ("encoder", "projector", "predictor")
-    names = [f"{kind}/{room}" for kind in ("params", "stats") for room in rooms]
-    everywhere = sharding.named(judge.mesh, sharding.REPLICATED)
-    found, step, _ = saved.restore_part(names, sharding=everywhere, report=logbook.say)
-    params, stats = (found[kind] | {"probe": {}} for kind in ("params", "stats"))
+    saved = encoder.read(path, sharding=sharding.named(judge.mesh, sharding.REPLICATED))
+    params, stats = saved.params | {"probe": {}}, saved.stats | {"probe": {}}
     channels = Encoder(judge.network, params, stats, judge.config["augment"]).channels
-    height, width, here = judge.source.train.shape
+    size, here = judge.config["augment"]["size"], judge.source.train.shape[2]
     if channels != here:
+        name = judge.config["data"]["name"]
         raise ValueError(
-            f"data.name={judge.config['data']['name']!r} has images of {here} channels; the encoder of"
-            f" {saved.directory} reads {channels}."
+            f"data.name={name!r} has images of {here} channels; the encoder of {path} reads {channels}."
         )
-    size = judge.config["augment"]["size"]
     expected = judge.network.init(0, (size, size, channels))
     if jax.tree.map(np.shape, expected) != jax.tree.map(np.shape, (params, stats)):
-        raise ValueError(
-            f"the arrays of {saved.directory} are not those of the network that its config names."
-        )
-    return (params, stats), step
+        raise ValueError(f"the arrays of {path} are not those of the network that its config names.")
+    return (params, stats), saved.step

@@ -12,7 +12,7 @@ from typing import Any
 from contrastive_jax import data
 from contrastive_jax.evaluators import protocols
 from contrastive_jax.evaluators.report import METRICS
-from contrastive_jax.evaluators.subject import Facts, labelled
+from contrastive_jax.evaluators.subject import Facts, known_labels, labelled
 from contrastive_jax.recipe import call, functions_of, near
 
 
@@ -79,11 +79,10 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, Callabl
         raise ValueError(
             f"evaluate.metric is {settings['metric']!r}. {near(settings['metric'], ('auto', *METRICS))}"
         )
-    judged = source.test is not None and source.train.labelled
-    part = labelled(source.train) if judged else None
-    labels = getattr(part.split, "label", None) if judged else None
-    if labels is not None and part.rows is not None:
-        labels = labels[part.rows]
+    labels = None
+    if source.test is not None and source.train.labelled:
+        labels, rows = known_labels(source.train), labelled(source.train).rows
+        labels = labels if rows is None else labels[rows]
     return build(config["evaluators"], Facts(layers, labels))
 
 

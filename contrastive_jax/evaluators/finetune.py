@@ -1,5 +1,6 @@
 """Training on the labelled images themselves: a classifier through the frozen encoder, or the whole network."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -25,14 +26,15 @@ def frozen(
     """
     encoder, images = subject.encoder, subject.train.images()
     plan = plan._replace(batch_size=batch_within(plan.batch_size, len(images)))
-    feed = training.ViewsFeed(
-        images, training_view(encoder, crop_min, flip), batch_size=plan.batch_size, seed=plan.seed
-    )
+    feed = training.ViewsFeed(images, training_view(encoder, crop_min, flip), plan)
     test, test_labels = subject.encoded(subject.test, crop)
     labels = _labels(images)
     first = training.first_linear(test[layer].shape[1], linear_probe.class_count(labels), plan.seed)
     weights = (encoder.params, encoder.stats)
-    fitted = training.fit(plan, feed, training.through(encoder.network.encode, layer), first, frozen=weights)
+    with contextlib.closing(feed):
+        fitted = training.fit(
+            plan, feed, training.through(encoder.network.encode, layer), first, frozen=weights
+        )
     outputs = training.linear_outputs(fitted.variables, test[layer])
     seen = _said(crop_min, flip)
     return linear_probe.outcome(outputs, test_labels, fitted, plan, name=name, augment=seen, layer=layer)
@@ -69,9 +71,7 @@ def finetuned(
     if fraction < 1:
         images = images[linear_probe.balanced_share(_labels(images), fraction, plan.seed)]
     plan = plan._replace(batch_size=batch_within(plan.batch_size, len(images)))
-    feed = training.ViewsFeed(
-        images, training_view(encoder, crop_min, flip), batch_size=plan.batch_size, seed=plan.seed
-    )
+    feed = training.ViewsFeed(images, training_view(encoder, crop_min, flip), plan)
     classes = linear_probe.class_count(_labels(subject.train.images()))
     variables = {
         "encoder": encoder.params["encoder"],
@@ -80,9 +80,10 @@ def finetuned(
     rest = tuple(
         {k: v for k, v in tree.items() if k != "encoder"} for tree in (encoder.params, encoder.stats)
     )
-    fitted = training.fit(
-        plan, feed, _whole(encoder.network.apply), variables, extra=encoder.stats["encoder"], frozen=rest
-    )
+    with contextlib.closing(feed):
+        fitted = training.fit(
+            plan, feed, _whole(encoder.network.apply), variables, extra=encoder.stats["encoder"], frozen=rest
+        )
     params, stats = rest[0] | {"encoder": fitted.variables["encoder"]}, rest[1] | {"encoder": fitted.extra}
     test, test_labels = subject.tuned(Partial(encoder.network.encode, params, stats), crop, "pooled")
     outputs = training.linear_outputs(fitted.variables["head"], test)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, models
+from contrastive_jax import augment, data, models
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import Rows
 from contrastive_jax.recipe import call
@@ -47,9 +47,19 @@ class Part(NamedTuple):
         return self.split if self.rows is None else self.split[self.rows]
 
 
+def known_labels(split: Any) -> np.ndarray | None:
+    """The labels of a split, [n] or [n, C]; None where they are only in records that nobody has read."""
+    return split.label if isinstance(split, data.Split) else getattr(split.records, "label", None)
+
+
+def several(split: Any) -> bool:
+    """Whether an image may have several labels."""
+    return split.label.ndim == 2 if isinstance(split, data.Split) else bool(split.records.label_shape)
+
+
 def labelled(split: Any) -> Part:
-    """The images of a split that have a label."""
-    label = getattr(split, "label", None)
+    """The images of a split that have a label; all, where labels are only in the records."""
+    label = known_labels(split)
     if label is None or label.ndim == 2 or (label >= 0).all():
         return Part(split)
     return Part(split, np.flatnonzero(label >= 0))
@@ -76,6 +86,7 @@ class Subject:
         name: of the row.
         encoder: None: the pixels themselves.
         train, test: labelled images.
+        test_labels: once something was judged.
     """
 
     def __init__(
@@ -90,6 +101,7 @@ class Subject:
     ):
         self.name, self.encoder, self.train, self.test = name, encoder, train, test
         self._layers, self._batch_size = layers, batch_size
+        self.test_labels: np.ndarray | None = None
         self._found: dict[Any, tuple[dict[str, Rows], np.ndarray]] = {}
 
     def layer(self, layer: str) -> str:
@@ -113,6 +125,8 @@ class Subject:
         key = ("train" if part is self.train else "test", crop if self.encoder else None)
         if key not in self._found:
             self._found[key] = self._encode(part, crop) if self.encoder else self._pixels(part)
+        if part is self.test:
+            self.test_labels = self._found[key][1]
         return self._found[key]
 
     def _encode(self, part: Part, crop: float | None) -> tuple[dict[str, Rows], np.ndarray]:
@@ -130,6 +144,7 @@ class Subject:
     def tuned(self, encode: Partial, crop: float | None, layer: str) -> tuple[Rows, np.ndarray]:
         """Features and labels of the test images by another encoder than the subject's."""
         rows, labels = encode_part(encode, self.test, self.view(crop), self._batch_size, (layer,))
+        self.test_labels = labels
         return rows[layer], labels
 
 

@@ -17,6 +17,7 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 from contrastive_jax import augment, data, optim, sharding
+from contrastive_jax.data import stream
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import TILES, Rows
 from contrastive_jax.types import Array, PyTree, record
@@ -157,17 +158,13 @@ class CachedFeed:
 
 
 @functools.cache
-def _take_views(take: Callable, finish: Callable | None, view: Callable) -> Callable:
-    augmented = finish(view) if finish else view
-
+def _take_views(take: Callable, view: Callable) -> Callable:
     def take_views(arrays, step):
         inner, seed = arrays
         batch = take(inner, step)
         keys = augment.example_keys(seed, batch.epoch, batch.id)
-        views = jax.vmap(augmented)(keys, batch.image)
-        return Examples(
-            views[:, 0], batch.label, jnp.ones_like(batch.id, jnp.float32)
-        )
+        views = jax.vmap(view)(keys, batch.image)
+        return Examples(views[:, 0], batch.label, jnp.ones_like(batch.id, jnp.float32))
 
     return take_views
 
@@ -177,17 +174,22 @@ class ViewsFeed:
 
     many = False
 
-    def __init__(self, split: Any, view: Callable, *, batch_size: int, seed: int):
+    def __init__(self, split: Any, view: augment.Views, plan: Plan):
         mesh = jax.sharding.get_mesh() if sharding.on_mesh() else None
-        if batch_size % features.devices():
+        if plan.batch_size % features.devices():
             raise ValueError(
-                f"batch_size={batch_size} must be a multiple of the {features.devices()} devices that share it."
+                f"batch_size={plan.batch_size} must be a multiple of the {features.devices()} devices that share it."
             )
-        self._feed = data.Resident(split, seed=seed, batch_size=batch_size, mesh=mesh)
-        self.examples, self.batch_size = len(split), batch_size
-        self.steps = -(-self.examples // batch_size)
-        self.take = _take_views(self._feed.take, None, view)
-        self._seed = _everywhere(np.uint32(seed))
+        self.examples, self.batch_size = len(split), plan.batch_size
+        self.steps = -(-self.examples // plan.batch_size)
+        options = dict(seed=plan.seed, batch_size=plan.batch_size, mesh=mesh)
+        if isinstance(split, data.Split):
+            self._feed, self.close = data.Resident(split, **options), lambda: None
+            self.take = _take_views(data.Resident.take, view)
+        else:
+            self._feed = stream.Stream(split, view=view, steps=plan.steps(self.examples), **options)
+            self.take, self.close = _take_views(stream.Stream.take, view.finish), self._feed.close
+        self._seed = _everywhere(np.uint32(plan.seed))
 
     def feed(self, step: int) -> tuple[PyTree, Array]:
         """The arrays of a step."""

@@ -121,8 +121,7 @@ def render() -> str:
 
 
 def _metric(name: str) -> str:
-    several = name == "voc2007"
-    return report.metric_of(SETS[name]["name"], [[0]] if several else [0])
+    return report.metric_of(SETS[name]["name"], several=name == "voc2007")
 
 
 def _read(file: pathlib.Path) -> dict | None:

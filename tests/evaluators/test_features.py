@@ -3,9 +3,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.tree_util import Partial
+from sklearn.metrics import average_precision_score
 
 from contrastive_jax import sharding
-from contrastive_jax.evaluators.features import accuracy, check, encode_all, raw_pixels, standardized
+from contrastive_jax.evaluators.features import (
+    accuracy,
+    average_precision,
+    check,
+    encode_all,
+    raw_pixels,
+    spread,
+    standardized,
+    standardized_rows,
+)
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (21, 4, 4, 1), np.uint8)
 WEIGHT = np.random.default_rng(1).normal(size=(16, 3)).astype(np.float32)
@@ -100,6 +110,45 @@ def test_accuracy_weighs_classes_as_it_says():
     labels = np.array([0, 0, 0, 0, 2, 2])
     found = accuracy(np.array([0, 0, 0, 1, 2, 0]), labels)
     assert found == {"top1": pytest.approx(4 / 6), "mean_per_class": pytest.approx((3 / 4 + 1 / 2) / 2)}
+
+
+def test_average_precision_is_scikit_learns_and_voc_2007s():
+    random = np.random.default_rng(0)
+    labels = (random.random((80, 5)) < 0.3).astype(np.uint8)
+    labels[:, 4] = 0  # a class without images is left out
+    outputs = np.round(random.normal(size=(80, 5)) + labels, 1)  # with ties
+    found = average_precision(outputs, labels)
+    plain = [average_precision_score(labels[:, c], outputs[:, c]) for c in range(4)]
+    assert found["mean_average_precision"] == pytest.approx(np.mean(plain), abs=1e-12)
+    eleven = []  # VOCap.m of the 2007 kit, rank by rank; images of equal output have one rank
+    for c in range(4):
+        best = np.zeros(11)
+        for threshold in np.unique(outputs[:, c]):
+            taken = outputs[:, c] >= threshold
+            hits = labels[taken, c].sum()
+            reached = np.array([10 * hits >= point * labels[:, c].sum() for point in range(11)])
+            best = np.where(reached, np.maximum(best, hits / taken.sum()), best)
+        eleven.append(best.mean())
+    assert found["map_11_point"] == pytest.approx(np.mean(eleven), abs=1e-12)
+    with pytest.raises(ValueError, match="no positive"):
+        average_precision(outputs, np.zeros_like(labels))
+
+
+def test_rows_are_tiles_over_the_devices_that_come_back_in_order():
+    values = np.random.default_rng(0).normal(3, 2, (50, 4)).astype(np.float32)
+    values[:, 1] = 7
+    whole = spread(values, 12)
+    assert whole.shape == (50, 4) and whole.tiles.shape == (5, 12, 4)
+    scaled = standardized(values, values[:9])
+    with jax.set_mesh(sharding.make_mesh()):
+        rows = spread(values, 12)
+        assert rows.tiles.shape == (4, 16, 4)  # a multiple of the devices
+        assert {shard.data.shape for shard in rows.tiles.addressable_shards} == {(4, 2, 4)}
+        found = standardized_rows(rows, spread(values[:9]))
+        np.testing.assert_array_equal(rows.numpy(), values)
+        for ours, theirs in zip(found, scaled, strict=True):
+            np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-5)
+        assert not np.asarray(found[0].tiles).reshape(-1, 4)[50:].any()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score
 from sklearn.preprocessing import StandardScaler
 
 from contrastive_jax import sharding
@@ -182,6 +183,66 @@ def test_sgd_on_a_mesh_is_the_same():
     with jax.set_mesh(sharding.make_mesh()):
         eight = linear_probe.sgd(*TRAIN, *TEST, **options)
     assert eight["train_loss"] == pytest.approx(one["train_loss"], rel=1e-6) and eight["top1"] == one["top1"]
+
+
+def test_one_class_against_the_rest_is_scikit_learns():
+    several = np.stack([TRAIN[1] == 0, TRAIN[1] >= 1, np.zeros(90)], axis=1).astype(np.uint8)
+    test_several = np.stack([TEST[1] == 0, TEST[1] >= 1, TEST[1] == 5], axis=1).astype(np.uint8)
+    found = linear_probe.lbfgs(TRAIN[0], several, TEST[0], test_several, tolerance=1e-8)
+    train, test = standardized(TRAIN[0], TEST[0])
+    ranked = [
+        average_precision_score(test_several[:, c], optimum(train, several[:, c]).decision_function(test))
+        for c in range(2)
+    ]
+    assert found["converged"] and "one class against the rest" in found["protocol"]
+    assert found["mean_average_precision"] == pytest.approx(np.mean(ranked), abs=1e-6)
+
+
+def test_C_is_chosen_on_a_tenth_of_the_training_images_alone():
+    Cs = (1e-4, 0.1, 1e3)
+    found = linear_probe.lbfgs(*TRAIN, *TEST, Cs=Cs)
+    aside = linear_probe.validation_rows(TRAIN[1])
+    assert aside.sum() == 9 and set(np.bincount(TRAIN[1][aside])) == {3}
+    train, _ = standardized(TRAIN[0], TEST[0])
+    worth = [optimum(train[~aside], TRAIN[1][~aside], C).score(train[aside], TRAIN[1][aside]) for C in Cs]
+    assert found["settings"]["C"] == Cs[int(np.argmax(worth))]
+    assert found["top1"] == linear_probe.lbfgs(*TRAIN, *TEST, C=found["settings"]["C"])["top1"]
+    assert linear_probe.lbfgs(*TRAIN, TEST[0], 2 - TEST[1], Cs=Cs)["settings"]["C"] == found["settings"]["C"]
+
+
+def test_a_share_of_every_class_is_fixed_nested_and_the_draws_order():
+    labels = np.repeat(np.arange(3), (100, 40, 7))
+    rows = linear_probe.balanced_share(labels, 0.1, 0)
+    np.testing.assert_array_equal(np.bincount(labels[rows]), [10, 4, 1])
+    assert set(linear_probe.balanced_share(labels, 0.01, 0)) < set(rows)
+    assert len(linear_probe.balanced_share(labels, 1.0, 0)) == len(labels)
+    equal = np.arange(90) % 3
+    np.testing.assert_array_equal(
+        linear_probe.balanced_share(equal, 0.2, 5), linear_probe.balanced_draw(equal, 6, 5, 0)
+    )
+    assert not np.array_equal(rows, linear_probe.balanced_share(labels, 0.1, 1))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_trained_to_convergence_is_the_optimum_to_1e_6(optimizer):
+    """Logistic regression without a penalty, in float64, by any protocol that trains until the loss stands."""
+    theirs = LogisticRegression(C=np.inf, solver="newton-cg", tol=1e-12, max_iter=1000)
+    plan = linear_probe.Plan(
+        optimizer, 0.05 if optimizer == "adam" else 2.0, "none", "constant", nesterov=False,
+        batch_size=90, epochs=4000, tolerance=1e-13, patience=20,
+    )  # fmt: skip
+    theirs.fit(TRAIN[0].astype(np.float64), TRAIN[1])
+    expected = -np.log(theirs.predict_proba(TRAIN[0])[np.arange(90), TRAIN[1]]).mean()
+    with jax.enable_x64(True):
+        found = linear_probe.by_gradient(TRAIN[0].astype(np.float64), TRAIN[1], *TEST, plan)
+    assert found["converged"] and found["train_loss"] == pytest.approx(expected, abs=1e-6)
+    assert found["top1"] == pytest.approx(theirs.score(*TEST), abs=1e-6)
+
+
+def test_the_rate_is_chosen_on_a_tenth_of_the_training_images():
+    plan = linear_probe.Plan(batch_size=30, epochs=5)
+    found = linear_probe.by_gradient(*TRAIN, *TEST, plan, learning_rates=(1e-6, 1.0))
+    assert found["settings"]["learning_rate"] == 1.0 and "the rate of 2" in found["protocol"]
 
 
 def test_one_class_is_refused():

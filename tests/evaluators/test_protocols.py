@@ -2,13 +2,17 @@
 
 import functools
 import inspect
+import io
 import json
 
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from contrastive_jax import augment, checkpoint, data, evaluators, models, sharding
+from contrastive_jax.data.records import Record
+from contrastive_jax.data.stream import Streamed
 from contrastive_jax.evaluators import linear_probe, protocols, training
 from contrastive_jax.evaluators.subject import Encoder, Facts, Part, Subject, training_view
 from contrastive_jax.recipe import functions_of
@@ -116,7 +120,7 @@ def test_frozen_means_frozen_also_inside_the_step():
     """Without crops and flips the program through the encoder is the one on cached features."""
     whole = dict(preset="none", size=8, views=1, mean=AUGMENT["mean"], std=AUGMENT["std"])
     on, plan = subject(), training.Plan(epochs=3, batch_size=16)
-    clean = training.ViewsFeed(TRAIN, augment.make_views(**whole), batch_size=16, seed=0)
+    clean = training.ViewsFeed(TRAIN, augment.make_views(**whole), plan)
     test = on.encoded(on.test)[0]["pooled"]
     first = training.first_linear(test.shape[1], 3, 0)
     frozen = (encoder().params, encoder().stats)
@@ -188,6 +192,79 @@ def test_pixels_and_several_labels_leave_out_what_makes_no_sense():
     assert judge("simclr", subject(pixels=True))["left_out"]
     assert judge("finetune_flatnce", subject(pixels=True))["left_out"]
     assert judge("moco", subject(pixels=True), augment=False, epochs=1)["settings"]["layer"] == "pixels"
+
+
+SEVERAL = np.stack([LABELS == 0, LABELS == 1, LABELS != 2], axis=1).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lbfgs", {"Cs": (0.1, 1.0)}),
+        ("knn", {"k": 5, "temperature": 0.1}),
+        ("flatnce_transfer", {"epochs": 60, "learning_rate": 0.05}),
+        pytest.param("finetune_simclr", {"epochs": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_images_of_several_classes_are_ranked(name, options):
+    on = subject(train=data.Split(TRAIN.image, SEVERAL), test=data.Split(TEST.image, SEVERAL[:21]))
+    found = judge(name, on, **options)
+    assert "top1" not in found and 0 < found["mean_average_precision"] <= 1
+    if name != "finetune_simclr":
+        assert found["map_11_point"] > np.mean(SEVERAL) + 0.1  # better than chance
+    few = judge("lbfgs", on, labels_per_class=3)
+    assert "one label an image" in few["left_out"]
+    assert "one label an image" in judge("finetune_simclr", on, fraction=0.1)["left_out"]
+
+
+class Pngs:
+    """Images as a streamed split reads them."""
+
+    shape, label_shape, chunk = (8, 8, 3), (), 1
+
+    def __init__(self, split):
+        self.split = split
+
+    def __len__(self):
+        return len(self.split)
+
+    def read(self, rows):
+        found = []
+        for row in rows:
+            file = io.BytesIO()
+            Image.fromarray(self.split.image[row]).save(file, "PNG")
+            found.append(Record(file.getvalue(), int(self.split.label[row]), int(row)))
+        return found
+
+    def name(self, row):
+        return f"image {row}"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("knn", {"k": 5, "temperature": 0.1}),
+        ("lbfgs", {}),
+        pytest.param("simclr", {"epochs": 2, "batch_size": 16}, marks=pytest.mark.slow),
+    ],
+)
+def test_streamed_images_are_judged_as_resident_ones(name, options):
+    streamed = [Streamed(Pngs(split), workers=0) for split in (TRAIN, TEST)]
+    on = Subject("it", encoder(), *map(Part, streamed), layers=LAYERS, batch_size=20)
+    built = evaluators.build({"it": {"name": name} | options}, Facts(LAYERS, None))
+    found, resident = built["it"](on), judge(name, subject(), **options)
+    np.testing.assert_allclose(
+        on.encoded(on.test)[0]["pooled"].numpy(),
+        resident_features(),
+        atol=0.05,
+    )
+    assert found["top1"] == pytest.approx(resident["top1"], abs=0.1)
+    assert found["protocol"] == resident["protocol"]
+
+
+def resident_features():
+    on = subject()
+    return on.encoded(on.test)[0]["pooled"].numpy()
 
 
 @pytest.mark.parametrize(
