@@ -31,7 +31,7 @@ SCALES = ("paper", "gpu", "cpu", "smoke")
 
 # Leaves (by prefix) in which a run and its continuation may differ.
 MAY_CHANGE = (
-    *("name", "train.duration", "log", "evaluate", "evaluators", "checkpoint", "init", "preview"),
+    *("name", "train.duration", "train.remat", "log", "evaluate", "evaluators", "checkpoint", "init", "preview"),
     *("data.dir", "data.memory_limit", "data.workers"),
     *("embed", "export"),
 )
@@ -82,7 +82,7 @@ def base() -> ConfigDict:
                 "warmup": "10 epochs",
                 "milestones": (),
             },
-            "train": {"duration": "100 epochs", "batch_size": 256},
+            "train": {"duration": "100 epochs", "batch_size": 256, "microbatches": 1, "remat": False},
             "evaluate": {
                 "every": "0 epochs",
                 "look": ("knn",),  # columns of `evaluators` that are looked at every so often

@@ -155,11 +155,14 @@ def build(
     norm = dict(config["norm"])
     rooms = {room: dict(config[room]) for room in ("encoder", "projector", "predictor")}
     rooms |= {"classes": classes, "probe_gradient": config["probe"]["gradient"], "dtype": config["dtype"]}
+    microbatches = config["train"]["microbatches"]
     try:
-        network = models.network(norm=norm, **rooms)
+        network = models.network(norm=norm, **rooms, microbatches=microbatches, remat=config["train"]["remat"])
     except TypeError as error:  # an option that one of them does not have
         raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None
     groups = norm.get("groups", 1) if norm.get("scope") == "groups" else 1
+    if microbatches > 1 and batch_size % microbatches:
+        raise ValueError(f"train.microbatches is {microbatches}; it must divide train.batch_size, {batch_size}.")
     if batch_size % groups:
         raise ValueError(f"norm.groups is {groups}; it must divide train.batch_size, {batch_size}.")
     keys_from = pick(target, "target", config["target"], network.apply, total_steps, groups)

@@ -44,10 +44,12 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         raise ValueError(
             f"train.batch_size is {batch_size}; it must lie in [2, {examples}], the examples there are."
         )
-    if batch_size % mesh.size:
+    parts = max(1, config["train"]["microbatches"])
+    if batch_size % (mesh.size * parts):
+        share = f"the {mesh.size} devices" + (f" and {parts} micro-batches" if parts > 1 else "")
         raise ValueError(
-            f"train.batch_size is {batch_size}; the {mesh.size} devices share it equally, so take"
-            f" a multiple of {mesh.size}."
+            f"train.batch_size is {batch_size}; {share} share it equally, so take"
+            f" a multiple of {mesh.size * parts}."
         )
 
     def steps(option: str, text: str) -> int:

@@ -224,6 +224,8 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
     ("leaves", "message"),
     [
         ({"train.batch_size": 30}, r"train.batch_size is 30; the 8 devices .* multiple of 8"),
+        ({"train.microbatches": 8}, r"batch_size is 32; the 8 devices and 8 micro-batches .* multiple of 64"),
+        ({"train.microbatches": 0}, r"train.microbatches is 0; .* at least 1"),
         ({"train.batch_size": 4096}, r"train.batch_size is 4096; .* \[2, 1437\]"),
         ({"temperature": {"name": "fixed", "tau": 0.0}}, r"temperature.tau is 0.0; .* positive"),
         ({"temperature": {"name": "fixd"}}, r"temperature.name is 'fixd'. Did you mean 'fixed'"),
@@ -335,6 +337,16 @@ def test_a_mistake_on_the_command_line_is_one_sentence(arguments, message):
     done = command(*arguments)
     assert done.returncode == 2 and message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
+
+
+def test_a_run_in_microbatches_and_rematerialised(tmp_path):
+    """Fed and judged as any other; only the statistics of batch norm are those of its parts."""
+    one, duration = jax.devices()[:1], {"train.duration": "1 step", "augment.preset": "digits"}
+    parts = {"train.microbatches": 2, "train.remat": True}
+    whole = train.train(smoke(**duration), tmp_path / "whole", quiet=True, devices=one)
+    split = train.train(smoke(**duration, **parts), tmp_path / "parts", quiet=True, devices=one)
+    assert whole["metrics"]["info_nce"] != split["metrics"]["info_nce"]
+    assert whole["metrics"]["info_nce"] == pytest.approx(split["metrics"]["info_nce"], rel=0.2)
 
 
 def test_between_log_points_nothing_is_read_and_nothing_compiled(tmp_path, monkeypatch):
