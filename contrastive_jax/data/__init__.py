@@ -1,12 +1,14 @@
 """Images, labels and their order.
 
-``load`` says where images are (:mod:`sources`), ``Resident`` how a step gets them (:mod:`resident`), and
-:mod:`order` in which order, for whatever feeds the step.
+``load`` says where images are (:mod:`sources`); ``feed`` gets them to a step, from the device's memory
+(:mod:`resident`) or from files (:mod:`stream`), in the order of :mod:`order`.
 """
 
 from contrastive_jax.data.order import permutation, rows
 from contrastive_jax.data.resident import Resident
 from contrastive_jax.data.sources import load
 from contrastive_jax.data.split import Source, Split
+from contrastive_jax.data.storage import feed
+from contrastive_jax.data.stream import Stream, Streamed
 
-__all__ = ["Resident", "Source", "Split", "load", "permutation", "rows"]
+__all__ = ["Resident", "Source", "Split", "Stream", "Streamed", "feed", "load", "permutation", "rows"]

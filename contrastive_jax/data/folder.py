@@ -10,8 +10,9 @@ import numpy as np
 
 from contrastive_jax.data import pixels
 from contrastive_jax.data.listing import Listing, read_listing
-from contrastive_jax.data.records import Record, Unreadable, decoded
+from contrastive_jax.data.records import Record, Unreadable
 from contrastive_jax.data.split import Source, stratified
+from contrastive_jax.data.storage import stored
 
 EXTENSIONS = (
     ".png",
@@ -43,6 +44,9 @@ def folder(
     size: int = 0,
     white: int = pixels.WHITE,
     memory_limit: float = 8.0,
+    stream: str = "auto",
+    workers: int = -1,
+    corrupt: str = "raise",
 ) -> Source:
     """Images under ``dir``, in the order of their relative paths; hidden files are not looked at.
 
@@ -70,6 +74,7 @@ def folder(
         white: the value of 16-bit images that becomes 255, and all above it (10000 for Sentinel-2's
             reflectances).
         memory_limit: GiB that the decoded images may take.
+        stream, workers, corrupt: see :func:`storage.stored`.
 
     Raises:
         ValueError: an image that cannot be read, by its path; images without a row or rows without an image;
@@ -115,8 +120,7 @@ def folder(
     classes = class_names(names[: len(train)], names[len(train) :])
     label = label_array(names, classes, several)
     groups = group_array(paths, group, listing)
-    shape = common_shape([root / path for path in paths], size)
-    pixels.check_memory("folder", len(paths), shape, memory_limit)
+    shape = common_shape([root / path for path in paths], skip=corrupt == "replace")
 
     held_out = np.arange(len(paths)) >= len(train)
     if test_fraction:
@@ -130,16 +134,26 @@ def folder(
         some = [paths[row] for row in np.flatnonzero(rows)]
         return FolderRecords(root, some, label[rows], groups[rows], shape, white)
 
-    return Source(
-        "folder",
-        decoded(records(~held_out), size),
-        decoded(records(held_out), size) if held_out.any() else None,
-        classes,
+    options = {
+        "size": size,
+        "memory_limit": memory_limit,
+        "stream": stream,
+        "workers": workers,
+        "corrupt": corrupt,
+    }
+    train, test = stored(
+        "folder", (records(~held_out), records(held_out) if held_out.any() else None), **options
     )
+    return Source("folder", train, test, classes)
 
 
 class FolderRecords:
-    """The records of some images (:class:`records.Records`), each as :func:`pixels.plain` makes it."""
+    """The records of some images (:class:`records.Records`), each as :func:`pixels.plain` makes it.
+
+    Attributes:
+        label: of every image, [n] int32 or [n, C] uint8: known without reading any.
+        paths: [n] str, relative to the root.
+    """
 
     chunk = 16  # photographs of phones take megabytes each
 
@@ -152,11 +166,13 @@ class FolderRecords:
         shape: tuple[int | None, int | None, int],
         white: int = pixels.WHITE,
     ):
-        self._root, self._paths, self._label, self._group, self._white = root, paths, label, group, white
-        self.shape, self.label_shape = shape, label.shape[1:]
+        self._root, self._group, self._white = root, group, white
+        self.paths = np.array(paths)
+        self.shape, self.label, self.label_shape = shape, label, label.shape[1:]
+        self.labelled = label.ndim == 2 or bool((label >= 0).any())
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self.paths)
 
     def read(self, rows: Sequence[int]) -> list[Record]:
         """The records of some rows, in that order.
@@ -167,16 +183,16 @@ class FolderRecords:
         return [self._read(int(row)) for row in rows]
 
     def _read(self, row: int) -> Record:
-        label = self._label[row]
+        label = self.label[row]
         try:
-            image = pixels.plain((self._root / self._paths[row]).read_bytes(), self.shape[2], self._white)
+            image = pixels.plain((self._root / self.paths[row]).read_bytes(), self.shape[2], self._white)
         except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
             raise Unreadable(f"cannot read {self.name(row)}: {error}") from error
         return Record(image, label if label.ndim else int(label), int(self._group[row]))
 
     def name(self, row: int) -> str:
         """What to call a record in a message."""
-        return f"the image {self._root / self._paths[row]}"
+        return f"the image {self._root / self.paths[row]}"
 
 
 def split_folders(
@@ -290,28 +306,28 @@ def group_array(paths: list[str], group: str, listing: Listing | None) -> np.nda
     return numbers
 
 
-def common_shape(files: list[pathlib.Path], size: int) -> tuple[int, int, int]:
-    """(h, w, c) of the images once read. Only headers are looked at: what cannot work is said before decoding."""
+def common_shape(files: list[pathlib.Path], skip: bool = False) -> tuple[int | None, int | None, int]:
+    """(h, w, c) of the images; h and w are None where they differ. Only headers are looked at: what cannot work
+    is said before decoding; with ``skip`` an image without a header is left to be met later."""
 
-    def header(file: pathlib.Path) -> tuple[int, int, int]:
+    def header(file: pathlib.Path) -> tuple[int, int, int] | None:
         try:
             with open(file, "rb") as stream:
                 return pixels.header(stream)
         except Exception as error:  # Pillow's plugins raise nearly anything on a damaged file
+            if skip:
+                return None
             raise ValueError(f"cannot read the image {file}: {error}") from error
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        headers = list(pool.map(header, files))
+        met = [(file, shape) for file, shape in zip(files, pool.map(header, files), strict=True) if shape]
+    if not met:
+        raise ValueError(f"none of {len(files)} images can be read, such as {files[0]}")
+    files, headers = zip(*met, strict=True)
     channels = {c: file for file, (_, _, c) in zip(files, headers, strict=True)}  # and a file that has them
     if len(channels) > 1 and set(channels) != {1, 3}:
         found = ", ".join(f"{file} has {c}" for c, file in sorted(channels.items()))
         raise ValueError(f"images of different numbers of channels: {found}")
-    height, width, _ = headers[0]
-    if not size:
-        for file, (h, w, _) in zip(files, headers, strict=True):
-            if (h, w) != (height, width):
-                raise ValueError(
-                    f"images of different sizes ({files[0]} is {width}x{height}, {file} is {w}x{h}): set "
-                    "data.size, to which the short side is resized before the centre is cropped"
-                )
-    return size or height, size or width, max(channels)
+    height, width = ({shape[axis] for shape in headers} for axis in (0, 1))
+    one_size = len(height) == len(width) == 1
+    return height.pop() if one_size else None, width.pop() if one_size else None, max(channels)

@@ -11,14 +11,19 @@ NUMPY = b"\x93NUMPY"
 WHITE = 65535
 
 
+def gibibytes(count: int, shape: tuple[int, int, int]) -> float:
+    """Memory of decoded images."""
+    return count * int(np.prod(shape, dtype=np.int64)) / 2**30
+
+
 def check_memory(name: str, count: int, shape: tuple[int, int, int], memory_limit: float):
     """Refuses images that take more than ``memory_limit`` GiB, before the first is decoded."""
-    need = count * np.prod(shape, dtype=np.int64) / 2**30
+    need = gibibytes(count, shape)
     if need > memory_limit:
         raise ValueError(
             f"{name}: {count:,} images of {shape[0]}x{shape[1]}x{shape[2]} take {need:.3g} GiB and "
             f"data.memory_limit is {memory_limit:g} GiB (they are held in host and device memory): lower "
-            "data.size or raise data.memory_limit"
+            "data.size, raise data.memory_limit or set data.stream=auto"
         )
 
 

@@ -63,6 +63,13 @@ class Resident:
         self._split = [self._put(a, everywhere) for a in (split.image, split.label, split.group)]
         self._chunk, self._arrays = -1, None
 
+    def metrics(self) -> dict[str, int]:
+        """Nothing to say: what is resident was read before."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to end."""
+
     def feed(self, step: int) -> Arrays:
         """The arrays of the chunk that ``step`` lies in; the order is uploaded once a chunk, in one shape."""
         chunk = int(step) // self.steps

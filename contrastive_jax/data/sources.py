@@ -23,8 +23,11 @@ def load(
     white: int = 65535,
     size: int = 0,
     memory_limit: float = 8.0,
+    stream: str = "auto",
+    workers: int = -1,
+    corrupt: str = "raise",
 ) -> Source:
-    """Loads a data set into host memory.
+    """Loads a data set into host memory, or opens it for streaming.
 
     Args:
         name: ``digits`` (inside scikit-learn, no download), ``folder`` (images below ``dir``), or the
@@ -39,6 +42,10 @@ def load(
             of 16 bits is white.
         size: short side resized to it, centre cropped; 0 leaves images of one size as they are.
         memory_limit: GiB that the decoded images may take.
+        stream: "auto" leaves images encoded where they are, to be decoded and cropped as they are needed, if they
+            differ in size (and there is no ``size``) or take more memory; "on" always; "off" never.
+        workers: processes that decode a stream; 0: threads of the training process; -1: one a core, up to 32.
+        corrupt: "raise" ends the run at a record that a stream cannot read, "replace" takes the next of the order.
 
     Raises:
         ValueError: an unknown name (with the nearest ones), an option that does not apply, an image

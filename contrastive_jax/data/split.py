@@ -56,9 +56,21 @@ class Split:
         return self.image.shape[1:]
 
     @property
+    def label_shape(self) -> tuple[int, ...]:
+        """() or, of a multi-label set, (C,)."""
+        return self.label.shape[1:]
+
+    @property
     def labelled(self) -> bool:
         """Whether any example has a label."""
         return self.label.ndim == 2 or bool((self.label >= 0).any())
+
+    @property
+    def labelled_rows(self) -> np.ndarray | None:
+        """The examples that have a label; None: all."""
+        if self.label.ndim == 2 or (self.label >= 0).all():
+            return None
+        return np.flatnonzero(self.label >= 0)
 
     def finish(self, view: Callable) -> Callable:
         """What the device has to do with an image of this split to get ``view`` of it (of
@@ -82,7 +94,10 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A data set: what to train on, what to test on (or None), and what its labels are called."""
+    """A data set: what to train on, what to test on (or None), and what its labels are called.
+
+    Splits are resident (:class:`Split`) or streamed (:class:`stream.Streamed`).
+    """
 
     name: str
     train: Split

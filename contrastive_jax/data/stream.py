@@ -280,30 +280,34 @@ class Streamed:
 
     @functools.cached_property
     def label(self) -> np.ndarray:
-        """[n] int32 or [n, C] uint8, as in :class:`split.Split`; read from every record where nothing else has it."""
+        """[n] int32 or [n, C] uint8. Where they are only in the records, every record is read: ask for it only
+        where :attr:`labelled_rows` and the labels of :meth:`batches` do not do."""
         known = getattr(self.records, "label", None)
         if known is not None:
             return known
-        kind = np.uint8 if self.records.label_shape else np.int32
-        label = np.empty((len(self), *self.records.label_shape), kind)
+        label = np.empty((len(self), *self.label_shape), np.uint8 if self.label_shape else np.int32)
+
+        def read(first: int):
+            rows = range(first, min(first + PART, len(self)))
+            label[rows.start : rows.stop] = [record.label for record in self.records.read(rows)]
+
         with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
-
-            def read(first: int):
-                rows = range(first, min(first + PART, len(self)))
-                label[rows.start : rows.stop] = [record.label for record in self.records.read(rows)]
-
             for _ in pool.map(read, range(0, len(self), PART)):
                 pass
         return label
 
     @functools.cached_property
     def labelled(self) -> bool:
-        """Whether any example has a label, judged by a few where labels are only in the records."""
+        """Whether any example has a label."""
+        return self.records.labelled
+
+    @functools.cached_property
+    def labelled_rows(self) -> np.ndarray | None:
+        """The examples that have a label; None: all."""
         known = getattr(self.records, "label", None)
-        few = (
-            known if known is not None else [r.label for r in self.records.read(range(min(PART, len(self))))]
-        )
-        return bool(self.records.label_shape) or bool((np.asarray(few) >= 0).any())
+        if known is None or known.ndim == 2 or (known >= 0).all():
+            return None if self.labelled else np.empty(0, np.int64)
+        return np.flatnonzero(known >= 0)
 
     def finish(self, view) -> Callable:
         """What the device has to do with an image of :meth:`batches` to get ``view`` of it: all but the crop."""
@@ -339,7 +343,7 @@ class Chosen:
     rows: np.ndarray
 
     def __post_init__(self):
-        for name in ("shape", "label_shape", "chunk"):
+        for name in ("shape", "label_shape", "labelled", "chunk"):
             object.__setattr__(self, name, getattr(self.records, name))
         for name in ("label", "paths"):
             known = getattr(self.records, name, None)
@@ -350,9 +354,7 @@ class Chosen:
 
     def read(self, rows: Sequence[int]) -> list[Record]:
         """The records of some rows, in that order."""
-        rows = [int(row) for row in rows]
-        found = self.records.read(self.rows[rows])
-        return [record._replace(group=row) for row, record in zip(rows, found, strict=True)]
+        return self.records.read(self.rows[np.asarray(rows)])
 
     def name(self, row: int) -> str:
         """What to call a record in a message."""
@@ -385,7 +387,7 @@ class Stream:
     them on the devices.
 
     Attributes:
-        replaced: rows of the batches fed so far whose records were corrupt and replaced, in this process.
+        replaced: rows fed so far whose records were corrupt and replaced, on top of those it started with.
     """
 
     take = staticmethod(take)
@@ -400,6 +402,7 @@ class Stream:
         steps: int,
         mesh: Mesh | None = None,
         own: np.ndarray | None = None,
+        replaced: int = 0,
         report: Callable[[str], None] = print,
     ):
         devices = mesh.size if mesh else 1
@@ -409,7 +412,7 @@ class Stream:
         loader = split.loader(Endless(seed, len(split)), view.cut, seed)
         self._parts = Parts(loader, batch_size, own, steps * batch_size)
         self._workers, self._mesh, self._steps, self._report = workers_of(split.workers), mesh, steps, report
-        self.replaced, self._known = 0, set()
+        self.replaced, self._before, self._known = replaced, replaced, set()
         self._reader, self._ahead, self._next, self._last = None, collections.deque(), -1, (-1, None)
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "stream")
 
@@ -435,6 +438,15 @@ class Stream:
         self.replaced += len(replaced)
         self._next, self._last = step + 1, (step, batch)
         return batch
+
+    def metrics(self) -> dict[str, int]:
+        """``replaced``, of all processes; all have to ask."""
+        if jax.process_count() == 1:
+            return {"replaced": self.replaced}
+        from jax.experimental import multihost_utils
+
+        here = np.int32(self.replaced - self._before)
+        return {"replaced": self._before + int(multihost_utils.process_allgather(here).sum())}
 
     def close(self) -> None:
         """Ends the thread and the workers."""

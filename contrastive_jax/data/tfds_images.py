@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from contrastive_jax.data.pixels import MODES, check_memory
-from contrastive_jax.data.records import Record, decoded
+from contrastive_jax.data.pixels import MODES
+from contrastive_jax.data.records import Record
 from contrastive_jax.data.split import Source
+from contrastive_jax.data.storage import stored
 
 # Preparing needs TensorFlow; the command `tfds` (4.9.10) imports the other two when it starts.
 INSTALL = "pip install 'contrastive_jax[tf]' apache-beam mlcroissant"
@@ -25,6 +26,9 @@ def tfds_images(
     label_key: str = "label",
     size: int = 0,
     memory_limit: float = 8.0,
+    stream: str = "auto",
+    workers: int = -1,
+    corrupt: str = "raise",
 ) -> Source:
     """A set by its TFDS name (``cifar10``, ``imagenet_resized/64x64``, ``mnist:3.0.1``), from ArrayRecord.
 
@@ -39,39 +43,45 @@ def tfds_images(
             shows in difficult objects only) neither of the two is.
         size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images of one shape.
         memory_limit: GiB that the decoded images of both splits may take.
+        stream, workers, corrupt: see :func:`storage.stored`.
     """
     dir = os.path.expanduser(dir or os.environ.get("TFDS_DATA_DIR", "") or "~/tensorflow_datasets")
     builder = prepared(name, dir)
     features, splits = dict(builder.info.features), builder.info.splits
     classes = class_names(name, features, label_key)
-    stored = features["image"].shape
+    shape = image_shape(name, features)
 
     def records(split: str) -> TfdsRecords:
         return TfdsRecords(
-            builder, split, stored, label_key, len(classes) if several(features, label_key) else 0
+            builder, split, shape, label_key, len(classes) if several(features, label_key) else 0
         )
 
     if test_split == "auto":
         usual = [split for split in ("test", "validation") if split in splits]
         test_split = next((split for split in usual if not label_key or records(split).labelled), "")
     wanted = {"train_split": train_split} | ({"test_split": test_split} if test_split else {})
-    count = 0
     for option, split in wanted.items():
         try:
-            count += splits[split].num_examples
+            splits[split]
         except (KeyError, ValueError) as error:
             raise ValueError(
                 f"data.{option}={split!r} is no split of {name}, which has {', '.join(splits)}"
             ) from error
 
-    shape = image_shape(name, features, size)
-    check_memory(name, count, shape, memory_limit)
     test = records(test_split) if test_split else None
     if test and label_key and not test.labelled:
         raise ValueError(
             f"data.test_split={test_split!r} of {name} has no labels: choose another of {', '.join(splits)}"
         )
-    return Source(name, decoded(records(train_split), size), decoded(test, size) if test else None, classes)
+    options = {
+        "size": size,
+        "memory_limit": memory_limit,
+        "stream": stream,
+        "workers": workers,
+        "corrupt": corrupt,
+    }
+    train, test = stored(name, (records(train_split), test), **options)
+    return Source(name, train, test, classes)
 
 
 def prepared(name: str, dir: str):
@@ -118,8 +128,8 @@ def not_prepared(name: str, dir: str) -> Exception:
     )
 
 
-def image_shape(name: str, features, size: int) -> tuple[int, int, int]:
-    """(h, w, c) of the images in memory."""
+def image_shape(name: str, features) -> tuple[int | None, int | None, int]:
+    """(h, w, c) of the images; h and w are None where they differ."""
     image = features.get("image")
     if image is None or len(image.shape or ()) != 3 or image.shape[-1] not in MODES:
         raise ValueError(
@@ -127,13 +137,7 @@ def image_shape(name: str, features, size: int) -> tuple[int, int, int]:
         )
     if image.np_dtype != np.uint8:
         raise ValueError(f"the images of {name} are {np.dtype(image.np_dtype)}, and only uint8 can be read")
-    height, width, channels = image.shape
-    if not size and None in (height, width):
-        raise ValueError(
-            f"the images of {name} differ in size: set data.size, to which the short side is resized "
-            "before the centre is cropped"
-        )
-    return size or height, size or width, channels
+    return image.shape
 
 
 def class_names(name: str, features, label_key: str) -> tuple[str, ...]:

@@ -159,14 +159,16 @@ def test_grey_sets_have_one_channel(dir):
 
 def test_images_of_different_sizes_need_a_size(dir):
     with pytest.raises(ValueError, match="images of wide differ in size: set data.size"):
-        data.load(name="wide", dir=dir)
+        data.load(name="wide", dir=dir, stream="off")
+    assert data.load(name="wide", dir=dir).train.shape == (None, None, 3)  # streamed
     image = data.load(name="wide", dir=dir, size=4).train.image
     assert image.shape == (3, 4, 4, 3) and abs(image.astype(int) - 90).max() <= 2
 
 
 def test_memory_limit(dir):
     with pytest.raises(ValueError, match="wide: 3 images of 9000x9000x3 take 0.679 GiB .*data.memory_limit"):
-        data.load(name="wide", dir=dir, size=9000, memory_limit=0.5)
+        data.load(name="wide", dir=dir, size=9000, memory_limit=0.5, stream="off")
+    assert isinstance(data.load(name="wide", dir=dir, size=9000, memory_limit=0.5).train, data.Streamed)
 
 
 def test_a_broken_image_is_named(dir):

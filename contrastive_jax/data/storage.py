@@ -1,0 +1,83 @@
+"""In memory or streamed: decided once for the splits of a set, and once for what feeds the step."""
+
+from collections.abc import Callable, Sequence
+
+from jax.sharding import Mesh
+
+from contrastive_jax.data import pixels
+from contrastive_jax.data.records import Records, decoded
+from contrastive_jax.data.resident import Resident
+from contrastive_jax.data.split import Split
+from contrastive_jax.data.stream import Stream, Streamed
+
+
+def stored(
+    name: str,
+    records: Sequence[Records | None],
+    *,
+    size: int,
+    memory_limit: float,
+    stream: str,
+    workers: int,
+    corrupt: str,
+) -> list[Split | Streamed | None]:
+    """The splits of a set, all in memory or all streamed; None stays None.
+
+    Args:
+        name: of the set, for messages.
+        records: of each split.
+        size: short side resized to it, centre cropped; 0 leaves images as they are.
+        memory_limit: GiB that the decoded images may take.
+        stream: "auto" streams what differs in size or takes more memory; "on" and "off" decide.
+        workers, corrupt: see :class:`stream.Streamed`.
+
+    Raises:
+        ValueError: ``stream="off"`` and images that differ in size or do not fit; a wrong option.
+    """
+    if stream not in ("auto", "on", "off"):
+        raise ValueError(f"data.stream={stream!r} is none of auto, on and off")
+    splits = [part and Streamed(part, size, workers, corrupt) for part in records]
+    shape, count = splits[0].shape, sum(len(part) for part in records if part)
+    if stream == "auto":
+        stream = "on" if None in shape or pixels.gibibytes(count, shape) > memory_limit else "off"
+    if stream == "on":
+        return splits
+    if None in shape:
+        raise ValueError(
+            f"images of {name} differ in size: set data.size, to which the short side is resized before the "
+            "centre is cropped, or data.stream=auto"
+        )
+    pixels.check_memory(name, count, shape, memory_limit)
+    return [part and decoded(part, size) for part in records]
+
+
+def feed(
+    split: Split | Streamed,
+    *,
+    view: Callable,
+    seed: int,
+    batch_size: int,
+    steps: int,
+    mesh: Mesh | None = None,
+    replaced: int = 0,
+    report: Callable[[str], None] = print,
+) -> Resident | Stream:
+    """What feeds a step with a split: on the host ``feed(step)``, inside the step ``take(arrays, step)``.
+
+    Args:
+        split: resident or streamed.
+        view: training's views (:func:`augment.make_views`); a stream cuts them out on the host, and the step has
+            only ``split.finish(view)`` to do.
+        seed: of the run.
+        batch_size: global.
+        steps: of the run; nothing is read beyond them.
+        mesh: None is the default device.
+        replaced: corrupt records that the run met before.
+        report: told of every corrupt record, once.
+    """
+    if isinstance(split, Streamed):
+        return Stream(
+            split, view=view, seed=seed, batch_size=batch_size, steps=steps, mesh=mesh, replaced=replaced,
+            report=report,
+        )  # fmt: skip
+    return Resident(split, seed=seed, batch_size=batch_size, mesh=mesh)
