@@ -1,5 +1,6 @@
 """``--mode=preview``: a contact sheet of training images and their views, so that people see what the network sees."""
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from contrastive_jax.recipe import call
 
 TILE = 112  # pixels: smaller images are enlarged by a whole factor
 LINE = 14  # pixels of a caption's line
+LETTER = 6  # pixels, what one is wide at most on average
 GAP = 4
 
 
@@ -40,7 +42,9 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
     ids, _ = data.rows(config["seed"], count, 0, settings["images"])
     seen, views = images_and_views(config, source.train.image[ids], ids)
     captions = [caption(source, row) for row in ids]
-    options = ", ".join(f"{name}={value}" for name, value in config["augment"].items() if name != "preset")
+    options = ", ".join(
+        f"{name}={_short(value)}" for name, value in config["augment"].items() if name != "preset"
+    )
     sheet = contact_sheet(f"{source.name}, {config['augment']['preset']}: {options}", captions, seen, views)
     folder = epath.Path(workdir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,6 +54,12 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
     if not quiet:
         logbook.say(f"{len(ids)} images with their views: {path}")
     return str(path)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_short, value))})"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def images_and_views(config: Mapping[str, Any], images: np.ndarray, ids: np.ndarray) -> tuple:
@@ -96,18 +106,17 @@ def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray,
     tiles = np.concatenate([seen[:, None], views.reshape(count, draws * width, *views.shape[3:])], axis=1)
     factor = max(1, TILE // tiles.shape[2])
     side = factor * tiles.shape[2]
-    columns, top = tiles.shape[1], 2 * LINE + 2 * GAP
-    sheet = Image.new(
-        "RGB",
-        (GAP + columns * (side + GAP), top + count * (side + 2 * LINE + GAP)),
-        "white",
-    )
+    page = GAP + tiles.shape[1] * (side + GAP)
+    lines = textwrap.wrap(title, max(20, page // LETTER))
+    top = (len(lines) + 1) * LINE + 2 * GAP
+    sheet = Image.new("RGB", (page, top + count * (side + 2 * LINE + GAP)), "white")
     pen = ImageDraw.Draw(sheet)
-    pen.text((GAP, GAP), title, fill="black")
+    for line, text in enumerate(lines):
+        pen.text((GAP, GAP + line * LINE), text, fill="black")
     heads = ["evaluation"] + [f"epoch {e}, view {v}" for e in range(draws) for v in range(width)]
     for column, head in enumerate(heads):
         left = GAP + column * (side + GAP)
-        pen.text((left, GAP + LINE), head, fill="gray")
+        pen.text((left, top - GAP - LINE), head, fill="gray")
         for row in range(count):
             place = (left, top + row * (side + 2 * LINE + GAP))
             sheet.paste(tile(tiles[row, column], factor), place)

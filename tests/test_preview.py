@@ -28,9 +28,10 @@ def config_of(folder="", **augmentation):
 
 
 def tile_of(sheet, row, column, size=8):
-    """The pixels [size, size, 3] of a tile, each of which must be one colour."""
+    """The pixels [size, size, 3] of a tile of three rows, each of which must be one colour."""
     factor = TILE // size
-    left, top = GAP + column * (TILE + GAP), 2 * LINE + 2 * GAP + row * (TILE + 2 * LINE + GAP)
+    head = sheet.height - 3 * (TILE + 2 * LINE + GAP)
+    left, top = GAP + column * (TILE + GAP), head + row * (TILE + 2 * LINE + GAP)
     part = np.asarray(sheet)[top : top + TILE, left : left + TILE]
     blocks = part.reshape(size, factor, size, factor, 3)
     assert (blocks == blocks[:, :1, :, :1]).all()
@@ -44,7 +45,7 @@ def check(config, path):
     ids, _ = data.rows(config["seed"], len(source.train), 0, 3)
     evaluate, views = augment.make_eval(**config["augment"]), augment.make_views(**config["augment"])
     mean, std = (np.array(config["augment"].get(k) or d) for k, d in (("mean", [0.0]), ("std", [1.0])))
-    assert sheet.size == (GAP + 5 * (TILE + GAP), 2 * LINE + 2 * GAP + 3 * (TILE + 2 * LINE + GAP))
+    assert sheet.width == GAP + 5 * (TILE + GAP)
 
     def shown(image):
         image = np.asarray(image)[..., :3]
