@@ -341,7 +341,8 @@ def test_a_mistake_on_the_command_line_is_one_sentence(arguments, message):
 
 def test_a_run_in_microbatches_and_rematerialised(tmp_path):
     """Fed and judged as any other; only the statistics of batch norm are those of its parts."""
-    one, duration = jax.devices()[:1], {"train.duration": "1 step", "augment.preset": "digits"}
+    one = jax.devices()[:1]
+    duration = {"train.duration": "1 step", "schedule.warmup": "0 steps", "augment.preset": "digits"}
     parts = {"train.microbatches": 2, "train.remat": True}
     whole = train.train(smoke(**duration), tmp_path / "whole", quiet=True, devices=one)
     split = train.train(smoke(**duration, **parts), tmp_path / "parts", quiet=True, devices=one)
