@@ -1,0 +1,148 @@
+"""--mode=evaluate: a checkpoint brings its network, the config says on what and how it is judged."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from contrastive_jax import config as configs
+from contrastive_jax import evaluate, export, train
+from contrastive_jax import run as runs
+from contrastive_jax.step import init_state
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of two steps on digits, and its config."""
+    folder = tmp_path_factory.mktemp("runs")
+    config = configs.load(str(ROOT / "configs/digits.py:method=simclr,scale=smoke"))
+    with config.unlocked():
+        config.update_from_flattened_dict(
+            {
+                "augment": {"preset": "none", "size": 8},
+                "train.duration": "2 steps",
+                "projector.out": 16,
+                "evaluate.final": False,
+                "seed": 5,
+            }
+        )
+    config = configs.plain(configs.complete(config))
+    train.train(config, folder / "run", quiet=True)
+    return folder / "run", config
+
+
+def pictures(folder, mode="L"):
+    """Two folders of two classes; the second class is brighter, and rarer in the test."""
+    random = np.random.default_rng(0)
+    for split, counts in (("train", (12, 12)), ("test", (9, 3))):
+        for name, count in enumerate(counts):
+            place = folder / split / f"class{name}"
+            place.mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(120 * name, 120 * name + 100, (12, 12), np.uint8)
+                Image.fromarray(pixels).convert(mode).save(place / f"{number}.png")
+    return folder
+
+
+def other(run, folder, **leaves):
+    """Another config altogether: it names the checkpoint, another set and other evaluators."""
+    config = configs.base()
+    config.data = {"name": "folder", "dir": str(folder)}
+    config.evaluators = {
+        "knn": {"name": "knn", "k": 3},
+        "first": {"name": "knn", "k": 3, "layer": "projection_1"},
+        "sgd": {"name": "moco_v3", "augment": False, "epochs": 2},
+    }
+    config.update_from_flattened_dict({"evaluate.checkpoint": str(run), **leaves})
+    return configs.plain(configs.complete(config))
+
+
+def test_a_checkpoint_is_judged_on_another_set_without_its_own(trained, tmp_path, capsys):
+    run, config = trained
+    found = evaluate.evaluate(other(run, pictures(tmp_path / "pictures")), tmp_path / "out")
+    printed = capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["results"] == found["results"]
+    assert found["step"] == 2 and found["config"] == configs.fingerprint(config)
+    assert found["metric"] == "top1" and set(found["results"]) == {"trained", "untrained", "raw pixels"}
+    for scores in found["results"].values():
+        assert set(scores) == {"knn", "first", "sgd"}
+    assert "encoder" in printed and "as the checkpoint has it" in printed
+    assert "Top-1 (mean per-class accuracy)" in printed  # the test set is unbalanced
+    assert "layer projection_1" in found["results"]["trained"]["first"]["protocol"]
+    assert "layer pixels" in found["results"]["raw pixels"]["first"]["protocol"]
+
+
+def test_the_untrained_row_is_the_runs_own_start(trained, tmp_path):
+    run, config = trained
+    own = evaluate.evaluate(
+        config | {"evaluate": config["evaluate"] | {"rows": ["untrained"]}}, run, quiet=True
+    )
+    digits = other(run, "", **{"evaluate.rows": ("untrained",)}) | {
+        "data": config["data"], "evaluators": config["evaluators"]
+    }  # fmt: skip
+    assert evaluate.evaluate(digits, tmp_path, quiet=True)["results"] == own["results"]
+
+
+def test_an_exported_file_is_a_checkpoint_like_any_other(trained, tmp_path):
+    run, config = trained
+    folder, only = pictures(tmp_path / "pictures"), {"evaluate.rows": ("trained",)}
+    export.export(
+        config | {"evaluate": config["evaluate"] | {"checkpoint": str(run)}}, str(tmp_path), quiet=True
+    )
+    configs_of = [other(path, folder, **only) for path in (run, tmp_path / "encoder.safetensors")]
+    for one in configs_of:
+        one["evaluators"].pop("first")  # a file has no projector
+    found = [evaluate.evaluate(one, tmp_path / "out", quiet=True)["results"]["trained"] for one in configs_of]
+    assert found[0] == found[1]
+
+
+def test_the_size_of_the_images_can_be_another(trained, tmp_path):
+    run, _ = trained
+    folder, only = pictures(tmp_path / "pictures"), {"evaluate.rows": ("trained",)}
+    found = [
+        evaluate.evaluate(other(run, folder, **only, **{"evaluate.size": size}), tmp_path, quiet=True)
+        for size in (0, 8, 12)
+    ]
+    loss = [one["results"]["trained"]["sgd"]["train_loss"] for one in found]
+    assert loss[0] == loss[1] != loss[2]
+
+
+@pytest.mark.parametrize(
+    ("leaves", "mode", "sentence"),
+    [
+        ({}, "RGB", r"has images of 3 channels; the encoder of .* reads 1"),
+        ({"data.train_split": "test", "data.test_split": ""}, "L", "no labelled test images"),
+        ({"evaluate.checkpoint": "nowhere"}, "L", "there is no checkpoint directory .*nowhere"),
+        (
+            {"evaluators.first.layer": "projection_4"},
+            "L",
+            r"evaluators.first: layer is 'projection_4'; this network has pooled, projection_1, projection_2",
+        ),
+        ({"evaluators.knn.k": 30}, "L", "evaluators.knn: k is 30; there are 24"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_and_writes_nothing(trained, tmp_path, leaves, mode, sentence):
+    run, _ = trained
+    config = other(run, pictures(tmp_path / "pictures", mode), **leaves)
+    with pytest.raises((ValueError, FileNotFoundError), match=sentence):
+        evaluate.evaluate(config, tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_look_is_at_any_columns(trained):
+    _, config = trained
+    settings = config["evaluate"] | {"look": ["knn", "nearer"], "every": "1 step", "final": False}
+    columns = {"knn": config["evaluators"]["knn"], "nearer": {"name": "knn", "k": 1}}
+    changed = config | {"evaluate": settings, "evaluators": columns}
+    with pytest.raises(ValueError, match="evaluate.look names 'nearr'. Did you mean 'nearer'"):
+        train.train(changed | {"evaluate": settings | {"look": ["nearr"]}}, "unused", quiet=True)
+    run = runs.prepare(changed)
+    judge = evaluate.Judge(run.config, run.source, run.mesh)
+    with jax.set_mesh(run.mesh):
+        seen = judge.look(runs.replicate(init_state(run.recipe, 0), run.mesh))
+    assert set(seen) == {"eval/knn_top1", "eval/nearer_top1"}
