@@ -40,8 +40,8 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
         if not 1 <= settings[name] <= most:
             raise ValueError(f"preview.{name} is {settings[name]}; it must lie in [1, {most}].")
     ids, _ = data.rows(config["seed"], count, 0, settings["images"])
-    seen, views = images_and_views(config, source.train.image[ids], ids)
-    captions = [caption(source, row) for row in ids]
+    seen, views, labels, groups = shown(config, source.train, ids)
+    captions = [caption(*row, source.classes) for row in zip(ids, groups, labels, strict=True)]
     options = ", ".join(
         f"{name}={_short(value)}" for name, value in config["augment"].items() if name != "preset"
     )
@@ -62,26 +62,29 @@ def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def images_and_views(config: Mapping[str, Any], images: np.ndarray, ids: np.ndarray) -> tuple:
-    """Evaluation's view of each image [n, s, s, c] and its training views [n, draws, W, s, s, c], in [0, 1]."""
-    section, draws = config["augment"], config["preview"]["draws"]
+def shown(config: Mapping[str, Any], split: data.Split | data.Streamed, ids: np.ndarray) -> tuple:
+    """Evaluation's view of each image [n, s, s, c] and its training views [n, draws, W, s, s, c], in [0, 1] but
+    for rounding; labels and groups."""
+    section, seed = config["augment"], config["seed"]
     views, evaluate = (
         call(augment.make_views, "augment", section),
         call(augment.make_eval, "augment", section),
     )
+    whole, _ = next(split.batches(len(ids), evaluate, ids))
+    seen = jax.jit(jax.vmap(split.finish(evaluate)))(whole)
 
     @jax.jit
-    def both(images, ids):
-        keys = [
-            augment.example_keys(jnp.uint32(config["seed"]), jnp.full(ids.shape, epoch), ids)
-            for epoch in range(draws)
-        ]
-        drawn = jax.vmap(jax.vmap(views, (0, None)), (1, 0))(jnp.stack(keys), images)
-        return jax.vmap(evaluate)(images), drawn
+    def finish(images, epoch):
+        return jax.vmap(split.finish(views))(augment.example_keys(jnp.uint32(seed), epoch, ids), images)
 
-    mean, std = section.get("mean"), section.get("std")
-    found = jax.device_get(both(images, ids))
-    return found if mean is None else tuple(_without_normalization(x, mean, std) for x in found)
+    drawn = []
+    for epoch in range(config["preview"]["draws"]):
+        batch = split.drawn(views, ids, seed=seed, epoch=epoch)
+        drawn.append(jax.device_get(finish(batch["image"], jnp.full(len(ids), epoch))))
+    images = [jax.device_get(seen), np.stack(drawn, axis=1)]
+    if (mean := section.get("mean")) is not None:
+        images = [_without_normalization(x, mean, section["std"]) for x in images]
+    return *images, batch["label"], batch["group"]
 
 
 def _without_normalization(image: np.ndarray, mean, std) -> np.ndarray:
@@ -89,13 +92,11 @@ def _without_normalization(image: np.ndarray, mean, std) -> np.ndarray:
     return np.concatenate([image[..., :first] * np.array(std) + np.array(mean), image[..., first:]], -1)
 
 
-def caption(source: data.Source, row: int) -> tuple[str, str]:
-    """Two lines: the image's id and group, and its labels."""
-    split = source.train
-    group = f", group {split.group[row]}" if (split.group == split.group[row]).sum() > 1 else ""
-    label = split.label[row]
-    numbers = np.flatnonzero(label) if split.label.ndim == 2 else [label] if label >= 0 else []
-    return f"id {row}{group}", ", ".join(source.classes[i] for i in numbers) or "no label"
+def caption(row: int, group: int, label: np.ndarray, classes: tuple[str, ...]) -> tuple[str, str]:
+    """Two lines: an image's id, with its group where that has another number, and its labels."""
+    numbers = np.flatnonzero(label) if np.ndim(label) else [label] if label >= 0 else []
+    first = f"id {row}" if group == row else f"id {row}, group {group}"
+    return first, ", ".join(classes[i] for i in numbers) or "no label"
 
 
 def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray, views: np.ndarray):

@@ -7,7 +7,6 @@ from PIL import Image
 
 from contrastive_jax import augment, data, models
 from contrastive_jax import config as configs
-from contrastive_jax.data import Source, Split
 from contrastive_jax.preview import GAP, LINE, TILE, caption, preview
 
 random = np.random.default_rng(0)
@@ -93,13 +92,28 @@ def test_the_first_three_of_five_channels(tmp_path):
     check(config, preview(config, f"{tmp_path}-run", quiet=True))
 
 
+def test_a_streamed_folder_of_odd_sizes(tmp_path):
+    """The views of a stream and those of its images alone on the device agree up to the stream's rounding."""
+    for i in range(3):
+        smooth = np.linspace(0, 255, (12 + i) * 16 * 3).reshape(12 + i, 16, 3).astype(np.uint8)
+        Image.fromarray(smooth).save(tmp_path / f"{i}.png")
+    config = config_of(tmp_path, preset="crop_only", flip=0.5)
+    sheet = Image.open(preview(config, f"{tmp_path}-run", quiet=True))
+    source = data.load(**config["data"])
+    assert isinstance(source.train, data.Streamed)
+    ids, _ = data.rows(config["seed"], 3, 0, 3)
+    views = augment.make_views(**config["augment"])
+    for row, i in enumerate(ids):
+        image = np.asarray(Image.open(tmp_path / f"{i}.png"))
+        for epoch in range(2):
+            key = augment.example_keys(np.uint32(config["seed"]), np.full(1, epoch), ids[row : row + 1])[0]
+            for v, view in enumerate(255 * np.asarray(views(key, image))):
+                np.testing.assert_allclose(tile_of(sheet, row, 1 + 2 * epoch + v), view, rtol=0, atol=1.6)
+
+
 def test_captions():
-    image = np.zeros((3, 2, 2, 1), np.uint8)
-    one = Source("x", Split(image, [1, -1, 0], [0, 1, 0]), None, ("cat", "dog"))
-    assert [caption(one, i) for i in range(3)] == [
-        ("id 0, group 0", "dog"),
-        ("id 1", "no label"),
-        ("id 2, group 0", "cat"),
-    ]
-    several = Source("x", Split(image, [[1, 1], [0, 0], [0, 1]]), None, ("cat", "dog"))
-    assert [caption(several, i)[1] for i in range(3)] == ["cat, dog", "no label", "dog"]
+    classes = ("cat", "dog")
+    assert caption(0, 0, np.int32(1), classes) == ("id 0", "dog")
+    assert caption(2, 0, np.int32(-1), classes) == ("id 2, group 0", "no label")
+    assert caption(1, 1, np.array([1, 1], np.uint8), classes)[1] == "cat, dog"
+    assert caption(1, 1, np.array([0, 0], np.uint8), classes)[1] == "no label"

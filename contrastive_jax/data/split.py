@@ -91,6 +91,11 @@ class Split:
             some = rows[first : first + batch_size]
             yield self.image[some], self.label[some]
 
+    def drawn(self, view: Callable, rows: np.ndarray, *, seed: int, epoch: int) -> dict[str, np.ndarray]:
+        """Image, label and group of some rows as a step of the run would be fed with them: whole images
+        [b, h, w, c] uint8, whatever the view, seed and epoch (a streamed split cuts views out)."""
+        return {name: getattr(self, name)[rows] for name in ("image", "label", "group")}
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:

@@ -60,10 +60,11 @@ class Listed:
     """The order of evaluation: some rows, once."""
 
     rows: np.ndarray
+    epoch: int = 0
 
     def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and epochs (all 0) of some positions."""
-        return self.rows[positions].astype(np.int32), np.zeros(len(positions), np.int32)
+        """Rows and epochs (all the same) of some positions."""
+        return self.rows[positions].astype(np.int32), np.full(len(positions), self.epoch, np.int32)
 
     def after(self, position: int) -> int:
         """The next position, the first after the last."""
@@ -329,6 +330,12 @@ class Streamed:
                 yield batch["image"][:, 0], batch["label"]
         finally:
             reader.close()
+
+    def drawn(self, view, rows: np.ndarray, *, seed: int, epoch: int) -> dict[str, np.ndarray]:
+        """Image, label and group of some rows as a step of the run would be fed with them in an epoch: images
+        [b, W, s, s, c] uint8, cut out as ``view`` (of :func:`augment.make_views`) has it."""
+        found = self.loader(Listed(rows, epoch), view.cut, seed).load(np.arange(len(rows)))
+        return {name: found[name] for name in ("image", "label", "group")}
 
     def loader(self, order: Endless | Listed, cut, seed: int) -> Loader:
         """What reads this split in an order."""
