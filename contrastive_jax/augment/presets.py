@@ -7,8 +7,9 @@ evaluation alike.
 
 Options that presets share:
 
-* ``crop_min``, ``crop_max``, ``ratio``: area and width over height of the random crop; ``sampler``: see
-  :func:`~contrastive_jax.augment.geometry.draw_box`; ``method``, ``antialias``: how images are resized.
+* ``crop_min``, ``crop_max``, ``ratio``: area and width over height of the random crop; ``sampler``: of
+  :func:`~contrastive_jax.augment.geometry.draw_box`, by default ``tf`` where the preset is SimCLR's (simclr,
+  crop_only), ``continuous`` for digits, else ``torchvision``; ``method``, ``antialias``: how images are resized.
 * ``flip``: probability of a mirror image, 0 for never; ``quarter_turns``: turned by 0, 90, 180 or 270
   degrees, for images without an up (satellites, microscopes).
 * ``color_channels``: how many leading channels colour operations see, 1 or 3 (default: 3 where the image has

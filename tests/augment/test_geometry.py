@@ -16,6 +16,8 @@ from contrastive_jax.augment import geometry
 
 GOLDEN = np.load(pathlib.Path(__file__).parents[1] / "golden" / "crop_box_samples_tf.npz")
 TF_CASES = json.loads(str(GOLDEN["index"]))
+TORCHVISION = np.load(pathlib.Path(__file__).parents[1] / "golden" / "crop_box_samples_torchvision.npz")
+TORCHVISION_CASES = json.loads(str(TORCHVISION["index"]))
 KEY = jax.random.key(1)
 COUNT = 12_000
 # two samples of 12,000 differ by more with probability 1e-4; ties make the test only more forgiving
@@ -48,7 +50,7 @@ def distances(ours, theirs, height, width):
 
 
 def torchvision_boxes(height, width, area=(0.08, 1.0), ratio=(3 / 4, 4 / 3), rounded=round):
-    """RandomResizedCrop's rule, written down in NumPy."""
+    """RandomResizedCrop's rule, written down in NumPy; ``rounded=float`` is what the continuous sampler draws."""
     generator = np.random.default_rng(0)
 
     def box():
@@ -85,10 +87,13 @@ def test_tf_boxes(case):
 
 
 # 12 x 60: most attempts fail and the fallback is used; 60 x 12: the other fallback
-@pytest.mark.parametrize("height, width", [(32, 32), (60, 40), (12, 60), (60, 12)])
-def test_torchvision_boxes(height, width):
-    ours, theirs = draw("torchvision", height, width), torchvision_boxes(height, width)
+@pytest.mark.parametrize("case", golden_cases.marked("crop_box_samples_torchvision", TORCHVISION_CASES))
+def test_torchvision_boxes(case):
+    height, width, area = case["image_h"], case["image_w"], tuple(case["area"])
+    ours = draw("torchvision", height, width, area=area)
+    theirs = TORCHVISION[f"{case['case']}/boxes_yxhw"]
     assert max(distances(ours, theirs, height, width).values()) < THRESHOLD
+    assert max(distances(torchvision_boxes(height, width, area), theirs, height, width).values()) < THRESHOLD
     assert np.all(ours == np.round(ours)) and np.all(ours[:, :2] >= 0)
     assert np.all(ours[:, 0] + ours[:, 2] <= height) and np.all(ours[:, 1] + ours[:, 3] <= width)
 
