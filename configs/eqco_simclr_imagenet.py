@@ -30,6 +30,9 @@ def get_config(arg=""):
     config.optimizer = {"name": "sgd", "momentum": 0.9, "weight_decay": 1e-4}
     config.schedule.learning_rate = 0.03
     config.train.update({"duration": "200 epochs", "batch_size": 256})
+    linear = {"name": "simclr", "batch_size": 4096, "epochs": 90, "weight_decay": 1e-6}
+    config.evaluators = {"linear": linear, "knn": {"name": "knn"}}
+    config.evaluate.rows = ("trained",)
     if options.k:
         config.negatives = {"name": "random", "k": options.k}
     if options.alpha:

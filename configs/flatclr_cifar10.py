@@ -32,6 +32,7 @@ def get_config(arg=""):
     config.encoder.depth = 50
     config.projector.update({"layers": 2, "out": 256, "norm": "none"})
     config.train.update({"duration": "100 epochs", "batch_size": 256})
+    config.evaluators = {"linear": {"name": "flatnce_linear"}, "knn": {"name": "knn"}}
     configs.use_method(config, options.method)
     if options.ess:
         config.temperature = {"name": "ess", "tau": 1.0, "target": options.ess, "rate": 0.01}

@@ -31,6 +31,8 @@ def get_config(arg=""):
     config.encoder.update({"depth": 50, "stem": "imagenet"})
     config.projector.update({"layers": 2, "out": 256, "norm": "none"})
     config.train.update({"duration": "100 epochs", "batch_size": 512})
+    config.evaluators = {"linear": {"name": "flatnce_linear"}, "knn": {"name": "knn"}}
+    config.evaluate.rows = ("trained",)
     configs.use_method(config, options.method)
     if options.ess:
         config.temperature = {"name": "ess", "tau": 1.0, "target": options.ess, "rate": 0.01}

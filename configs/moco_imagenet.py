@@ -37,6 +37,8 @@ def get_config(arg=""):
         }
     )
     config.train.update({"duration": "200 epochs", "batch_size": 256})
+    config.evaluators = {"linear": {"name": "moco"}, "knn": {"name": "knn", "k": 200, "temperature": 0.1}}
+    config.evaluate.rows = ("trained",)
     configs.use_method(config, "moco_v1")
     config.candidates.size = options.k
     if options.alpha:

@@ -31,6 +31,8 @@ def get_config(arg=""):
     config.optimizer = {"name": "sgd", "momentum": 0.9, "weight_decay": 1e-4}
     config.schedule.update({"name": "cosine", "learning_rate": 0.03, "warmup": "0 epochs", "per_epoch": True})
     config.train.update({"duration": "200 epochs", "batch_size": 256})
+    config.evaluators = {"linear": {"name": "moco"}, "knn": {"name": "knn", "k": 200, "temperature": 0.1}}
+    config.evaluate.rows = ("trained",)
     configs.use_method(config, "moco_v2")
     config.candidates.size = options.k
     if options.alpha:

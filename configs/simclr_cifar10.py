@@ -31,4 +31,5 @@ def get_config(arg=""):
     config.optimizer.weight_decay = 1e-4
     config.schedule.learning_rate = 1.0
     config.train.update({"duration": "1000 epochs", "batch_size": 512})
+    config.evaluators = {"linear": {"name": "simclr"}, "knn": {"name": "knn"}}
     return configs.at_scale(config, options.scale, gpu={"train.duration": "200 epochs"})

@@ -29,6 +29,9 @@ def get_config(arg=""):
     config.loss.info_nce.weight = 2.0
     config.optimizer.weight_decay = 1e-4
     config.train.update({"duration": "100 epochs", "batch_size": 4096})
+    linear = {"name": "simclr", "batch_size": 4096, "epochs": 90, "weight_decay": 1e-6}
+    config.evaluators = {"linear": linear, "knn": {"name": "knn"}}
+    config.evaluate.rows = ("trained",)
     return configs.at_scale(
         config,
         options.scale,

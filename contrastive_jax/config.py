@@ -176,7 +176,7 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
     }  # fmt: skip
     config.train.update({"duration": "4 steps" if smoke else "30 epochs", "batch_size": 32 if smoke else 128})
     config.dtype = "float32"
-    config.evaluators = base().evaluators
+    config.evaluators, config.evaluate.rows = base().evaluators, evaluators.ROWS
     config.log.every = 25
     if config.candidates.name == "queue":
         few = config.margin.name == "eqco"  # as many negatives as alpha would be no margin

@@ -83,7 +83,7 @@ def config_of(name: str, **arguments):
 
 def recipe_of(config) -> recipe.Recipe:
     """As ``run.prepare`` does it, with sizes in the place of data."""
-    aside = ("name", "evaluate", "log", "checkpoint", "init")  # not in a recipe
+    aside = ("name", "evaluate", "evaluators", "log", "checkpoint", "init")  # not in a recipe
     return built(json.dumps({key: v for key, v in configs.plain(config).items() if key not in aside}))
 
 
@@ -230,6 +230,10 @@ FROZEN = {
         schedule.learning_rate: 1.0 -> 0.3
         train.duration: '1000 epochs' -> '100 epochs'
         train.batch_size: 512 -> 4096
+        evaluate.rows: ['trained', 'untrained', 'raw pixels'] -> ['trained']
+        evaluators.linear.batch_size: 512 -> 4096
+        evaluators.linear.epochs: 100 -> 90
+        evaluators.linear.weight_decay: 0.0 -> 1e-06
     """,
     ("moco_imagenet.py", "moco_v2_imagenet.py"): """
         name: 'moco_imagenet' -> 'moco_v2_imagenet'
