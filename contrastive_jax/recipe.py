@@ -24,9 +24,6 @@ class Recipe(NamedTuple):
 
     network: models.Network
     init_network: Callable[[int], tuple[PyTree, PyTree]]
-    calibrate: Callable[
-        [PyTree, PyTree, Array], PyTree
-    ]  # (params, stats, images [B, h, w, c]) -> stats of these images
     augment: Callable[[Array, Array], Array]
     target: target.Target
     compare: objective.Compare
@@ -189,11 +186,6 @@ def build(
     learning_rate = call(optim.schedule, "schedule", schedule | lengths)
     optimizer = call(optim.optimizer, "optimizer", config["optimizer"], learning_rate)
 
-    forgetful = models.network(norm={"scope": "joint", "momentum": 0.0}, **rooms)
-
-    def calibrate(params: PyTree, stats: PyTree, images: Array) -> PyTree:
-        return forgetful.apply(params, stats, images[:, None], train=True)[1]
-
     def init_network(seed: int) -> tuple[PyTree, PyTree]:
         return network.init(seed, view_shape)
 
@@ -202,7 +194,6 @@ def build(
     return Recipe(
         network=network,
         init_network=init_network,
-        calibrate=calibrate,
         augment=views,
         target=keys_from,
         compare=compare,

@@ -53,7 +53,6 @@ def test_steps_of_moco(case, x64):
     recipe = Recipe(
         network=network,
         init_network=None,
-        calibrate=None,
         augment=lambda key, image: image,
         target=target.ema(encoder, case["steps"], 1, decay=case["m"]),
         compare=objective.Compare(
