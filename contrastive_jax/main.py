@@ -31,6 +31,9 @@ _WORKDIR = flags.DEFINE_string(
 )
 _MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
 _QUIET = flags.DEFINE_bool("quiet", False, "Print the final table only.", short_name="q")
+_DISTRIBUTED = flags.DEFINE_string(
+    "distributed", "", "One program on several processes: auto, or HOST:PORT,N,I of process I of N."
+)
 _DEBUG = flags.DEFINE_bool("debug", False, "Show the stack trace of an error.")
 
 
@@ -75,6 +78,8 @@ def _flag_error(argv: list[str], error: Exception) -> str:
 
 def _fail(message: str, code: int = 2) -> None:
     print(f"error: {message}", file=sys.stderr, flush=True)
+    if "jax" in sys.modules and sys.modules["jax"].process_count() > 1:
+        os._exit(code)  # an orderly exit would wait for the others, and they for this one
     sys.exit(code)
 
 
@@ -93,20 +98,26 @@ def main(argv: list[str]) -> None:
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)  # orbax tells a story at every checkpoint
     from contrastive_jax import config as configs
-    from contrastive_jax import train
+    from contrastive_jax import distributed, train
+
+    try:
+        distributed.start(_DISTRIBUTED.value)
+    except (ValueError, RuntimeError) as error:
+        _fail(str(error))
 
     _use_compilation_cache()
     config = configs.plain(_CONFIG.value)
     workdir = _WORKDIR.value
     if workdir is None:
         workdir = f"runs/{config['name']}-{configs.fingerprint(config)}"
-        if _MODE.value == "train":
+        if _MODE.value == "train" and distributed.first():
             print(f"workdir: {workdir}", flush=True)
     try:
         mode = importlib.import_module(f"contrastive_jax.{_MODE.value}")
         getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value)
     except train.Stopped as stopped:
-        print(stopped, flush=True)
+        if distributed.first():
+            print(stopped, flush=True)
         sys.exit(stopped.code)
     except KeyboardInterrupt:
         _fail("interrupted twice: what came after the last checkpoint is lost.", 130)

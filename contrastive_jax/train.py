@@ -5,7 +5,6 @@ The loop asks the device for numbers at log points only.
 
 import contextlib
 import dataclasses
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,10 +13,10 @@ import jax
 import numpy as np
 from etils import epath
 
-from contrastive_jax import checkpoint, data, encoder, logbook, sharding, weights
+from contrastive_jax import alarms, checkpoint, data, distributed, encoder, logbook, sharding, weights
 from contrastive_jax import config as configs
 from contrastive_jax.evaluate import Judge
-from contrastive_jax.run import Run, prepare, replicate
+from contrastive_jax.run import Run, feed_of, prepare, replicate
 from contrastive_jax.step import init_state, make_train_step
 from contrastive_jax.types import TrainState
 
@@ -34,34 +33,20 @@ class Diverged(ArithmeticError):
     """A loss or gradient is not finite; nothing of it was saved."""
 
 
-@contextlib.contextmanager
-def stop_requests():
-    """Ctrl-C and SIGTERM ask; what is yielded says whether one did. A second Ctrl-C insists."""
-    asked = {}
-
-    def ask(number, frame):
-        if number == signal.SIGINT and "signal" in asked:
-            raise KeyboardInterrupt
-        asked["signal"] = number
-
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 def compiler_options() -> dict[str, int] | None:
     """On CPU LLVM's first level compiles a third faster, and the step is as fast."""
     return {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
 
 
-def compiled_step(run: Run, feed: data.Resident, state: TrainState) -> tuple[jax.stages.Compiled, float]:
+def compiled_step(
+    run: Run, feed: data.Resident | data.Stream, state: TrainState
+) -> tuple[jax.stages.Compiled, float]:
     """The train step for these shapes, ahead of its first call, and the seconds that it took to make."""
     began = time.perf_counter()
     step = jax.jit(make_train_step(run.recipe, feed.take), donate_argnums=0)
-    return step.lower(state, feed.feed(0)).compile(compiler_options()), time.perf_counter() - began
+    return step.lower(state, feed.feed(int(state.step))).compile(
+        compiler_options()
+    ), time.perf_counter() - began
 
 
 def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
@@ -163,29 +148,38 @@ def train(
       Diverged: a loss or gradient is not finite.
     """
     began = time.perf_counter()
+    quiet = quiet or not distributed.first()
     say = (lambda message: None) if quiet else logbook.say
     run = prepare(config, devices)
     folder = epath.Path(workdir)
     with jax.set_mesh(run.mesh), checkpoint.Checkpoints(
         folder / "checkpoints", keep_last=config["checkpoint"]["keep_last"], keep_every=run.keep_every
-    ) as saved, stop_requests() as asked:  # fmt: skip
+    ) as saved, distributed.stop_requests() as asked:  # fmt: skip
         state = restored(run, saved, say)
         step = start = int(state.step)
-        logbook.write_config(
-            workdir, run.config, configs.diff_text(configs.plain(configs.base()), run.config)
-        )
-        feed = data.Resident(
-            run.source.train, seed=config["seed"], batch_size=config["train"]["batch_size"], mesh=run.mesh
-        )
+        if distributed.first():
+            logbook.write_config(
+                workdir, run.config, configs.diff_text(configs.plain(configs.base()), run.config)
+            )
+        _, meta = saved.read_meta() or (0, {})
+        feed = feed_of(run, meta.get("data", {}).get("replaced", 0), logbook.say)
         judge = Judge(run.config, run.source, run.mesh)
         if not judge.possible:
             say("no labelled test images: evaluations are left out.")
-        book = logbook.Logbook(workdir, start_step=start, tensorboard=config["log"]["tensorboard"])
+        book = logbook.Logbook(
+            workdir,
+            start_step=start,
+            tensorboard=config["log"]["tensorboard"],
+            active=distributed.first(),
+        )
         progress = logbook.Progress(
             run.total_steps, run.steps_per_epoch, config["train"]["batch_size"], start, quiet=quiet
         )
-        with book, progress:
+        with book, progress, contextlib.closing(feed):
             reports, last, last_save = Reports(workdir, saved), {}, time.monotonic()
+            watch = alarms.Watch(config)
+            for note in alarms.notes(config):
+                say(note)
             if start < run.total_steps:
                 train_step, seconds = compiled_step(run, feed, state)
                 say(f"compiled in {seconds:.1f} s")
@@ -196,32 +190,41 @@ def train(
                 if step == start + 1:
                     jax.block_until_ready(state)
                     progress.first_step(step)
-                if step % config["log"]["every"] == 0 or step == run.total_steps:
-                    last = reports.fetch()
-                    book.write(step, step / run.steps_per_epoch, last, progress.update(step, last))
+                looked = step % config["log"]["every"] == 0 or step == run.total_steps
+                if looked:
+                    last = reports.fetch() | feed.metrics()
+                    epoch = step / run.steps_per_epoch
+                    rung, sentences = watch.look({"step": step, "epoch": epoch, **last})
+                    book.write(step, epoch, last | rung, progress.update(step, last))
+                    for sentence in sentences:
+                        say(sentence)
                 if judge.possible and run.evaluate_every and step % run.evaluate_every == 0:
                     with progress.pause():
                         book.write(step, step / run.steps_per_epoch, judge.look(state))
-                due = time.monotonic() - last_save > config["checkpoint"]["every_seconds"]
+                late = time.monotonic() - last_save > config["checkpoint"]["every_seconds"]
+                due = looked and distributed.agreed(late)
                 kept = run.keep_every and step % run.keep_every == 0
-                if asked or due or kept or step == run.total_steps:
+                stop = asked(step)
+                if stop or due or kept or step == run.total_steps:
                     reports.fetch()  # nothing is saved behind a step that nobody looked at
                     with progress.pause():
-                        saved.save(step, state, {"config": run.config})
+                        saved.save(step, state, {"config": run.config, "data": feed.metrics()})
                     last_save = time.monotonic()
-                if asked and step < run.total_steps:
+                if stop and step < run.total_steps:
                     saved.wait()
                     raise Stopped(
                         f"stopped at step {step} of {run.total_steps}; saved in {workdir}."
                         " The same command goes on from there.",
-                        128 + asked["signal"],
+                        128 + stop,
                     )
             images_per_second = progress.images_per_second
         evaluations = (
-            judge.table((state.params, state.stats)) if judge.possible and config["evaluate"]["final"] else {}
+            judge.table((state.params, state.stats), quiet=not distributed.first())
+            if judge.possible and config["evaluate"]["final"]
+            else {}
         )
         result = logbook.write_result(
-            workdir,
+            workdir if distributed.first() else None,
             step=step,
             epoch=step / run.steps_per_epoch,
             metrics=last
@@ -229,6 +232,8 @@ def train(
             evaluations=evaluations,
             seconds=time.perf_counter() - began,
             images_per_second=images_per_second,
+            alarms=alarms.summary(logbook.read_metrics(workdir), config) if distributed.first() else (),
         )
-        logbook.plot_curves(workdir)
+        if distributed.first():
+            logbook.plot_curves(workdir)
     return result

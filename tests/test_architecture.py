@@ -10,13 +10,13 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "contrastive_jax"
 FLOORS = [
-    {"types", "sharding"},
+    {"types", "sharding", "distributed"},
     {"losses", "models", "augment", "data", "optim"},
     {"contrast"},
     {"diagnostics", "recipe", "step", "methods"},
     {"evaluators"},
     {"config"},
-    {"checkpoint", "logbook", "weights"},
+    {"alarms", "checkpoint", "logbook", "weights"},
     {"run", "encoder"},
     {"evaluate", "train", "describe", "embed", "export", "preview"},
     {"main"},

@@ -5,7 +5,7 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from contrastive_jax.logbook.files import write_json
 
 
 def write_result(
-    workdir: str | os.PathLike,
+    workdir: str | os.PathLike | None,
     *,
     step: int,
     epoch: float,
@@ -22,17 +22,19 @@ def write_result(
     evaluations: Mapping[str, Any],
     seconds: float,
     images_per_second: float | None,
+    alarms: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Write ``result.json`` atomically, and return what it holds.
 
     Args:
-        workdir: of the run.
+        workdir: of the run; None writes nothing: for every process but the first.
         step: steps done.
         epoch: epochs done.
         metrics: the last training metrics.
         evaluations: what the evaluators returned, with their protocols.
         seconds: wall time of this process's part of the run.
         images_per_second: mean rate without compiling and evaluating; None where nothing was trained.
+        alarms: what was wrong, when; empty where nothing was.
     """
     metrics, evaluations = jax.device_get((dict(metrics), dict(evaluations)))
     result = {
@@ -42,9 +44,11 @@ def write_result(
         "evaluations": evaluations,
         "seconds": seconds,
         "images_per_second": images_per_second,
+        "alarms": list(alarms),
         **environment(),
     }
-    write_json(pathlib.Path(workdir, "result.json"), result)
+    if workdir is not None:
+        write_json(pathlib.Path(workdir, "result.json"), result)
     return result
 
 

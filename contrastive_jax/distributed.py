@@ -1,0 +1,83 @@
+"""Several processes as one program: how they find one another, which one writes, and when all stop.
+
+Every function here does what one expects where there is one process.
+"""
+
+import contextlib
+import re
+import signal
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+
+SECONDS = 30  # after which a process that is silent, or does not come to the end, is given up
+
+
+def start(spec: str) -> None:
+    """Joins the processes of a run, before anything else is asked of jax.
+
+    Args:
+      spec: "" is one process; "auto" lets jax find the others (TPU pods, SLURM, Open MPI, Kubernetes); else
+        ``HOST:PORT,N,I``: the first process's address, the number of processes, and which this one is.
+
+    Raises:
+      ValueError: neither of these.
+    """
+    if not spec:
+        return
+    found = re.fullmatch(r"([^,]+:\d+),(\d+),(\d+)", spec)
+    if spec != "auto" and not (found and int(found[3]) < int(found[2])):
+        raise ValueError(
+            f"--distributed={spec!r}; write auto, or HOST:PORT,N,I with process I of 0 to N - 1, for instance"
+            " 10.0.0.1:1234,2,0."
+        )
+    peers = (
+        dict(zip(("coordinator_address", "num_processes", "process_id"), found.groups(), strict=True))
+        if found
+        else {}
+    )
+    peers |= {name: int(peers[name]) for name in ("num_processes", "process_id") if peers}
+    jax.distributed.initialize(**peers, heartbeat_timeout_seconds=SECONDS, shutdown_timeout_seconds=SECONDS)
+
+
+def first() -> bool:
+    """Whether this process is the one that writes and speaks."""
+    return jax.process_index() == 0
+
+
+def agreed(value: bool) -> bool:
+    """The first process's value, on all: what a clock says must not differ between them."""
+    if jax.process_count() == 1:
+        return value
+    from jax.experimental import multihost_utils
+
+    return bool(multihost_utils.broadcast_one_to_all(np.array(value)))
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[Callable[[int], int]]:
+    """``asked(step)``: the signal that asked this run to stop, or 0; the same on every process at every step.
+
+    One process: Ctrl-C and SIGTERM ask, a second Ctrl-C insists. Several: SIGTERM to any of them asks all, at a
+    step that they agree on (jax's preemption notice), so every process must ask at every step.
+    """
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        # No handler of ours: it would take the place of the one that tells the others.
+        yield lambda step: int(multihost_utils.reached_preemption_sync_point(step) and signal.SIGTERM)
+        return
+    got = []
+
+    def ask(number, frame):
+        if number == signal.SIGINT and got:
+            raise KeyboardInterrupt
+        got.append(number)
+
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda step: got[-1] if got else 0
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,124 @@
+"""Two processes of four devices as one program: the same numbers, one checkpoint, one stop, no hanging."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from contrastive_jax import checkpoint, distributed, logbook, train
+from contrastive_jax import config as configs
+from contrastive_jax import run as runs
+from contrastive_jax.step import init_state
+
+ROOT = pathlib.Path(__file__).parent.parent
+CONFIG = "configs/digits.py:method=flatclr_ess,scale=smoke"
+
+
+def start(workdir, *options, processes=2, devices=4):
+    """The command on every process, by the loopback address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "contrastive_jax.main", f"--config={CONFIG}", f"--workdir={workdir}"]
+    command += ["--config.projector.out=16", "--config.log.every=1", *options]
+    return [
+        subprocess.Popen(
+            [*command, f"--distributed=127.0.0.1:{port},{processes},{i}"],
+            cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for i in range(processes)
+    ]  # fmt: skip
+
+
+def ended(processes, seconds=300):
+    """What each said, and its exit status."""
+    try:
+        said = [p.communicate(timeout=seconds)[0] for p in processes]
+    finally:
+        for p in processes:
+            p.kill()
+    return said, [p.returncode for p in processes]
+
+
+def wait_for_step(workdir, step, seconds=240):
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        if (workdir / "metrics.jsonl").exists():
+            rows = (workdir / "metrics.jsonl").read_text().count("\n")
+            if rows >= step:
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"step {step} was not reached")
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(tmp_path):
+    options = ("--config.train.duration=6 steps", "--config.schedule.warmup=1 step")
+    said, codes = ended(start(tmp_path / "two", *options))
+    assert codes == [0, 0], said
+    assert "trained" in said[0] and "trained" not in said[1]  # one of them speaks
+    config = configs.load(str(ROOT / CONFIG))
+    with config.unlocked():
+        config.update_from_flattened_dict({"projector.out": 16, "log.every": 1, "train.duration": "6 steps"})
+    config = configs.plain(config)
+    train.train(config, str(tmp_path / "one"), quiet=True, devices=jax.devices())
+    rows = [logbook.read_metrics(tmp_path / name) for name in ("one", "two")]
+    assert len(rows[0]) == len(rows[1])
+    for one, two in zip(*rows, strict=True):
+        for name in set(one) - {"timing"}:
+            np.testing.assert_allclose(two[name], one[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    # What two wrote together, one reads: on eight devices of its own, and on one.
+    for devices in (jax.devices(), jax.devices()[:1]):
+        run = runs.prepare(config, devices)
+        with (
+            jax.set_mesh(run.mesh),
+            checkpoint.Checkpoints(tmp_path / "two/checkpoints", read_only=True) as saved,
+        ):
+            state, step, _ = saved.restore(runs.replicate(init_state(run.recipe, 0), run.mesh))
+        assert step == 6 and int(state.step) == 6
+
+
+@pytest.mark.slow
+def test_a_stop_of_one_stops_both_at_one_step(tmp_path):
+    processes = start(tmp_path, "--config.train.duration=100000 steps")
+    wait_for_step(tmp_path, 3)
+    processes[1].send_signal(signal.SIGTERM)
+    said, codes = ended(processes)
+    assert codes == [143, 143], said
+    assert "stopped at step" in said[0]
+    step = int(said[0].split("stopped at step ")[1].split()[0])
+    with checkpoint.Checkpoints(tmp_path / "checkpoints", read_only=True) as saved:
+        assert max(saved.steps()) == step
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_ends_the_job(tmp_path):
+    processes = start(tmp_path, "--config.train.duration=100000 steps")
+    wait_for_step(tmp_path, 3)
+    processes[1].send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    said, codes = ended(processes, seconds=90)
+    assert time.monotonic() - began < 60
+    assert codes[0] not in (0, None)
+
+
+def test_the_flag_is_checked():
+    for spec in ("host", "host:1,2", "host:1,2,2", "host,2,0"):
+        with pytest.raises(ValueError, match="write auto, or HOST:PORT,N,I"):
+            distributed.start(spec)
+
+
+def test_one_process_needs_nothing():
+    assert distributed.first() and distributed.agreed(True) and not distributed.agreed(False)
+    with distributed.stop_requests() as asked:
+        assert asked(1) == 0
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked(2) == signal.SIGTERM
