@@ -31,8 +31,18 @@ SCALES = ("paper", "gpu", "cpu", "smoke")
 
 # Leaves (by prefix) in which a run and its continuation may differ.
 MAY_CHANGE = (
-    *("name", "train.duration", "train.remat", "log", "evaluate", "evaluators", "checkpoint", "init", "preview"),
-    *("data.dir", "data.memory_limit", "data.workers"),
+    *(
+        "name",
+        "train.duration",
+        "train.remat",
+        "log",
+        "evaluate",
+        "evaluators",
+        "checkpoint",
+        "init",
+        "preview",
+    ),
+    *("data.dir", "data.memory_limit", "data.workers", "data.corrupt"),
     *("embed", "export"),
 )
 

@@ -24,7 +24,7 @@ class Recipe(NamedTuple):
 
     network: models.Network
     init_network: Callable[[int], tuple[PyTree, PyTree]]
-    augment: Callable[[Array, Array], Array]
+    augment: Callable[[Array, Array], Array]  # (key, a batch's image) -> views: all of it, or what the host leaves
     target: target.Target
     compare: objective.Compare
     terms: tuple[objective.Term, ...]
@@ -37,6 +37,7 @@ class Recipe(NamedTuple):
     embedding_width: int
     probe_weight: float
     parameter_dtype: str
+    dtype: str  # that the network computes in
 
 
 def functions_of(module: ModuleType) -> dict[str, Callable]:
@@ -103,7 +104,9 @@ def _check_labels(terms: tuple[objective.Term, ...], classes: int, several: bool
                 f"loss.{name} reads one label an image, and these have several: take loss.sigmoid_cross_entropy."
             )
         if name == "sigmoid_cross_entropy" and not several:
-            raise ValueError(f"loss.{name} reads several labels an image, and these have one: take loss.cross_entropy.")
+            raise ValueError(
+                f"loss.{name} reads several labels an image, and these have one: take loss.cross_entropy."
+            )
     return bool(reading)
 
 
@@ -113,6 +116,7 @@ def build(
     image_shape: tuple[int, int, int],
     classes: int,
     several_labels: bool = False,
+    streamed: bool = False,
     total_steps: int,
     steps_per_epoch: int,
 ) -> Recipe:
@@ -121,9 +125,10 @@ def build(
     Args:
       config: every section of :func:`contrastive_jax.config.base`, as plain dictionaries; durations of
         its schedule (warmup, milestones) in steps.
-      image_shape: (h, w, c) of the stored images.
+      image_shape: (h, w, c) of the stored images; of streamed ones, c alone counts.
       classes: width of the online probe; 0 without labels.
       several_labels: an image has any number of them, [n, C]: there is no online probe.
+      streamed: the host hands over images with their views already cut out.
       total_steps: length of the run.
       steps_per_epoch: of these, in whole numbers; read by schedules that move once an epoch.
 
@@ -141,9 +146,15 @@ def build(
         raise ValueError(f"score is {config['score']!r}. {near(config['score'], scores)}")
 
     views = call(augment.make_views, "augment", config["augment"])
-    view_shape = jax.eval_shape(views, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, "uint8")).shape[
-        1:
-    ]
+    if streamed:
+        size = views.cut.size  # or why the host cannot cut
+        augmented = views.finish
+        image_shape = (config["augment"].get("views", 2), size, size, image_shape[-1])
+    else:
+        augmented = views
+    view_shape = jax.eval_shape(
+        augmented, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, "uint8")
+    ).shape[1:]
     if config["augment"].get("views", 2) != 2:
         raise ValueError(f"augment.views is {config['augment']['views']}; a step compares 2 views.")
     terms = objective.terms(config["loss"])
@@ -154,12 +165,16 @@ def build(
     rooms |= {"classes": classes, "probe_gradient": config["probe"]["gradient"], "dtype": config["dtype"]}
     microbatches = config["train"]["microbatches"]
     try:
-        network = models.network(norm=norm, **rooms, microbatches=microbatches, remat=config["train"]["remat"])
+        network = models.network(
+            norm=norm, **rooms, microbatches=microbatches, remat=config["train"]["remat"]
+        )
     except TypeError as error:  # an option that one of them does not have
         raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None
     groups = norm.get("groups", 1) if norm.get("scope") == "groups" else 1
     if microbatches > 1 and batch_size % microbatches:
-        raise ValueError(f"train.microbatches is {microbatches}; it must divide train.batch_size, {batch_size}.")
+        raise ValueError(
+            f"train.microbatches is {microbatches}; it must divide train.batch_size, {batch_size}."
+        )
     if batch_size % groups:
         raise ValueError(f"norm.groups is {groups}; it must divide train.batch_size, {batch_size}.")
     keys_from = pick(target, "target", config["target"], network.apply, total_steps, groups)
@@ -194,7 +209,8 @@ def build(
     return Recipe(
         network=network,
         init_network=init_network,
-        augment=views,
+        views=views,
+        augment=augmented,
         target=keys_from,
         compare=compare,
         terms=terms,
@@ -207,4 +223,5 @@ def build(
         embedding_width=network.width(view_shape),
         probe_weight=float(config["probe"]["weight"]) if classes and not several_labels else 0.0,
         parameter_dtype="float64" if config["dtype"] == "float64" else "float32",
+        dtype=config["dtype"],
     )

@@ -3,7 +3,7 @@
 ``prepare`` checks everything that can be wrong before anything is compiled or written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -65,9 +65,10 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     schedule["milestones"] = tuple(steps("schedule.milestones", m) for m in schedule["milestones"])
     recipe = build(
         dict(config) | {"schedule": schedule},
-        image_shape=source.train.image.shape[1:],
+        image_shape=source.train.shape,
         classes=len(source.classes),
-        several_labels=source.train.label.ndim == 2,
+        several_labels=bool(source.train.label_shape),
+        streamed=isinstance(source.train, data.Streamed),
         total_steps=total_steps,
         steps_per_epoch=max(1, round(examples / batch_size)),
     )
@@ -81,6 +82,22 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         examples / batch_size,
         steps("evaluate.every", config["evaluate"]["every"]),
         steps("checkpoint.keep_every", config["checkpoint"]["keep_every"]),
+    )
+
+
+def feed_of(
+    run: Run, replaced: int = 0, report: Callable[[str], None] = print
+) -> data.Resident | data.Stream:
+    """What feeds the run's step; ``replaced`` and ``report`` are of :func:`data.feed`. To be closed."""
+    return data.feed(
+        run.source.train,
+        view=run.recipe.views,
+        seed=run.config["seed"],
+        batch_size=run.config["train"]["batch_size"],
+        steps=run.total_steps,
+        mesh=run.mesh,
+        replaced=replaced,
+        report=report,
     )
 
 

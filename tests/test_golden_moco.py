@@ -53,6 +53,7 @@ def test_steps_of_moco(case, x64):
     recipe = Recipe(
         network=network,
         init_network=None,
+        views=None,
         augment=lambda key, image: image,
         target=target.ema(encoder, case["steps"], 1, decay=case["m"]),
         compare=objective.Compare(

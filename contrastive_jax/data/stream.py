@@ -10,6 +10,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 
@@ -127,18 +128,17 @@ class Loader:
                 boxes = self._boxes(np.array([row]), np.array([epoch]), [picture.size])
                 views = picture.cut(self.cut, boxes[0])
             except Exception as error:
-                message = (
-                    str(error)
-                    if isinstance(error, Unreadable)
-                    else f"cannot read {self.records.name(row)}: {error}"
-                )
+                message = str(error)
+                if not isinstance(error, Unreadable):
+                    message = f"cannot read {self.records.name(row)}: {message}"
+                message = re.sub(r" <_io\.\w+ object at \w+>", "", message)  # Pillow's name for bytes
                 if not self.replace:
                     raise Unreadable(message) from error
                 failure = failure or message
                 position = self.order.after(position)
                 continue
             if failure:
-                messages.append(f"{failure}; {self.records.name(row)} stands in")
+                messages.append(f"{failure}; the next of the order stands in")
             return int(row), record, views
         raise Unreadable(f"no record can be read: {failure}")
 
