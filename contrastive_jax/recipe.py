@@ -24,7 +24,10 @@ class Recipe(NamedTuple):
 
     network: models.Network
     init_network: Callable[[int], tuple[PyTree, PyTree]]
-    augment: Callable[[Array, Array], Array]  # (key, a batch's image) -> views: all of it, or what the host leaves
+    views: augment.Views  # (key, image) -> views, in two halves where the host cuts them out
+    augment: Callable[
+        [Array, Array], Array
+    ]  # (key, a batch's image) -> views: all of it, or what the host leaves
     target: target.Target
     compare: objective.Compare
     terms: tuple[objective.Term, ...]

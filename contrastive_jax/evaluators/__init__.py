@@ -6,6 +6,7 @@ Evaluators of features read arrays, ``[n, F]`` and ``[n]``, and never see a netw
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -73,7 +74,7 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, Callabl
         if row not in ROWS:
             raise ValueError(f"evaluate.rows names {row!r}. {near(row, ROWS)}")
     for column in settings["look"]:
-        if column not in config["evaluators"] and not str(settings["every"]).startswith("0 "):
+        if column not in config["evaluators"] and re.search("[1-9]", settings["every"]):
             raise ValueError(f"evaluate.look names {column!r}. {near(column, config['evaluators'])}")
     if settings["metric"] not in ("auto", *METRICS):
         raise ValueError(
