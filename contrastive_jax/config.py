@@ -31,19 +31,9 @@ SCALES = ("paper", "gpu", "cpu", "smoke")
 
 # Leaves (by prefix) in which a run and its continuation may differ.
 MAY_CHANGE = (
-    *(
-        "name",
-        "train.duration",
-        "train.remat",
-        "log",
-        "evaluate",
-        "evaluators",
-        "checkpoint",
-        "init",
-        "preview",
-    ),
+    *("name", "log", "evaluate", "evaluators", "checkpoint", "init", "preview", "embed", "export"),
+    *("train.duration", "train.remat", "optimizer.shard_state"),
     *("data.dir", "data.memory_limit", "data.workers", "data.corrupt"),
-    *("embed", "export"),
 )
 
 # Sections that name a function of a module; their leaves are that function's options.

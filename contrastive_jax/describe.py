@@ -10,8 +10,7 @@ import jax
 from contrastive_jax import config as configs
 from contrastive_jax import data, sharding
 from contrastive_jax.data import stream
-from contrastive_jax.run import Run, feed_of, prepare, replicate
-from contrastive_jax.step import init_state
+from contrastive_jax.run import Run, feed_of, initial_state, prepare
 from contrastive_jax.train import compiled_step
 from contrastive_jax.types import TrainState
 
@@ -40,7 +39,7 @@ def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
         f" batch {config['train']['batch_size']}"
     )
     with jax.set_mesh(run.mesh), contextlib.closing(feed_of(run)) as feed:
-        state = replicate(init_state(run.recipe, config["seed"]), run.mesh)
+        state = initial_state(run)
         step, seconds = compiled_step(run, feed, state)
         speed = race(run, feed, step, state)
     memory, cost = step.memory_analysis(), step.cost_analysis() or {}

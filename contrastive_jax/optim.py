@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from contrastive_jax import sharding
 from contrastive_jax.types import Array, PyTree
 
 Schedule = Callable[[Array | int], Array]
@@ -119,6 +120,7 @@ def optimizer(
     b2: float = 0.999,
     eps: float = 1e-8,
     clip_norm: float = 0.0,
+    shard_state: bool = False,
 ) -> optax.GradientTransformation:
     """The update rule ``name`` at the learning rate ``schedule(step)``.
 
@@ -143,8 +145,9 @@ def optimizer(
     adds, beside its LARS, an L2 penalty on the probe's kernel: ``exclude=("norm", "bias")`` with
     ``exclude_from_adaptation=("norm", "bias", "probe")``.
 
-    ``clip_norm > 0`` first scales the gradient down to that global norm. Raises ValueError for a value out
-    of range, and at ``init`` for a name in ``exclude`` that no parameter has.
+    ``clip_norm > 0`` first scales the gradient down to that global norm. ``shard_state`` keeps a share of
+    the moments on each device, and updates that share there (ZeRO, stage 1: Rajbhandari et al., 2020). Raises
+    ValueError for a value out of range, and at ``init`` for a name in ``exclude`` that no parameter has.
     """
     _one_of("optimizer.name", name, OPTIMIZERS)
     _one_of("optimizer.momentum_order", momentum_order, MOMENTUM_ORDERS)
@@ -183,7 +186,21 @@ def optimizer(
         _check_names_occur((*exclude, *exclude_from_adaptation), params)
         return update_rule.init(params)
 
-    return optax.GradientTransformation(init, update_rule.update)
+    found = optax.GradientTransformation(init, update_rule.update)
+    return _shared(found) if shard_state else found
+
+
+def _shared(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The same updates, each device making its share of them."""
+
+    def share(tree: PyTree) -> PyTree:
+        return jax.tree.map(sharding.share, tree)
+
+    def update(grads: PyTree, state: optax.OptState, params: PyTree) -> tuple[PyTree, optax.OptState]:
+        updates, state = rule.update(share(grads), state, share(params))
+        return jax.tree.map(sharding.gather, updates), state
+
+    return optax.GradientTransformation(lambda params: rule.init(share(params)), update)
 
 
 def _mask(exclude: tuple[str, ...]) -> Callable[[PyTree], PyTree]:

@@ -3,6 +3,7 @@
 ``prepare`` checks everything that can be wrong before anything is compiled or written.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,8 @@ from jax.sharding import Mesh
 from contrastive_jax import config as configs
 from contrastive_jax import data, evaluators, sharding
 from contrastive_jax.recipe import Recipe, build, call
-from contrastive_jax.types import PyTree
+from contrastive_jax.step import init_state
+from contrastive_jax.types import PyTree, TrainState
 
 
 class Run(NamedTuple):
@@ -116,3 +118,11 @@ def checkpoints_of(path: str) -> epath.Path:
     """The checkpoints of a workdir, or of the folder itself."""
     folder = epath.Path(path)
     return folder / "checkpoints" if (folder / "checkpoints").exists() else folder
+
+
+def initial_state(run: Run) -> TrainState:
+    """The state before step 0 on the run's mesh, which is in context."""
+    state = replicate(init_state(run.recipe, run.config["seed"]), run.mesh)
+    if run.config["optimizer"]["shard_state"]:
+        state = dataclasses.replace(state, optimizer=jax.jit(run.recipe.optimizer.init)(state.params))
+    return state

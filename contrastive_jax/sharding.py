@@ -36,6 +36,15 @@ def spread(array: jax.Array) -> jax.Array:
     return jax.reshard(array, ROWS) if on_mesh() else array
 
 
+def share(array: jax.Array) -> jax.Array:
+    """A share of the array on each device, along the first axis that they divide; whole where none is."""
+    if not on_mesh():
+        return array
+    devices = jax.sharding.get_abstract_mesh().size
+    axis = next((i for i, n in enumerate(array.shape) if n and n % devices == 0), None)
+    return array if axis is None else jax.reshard(array, PartitionSpec(*[None] * axis, AXIS))
+
+
 def rows_sharding() -> PartitionSpec | None:
     """``out_sharding`` for an operation whose result has one row an example."""
     return ROWS if on_mesh() else None

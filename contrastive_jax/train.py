@@ -16,8 +16,8 @@ from etils import epath
 from contrastive_jax import alarms, checkpoint, data, distributed, encoder, logbook, sharding, weights
 from contrastive_jax import config as configs
 from contrastive_jax.evaluate import Judge
-from contrastive_jax.run import Run, feed_of, prepare, replicate
-from contrastive_jax.step import init_state, make_train_step
+from contrastive_jax.run import Run, feed_of, initial_state, prepare
+from contrastive_jax.step import make_train_step
 from contrastive_jax.types import TrainState
 
 
@@ -51,7 +51,7 @@ def compiled_step(
 
 def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
     """The state before step 0, with the encoder of ``init.checkpoint`` (a workdir or file) where there is one."""
-    state = replicate(init_state(run.recipe, run.config["seed"]), run.mesh)
+    state = initial_state(run)
     if not (path := run.config["init"]["checkpoint"]):
         return state
     everywhere = sharding.named(run.mesh, sharding.REPLICATED)

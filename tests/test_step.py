@@ -33,7 +33,7 @@ def tiny(method, **leaves):
 def run_on(devices, config, steps=3):
     run = runs.prepare(config, devices)
     with jax.set_mesh(run.mesh):
-        state = runs.replicate(init_state(run.recipe, config["seed"]), run.mesh)
+        state = runs.initial_state(run)
         feed = data.Resident(
             run.source.train, seed=config["seed"], batch_size=config["train"]["batch_size"], mesh=run.mesh
         )
@@ -100,6 +100,25 @@ def test_one_device_equals_eight(method, x64):
     parameters = sum(x.dtype.itemsize * x.size for x in jax.tree.leaves(one.params))
     reduced = [size for kind, size in collectives(compiled) if kind == "all-reduce"]
     assert reduced and max(reduced) <= parameters
+
+
+def bytes_on_a_device(tree):
+    return sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("name", ["lars", "adamw"])
+def test_a_shared_optimizer_state_is_the_same_training_in_less_memory(name, x64):
+    options = {"optimizer": {"name": name, "weight_decay": 1e-4}, "dtype": "float64"}
+    whole, _, _ = run_on(jax.devices(), tiny("simclr", **options))
+    shared, _, _ = run_on(jax.devices(), tiny("simclr", **options, **{"optimizer.shard_state": True}))
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(shared), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-9 * max(np.abs(a).max(initial=0), 1e-2))
+    held = []
+    for share in (False, True):
+        run = runs.prepare(tiny("simclr", **options, **{"optimizer.shard_state": share}), jax.devices())
+        with jax.set_mesh(run.mesh):
+            held.append(bytes_on_a_device(runs.initial_state(run).optimizer))
+    assert held[1] < 0.2 * held[0]  # an eighth, and what eight do not divide
 
 
 def test_the_collectives_test_sees_a_gathered_image():
