@@ -147,7 +147,7 @@ def class_names(name: str, features, label_key: str) -> tuple[str, ...]:
     if not label_key:
         return ()
     if not isinstance(label_of(features.get(label_key)), tfds.features.ClassLabel):
-        labels = [k for k, x in features.items() if isinstance(label_of(x), tfds.features.ClassLabel)]
+        labels = sorted(k for k, x in features.items() if isinstance(label_of(x), tfds.features.ClassLabel))
         raise ValueError(
             f"data.label_key={label_key!r} is no label of {name}: "
             + (f"it has {', '.join(labels)}" if labels else "it has none, so set data.label_key=")

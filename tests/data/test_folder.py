@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from contrastive_jax import data
+from contrastive_jax import augment, data
 from contrastive_jax.data.folder import FolderRecords
 from contrastive_jax.data.records import Unreadable
 
@@ -284,6 +284,39 @@ def test_records_are_upright_and_of_eight_bits_for_any_decoder(tmp_path):
     (tmp_path / "3.png").write_bytes(b"nothing")
     with pytest.raises(Unreadable, match="cannot read the image .*3.png"):
         records.read([3])
+
+
+@pytest.mark.parametrize("kind", ["turned", "grey16", "five"])
+def test_a_stream_sees_the_pixels_that_memory_has(tmp_path, kind):
+    for i in range(3):
+        if kind == "turned":
+            exif = Image.Exif()
+            exif[0x0112] = 6
+            save(tmp_path / f"{i}.jpg", rgb(8, 8), exif=exif)
+        elif kind == "grey16":
+            save(tmp_path / f"{i}.png", random.integers(0, 65536, (8, 8)).astype(np.uint16))
+        else:
+            tifffile = pytest.importorskip("tifffile")
+            array = random.integers(0, 65536, (8, 8, 5)).astype(np.uint16)
+            tifffile.imwrite(tmp_path / f"{i}.tif", array, photometric="minisblack", planarconfig="contig")
+    resident, streamed = (data.load(name="folder", dir=str(tmp_path), stream=s).train for s in ("off", "on"))
+    view = augment.make_eval(preset="none", size=8)
+    image, label = next(streamed.batches(3, view))
+    np.testing.assert_array_equal(image, resident.image)
+    np.testing.assert_array_equal(label, resident.label)
+    group = {"rows": np.array([2, 0]), "seed": 0, "epoch": 0}
+    views = augment.make_views(preset="none", size=8)
+    assert streamed.drawn(views, **group)["image"].shape == (2, 2, 8, 8, resident.shape[2])
+    np.testing.assert_array_equal(streamed.drawn(views, **group)["image"][:, 1], resident.image[[2, 0]])
+
+
+def test_a_part_of_a_stream_keeps_its_groups(tmp_path):
+    for i in range(4):
+        save(tmp_path / f"clip{i // 2}-{i}.png", rgb())
+    train = data.load(name="folder", dir=str(tmp_path), group="clip.", stream="on").train
+    view = augment.make_views(preset="none", size=6)
+    found = train[[3, 0, 2]].drawn(view, np.arange(3), seed=0, epoch=0)
+    assert found["group"].tolist() == [2, 0, 2]
 
 
 def test_messages_for_folders_that_are_not_there(tmp_path):

@@ -1,4 +1,4 @@
-"""Pretraining on images of several labels: no online probe, and losses on labels only where they fit."""
+"""A folder of one's own images through the train step: several labels an image, several channels, groups."""
 
 import json
 
@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from contrastive_jax import config as configs
-from contrastive_jax import data
+from contrastive_jax import data, sharding
 from contrastive_jax import run as runs
 from contrastive_jax.step import init_state, make_train_step
 
@@ -27,14 +27,14 @@ def images(tmp_path_factory):
     return root
 
 
-def config_of(images, labels, loss):
+def config_of(images, labels="", loss=None, **augmentation):
     config = configs.load("configs/digits.py:method=simclr,scale=smoke")
     config.data = {"name": "folder", "dir": str(images), "labels": labels, "test_split": ""}
-    config.augment = {"preset": "none", "size": 8}
+    config.augment = {"preset": "none", "size": 8} | augmentation
     config.projector.out = 16
     config.train.batch_size = 8
     config.optimizer = {"name": "sgd"}
-    config.loss = loss
+    config.loss = loss or {"info_nce": 1.0}
     return configs.plain(configs.complete(config))
 
 
@@ -48,12 +48,28 @@ def step(config, devices):
     return run, batch, jax.device_get(metrics)
 
 
-def test_contrastive_pretraining_has_no_online_probe(images):
-    run, batch, metrics = step(config_of(images, "several.json", {"info_nce": 1.0}), jax.devices()[:2])
+def test_contrastive_pretraining_has_no_online_probe_and_groups_reach_the_loss(images):
+    config = config_of(images, "several.json")
+    config["data"]["group"] = "^[ab]/"
+    run, batch, metrics = step(config, jax.devices()[:1])
     assert batch.label.shape == (8, 3) and batch.label.dtype == np.uint8
     np.testing.assert_array_equal(batch.label, run.source.train.label[batch.id])
     assert run.recipe.probe_weight == 0 and "probe_accuracy" not in metrics
     assert np.isfinite(metrics["loss"]) and metrics["probe_loss"] == 0
+    # of the 2 x 8 views of a batch, a query's negatives are those of other groups
+    same = (batch.group[:, None] == batch.group).sum(1)
+    assert 1 < same.max() < 8
+    np.testing.assert_allclose(metrics["negatives"], np.mean(2 * (8 - same)))
+
+
+def test_several_labels_lie_over_devices_by_row(images):
+    split = data.load(**config_of(images, "several.json")["data"]).train
+    mesh = sharding.make_mesh(jax.devices()[:2])
+    with jax.set_mesh(mesh):
+        feed = data.Resident(split, seed=0, batch_size=8, mesh=mesh)
+        batch = jax.jit(feed.take)(feed.feed(0), 0)
+    assert batch.label.sharding.spec[0] == "data"
+    np.testing.assert_array_equal(batch.label, split.label[np.asarray(batch.id)])
 
 
 def test_the_supervised_loss_for_several_labels(images):
@@ -77,3 +93,20 @@ def test_losses_on_other_labels_are_refused(images, labels, label_key, loss, mes
     config["data"]["label_key"] = label_key
     with pytest.raises(ValueError, match=message):
         runs.prepare(config, jax.devices()[:1])
+
+
+def test_five_channels_end_to_end(tmp_path):
+    """16-bit TIFFs of five channels, unlabelled: colour operations see the first three, the network all five."""
+    tifffile = pytest.importorskip("tifffile")
+    random = np.random.default_rng(0)
+    for i in range(8):
+        array = random.integers(0, 10_000, (8, 8, 5)).astype(np.uint16)
+        tifffile.imwrite(tmp_path / f"{i}.tif", array, photometric="minisblack", planarconfig="contig")
+    config = config_of(tmp_path, preset="simclr", sampler="continuous", quarter_turns=True, blur=0.0)
+    config["data"]["white"] = 10_000
+    run, batch, metrics = step(config, jax.devices()[:1])
+    assert batch.image.shape == (8, 8, 8, 5) and run.recipe.view_shape == (8, 8, 5)
+    assert batch.image.max() > 250  # of the 16 bits no more is used than a fifth, of the 8 bits all
+    stem = [x.shape for x in jax.tree.leaves(run.recipe.init_network(0)[0]["encoder"]) if x.ndim == 4]
+    assert any(shape[2] == 5 for shape in stem)
+    assert np.isfinite(metrics["loss"]) and "probe_accuracy" not in metrics
