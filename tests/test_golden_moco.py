@@ -74,6 +74,7 @@ def test_steps_of_moco(case, x64):
         embedding_width=case["dim"],
         probe_weight=0.0,
         parameter_dtype="float64",
+        dtype="float64",
     )
     params = jax.tree.map(jnp.asarray, weights("q0"))
     state = TrainState(
