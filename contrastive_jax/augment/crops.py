@@ -133,34 +133,39 @@ class Cut:
         On the host: the weights are the same, but of each row only the few that are not zero are reckoned with.
         """
         top, left, height, width = (float(x) for x in box)
-        first, last = math.floor(top), math.ceil(top + height)
-        image = image[first:last]
-        w, c = image.shape[1:]
-        rows = self._weights(len(image), top - first, height)
-        columns = self._weights(w, left, width)
-        # [size, w, c], then columns in front, then [size, c, size]
-        half = rows @ image.reshape(len(image), w * c).astype(np.float32)
-        view = columns @ np.ascontiguousarray(half.T).reshape(w, c * self.size)
-        view = np.clip(view + np.float32(0.5), 0, 255, out=view).astype(np.uint8)
-        return np.ascontiguousarray(view.reshape(self.size * c, self.size).T).reshape(self.size, self.size, c)
+        image = image[_reach(top, height), _reach(left, width)]
+        h, w, c = image.shape
+        rows, columns = self._weights(
+            np.array([h, w]), np.array([top % 1, left % 1]), np.array([height, width])
+        )
+        half = rows @ image.reshape(h, w * c).astype(np.float32)  # [size, w, c]
+        view = columns @ half.T.reshape(w, c * self.size)  # [size, c, size], columns in front
+        view += np.float32(0.5)
+        view = np.clip(view, 0, 255, out=view).astype(np.uint8)
+        return view.reshape(self.size * c, self.size).T.reshape(self.size, self.size, c)
 
-    def _weights(self, size_in: int, start: float, extent: float):
-        """What each output pixel takes of each input pixel of a row or column: sparse [size, size_in]."""
+    def _weights(self, size_in: np.ndarray, start: np.ndarray, extent: np.ndarray) -> list:
+        """What each output pixel takes of each input pixel, of two axes [2]: two sparse [size, size_in]."""
         from scipy import sparse
 
         step = extent / self.size
-        scale = max(step, 1.0) if self.antialias else 1.0
-        centre = start + (np.arange(self.size) + 0.5) * step - 0.5
+        scale = np.maximum(step, 1.0) if self.antialias else np.ones(2)
         reach = geometry.REACH[self.method] * scale
-        pixel = np.ceil(centre - reach).astype(np.int32)[:, None] + np.arange(math.floor(2 * reach) + 1)
-        weights = geometry.KERNELS[self.method](np.abs(centre[:, None] - pixel) / scale, np)
-        inside = (pixel + 1 > start) & (pixel < start + extent) & (pixel >= 0) & (pixel < size_in)
-        weights = np.where(inside, weights, 0)
-        weights /= weights.sum(1, keepdims=True)
-        places = np.arange(0, weights.size + 1, weights.shape[1])
-        columns = np.clip(pixel, 0, size_in - 1)
-        parts = weights.astype(np.float32).reshape(-1), columns.reshape(-1), places
-        return sparse.csr_array(parts, shape=(self.size, size_in))
+        centre = np.arange(0.5, self.size) * step[:, None] + (start - 0.5)[:, None]  # [2, size]
+        first = np.ceil(centre - reach[:, None]).astype(np.int32)
+        taps = math.floor(2 * reach.max()) + 1
+        pixel = first[..., None] + np.arange(taps, dtype=np.int32)  # [2, size, taps]
+        start, extent, scale, size_in = (x[:, None, None] for x in (start, extent, scale, size_in))
+        distance = np.abs((centre[..., None] - pixel) / scale)
+        inside = (pixel > start - 1) & (pixel < start + extent) & (pixel >= 0) & (pixel < size_in)
+        weights = geometry.KERNELS[self.method](distance.astype(np.float32), np) * inside
+        weights /= weights.sum(-1, keepdims=True)
+        pixel = np.clip(pixel, 0, size_in - 1)
+        places = np.arange(0, self.size * taps + 1, taps, dtype=np.int32)
+        return [
+            sparse.csr_array((own.reshape(-1), at.reshape(-1), places), (self.size, int(size[0, 0])))
+            for own, at, size in zip(weights, pixel, size_in, strict=True)
+        ]
 
     def boxes(self, seed: int, epoch: np.ndarray, id: np.ndarray, sizes: Sequence[tuple[int, int]]):
         """float32 [B, W, 4], (top, left, height, width): what the device would draw for these examples.
@@ -176,6 +181,11 @@ class Cut:
             return frames
         with jax.default_device(_host()):
             return np.asarray(_draw(self, np.uint32(seed), np.int32(epoch), np.int32(id), frames))
+
+
+def _reach(start: float, extent: float) -> slice:
+    """The pixels of which a box holds something."""
+    return slice(math.floor(start), math.ceil(start + extent))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -5,6 +5,7 @@ first, and which decodes at half, quarter or eighth resolution where every box i
 file, and any JPEG that it refuses (CMYK, damaged), goes to Pillow, which has the last word.
 """
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,12 +40,23 @@ class Jpeg:
         factor = next((f for f in (8, 4, 2) if shortest >= MARGIN * f * size), 1)
         least = {"min_height": -(-height // factor), "min_width": -(-width // factor), "min_factor": factor}
         try:
-            array = simplejpeg.decode_jpeg(self._image, color, **least if factor > 1 else {})
+            buffer = _buffer(height * width * self._channels)
+            array = simplejpeg.decode_jpeg(self._image, color, buffer=buffer, **least if factor > 1 else {})
         except ValueError:
             return pixels.decode(self._image, self._channels), 1
         if factor > 1 and array.shape[:2] != (least["min_height"], least["min_width"]):
             raise RuntimeError(f"simplejpeg decoded {height}x{width} at 1/{factor} to {array.shape[:2]}")
         return array, factor
+
+
+_scratch = threading.local()
+
+
+def _buffer(size: int) -> np.ndarray:
+    """Memory of this thread to decode into, until it decodes again: fresh pages would cost a fifth of the time."""
+    if getattr(_scratch, "buffer", np.empty(0)).size < size:
+        _scratch.buffer = np.empty(size, np.uint8)
+    return _scratch.buffer
 
 
 class Decoded:
