@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from contrastive_jax.contrast.objective import Comparison
-from contrastive_jax.sharding import gather
+from contrastive_jax.sharding import REPLICATED, gather, on_mesh
 from contrastive_jax.types import Array, Outputs
 
 
@@ -28,13 +28,32 @@ def effective_sample_size(comparison: Comparison, with_positive: bool = False) -
     return jnp.sum(jnp.where(valid, share, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
 
 
-def of_comparison(comparison: Comparison) -> dict[str, Array]:
+def effective_rank(z: Array) -> Array:
+    """How many directions rows [B, W, D] vary in: (tr C)^2 / tr(C^2), C their covariance, in [1, D].
+
+    The participation ratio of the spectrum; it needs no eigenvalues. 0 where nothing varies.
+    """
+    z = z - jnp.mean(z, axis=(0, 1))
+    where = REPLICATED if on_mesh() else None
+    c = jnp.einsum("bwd,bwe->de", z, z, precision=jax.lax.Precision.HIGHEST, out_sharding=where)
+    trace = jnp.trace(c)
+    c = c / jnp.maximum(trace, 1e-12)
+    return jnp.where(trace > 1e-12, 1.0 / jnp.maximum(jnp.sum(c * c), 1e-12), 0.0)
+
+
+def rounds_to_zero(dtype: jnp.dtype | str) -> float:
+    """The largest weight W = 1 - p that is 0 where p, a number just below 1, is rounded to ``dtype``."""
+    return float(jnp.finfo(dtype).epsneg) / 2
+
+
+def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") -> dict[str, Array]:
     """Scalars of the contrast between positives and negatives.
 
     ``info_nce``: InfoNCE's value at the step's tau, without a margin. ``contrast_accuracy``: share of
     queries whose positive beats every negative. ``ess``, ``ess_with_positive``: see
     :func:`effective_sample_size`. ``w_p05, w_p50, w_p95``: percentiles of W = sigmoid(c), InfoNCE's
-    weight on a query's gradient. ``alignment``: mean score of the positives.
+    weight on a query's gradient. ``saturated``: share of queries whose W, with the margin, is not told from
+    0 in ``dtype``, that of the network. ``alignment``: mean score of the positives.
     """
     valid = comparison.count > 0
     valid_share = jnp.maximum(jnp.mean(valid.astype(comparison.positive.dtype)), 1e-12)
@@ -51,6 +70,8 @@ def of_comparison(comparison: Comparison) -> dict[str, Array]:
         "w_p05": low,
         "w_p50": median,
         "w_p95": high,
+        "saturated": jnp.mean(valid & (jax.nn.sigmoid(comparison.contrast()) <= rounds_to_zero(dtype)))
+        / valid_share,
         "alignment": jnp.mean(comparison.positive),
         "negatives": jnp.mean(comparison.count.astype(comparison.positive.dtype)),
     }
@@ -61,11 +82,15 @@ def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
 
     ``embedding_std``: standard deviation of the normalised projections over the batch, the mean over
     dimensions, times sqrt(D): 1 for a uniform sphere, 0 when all embeddings are the same (collapse).
+    ``effective_rank``: of the normalised projections, see :func:`effective_rank`.
     ``probe_accuracy``: top-1 of the online probe on the augmented views, where an image has one label.
     """
     z = outputs.projection
     z = z * jax.lax.rsqrt(jnp.maximum(jnp.sum(z * z, axis=-1, keepdims=True), 1e-12))
-    found = {"embedding_std": jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5}
+    found = {
+        "embedding_std": jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5,
+        "effective_rank": effective_rank(z),
+    }
     if outputs.logits.shape[-1] and label.ndim == 1:
         right = jnp.argmax(outputs.logits, axis=-1) == label[:, None]
         labelled = jnp.maximum(jnp.sum(label >= 0) * right.shape[1], 1)

@@ -76,7 +76,9 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
             metrics = {"loss": loss, "probe_loss": probe} | {
                 f"loss/{name}": value for name, value in terms.items()
             }
-            metrics |= diagnostics.of_comparison(comparison) | diagnostics.of_outputs(outputs, batch.label)
+            metrics |= diagnostics.of_comparison(comparison, recipe.dtype) | diagnostics.of_outputs(
+                outputs, batch.label
+            )
             return loss + recipe.probe_weight * probe, (stats, target, candidates, metrics)
 
         grads, (stats, target, candidates, metrics) = jax.grad(loss_fn, has_aux=True)(state.params)
