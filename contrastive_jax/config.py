@@ -8,6 +8,7 @@ two configs prints the leaves that differ and nothing else:
 
 import ast
 import difflib
+import functools
 import hashlib
 import importlib.util
 import inspect
@@ -239,6 +240,43 @@ def complete(config: ConfigDict) -> ConfigDict:
     for column in config.evaluators:
         _fill(config.evaluators, column, evaluators.find(config.evaluators[column].name))
     return config
+
+
+def settle(config: ConfigDict, before: Mapping[str, Any]) -> ConfigDict:
+    """A config after overrides, complete: where another function is named, what was the old one's goes.
+
+    Options that were set themselves stay, and are an error later if the new function has none of the name. A
+    new augmentation preset or evaluator starts from its own defaults; of the other choices options of the same
+    name keep their value (tau of a temperature). ``before`` is the config as its file gave it.
+    """
+    with config.unlocked():
+        return _settled(config, before)
+
+
+def _settled(config: ConfigDict, before: Mapping[str, Any]) -> ConfigDict:
+    def options(find, name):
+        function = find(name)
+        return set() if function is None else set(inspect.signature(function).parameters)
+
+    # (parent, its original, section, the leaf that names a function, which leaves outlive a change of it)
+    chosen = [
+        (config, before, section, "name", functools.partial(options, functions_of(module).get))
+        for section, module in CHOICES.items()
+    ]
+    chosen += [(config, before, "augment", "preset", lambda name: {"size", "views"})]
+    chosen += [
+        (config.evaluators, before["evaluators"], column, "name", lambda name: {"layer"})
+        for column in config.evaluators
+        if column in before["evaluators"]
+    ]
+    for parent, original, section, key, outlive in chosen:
+        now, then = parent[section], original[section]
+        if now[key] != then[key]:
+            stays = {key, *outlive(now[key])}
+            parent[section] = ConfigDict(
+                {leaf: value for leaf, value in now.items() if leaf in stays or value != then.get(leaf)}
+            )
+    return complete(config)
 
 
 def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...] = ()) -> None:

@@ -106,7 +106,8 @@ def main(argv: list[str]) -> None:
         _fail(str(error))
 
     _use_compilation_cache()
-    config = configs.plain(_CONFIG.value)
+    given = configs.load(config_flags.get_config_filename(flags.FLAGS["config"]))
+    config = configs.plain(configs.settle(_CONFIG.value, given))
     workdir = _WORKDIR.value
     if workdir is None:
         workdir = f"runs/{config['name']}-{configs.fingerprint(config)}"

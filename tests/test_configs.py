@@ -455,3 +455,21 @@ def test_on_one_gpu_warmup_and_milestones_keep_their_share():
     configs.at_scale(config, "gpu", gpu={"train.duration": "25 epochs", "dtype": "bfloat16"})
     assert config.schedule.warmup == "2.5 epochs" and config.dtype == "bfloat16"
     assert config.schedule.milestones == ("15 epochs", "20 epochs")
+
+
+def test_what_an_override_names_brings_its_own_options():
+    """``--config.augment.preset=simclr`` on a config of digits: not one option of digits is left behind."""
+    before, config = (configs.load("configs/digits.py") for _ in range(2))
+    config.lock()
+    config.augment.preset, config.temperature.name = "simclr", "macl_a"
+    config.augment.flip = 0.25  # set, so kept
+    config.evaluators.linear.name, config.loss = "moco", configs.ConfigDict({"dcl": 1.0})
+    tau = config.temperature.tau
+    settled = configs.plain(configs.settle(config, before))
+    assert settled["augment"]["crop_min"] == 0.08 and "shift" not in settled["augment"]
+    assert settled["augment"]["size"] == 8 and settled["augment"]["flip"] == 0.25
+    assert settled["temperature"] == {"name": "macl_a", "tau": tau, "alpha": 2.0}
+    assert settled["evaluators"]["linear"]["learning_rate"] == 30.0
+    assert "C" not in settled["evaluators"]["linear"] and settled["loss"] == {"dcl": {"weight": 1.0}}
+    unchanged = configs.load("configs/digits.py").lock()
+    assert configs.plain(configs.settle(unchanged, before)) == configs.plain(before)
