@@ -15,6 +15,7 @@ from etils import epath
 
 from contrastive_jax import alarms, checkpoint, data, distributed, encoder, logbook, sharding, weights
 from contrastive_jax import config as configs
+from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluate import Judge
 from contrastive_jax.run import Run, feed_of, initial_state, prepare
 from contrastive_jax.step import make_train_step
@@ -152,12 +153,16 @@ def train(
     say = (lambda message: None) if quiet else logbook.say
     run = prepare(config, devices)
     folder = epath.Path(workdir)
-    with jax.set_mesh(run.mesh), checkpoint.Checkpoints(
+    held = workdirs.lock(workdir, say) if distributed.first() else contextlib.nullcontext()
+    with jax.set_mesh(run.mesh), held, checkpoint.Checkpoints(
         folder / "checkpoints", keep_last=config["checkpoint"]["keep_last"], keep_every=run.keep_every
     ) as saved, distributed.stop_requests() as asked:  # fmt: skip
         state = restored(run, saved, say)
         step = start = int(state.step)
         if distributed.first():
+        if start < run.total_steps and distributed.first():
+            size = sum(x.nbytes for x in jax.tree.leaves(state))
+            workdirs.check_room(workdir, size, config["checkpoint"]["keep_last"], len(saved.steps()))
             logbook.write_config(
                 workdir, run.config, configs.diff_text(configs.plain(configs.base()), run.config)
             )

@@ -16,7 +16,7 @@ FLOORS = [
     {"diagnostics", "recipe", "step", "methods"},
     {"evaluators"},
     {"config"},
-    {"alarms", "checkpoint", "logbook", "weights"},
+    {"alarms", "checkpoint", "logbook", "weights", "workdir"},
     {"run", "encoder"},
     {"evaluate", "train", "describe", "embed", "export", "preview"},
     {"main"},

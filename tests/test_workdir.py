@@ -1,0 +1,176 @@
+"""One run in a workdir at a time, whoever died how; and no run without room for its checkpoints."""
+
+import collections
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+from test_export import config_of
+
+from contrastive_jax import train, workdir
+
+HOLD = """
+import sys, time
+from contrastive_jax import workdir
+with workdir.lock(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def holder(path):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_run_is_refused_with_the_first_ones_host_and_pid(tmp_path):
+    process = holder(tmp_path)
+    try:
+        sentence = (
+            rf"{tmp_path} is in use by process {process.pid} on {socket.gethostname()}, since .*--workdir\."
+        )
+        with pytest.raises(workdir.InUse, match=sentence), workdir.lock(tmp_path):
+            pass
+        made = config_of()
+        with pytest.raises(workdir.InUse, match=sentence):
+            train.train(made, tmp_path, quiet=True, devices=jax.devices()[:1])
+        assert os.listdir(tmp_path) == ["lock.json"]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_killed_process_leaves_a_lock_that_is_taken_over(tmp_path):
+    process, said = holder(tmp_path), []
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert json.loads((tmp_path / "lock.json").read_text())["pid"] == process.pid
+    with workdir.lock(tmp_path, said.append):
+        assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
+    assert said == [f"took over the lock of process {process.pid} on {socket.gethostname()}, which is gone."]
+    assert os.listdir(tmp_path) == []
+
+
+def test_one_process_cannot_run_twice_in_it_either_and_an_error_gives_it_back(tmp_path):
+    said = []
+    with pytest.raises(ZeroDivisionError), workdir.lock(tmp_path / "run", said.append):
+        with pytest.raises(workdir.InUse, match=f"process {os.getpid()} "), workdir.lock(tmp_path / "run"):
+            pass
+        1 / 0  # noqa: B018
+    with workdir.lock(tmp_path / "run", said.append):
+        pass
+    assert said == []
+
+
+def elsewhere(path, age):
+    path.write_text(json.dumps({"pid": 1, "host": "far-away", "since": "noon"}))
+    os.utime(path, (time.time() - age,) * 2)
+
+
+def test_another_host_is_believed_alive_until_it_was_silent_for_long(tmp_path):
+    said = []
+    elsewhere(tmp_path / "lock.json", workdir.GONE - 100)
+    with pytest.raises(
+        workdir.InUse, match=r"process 1 on far-away, since noon\. .* 20\d s old.*delete .*lock.json"
+    ):
+        with workdir.lock(tmp_path, said.append):
+            pass
+    assert os.listdir(tmp_path) == ["lock.json"] and said == []
+    elsewhere(tmp_path / "lock.json", workdir.GONE + 100)
+    with workdir.lock(tmp_path, said.append):
+        pass
+    assert said == ["took over the lock of process 1 on far-away, which is gone."]
+
+
+def test_a_held_lock_gives_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr(workdir, "BEAT", 0.01)
+    with workdir.lock(tmp_path):
+        path = tmp_path / "lock.json"
+        os.utime(path, (0, 0))
+        until = time.monotonic() + 30
+        while path.stat().st_mtime == 0 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert path.stat().st_mtime > 0
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_file_system_without_locks_asks_for_the_process(alive, tmp_path, monkeypatch):
+    monkeypatch.setattr(workdir, "_lock_by_system", lambda file: None)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    (tmp_path / "lock.json").write_text(
+        json.dumps({"pid": process.pid, "host": socket.gethostname(), "since": "noon"})
+    )
+    if not alive:
+        process.communicate(b"\n")
+        with workdir.lock(tmp_path, lambda message: None):
+            pass
+        return
+    with pytest.raises(workdir.InUse, match="If that is another program, delete"), workdir.lock(tmp_path):
+        pass
+    process.communicate(b"\n")
+
+
+def test_a_lock_that_was_just_given_back_is_taken_anew(tmp_path, monkeypatch):
+    """Between opening and locking the file its holder leaves, and takes it away."""
+    lock_by_system, calls = workdir._lock_by_system, []
+
+    def late(file):
+        if not calls:
+            (tmp_path / "lock.json").unlink()
+        calls.append(file)
+        return lock_by_system(file)
+
+    monkeypatch.setattr(workdir, "_lock_by_system", late)
+    with workdir.lock(tmp_path):
+        assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
+    assert len(calls) == 2
+
+
+def test_a_damaged_lock_of_nobody_is_taken_over(tmp_path):
+    (tmp_path / "lock.json").write_text('{"pid": 12')
+    with workdir.lock(tmp_path, lambda message: None):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_workdir_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(OSError, match="the workdir .*file cannot be written"),
+        workdir.lock(tmp_path / "file"),
+    ):
+        pass
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    if os.access(folder, os.W_OK):
+        pytest.skip("root writes anywhere")
+    with pytest.raises(OSError, match="the workdir .*folder cannot be written: Permission denied"):
+        with workdir.lock(folder):
+            pass
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_refused_before_training(tmp_path, monkeypatch):
+    usage = collections.namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 9, 3 * 2**20))
+    workdir.check_room(tmp_path, 2**20, 2, 0)
+    workdir.check_room(tmp_path, 2**20, 3, 1)  # of which one is there
+    with pytest.raises(
+        OSError, match=r"3 MiB free; .* takes 1 MiB, and checkpoint.keep_last=3 .* room for 1 MiB"
+    ):
+        workdir.check_room(tmp_path, 2**20, 3, 0)
+    made = config_of()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 10, 1000))
+    with pytest.raises(OSError, match=r"has 1e\+03 B free|has 1000 B free"):
+        train.train(made, tmp_path / "run", quiet=True, devices=jax.devices()[:1])
+    left = {path.name for path in (tmp_path / "run").rglob("*")}
+    assert left <= {"checkpoints"}
