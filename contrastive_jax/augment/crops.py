@@ -108,9 +108,11 @@ class Cut:
 
     Attributes:
         crops: of each view, with its place among the steps of the view and their number.
+        opencv: whether OpenCV resizes boxes of whole pixels that are not to be antialiased; see :meth:`resize`.
     """
 
     crops: tuple[tuple[RandomCrop | CenterCrop, int, int], ...]
+    opencv: bool = False
 
     @property
     def size(self) -> int:
@@ -131,9 +133,15 @@ class Cut:
         """uint8 [size, size, c]: a box of a uint8 image [h, w, c], by :func:`geometry.crop_and_resize`, rounded.
 
         On the host: the weights are the same, but of each row only the few that are not zero are reckoned with.
+        OpenCV takes a fifth of the time and has its own ways: its cubic kernel is a = -0.75, not -0.5, so that
+        views are sharper, and pixels beyond the box are those at its edge.
         """
         top, left, height, width = (float(x) for x in box)
         image = image[_reach(top, height), _reach(left, width)]
+        smooth = self.antialias and max(height, width) > self.size
+        if self.opencv and not smooth and image.shape[:2] == (height, width):
+            view = opencv().resize(image, (self.size, self.size), interpolation=OPENCV[self.method])
+            return view.reshape(self.size, self.size, -1)
         h, w, c = image.shape
         rows, columns = self._weights(
             np.array([h, w]), np.array([top % 1, left % 1]), np.array([height, width])
@@ -181,6 +189,18 @@ class Cut:
             return frames
         with jax.default_device(_host()):
             return np.asarray(_draw(self, np.uint32(seed), np.int32(epoch), np.int32(id), frames))
+
+
+OPENCV = {"bilinear": 1, "bicubic": 2}  # cv2.INTER_LINEAR, cv2.INTER_CUBIC
+
+
+@functools.cache
+def opencv():
+    """OpenCV, with one thread: cores are shared out by whoever calls it."""
+    import cv2
+
+    cv2.setNumThreads(1)
+    return cv2
 
 
 def _reach(start: float, extent: float) -> slice:

@@ -47,6 +47,7 @@ def folder(
     stream: str = "auto",
     workers: int = -1,
     corrupt: str = "raise",
+    resize: str = "exact",
 ) -> Source:
     """Images under ``dir``, in the order of their relative paths; hidden files are not looked at.
 
@@ -74,7 +75,7 @@ def folder(
         white: the value of 16-bit images that becomes 255, and all above it (10000 for Sentinel-2's
             reflectances).
         memory_limit: GiB that the decoded images may take.
-        stream, workers, corrupt: see :func:`storage.stored`.
+        stream, workers, corrupt, resize: see :func:`storage.stored`.
 
     Raises:
         ValueError: an image that cannot be read, by its path; images without a row or rows without an image;
@@ -140,6 +141,7 @@ def folder(
         "stream": stream,
         "workers": workers,
         "corrupt": corrupt,
+        "resize": resize,
     }
     train, test = stored(
         "folder", (records(~held_out), records(held_out) if held_out.any() else None), **options

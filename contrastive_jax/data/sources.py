@@ -26,6 +26,7 @@ def load(
     stream: str = "auto",
     workers: int = -1,
     corrupt: str = "raise",
+    resize: str = "exact",
 ) -> Source:
     """Loads a data set into host memory, or opens it for streaming.
 
@@ -46,6 +47,8 @@ def load(
             differ in size (and there is no ``size``) or take more memory; "on" always; "off" never.
         workers: processes that decode a stream; 0: threads of the training process; -1: one a core, up to 32.
         corrupt: "raise" ends the run at a record that a stream cannot read, "replace" takes the next of the order.
+        resize: how a stream resizes training's views: "exact", as the device does, or by "opencv", which is
+            faster; its cubic kernel is sharper.
 
     Raises:
         ValueError: an unknown name (with the nearest ones), an option that does not apply, an image

@@ -20,6 +20,7 @@ def stored(
     stream: str,
     workers: int,
     corrupt: str,
+    resize: str,
 ) -> list[Split | Streamed | None]:
     """The splits of a set, all in memory or all streamed; None stays None.
 
@@ -29,14 +30,14 @@ def stored(
         size: short side resized to it, centre cropped; 0 leaves images as they are.
         memory_limit: GiB that the decoded images may take.
         stream: "auto" streams what differs in size or takes more memory; "on" and "off" decide.
-        workers, corrupt: see :class:`stream.Streamed`.
+        workers, corrupt, resize: see :class:`stream.Streamed`.
 
     Raises:
         ValueError: ``stream="off"`` and images that differ in size or do not fit; a wrong option.
     """
     if stream not in ("auto", "on", "off"):
         raise ValueError(f"data.stream={stream!r} is none of auto, on and off")
-    splits = [part and Streamed(part, size, workers, corrupt) for part in records]
+    splits = [part and Streamed(part, size, workers, corrupt, resize) for part in records]
     shape, count = splits[0].shape, sum(len(part) for part in records if part)
     if stream == "auto":
         stream = "on" if None in shape or pixels.gibibytes(count, shape) > memory_limit else "off"

@@ -9,6 +9,7 @@ import collections
 import concurrent.futures
 import dataclasses
 import functools
+import importlib.util
 import os
 import re
 import signal
@@ -242,14 +243,21 @@ class Streamed:
         size: short side resized to it, centre cropped, before anything else; 0 leaves images as they are.
         workers: processes that decode; 0: threads of this process; -1: as many as cores, up to 32.
         corrupt: "raise" ends the run at a record that cannot be read; "replace" takes the next of the order.
+        resize: "exact" resizes training's views as the device would; "opencv" is faster, and differs
+            (:meth:`augment.crops.Cut.resize`). Evaluation is exact.
     """
 
     records: Records
     size: int = 0
     workers: int = -1
     corrupt: str = "raise"
+    resize: str = "exact"
 
     def __post_init__(self):
+        if self.resize not in ("exact", "opencv"):
+            raise ValueError(f"data.resize={self.resize!r} is neither exact nor opencv")
+        if self.resize == "opencv" and not importlib.util.find_spec("cv2"):
+            raise ValueError("data.resize=opencv needs OpenCV: pip install 'contrastive_jax[opencv]'")
         if self.corrupt not in ("raise", "replace"):
             raise ValueError(f"data.corrupt={self.corrupt!r} is neither raise nor replace")
         if self.workers < -1:
@@ -416,7 +424,8 @@ class Stream:
         if batch_size < 1 or batch_size % devices:
             raise ValueError(f"batch_size={batch_size} is not a positive multiple of the {devices} devices")
         own = own_rows(batch_size, mesh) if own is None else own
-        loader = split.loader(Endless(seed, len(split)), view.cut, seed)
+        cut = dataclasses.replace(view.cut, opencv=split.resize == "opencv")
+        loader = split.loader(Endless(seed, len(split)), cut, seed)
         self._parts = Parts(loader, batch_size, own, steps * batch_size)
         self._workers, self._mesh, self._steps, self._report = workers_of(split.workers), mesh, steps, report
         self.replaced, self._before, self._known = replaced, replaced, set()

@@ -29,6 +29,7 @@ def tfds_images(
     stream: str = "auto",
     workers: int = -1,
     corrupt: str = "raise",
+    resize: str = "exact",
 ) -> Source:
     """A set by its TFDS name (``cifar10``, ``imagenet_resized/64x64``, ``mnist:3.0.1``), from ArrayRecord.
 
@@ -43,7 +44,7 @@ def tfds_images(
             shows in difficult objects only) neither of the two is.
         size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images of one shape.
         memory_limit: GiB that the decoded images of both splits may take.
-        stream, workers, corrupt: see :func:`storage.stored`.
+        stream, workers, corrupt, resize: see :func:`storage.stored`.
     """
     dir = os.path.expanduser(dir or os.environ.get("TFDS_DATA_DIR", "") or "~/tensorflow_datasets")
     builder = prepared(name, dir)
@@ -79,6 +80,7 @@ def tfds_images(
         "stream": stream,
         "workers": workers,
         "corrupt": corrupt,
+        "resize": resize,
     }
     train, test = stored(name, (records(train_split), test), **options)
     return Source(name, train, test, classes)

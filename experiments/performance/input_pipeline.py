@@ -8,7 +8,8 @@ at the quality that comes nearest to 110 kB. They lie in memory. All give two ra
 and with the kernel of SimCLR (boxes of ``tf.image.sample_distorted_bounding_box``, bicubic, not antialiased;
 Pillow's resize antialiases always), as uint8 batches of 128:
 
-* ours: the stream as a run reads it (:mod:`contrastive_jax.data.stream`), without worker processes;
+* ours: the stream as a run reads it (:mod:`contrastive_jax.data.stream`), without worker processes, resized
+  exactly as the device would (data.resize=exact) and by OpenCV, whose cubic kernel is a sharper one;
 * tf.data: decoded once for both views, or ``tf.image.decode_and_crop_jpeg`` for each, as SimCLR's code has it;
 * Pillow: the per-image code of most loaders, one ``crop`` and ``resize`` a view.
 
@@ -34,7 +35,8 @@ import time
 LONG, SHORT, BYTES = 500, 375, 110_000
 SIZE, BATCH = 224, 128
 CONTENDERS = {
-    "ours": "contrastive_jax, streamed",
+    "ours": "contrastive_jax, data.resize=exact",
+    "ours_opencv": "contrastive_jax, data.resize=opencv",
     "tfdata_once": "tf.data, decoded once",
     "tfdata_each": "tf.data, decode_and_crop_jpeg for each view",
     "pillow": "Pillow",
@@ -85,8 +87,10 @@ class Memory:
         return f"photograph {row % len(self.jpegs)}"
 
 
-def ours(jpegs):
+def ours(jpegs, opencv: bool):
     """Batches [B, 2, 224, 224, 3] without end."""
+    import dataclasses
+
     import numpy as np
 
     from contrastive_jax import augment
@@ -94,7 +98,8 @@ def ours(jpegs):
 
     view = augment.make_views(preset="simclr", size=SIZE)
     split = stream.Streamed(Memory(jpegs, 24 * 1000), workers=0)
-    loader = split.loader(stream.Endless(0, len(split)), view.cut, 0)
+    cut = dataclasses.replace(view.cut, opencv=opencv)
+    loader = split.loader(stream.Endless(0, len(split)), cut, 0)
     reader = stream.Reader(stream.Parts(loader, BATCH, np.arange(BATCH), 10**9), 0, 0)
     while True:
         yield reader.next()["image"]
@@ -166,7 +171,8 @@ def measure(contender: str, path: str, seconds: float) -> dict:
     with open(path, "rb") as file:
         jpegs = pickle.load(file)
     make = {
-        "ours": ours,
+        "ours": lambda x: ours(x, opencv=False),
+        "ours_opencv": lambda x: ours(x, opencv=True),
         "pillow": pillow,
         "tfdata_once": lambda x: tfdata(x, each=False),
         "tfdata_each": lambda x: tfdata(x, each=True),
@@ -184,7 +190,16 @@ def measure(contender: str, path: str, seconds: float) -> dict:
 
 def versions(python: str) -> dict:
     """Of what is measured."""
-    names = "numpy", "scipy", "pillow", "simplejpeg", "jax", "tensorflow", "tensorflow-cpu"
+    names = (
+        "numpy",
+        "scipy",
+        "pillow",
+        "simplejpeg",
+        "opencv-python-headless",
+        "jax",
+        "tensorflow",
+        "tensorflow-cpu",
+    )
     code = (
         "import importlib.metadata as m, json\n"
         "def v(n):\n  try: return m.version(n)\n  except m.PackageNotFoundError: return None\n"

@@ -218,16 +218,40 @@ def test_some_rows_of_a_streamed_split():
 def test_wrong_options():
     with pytest.raises(ValueError, match="data.corrupt='skip' is neither raise nor replace"):
         split(corrupt="skip")
+    with pytest.raises(ValueError, match="data.resize='fast' is neither exact nor opencv"):
+        split(resize="fast")
     with pytest.raises(ValueError, match="data.workers=-2"):
         split(workers=-2)
     with pytest.raises(ValueError, match="data.stream='yes' is none of auto, on and off"):
         data.storage.stored(
-            "x", [Memory(IMAGES)], size=0, memory_limit=1.0, stream="yes", workers=0, corrupt="raise"
+            "x",
+            [Memory(IMAGES)],
+            size=0,
+            memory_limit=1.0,
+            stream="yes",
+            workers=0,
+            corrupt="raise",
+            resize="exact",
         )
 
 
+def test_opencv_resizes_the_same_boxes(first):
+    pytest.importorskip("cv2")
+    ((batch,), _, _) = batches([0], resize="opencv")
+    apart = np.abs(batch.image.astype(int) - first[0].image)
+    assert 0 < apart.mean() < 12  # of noise, on which kernels differ most; other boxes: over 50
+    same(batch.id, first[0].id)
+
+
 def test_auto_streams_what_does_not_fit_or_differs_in_size():
-    options = {"size": 0, "memory_limit": 1.0, "stream": "auto", "workers": 0, "corrupt": "raise"}
+    options = {
+        "size": 0,
+        "memory_limit": 1.0,
+        "stream": "auto",
+        "workers": 0,
+        "corrupt": "raise",
+        "resize": "exact",
+    }
     alike = Memory(IMAGES, (20, 24, 3))
 
     def kind(memory, **changes):
