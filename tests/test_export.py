@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import contrastive_jax
-from contrastive_jax import augment, checkpoint, encoder, models, train, weights
+from contrastive_jax import augment, checkpoint, encoder, evaluate, models, train, weights
 from contrastive_jax import config as configs
 from contrastive_jax import run as runs
 from contrastive_jax.export import export, preprocessing
@@ -130,6 +130,18 @@ def test_a_run_starts_from_a_file(trained, tmp_path):
     run = runs.prepare(wider, jax.devices()[:1])
     with jax.set_mesh(run.mesh), pytest.raises(ValueError, match=r"conv1\.weight is 8x1x3x3, not 16x1x3x3"):
         train.first_state(run, said.append)
+
+
+def test_a_file_is_judged_as_its_run_is(trained, tmp_path):
+    path, config, *_ = trained
+    config = config | {"evaluators": {"knn": config["evaluators"]["knn"]}}
+    found = []
+    for checkpoint_path in (path, path / "encoder.safetensors"):
+        settings = config["evaluate"] | {"checkpoint": str(checkpoint_path), "rows": ["trained"]}
+        found.append(evaluate.evaluate(config | {"evaluate": settings}, tmp_path, quiet=True))
+    assert found[0]["results"] == found[1]["results"] and found[1]["step"] == 7
+    assert 0 < found[0]["results"]["trained"]["knn"]["top1"] < 1
+    assert json.loads((tmp_path / "evaluation.json").read_text())["checkpoint"].endswith(".safetensors")
 
 
 @pytest.mark.parametrize(

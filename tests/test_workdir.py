@@ -1,12 +1,13 @@
 """One run in a workdir at a time, whoever died how; and no run without room for its checkpoints."""
 
 import collections
+import errno
 import json
 import os
+import pathlib
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -149,13 +150,13 @@ def test_a_workdir_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch)
         workdir.lock(tmp_path / "file"),
     ):
         pass
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    if os.access(folder, os.W_OK):
-        pytest.skip("root writes anywhere")
-    with pytest.raises(OSError, match="the workdir .*folder cannot be written: Permission denied"):
-        with workdir.lock(folder):
+
+    def refuse(*arguments, **options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(pathlib.Path, "open", refuse)
+    with pytest.raises(OSError, match=f"the workdir {tmp_path} cannot be written: Read-only file system"):
+        with workdir.lock(tmp_path):
             pass
 
 
