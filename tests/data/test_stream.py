@@ -5,6 +5,9 @@ import multiprocessing
 import os
 import pathlib
 import signal
+import socket
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -315,3 +318,46 @@ def test_a_streamed_run_stopped_and_resumed_is_uninterrupted_bit_for_bit(tmp_pat
     same(whole[0], parts[0])
     assert whole[1] == parts[1] == len(whole[2]) == 6 and whole[2] == parts[2]
     assert whole[2][-1]["replaced"] >= 4 and whole[2][0]["replaced"] <= whole[2][-1]["replaced"]
+
+
+PROCESS = """
+import sys
+import jax, numpy as np
+jax.distributed.initialize(f"127.0.0.1:{sys.argv[1]}", 2, int(sys.argv[2]))
+sys.path.insert(0, sys.argv[3])
+import test_stream as t
+from contrastive_jax import data, sharding
+mesh = sharding.make_mesh()
+feed = data.feed(t.split(t.CORRUPT, corrupt="replace"), view=t.VIEWS, seed=3, batch_size=t.BATCH, steps=3, mesh=mesh)
+rows = [feed.feed(step) for step in range(3)]
+parts = [[np.asarray(s.data) for s in sorted(x.image.addressable_shards, key=lambda s: s.index[0].start)] for x in rows]
+np.savez(sys.argv[4], image=[np.concatenate(p) for p in parts], replaced=feed.metrics()["replaced"])
+feed.close()
+"""
+
+
+@pytest.mark.slow
+def test_two_real_processes_read_what_one_reads(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    here = str(pathlib.Path(__file__).parent)
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, port, str(i), here, str(tmp_path / f"{i}.npz")],
+            env=environment, stderr=subprocess.PIPE, text=True,
+        )
+        for i in (0, 1)
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=300)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], said
+    found = [np.load(tmp_path / f"{i}.npz") for i in (0, 1)]
+    one, _, count = batches(range(3), images=CORRUPT, corrupt="replace")
+    for step, batch in enumerate(one):
+        np.testing.assert_array_equal(np.concatenate([part["image"][step] for part in found]), batch.image)
+    assert count > 0 and [int(part["replaced"]) for part in found] == [count, count]
