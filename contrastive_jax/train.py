@@ -147,6 +147,7 @@ def train(
       ValueError: a wrong option, before anything is compiled or written.
       Stopped: Ctrl-C or SIGTERM; the state is saved.
       Diverged: a loss or gradient is not finite.
+      OSError: another run lives in the workdir, it cannot be written, or has no room for the checkpoints.
     """
     began = time.perf_counter()
     quiet = quiet or not distributed.first()
@@ -159,10 +160,10 @@ def train(
     ) as saved, distributed.stop_requests() as asked:  # fmt: skip
         state = restored(run, saved, say)
         step = start = int(state.step)
-        if distributed.first():
         if start < run.total_steps and distributed.first():
             size = sum(x.nbytes for x in jax.tree.leaves(state))
             workdirs.check_room(workdir, size, config["checkpoint"]["keep_last"], len(saved.steps()))
+        if distributed.first():
             logbook.write_config(
                 workdir, run.config, configs.diff_text(configs.plain(configs.base()), run.config)
             )
