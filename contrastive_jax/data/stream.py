@@ -10,9 +10,11 @@ import concurrent.futures
 import dataclasses
 import functools
 import importlib.util
+import multiprocessing
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -224,9 +226,15 @@ class Reader:
 
 
 def _in_worker(number: int, count: int) -> None:
-    """Before a worker's first part: Ctrl-C is its parent's affair, and so are the accelerators."""
+    """Before a worker's first part: Ctrl-C is its parent's affair, and so are the accelerators; it ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     jax.config.update("jax_platforms", "cpu")
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)  # a parent that was killed cannot say so
 
 
 def cores() -> int:
