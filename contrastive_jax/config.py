@@ -32,7 +32,7 @@ SCALES = ("paper", "gpu", "cpu", "smoke")
 
 # Leaves (by prefix) in which a run and its continuation may differ.
 MAY_CHANGE = (
-    *("name", "log", "evaluate", "evaluators", "checkpoint", "init", "preview", "embed", "export"),
+    *("name", "log", "evaluate", "evaluators", "checkpoint", "init", "preview", "embed", "export", "profile"),
     *("train.duration", "train.remat", "optimizer.shard_state"),
     *("data.dir", "data.memory_limit", "data.workers", "data.corrupt"),
 )
@@ -103,6 +103,7 @@ def base() -> ConfigDict:
             "checkpoint": {"every_seconds": 60.0, "keep_last": 3, "keep_every": "0 epochs"},
             "init": {"checkpoint": ""},
             "preview": {"images": 8, "draws": 4},
+            "profile": {"steps": (0, 0)},
             "embed": {"layers": ("pooled",), "splits": ("train", "test")},
             "export": {"architecture": "torchvision"},
         }

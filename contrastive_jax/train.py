@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from etils import epath
 
-from contrastive_jax import alarms, checkpoint, data, distributed, encoder, logbook, sharding, weights
+from contrastive_jax import checkpoint, data, distributed, encoder, logbook, sharding, weights
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluate import Judge
+from contrastive_jax.reports import Reports
 from contrastive_jax.run import Run, feed_of, initial_state, prepare
 from contrastive_jax.step import make_train_step
 from contrastive_jax.types import TrainState
@@ -28,10 +28,6 @@ class Stopped(Exception):
     def __init__(self, message: str, code: int):
         super().__init__(message)
         self.code = code
-
-
-class Diverged(ArithmeticError):
-    """A loss or gradient is not finite; nothing of it was saved."""
 
 
 def compiler_options() -> dict[str, int] | None:
@@ -97,34 +93,6 @@ def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], No
     return state
 
 
-class Reports:
-    """Metrics of the steps since the last log point, still on the device: steps do not wait for the host."""
-
-    def __init__(self, workdir: str, saved: checkpoint.Checkpoints):
-        self._workdir, self._saved, self._pending = workdir, saved, []
-
-    def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
-        """Takes note of a step."""
-        self._pending.append((step, metrics))
-
-    def fetch(self) -> dict[str, np.ndarray]:
-        """Waits for the device; the metrics of the latest step, or {} where there is none since the last fetch.
-
-        Raises:
-          Diverged: a loss or a gradient was not finite, at the first such step.
-        """
-        fetched, self._pending = jax.device_get(self._pending), []
-        for step, metrics in fetched:
-            if not (np.isfinite(metrics["loss"]) and np.isfinite(metrics["gradient_norm"])):
-                good = max(self._saved.steps(), default=None)
-                raise Diverged(
-                    f"step {step}: loss {metrics['loss']}, gradient norm {metrics['gradient_norm']}: not finite."
-                    f" Last good checkpoint: {'none' if good is None else f'step {good}'} in {self._workdir}."
-                    " A lower schedule.learning_rate, a longer warm-up or a higher temperature usually helps."
-                )
-        return fetched[-1][1] if fetched else {}
-
-
 def train(
     config: Mapping[str, Any],
     workdir: str,
@@ -146,100 +114,65 @@ def train(
     Raises:
       ValueError: a wrong option, before anything is compiled or written.
       Stopped: Ctrl-C or SIGTERM; the state is saved.
-      Diverged: a loss or gradient is not finite.
+      reports.Diverged: a loss or gradient is not finite.
       OSError: another run lives in the workdir, it cannot be written, or has no room for the checkpoints.
     """
     began = time.perf_counter()
-    quiet = quiet or not distributed.first()
-    say = (lambda message: None) if quiet else logbook.say
+    first = distributed.first()  # of several processes one writes and speaks
+    say = logbook.say if first and not quiet else lambda message: None
     run = prepare(config, devices)
-    folder = epath.Path(workdir)
-    held = workdirs.lock(workdir, say) if distributed.first() else contextlib.nullcontext()
+    every, settings = config["log"]["every"], config["checkpoint"]
+    profile = logbook.Profile(workdir, config["profile"]["steps"] if first else (0, 0))
+    held = workdirs.lock(workdir, say) if first else contextlib.nullcontext()
     with jax.set_mesh(run.mesh), held, checkpoint.Checkpoints(
-        folder / "checkpoints", keep_last=config["checkpoint"]["keep_last"], keep_every=run.keep_every
+        epath.Path(workdir) / "checkpoints", keep_last=settings["keep_last"], keep_every=run.keep_every
     ) as saved, distributed.stop_requests() as asked:  # fmt: skip
         state = restored(run, saved, say)
         step = start = int(state.step)
-        if start < run.total_steps and distributed.first():
+        if first and start < run.total_steps:
             size = sum(x.nbytes for x in jax.tree.leaves(state))
-            workdirs.check_room(workdir, size, config["checkpoint"]["keep_last"], len(saved.steps()))
-        if distributed.first():
-            logbook.write_config(
-                workdir, run.config, configs.diff_text(configs.plain(configs.base()), run.config)
-            )
+            workdirs.check_room(workdir, size, settings["keep_last"], len(saved.steps()))
         _, meta = saved.read_meta() or (0, {})
         feed = feed_of(run, meta.get("data", {}).get("replaced", 0), logbook.say)
         judge = Judge(run.config, run.source, run.mesh)
         if not judge.possible:
             say("no labelled test images: evaluations are left out.")
-        book = logbook.Logbook(
-            workdir,
-            start_step=start,
-            tensorboard=config["log"]["tensorboard"],
-            active=distributed.first(),
-        )
-        progress = logbook.Progress(
-            run.total_steps, run.steps_per_epoch, config["train"]["batch_size"], start, quiet=quiet
-        )
-        with book, progress, contextlib.closing(feed):
-            reports, last, last_save = Reports(workdir, saved), {}, time.monotonic()
-            watch = alarms.Watch(config)
-            for note in alarms.notes(config):
-                say(note)
+        with contextlib.closing(feed), Reports(
+            run, workdir, feed, saved, start, say, quiet=quiet or not first, active=first
+        ) as reports:  # fmt: skip
+            last_save = time.monotonic()
             if start < run.total_steps:
                 train_step, seconds = compiled_step(run, feed, state)
                 say(f"compiled in {seconds:.1f} s")
-            while step < run.total_steps:
-                state, metrics = train_step(state, feed.feed(step))
-                step += 1
-                reports.add(step, metrics)
-                if step == start + 1:
-                    jax.block_until_ready(state)
-                    progress.first_step(step)
-                looked = step % config["log"]["every"] == 0 or step == run.total_steps
-                if looked:
-                    last = reports.fetch() | feed.metrics()
-                    epoch = step / run.steps_per_epoch
-                    rung, sentences = watch.look({"step": step, "epoch": epoch, **last})
-                    book.write(step, epoch, last | rung, progress.update(step, last))
-                    for sentence in sentences:
-                        say(sentence)
-                if judge.possible and run.evaluate_every and step % run.evaluate_every == 0:
-                    with progress.pause():
-                        book.write(step, step / run.steps_per_epoch, judge.look(state))
-                late = time.monotonic() - last_save > config["checkpoint"]["every_seconds"]
-                due = looked and distributed.agreed(late)
-                kept = run.keep_every and step % run.keep_every == 0
-                stop = asked(step)
-                if stop or due or kept or step == run.total_steps:
-                    reports.fetch()  # nothing is saved behind a step that nobody looked at
-                    with progress.pause():
-                        saved.save(step, state, {"config": run.config, "data": feed.metrics()})
-                    last_save = time.monotonic()
-                if stop and step < run.total_steps:
-                    saved.wait()
-                    raise Stopped(
-                        f"stopped at step {step} of {run.total_steps}; saved in {workdir}."
-                        " The same command goes on from there.",
-                        128 + stop,
+            with profile:
+                while step < run.total_steps:
+                    profile.before(step, state)
+                    state, metrics = train_step(state, feed.feed(step))
+                    step += 1
+                    reports.add(step, metrics)
+                    look = step % every == 0 or step == run.total_steps
+                    if look:
+                        reports.look()
+                    if judge.possible and run.evaluate_every and step % run.evaluate_every == 0:
+                        with reports.pause():
+                            reports.write(step, judge.look(state))
+                    late = look and distributed.agreed(
+                        time.monotonic() - last_save > settings["every_seconds"]
                     )
-            images_per_second = progress.images_per_second
-        evaluations = (
-            judge.table((state.params, state.stats), quiet=not distributed.first())
-            if judge.possible and config["evaluate"]["final"]
-            else {}
-        )
-        result = logbook.write_result(
-            workdir if distributed.first() else None,
-            step=step,
-            epoch=step / run.steps_per_epoch,
-            metrics=last
-            or next((row for row in reversed(logbook.read_metrics(workdir)) if "loss" in row), {}),
-            evaluations=evaluations,
-            seconds=time.perf_counter() - began,
-            images_per_second=images_per_second,
-            alarms=alarms.summary(logbook.read_metrics(workdir), config) if distributed.first() else (),
-        )
-        if distributed.first():
-            logbook.plot_curves(workdir)
-    return result
+                    kept = run.keep_every and step % run.keep_every == 0
+                    stop = asked(step)
+                    if stop or late or kept or step == run.total_steps:
+                        reports.fetch()  # nothing is saved behind a step that nobody looked at
+                        with reports.pause():
+                            saved.save(step, state, {"config": run.config, "data": feed.metrics()})
+                        last_save = time.monotonic()
+                    if stop and step < run.total_steps:
+                        saved.wait()
+                        raise Stopped(
+                            f"stopped at step {step} of {run.total_steps}; saved in {workdir}."
+                            " The same command goes on from there.",
+                            128 + stop,
+                        )
+        final = judge.possible and config["evaluate"]["final"]
+        evaluations = judge.table((state.params, state.stats), quiet=not first) if final else {}
+        return reports.result(step, evaluations, time.perf_counter() - began)

@@ -18,6 +18,7 @@ FLOORS = [
     {"config"},
     {"alarms", "checkpoint", "logbook", "weights", "workdir"},
     {"run", "encoder"},
+    {"reports"},
     {"evaluate", "train", "describe", "embed", "export", "preview"},
     {"main"},
 ]

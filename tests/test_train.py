@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from contrastive_jax import checkpoint, data, describe, evaluate, logbook, train
+from contrastive_jax import checkpoint, data, describe, evaluate, logbook, reports, train
 from contrastive_jax import config as configs
 from contrastive_jax import run as runs
 from contrastive_jax.step import init_state
@@ -199,7 +199,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(tmp_pat
         "simclr", **{"schedule.learning_rate": 1e38, "optimizer.name": "sgd", "schedule.warmup": "0 steps"}
     )
     with pytest.raises(
-        train.Diverged, match=r"step \d: loss .* not finite. Last good checkpoint: none .*learning_rate"
+        reports.Diverged, match=r"step \d: loss .* not finite. Last good checkpoint: none .*learning_rate"
     ):
         train.train(config, tmp_path, quiet=True, devices=jax.devices()[:1])
     with checkpoint.Checkpoints(tmp_path / "checkpoints") as saved:
@@ -375,3 +375,14 @@ def test_between_log_points_nothing_is_read_and_nothing_compiled(tmp_path, monke
     during = [count - 1 for count in reads if count > 1]  # one feed makes the program, then one a step
     assert {4, 8, 12} <= set(during) <= {4, 8, 12}
     assert [count - 1 for count in compiled if 2 < count < 13] == []
+
+
+def test_a_profile_of_some_steps(tmp_path):
+    one = jax.devices()[:1]
+    train.train(smoke(**{"profile.steps": (2, 4)}), tmp_path / "run", quiet=True, devices=one)
+    assert list((tmp_path / "run/profile").rglob("*.xplane.pb"))  # TensorBoard, XProf
+    assert list((tmp_path / "run/profile").rglob("perfetto_trace.json.gz"))
+    for wrong in ((4, 2), (1,), (0.5, 1)):
+        with pytest.raises(ValueError, match=r"profile.steps is .* first step"):
+            train.train(smoke() | {"profile": {"steps": wrong}}, tmp_path / "no", quiet=True, devices=one)
+    assert not (tmp_path / "no").exists()

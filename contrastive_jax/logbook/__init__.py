@@ -7,12 +7,14 @@
 from contrastive_jax.logbook.curves import plot_curves
 from contrastive_jax.logbook.files import replacing, write_config, write_json, write_text
 from contrastive_jax.logbook.metrics import METRICS, Logbook, read_metrics
+from contrastive_jax.logbook.profile import Profile
 from contrastive_jax.logbook.progress import Progress, say
 from contrastive_jax.logbook.result import environment, write_result
 
 __all__ = [
     "METRICS",
     "Logbook",
+    "Profile",
     "Progress",
     "environment",
     "plot_curves",
