@@ -4,14 +4,15 @@
         [--out=experiments/performance/results/input_pipeline.json]
 
 The images are JPEGs of ImageNet's sizes, made of the photographs in DIR: fitted to 500 x 375 (or 375 x 500), each
-at the quality that comes nearest to 110 kB. They lie in memory. All give two random crops an image by the sampler
-and with the kernel of SimCLR (boxes of ``tf.image.sample_distorted_bounding_box``, bicubic, not antialiased;
-Pillow's resize antialiases always), as uint8 batches of 128:
+at the quality up to 96 that comes nearest to 110 kB. They lie in memory. All give two random crops an image as uint8
+batches of 128, ours and tf.data by the sampler and with the kernel of SimCLR (boxes of
+``tf.image.sample_distorted_bounding_box``, bicubic, not antialiased):
 
 * ours: the stream as a run reads it (:mod:`contrastive_jax.data.stream`), without worker processes, resized
   exactly as the device would (data.resize=exact) and by OpenCV, whose cubic kernel is a sharper one;
 * tf.data: decoded once for both views, or ``tf.image.decode_and_crop_jpeg`` for each, as SimCLR's code has it;
-* Pillow: the per-image code of most loaders, one ``crop`` and ``resize`` a view.
+* Pillow: the per-image code of most loaders, one ``crop`` and ``resize`` a view, which antialiases always, of
+  boxes drawn as torchvision does.
 
 Every measurement is a process of its own, pinned to one core; contenders take turns for ``--rounds`` rounds. What
 counts is images per second of CPU time of the whole process (all its threads), which other
