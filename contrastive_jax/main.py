@@ -96,7 +96,7 @@ def main(argv: list[str]) -> None:
     """Runs the mode; a user's mistake ends in one sentence."""
     del argv
     if not flags.FLAGS["verbosity"].present:
-        logging.set_verbosity(logging.WARNING)  # orbax tells a story at every checkpoint
+        logging.set_verbosity(logging.ERROR)  # orbax tells a story at every checkpoint
     from contrastive_jax import config as configs
     from contrastive_jax import distributed, train
 
