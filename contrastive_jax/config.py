@@ -243,40 +243,40 @@ def complete(config: ConfigDict) -> ConfigDict:
     return config
 
 
-def settle(config: ConfigDict, before: Mapping[str, Any]) -> ConfigDict:
+def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) -> ConfigDict:
     """A config after overrides, complete: where another function is named, what was the old one's goes.
 
     Options that were set themselves stay, and are an error later if the new function has none of the name. A
     new augmentation preset or evaluator starts from its own defaults; of the other choices options of the same
-    name keep their value (tau of a temperature). ``before`` is the config as its file gave it.
+    name keep their value (tau of a temperature). ``before`` is the config as its file gave it, ``overridden``
+    names the leaves (or whole sections) that were set.
     """
     with config.unlocked():
-        return _settled(config, before)
+        return _settled(config, before, overridden)
 
 
-def _settled(config: ConfigDict, before: Mapping[str, Any]) -> ConfigDict:
+def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) -> ConfigDict:
     def options(find, name):
         function = find(name)
         return set() if function is None else set(inspect.signature(function).parameters)
 
-    # (parent, its original, section, the leaf that names a function, which leaves outlive a change of it)
+    # (parent, its original, path, section, the leaf that names a function, which leaves outlive a change of it)
     chosen = [
-        (config, before, section, "name", functools.partial(options, functions_of(module).get))
+        (config, before, "", section, "name", functools.partial(options, functions_of(module).get))
         for section, module in CHOICES.items()
     ]
-    chosen += [(config, before, "augment", "preset", lambda name: {"size", "views"})]
+    chosen += [(config, before, "", "augment", "preset", lambda name: {"size", "views"})]
     chosen += [
-        (config.evaluators, before["evaluators"], column, "name", lambda name: {"layer"})
+        (config.evaluators, before["evaluators"], "evaluators.", column, "name", lambda name: {"layer"})
         for column in config.evaluators
         if column in before["evaluators"]
     ]
-    for parent, original, section, key, outlive in chosen:
-        now, then = parent[section], original[section]
-        if now[key] != then[key]:
-            stays = {key, *outlive(now[key])}
-            parent[section] = ConfigDict(
-                {leaf: value for leaf, value in now.items() if leaf in stays or value != then.get(leaf)}
-            )
+    for parent, original, path, section, key, outlive in chosen:
+        now, path = parent[section], f"{path}{section}"
+        whole = any(path == name or path.startswith(f"{name}.") for name in overridden)
+        if now[key] != original[section][key] and not whole:
+            stays = {key, *outlive(now[key]), *(leaf for leaf in now if f"{path}.{leaf}" in overridden)}
+            parent[section] = ConfigDict({leaf: now[leaf] for leaf in now if leaf in stays})
     return complete(config)
 
 

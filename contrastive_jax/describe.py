@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, sharding
+from contrastive_jax import data, distributed, sharding
 from contrastive_jax.data import stream
 from contrastive_jax.run import Run, feed_of, initial_state, prepare
 from contrastive_jax.train import compiled_step
@@ -65,7 +65,7 @@ def race(run: Run, feed: data.Resident | data.Stream, step: jax.stages.Compiled,
     batch_size, first = run.config["train"]["batch_size"], feed.feed(0)
     state, _ = jax.block_until_ready(step(state, first))
     began, steps = time.perf_counter(), 0
-    while (spent := time.perf_counter() - began) < SECONDS:
+    while distributed.agreed((spent := time.perf_counter() - began) < SECONDS):  # a step is everybody's
         state, _ = jax.block_until_ready(step(state, first))
         steps += 1
     speed = {"step": steps * batch_size / spent}
@@ -74,7 +74,7 @@ def race(run: Run, feed: data.Resident | data.Stream, step: jax.stages.Compiled,
         for number in range(1, ready):
             feed.feed(number)
         began, steps = time.perf_counter(), 0
-        while ready + steps < run.total_steps and time.perf_counter() - began < SECONDS:
+        while ready + steps < run.total_steps and distributed.agreed(time.perf_counter() - began < SECONDS):
             jax.block_until_ready(feed.feed(ready + steps))
             steps += 1
         if steps:

@@ -4,6 +4,7 @@ Every function here does what one expects where there is one process.
 """
 
 import contextlib
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -59,14 +60,18 @@ def agreed(value: bool) -> bool:
 def stop_requests() -> Iterator[Callable[[int], int]]:
     """``asked(step)``: the signal that asked this run to stop, or 0; the same on every process at every step.
 
-    One process: Ctrl-C and SIGTERM ask, a second Ctrl-C insists. Several: SIGTERM to any of them asks all, at a
+    One process: Ctrl-C and SIGTERM ask, a second Ctrl-C insists. Several: either, to any of them, asks all, at a
     step that they agree on (jax's preemption notice), so every process must ask at every step.
     """
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
-        # No handler of ours: it would take the place of the one that tells the others.
-        yield lambda step: int(multihost_utils.reached_preemption_sync_point(step) and signal.SIGTERM)
+        # SIGTERM has no handler of ours: it would take the place of the one that tells the others.
+        before = signal.signal(signal.SIGINT, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        try:
+            yield lambda step: int(multihost_utils.reached_preemption_sync_point(step) and signal.SIGTERM)
+        finally:
+            signal.signal(signal.SIGINT, before)
         return
     got = []
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, encoder, logbook, sharding
+from contrastive_jax import augment, data, distributed, encoder, logbook, sharding
 from contrastive_jax.evaluators import features
 from contrastive_jax.recipe import call, near
 
@@ -39,6 +39,8 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
       ValueError: a layer or split that there is not, or images that the encoder cannot read.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
+    if config["data"].get("corrupt") == "replace":
+        raise ValueError("data.corrupt is 'replace'; embeddings are of the images they name: take 'raise'.")
     path = config["evaluate"]["checkpoint"] or workdir
     known = encoder.config_of(path)
     section = known.get("augment", config["augment"])
@@ -58,9 +60,9 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
         for name, split in splits.items():
             found = of_split(saved, split, view, layers, config["evaluate"]["batch_size"])
             written[name] = pathlib.Path(workdir, f"embeddings_{name}.npz")
-            if jax.process_index() == 0:
+            if distributed.first():
                 write(written[name], found | about)
-            if not quiet:
+            if not quiet and distributed.first():
                 shapes = ", ".join(f"{layer} {list(found[layer].shape)}" for layer in layers)
                 logbook.say(f"{written[name]}: {shapes}, step {about['step']} of {path}")
     return written

@@ -14,7 +14,7 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
-from contrastive_jax import checkpoint, data, encoder, evaluators, logbook, sharding
+from contrastive_jax import checkpoint, data, distributed, encoder, evaluators, logbook, sharding
 from contrastive_jax import config as configs
 from contrastive_jax.encoder import network_of
 from contrastive_jax.evaluators import features, report
@@ -70,7 +70,9 @@ class Judge:
         subject = self.subject("", (state.params, state.stats), columns)
         scores = {column: self.evaluators[column](subject) for column in columns}
         metric = report.metric_of("", several(self.test.split))
-        return {f"eval/{column}_{metric}": score[metric] for column, score in scores.items()}
+        return {
+            f"eval/{column}_{metric}": score[metric] for column, score in scores.items() if metric in score
+        }
 
     def untrained(self, seed: int | None = None) -> tuple[PyTree, PyTree]:
         """The initial weights (of the run's seed), with batch-norm statistics of up to 1,024 clean training images.
@@ -150,7 +152,8 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
       FileNotFoundError: no checkpoint, or a missing data set.
     """
     began, path = time.perf_counter(), config["evaluate"]["checkpoint"] or workdir
-    say = (lambda message: None) if quiet else logbook.say
+    first = distributed.first()
+    say = logbook.say if first and not quiet else lambda message: None
     mesh = sharding.make_mesh()
     trained = encoder.config_of(path)
     with jax.set_mesh(mesh):
@@ -162,7 +165,8 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
         weights, step = restored(path, judge)
         say(path if step is None else f"step {step} of {path}")
         results = judge.table(weights, quiet=True)
-    judge.print(results)
+    if first:
+        judge.print(results)
     found = {
         "checkpoint": str(path),
         "step": step,
@@ -173,7 +177,7 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
         "seconds": time.perf_counter() - began,
         **logbook.environment(),
     }
-    if jax.process_index() == 0:
+    if first:
         file = epath.Path(workdir) / "evaluation.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         logbook.write_json(file, found)

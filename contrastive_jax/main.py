@@ -107,8 +107,13 @@ def main(argv: list[str]) -> None:
 
     _use_compilation_cache()
     given = configs.load(config_flags.get_config_filename(flags.FLAGS["config"]))
-    config = configs.plain(configs.settle(_CONFIG.value, given))
+    overridden = config_flags.get_override_values(flags.FLAGS["config"])
+    config = configs.plain(configs.settle(_CONFIG.value, given, set(overridden)))
     workdir = _WORKDIR.value
+    if workdir is not None and "://" in workdir:
+        _fail(
+            f"--workdir={workdir!r}: a run lives on a file system; copy it to object storage when it is done."
+        )
     if workdir is None:
         workdir = f"runs/{config['name']}-{configs.fingerprint(config)}"
         if _MODE.value == "train" and distributed.first():

@@ -73,10 +73,9 @@ def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], No
     Raises:
       ValueError: the config differs from the run's in leaves that may not change.
     """
-    state = first_state(run, report)
     meta = saved.read_meta()
     if meta is None:
-        return state
+        return first_state(run, report)
     before = meta[1]["config"]
     if wrong := configs.forbidden_changes(before, run.config):
         changes = "; ".join(f"{name} was {was!r}, is {now!r}" for name, (was, now) in wrong.items())
@@ -88,7 +87,7 @@ def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], No
             f"train.duration was {before['train']['duration']}, is {run.config['train']['duration']}:"
             " schedules stretch to the new length from here on."
         )
-    state, step, _ = saved.restore(state, report)
+    state, step, _ = saved.restore(initial_state(run), report)
     report(f"resuming at step {step} of {run.total_steps}")
     return state
 
@@ -126,18 +125,18 @@ def train(
     held = workdirs.lock(workdir, say) if first else contextlib.nullcontext()
     with jax.set_mesh(run.mesh), held, checkpoint.Checkpoints(
         epath.Path(workdir) / "checkpoints", keep_last=settings["keep_last"], keep_every=run.keep_every
-    ) as saved, distributed.stop_requests() as asked:  # fmt: skip
+    ) as saved:  # fmt: skip
         state = restored(run, saved, say)
         step = start = int(state.step)
         if first and start < run.total_steps:
             size = sum(x.nbytes for x in jax.tree.leaves(state))
             workdirs.check_room(workdir, size, settings["keep_last"], len(saved.steps()))
         _, meta = saved.read_meta() or (0, {})
-        feed = feed_of(run, meta.get("data", {}).get("replaced", 0), logbook.say)
+        feed = feed_of(run, meta.get("data", {}).get("replaced", 0), say)
         judge = Judge(run.config, run.source, run.mesh)
         if not judge.possible:
             say("no labelled test images: evaluations are left out.")
-        with contextlib.closing(feed), Reports(
+        with contextlib.closing(feed), distributed.stop_requests() as asked, Reports(
             run, workdir, feed, saved, start, say, quiet=quiet or not first, active=first
         ) as reports:  # fmt: skip
             last_save = time.monotonic()
@@ -173,6 +172,9 @@ def train(
                             " The same command goes on from there.",
                             128 + stop,
                         )
-        final = judge.possible and config["evaluate"]["final"]
-        evaluations = judge.table((state.params, state.stats), quiet=not first) if final else {}
-        return reports.result(step, evaluations, time.perf_counter() - began)
+        saved.wait()
+        result = reports.result(step, {}, time.perf_counter() - began)
+        if judge.possible and config["evaluate"]["final"]:
+            evaluations = judge.table((state.params, state.stats), quiet=not first)
+            result = reports.result(step, evaluations, time.perf_counter() - began)
+        return result

@@ -464,12 +464,22 @@ def test_what_an_override_names_brings_its_own_options():
     config.augment.preset, config.temperature.name = "simclr", "macl_a"
     config.augment.flip = 0.25  # set, so kept
     config.evaluators.linear.name, config.loss = "moco", configs.ConfigDict({"dcl": 1.0})
+    config.augment.crop_max = before.augment.crop_max  # set to what it was: kept as well
     tau = config.temperature.tau
-    settled = configs.plain(configs.settle(config, before))
+    names = {
+        "augment.preset",
+        "augment.flip",
+        "augment.crop_max",
+        "temperature.name",
+        "evaluators.linear.name",
+        "loss",
+    }
+    settled = configs.plain(configs.settle(config, before, names))
+    assert settled["augment"]["crop_max"] == before.augment.crop_max
     assert settled["augment"]["crop_min"] == 0.08 and "shift" not in settled["augment"]
     assert settled["augment"]["size"] == 8 and settled["augment"]["flip"] == 0.25
     assert settled["temperature"] == {"name": "macl_a", "tau": tau, "alpha": 2.0}
     assert settled["evaluators"]["linear"]["learning_rate"] == 30.0
     assert "C" not in settled["evaluators"]["linear"] and settled["loss"] == {"dcl": {"weight": 1.0}}
     unchanged = configs.load("configs/digits.py").lock()
-    assert configs.plain(configs.settle(unchanged, before)) == configs.plain(before)
+    assert configs.plain(configs.settle(unchanged, before, set())) == configs.plain(before)

@@ -262,6 +262,8 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             r"evaluators.fine.rate: no such option of moco\(",
         ),
         ({"evaluate.rows": ("trained", "raw_pixels")}, r"evaluate.rows names 'raw_pixels'.*'raw pixels'"),
+        ({"evaluate.rows": ()}, r"evaluate.rows is empty; .* untrained"),
+        ({"evaluate.metric": "map_11_point"}, r"evaluate.metric is 'map_11_point'; with one label .* top1"),
         ({"evaluate.metric": "top_1"}, r"evaluate.metric is 'top_1'. Did you mean 'top1'"),
         ({"augment": {"preset": "none", "size": 8, "views": 3}}, r"augment.views is 3; .* 2 views"),
         (
@@ -386,3 +388,29 @@ def test_a_profile_of_some_steps(tmp_path):
         with pytest.raises(ValueError, match=r"profile.steps is .* first step"):
             train.train(smoke() | {"profile": {"steps": wrong}}, tmp_path / "no", quiet=True, devices=one)
     assert not (tmp_path / "no").exists()
+
+
+def test_a_run_that_started_from_another_goes_on_without_it(tmp_path, capsys):
+    one = jax.devices()[:1]
+    train.train(smoke(**{"train.duration": "2 steps"}), tmp_path / "first", quiet=True, devices=one)
+    start = {"init.checkpoint": str(tmp_path / "first")}
+    train.train(smoke(**start, **{"train.duration": "2 steps"}), tmp_path / "run", devices=one)
+    assert "encoder: from step 2" in capsys.readouterr().out
+    (tmp_path / "first").rename(tmp_path / "elsewhere")
+    train.train(smoke(**start, **{"train.duration": "3 steps"}), tmp_path / "run", devices=one)
+    assert "resuming at step 2 of 3" in capsys.readouterr().out
+
+
+def test_a_column_that_fails_takes_no_other_with_it(tmp_path, capsys, monkeypatch):
+    from contrastive_jax.evaluators import knn
+
+    def broken(*arguments, **options):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(knn, "evaluate", broken)
+    columns = {"evaluators": {"knn": {"name": "knn"}, "linear": {"name": "lbfgs"}}}
+    config = smoke(**{"train.duration": "2 steps", "evaluate.final": True}) | columns
+    found = train.train(config, tmp_path, quiet=True, devices=jax.devices()[:1])["evaluations"]["trained"]
+    assert found["knn"] == {"failed": "out of memory"} and found["linear"]["top1"] > 0.1
+    printed = capsys.readouterr().out
+    assert "knn: FAILED: out of memory" in printed and "linear: linear, all labels" in printed

@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -226,8 +227,9 @@ class Reader:
 
 
 def _in_worker(number: int, count: int) -> None:
-    """Before a worker's first part: Ctrl-C is its parent's affair, and so are the accelerators; it ends with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Before a worker's first part: signals are its parent's affair, and so are the accelerators; it ends with it."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a scheduler sends them to the whole job
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     jax.config.update("jax_platforms", "cpu")
 
@@ -343,6 +345,8 @@ class Streamed:
         try:
             for _ in range(-(-count // batch_size)):
                 batch = reader.next()
+                for message in batch["replaced"]:
+                    warnings.warn(f"{message}; the next image stands in for it", RuntimeWarning, stacklevel=2)
                 yield batch["image"][:, 0], batch["label"]
         finally:
             reader.close()

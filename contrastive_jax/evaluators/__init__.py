@@ -12,7 +12,7 @@ from typing import Any
 
 from contrastive_jax import data
 from contrastive_jax.evaluators import protocols
-from contrastive_jax.evaluators.report import METRICS
+from contrastive_jax.evaluators.report import METRICS, OF_SEVERAL
 from contrastive_jax.evaluators.subject import Facts, known_labels, labelled
 from contrastive_jax.recipe import call, functions_of, near
 
@@ -70,6 +70,8 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, Callabl
     layers = ("pooled", *(f"projection_{i + 1}" for i in range(depth)))
     if settings["batch_size"] < 1:
         raise ValueError(f"evaluate.batch_size is {settings['batch_size']}; it must be at least 1.")
+    if not settings["rows"]:
+        raise ValueError(f"evaluate.rows is empty; it must name some of {', '.join(ROWS)}.")
     for row in settings["rows"]:
         if row not in ROWS:
             raise ValueError(f"evaluate.rows names {row!r}. {near(row, ROWS)}")
@@ -80,6 +82,14 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, Callabl
         raise ValueError(
             f"evaluate.metric is {settings['metric']!r}. {near(settings['metric'], ('auto', *METRICS))}"
         )
+    if source.test is not None and source.train.labelled and settings["metric"] != "auto":
+        several = bool(source.train.label_shape)
+        if several != (settings["metric"] in OF_SEVERAL):
+            fitting = [name for name in METRICS if (name in OF_SEVERAL) == several]
+            raise ValueError(
+                f"evaluate.metric is {settings['metric']!r}; with {'several labels' if several else 'one label'}"
+                f" an image it is auto or one of {', '.join(fitting)}."
+            )
     labels = None
     if source.test is not None and source.train.labelled:
         labels, rows = known_labels(source.train), labelled(source.train).rows

@@ -110,12 +110,12 @@ def _whole(apply: Callable) -> Callable:
 
 
 def batch_within(batch_size: int, images: int) -> int:
-    """The batch, or where there are fewer images the most that the devices can share equally."""
-    if batch_size <= images:
-        return batch_size
-    shared = images // features.devices() * features.devices()
+    """The largest batch up to ``batch_size`` and the images there are that the devices share equally."""
+    shared = min(batch_size, images) // features.devices() * features.devices()
     if not shared:
-        raise ValueError(f"{images} labelled images are fewer than the {features.devices()} devices.")
+        raise ValueError(
+            f"a batch of {batch_size} of {images} labelled images is fewer than the {features.devices()} devices."
+        )
     return shared
 
 

@@ -295,7 +295,7 @@ def flatnce_transfer(
     seed: int = 0,
     layer: str = "pooled",
 ) -> Evaluate:
-    """FlatNCE's linear transfer (appendix E.3): logistic regression by Adam, no l2 penalty, no augmentation.
+    """FlatNCE's linear transfer (Chen et al., 2021, appendix E.3): logistic regression by Adam, no l2, no augmentation.
 
     Images have their short side resized to 224 (bicubic) and the centre cropped: ``data.size`` and the
     encoder's size are 224, and ``crop`` is the whole of that. Assumed: rate, batch and what convergence is.

@@ -13,6 +13,7 @@ METRICS = {
     "mean_average_precision": "mAP",
 }
 # Sets whose literature reports the mean over classes (Kornblith et al., 2019; SimCLR, appendix B.8).
+OF_SEVERAL = ("map_11_point", "mean_average_precision")  # metrics of images with several labels
 MEAN_PER_CLASS = ("caltech101", "oxford_flowers102", "oxford_iiit_pet", "fgvc_aircraft")
 
 
@@ -38,11 +39,19 @@ def report(subjects: Iterable[Subject], evaluators: Mapping[str, Callable[[Subje
 
     Returns:
         ``{subject: {column: what its evaluator returned}}``: JSON-able, scores in [0, 1], with protocol and
-        settings.
+        settings. A column that fails says why, ``{"failed": ...}``, and takes no other with it.
     """
     return {
-        subject.name: {name: judge(subject) for name, judge in evaluators.items()} for subject in subjects
+        subject.name: {name: _judged(judge, subject) for name, judge in evaluators.items()}
+        for subject in subjects
     }
+
+
+def _judged(judge: Callable[[Subject], dict], subject: Subject) -> dict:
+    try:
+        return judge(subject)
+    except (ValueError, ArithmeticError, RuntimeError) as error:  # a RuntimeError: out of the device's memory
+        return {"failed": str(error)}
 
 
 def print_table(results: dict, *, metric: str = "top1", beside: str = "", console=None) -> None:
@@ -75,6 +84,8 @@ def print_table(results: dict, *, metric: str = "top1", beside: str = "", consol
 
 
 def _protocol(score: dict) -> str:
+    if "failed" in score:
+        return f"FAILED: {score['failed']}"
     return score.get("protocol") or f"left out: {score['left_out']}"
 
 
@@ -84,8 +95,8 @@ def _without_layer(score: dict) -> str:
 
 def cell(score: dict, metric: str = "top1", beside: str = "") -> str:
     """One score as the table shows it: "—" where it was left out."""
-    if "left_out" in score:
-        return "—"
+    if "left_out" in score or "failed" in score:
+        return "failed" if "failed" in score else "—"
     spread = f" ± {100 * score[f'{metric}_std']:.1f}" if f"{metric}_std" in score else ""
     second = f" ({100 * score[beside]:.1f})" if beside else ""
     converged = "" if score.get("converged", True) else " (not converged)"

@@ -280,7 +280,7 @@ def _optimizer(program: Program) -> optax.GradientTransformation:
         name=plan.schedule, learning_rate=plan.learning_rate, total_steps=steps, batch_size=plan.batch_size,
         scaling=plan.scaling, milestones=milestones,
     )  # fmt: skip
-    moments = {"b1": plan.momentum} if plan.optimizer == "adam" and plan.nesterov else {}
+    moments = {"b1": plan.momentum} if plan.optimizer == "adam" else {}
     return optim.optimizer(
         rate, name=plan.optimizer, momentum=plan.momentum, nesterov=plan.nesterov,
         weight_decay=plan.weight_decay, exclude=("bias", "norm"), **moments,

@@ -11,7 +11,8 @@ takes the first 500 images of every split: a test of the machinery, whose cells 
 Protocols: appendix E.3, as ``flatnce_transfer`` and ``finetune_flatnce`` of ``evaluators/protocols.py``, which say
 what is assumed. ASSUMED: metrics and splits of SimCLR's transfer (Chen et al. 2020, appendix B.8): mean per class
 for Flowers-102 and Caltech-101, 11-point mAP for VOC 2007 (objects marked difficult do not count), top-1 for the
-others; training images are the training and validation splits; SUN397 is TFDS's split.
+others; random crops of fine-tuning are of the centre square; training images are the training and validation
+splits; SUN397 is TFDS's split.
 """
 
 import argparse
@@ -50,7 +51,8 @@ def cell_config(arguments: argparse.Namespace, name: str, kind: str) -> dict:
     config = configs.base()
     options = dict(SETS[name])
     if options["name"] not in ("cifar10", "cifar100"):
-        options["size"] = arguments.size  # of one shape already: resized by the encoder's view alone
+        # The other two are of one shape: resized by the encoder's view alone. Fine-tuned encoders crop 224 of 256.
+        options["size"] = arguments.size if kind == "linear" else arguments.size * 256 // 224
     if arguments.examples:
         first = f"[:{arguments.examples}]"
         train = options.get("train_split", "train")
