@@ -173,8 +173,10 @@ def train(
                             128 + stop,
                         )
         saved.wait()
-        result = reports.result(step, {}, time.perf_counter() - began)
-        if judge.possible and config["evaluate"]["final"]:
+        final = judge.possible and config["evaluate"]["final"]
+        if start < run.total_steps or not final:  # judging may take hours, and be interrupted
+            result = reports.result(step, {}, time.perf_counter() - began)
+        if final:
             evaluations = judge.table((state.params, state.stats), quiet=not first)
             result = reports.result(step, evaluations, time.perf_counter() - began)
         return result
