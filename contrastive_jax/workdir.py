@@ -88,12 +88,12 @@ def _take(file, path: pathlib.Path, by_system: bool | None, report: Callable[[st
     holder = _holder(text)
     if by_system is False:
         raise InUse(_sentence(path, holder, "Stop it first, or choose another --workdir."))
-    if holder and holder["host"] != here and (silent := _silence(path)) < GONE:
+    if holder and holder["host"] != here and not _outlasted(path, holder, by_system, report):
         raise InUse(
             _sentence(
                 path,
                 holder,
-                f"Its last sign of life is {silent:.0f} s old. If it is dead, delete {path}, or wait: after"
+                f"It gave a sign of life {_silence(path):.0f} s ago. If it is dead, delete {path}, or wait: after"
                 f" {GONE:.0f} s without one the lock is taken over.",
             )
         )
@@ -138,6 +138,28 @@ def _sentence(path: pathlib.Path, holder: dict | None, advice: str) -> str:
         else "another process"
     )
     return f"{path.parent} is in use by {who}. {advice}"
+
+
+def _outlasted(
+    path: pathlib.Path, holder: dict, by_system: bool | None, report: Callable[[str], None]
+) -> bool:
+    """Whether a holder on another host has been silent for :data:`GONE` seconds.
+
+    Where the system says that nobody holds the lock, that is waited for: a job that is started again elsewhere,
+    after its host died, cannot be told to come back later.
+    """
+    silent = _silence(path)
+    if silent < GONE and by_system:
+        report(
+            f"process {holder['pid']} on {holder['host']} left a lock; waiting up to {GONE - silent:.0f} s for a sign"
+            " of its life."
+        )
+        while silent < GONE:
+            time.sleep(min(BEAT, GONE - silent))
+            before, silent = silent, _silence(path)
+            if silent < before:
+                return False
+    return silent >= GONE
 
 
 def _silence(path: pathlib.Path) -> float:

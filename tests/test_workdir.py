@@ -77,11 +77,12 @@ def elsewhere(path, age):
     os.utime(path, (time.time() - age,) * 2)
 
 
-def test_another_host_is_believed_alive_until_it_was_silent_for_long(tmp_path):
+def test_another_host_without_locks_is_believed_alive_until_it_was_silent_for_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(workdir, "_lock_by_system", lambda file: None)
     said = []
     elsewhere(tmp_path / "lock.json", workdir.GONE - 100)
     with pytest.raises(
-        workdir.InUse, match=r"process 1 on far-away, since noon\. .* 20\d s old.*delete .*lock.json"
+        workdir.InUse, match=r"process 1 on far-away, since noon\. .* 20\d s ago.*delete .*lock.json"
     ):
         with workdir.lock(tmp_path, said.append):
             pass
@@ -90,6 +91,30 @@ def test_another_host_is_believed_alive_until_it_was_silent_for_long(tmp_path):
     with workdir.lock(tmp_path, said.append):
         pass
     assert said == ["took over the lock of process 1 on far-away, which is gone."]
+
+
+@pytest.mark.parametrize("alive", [False, True])
+def test_a_lock_left_on_another_host_is_waited_for(alive, tmp_path, monkeypatch):
+    """A job that is started again elsewhere, after its host died, goes on without being told."""
+    path, waited = tmp_path / "lock.json", []
+    elsewhere(path, workdir.GONE - 100)
+
+    def sleep(seconds):
+        waited.append(seconds)
+        elsewhere(path, 0 if alive and len(waited) == 2 else workdir.GONE - 100 + sum(waited))
+
+    monkeypatch.setattr(workdir.time, "sleep", sleep)
+    said = []
+    if alive:
+        with pytest.raises(workdir.InUse, match="sign of life 0 s ago"):
+            with workdir.lock(tmp_path, said.append):
+                pass
+        assert len(waited) == 2
+    else:
+        with workdir.lock(tmp_path, said.append):
+            pass
+        assert said[1] == "took over the lock of process 1 on far-away, which is gone." and sum(waited) >= 100
+    assert "waiting up to 100 s" in said[0]
 
 
 def test_a_held_lock_gives_signs_of_life(tmp_path, monkeypatch):
