@@ -26,6 +26,12 @@ def run(spec: str, results: pathlib.Path, seeds: Sequence[int] = (0, 1, 2)) -> N
         command = ["-m", "contrastive_jax.main", f"--config={spec}", f"--config.seed={seed}"]
         subprocess.run([sys.executable, *command, f"--workdir={workdir}"], cwd=ROOT, check=True)
         result = json.loads((workdir / "result.json").read_text())
+        for row, scores in result["evaluations"].items():
+            for column, score in scores.items():
+                if "failed" in score:
+                    raise SystemExit(
+                        f"seed {seed}, {row}, {column}: {score['failed']}; the seed is not kept."
+                    )
         found[str(seed)] = {name: result[name] for name in ("evaluations", "seconds", "versions", "device")}
         results.parent.mkdir(exist_ok=True)
         results.write_text(json.dumps(found, indent=1) + "\n")

@@ -84,10 +84,19 @@ def run(arguments: argparse.Namespace) -> None:
                 continue
             workdir = folder / f"{name}-{kind}"
             found = evaluate.evaluate(cell_config(arguments, name, kind), str(workdir), quiet=True)
+            failed = {
+                row: score[kind]["failed"]
+                for row, score in found["results"].items()
+                if "failed" in score[kind]
+            }
+            if failed:
+                raise SystemExit(f"{folder.name}, {name}, {kind}: {failed}; the cell is not kept.")
             (workdir / "evaluation.json").rename(file)
             workdir.rmdir()
             shown = " ".join(
-                f"{row} {100 * score[kind][found['metric']]:.2f}" for row, score in found["results"].items()
+                f"{row} {100 * score[kind][found['metric']]:.2f}"
+                for row, score in found["results"].items()
+                if "left_out" not in score[kind]
             )
             print(f"{folder.name}, {name}, {kind}, {found['metric']}: {shown}", flush=True)
 
@@ -134,6 +143,8 @@ def _cell(found: dict | None, row: str, kind: str, protocols: dict[str, str]) ->
     if found is None or row not in found["results"]:
         return ""
     score = found["results"][row][kind]
+    if "left_out" in score:
+        return "—"
     protocols.setdefault(kind, score["protocol"])
     return f"{100 * score[found['metric']]:.2f}"
 
