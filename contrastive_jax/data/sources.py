@@ -1,10 +1,11 @@
 """Where images come from: one function, by name."""
 
+import dataclasses
 import inspect
 
 from contrastive_jax.data.digits import digits
 from contrastive_jax.data.folder import folder
-from contrastive_jax.data.split import Source
+from contrastive_jax.data.split import Source, Split, stratified
 from contrastive_jax.data.tfds_images import tfds_images
 
 
@@ -15,6 +16,7 @@ def load(
     train_split: str = "train",
     test_split: str = "auto",
     test_fraction: float = 0.0,
+    validation: float = 0.0,
     label_key: str = "label",
     labels: str = "",
     path_key: str = "",
@@ -37,10 +39,15 @@ def load(
         train_split: a sub-folder, or a split in TFDS's language (``train+unlabelled`` of stl10).
         test_split: the same; "auto" looks for the usual names; "" takes none.
         test_fraction: folder only: a fixed stratified fraction for test, where there is no test folder.
+        validation: a fixed stratified fraction of the training images that stands in for the test images, to choose
+            options by; they are not trained on, and the test images not looked at. Images in memory only.
         label_key: the feature (TFDS) or column (``labels``) with the labels; "" leaves them out.
-        labels, path_key, label_separator, group, white: folder only, see :func:`folder.folder`: a file that
-            lists the images with their labels, its columns, which images are near-duplicates, and which value
-            of 16 bits is white.
+        labels: folder only: a file that lists the images with their labels; "" takes labels from sub-folders.
+        path_key: folder only: that file's column of paths; "" looks for the usual names.
+        label_separator: folder only: what stands between several labels of one image.
+        group: folder only: which images are near-duplicates, never each other's negatives: a column of the file, or
+            a regular expression that is searched in the path, see :func:`folder.folder`.
+        white: folder only: the value of 16-bit images that becomes 255.
         size: short side resized to it, centre cropped; 0 leaves images of one size as they are.
         memory_limit: GiB that the decoded images may take.
         stream: "auto" leaves images encoded where they are, to be decoded and cropped as they are needed, if they
@@ -60,12 +67,28 @@ def load(
         raise ValueError(f"data.size={size} is negative: pixels, or 0 for images as they are")
     if not memory_limit > 0:
         raise ValueError(f"data.memory_limit={memory_limit} is not a positive number of GiB")
+    if not 0 <= validation < 1:
+        raise ValueError(f"data.validation={validation} is not a fraction: at least 0 and less than 1")
     read = {"digits": digits, "folder": folder}.get(name, tfds_images)
     accepted = inspect.signature(read).parameters
     for option, parameter in inspect.signature(load).parameters.items():
-        if option != "name" and option not in accepted and options[option] != parameter.default:
+        if option not in ("name", "validation", *accepted) and options[option] != parameter.default:
             takes = ", ".join(accepted) or "no option"
             raise ValueError(
                 f"data.{option}={options[option]!r} does not apply to {name}, which takes {takes}"
             )
-    return read(**{option: options[option] for option in accepted})
+    source = read(**{option: options[option] for option in accepted})
+    return _held_out(source, validation) if validation else source
+
+
+def _held_out(source: Source, fraction: float) -> Source:
+    """Part of the training images in the place of the test images."""
+    if not isinstance(source.train, Split):
+        raise ValueError(f"data.validation={fraction} needs images in memory; {source.name} is streamed")
+    aside = stratified(source.train.label, fraction, source.train.group)
+    if not 0 < aside.sum() < len(aside):
+        raise ValueError(
+            f"data.validation={fraction} of {len(aside)} images leaves {aside.sum()} to judge by"
+            f" and {(~aside).sum()} to train on"
+        )
+    return dataclasses.replace(source, train=source.train[~aside], test=source.train[aside])
