@@ -1,0 +1,40 @@
+"""What every table and figure of the papers shares: plan, run, collect, render, diff.
+
+A table is a module of ``experiments/<paper>/`` that says
+
+* ``RUNS``: scale -> (row, column) -> the command's arguments, ``configs/x.py:scale=cpu --config.a.b=c``;
+* ``METRIC``: heading -> path into a run's result, ``trained.linear.top1 %`` (``%``: times 100), ``metrics.ess``;
+* ``REPORTED``: heading -> (row, column) -> the paper's number, :func:`doubtful` or None where it is lost;
+* ``ASSUMED``: what the paper does not print -> our choice and its source;
+
+and may say ``SEEDS`` (scale -> seeds), ``SWEEP`` (scale -> leaf -> values: chosen on a validation part of the training
+images, by the first heading of ``METRIC``), ``CURVES`` (metrics kept over training), ``NEEDS`` (what a cell that is not
+run would take), ``CLAIMS`` (what the table is evidence for) and ``draw(results)`` (a matplotlib figure).
+
+    python -m experiments.flatnce.figure_2 plan|run|collect|render|diff [--scale=cpu]
+    python -m experiments.harness ledger
+
+Each run lives in a folder of its own below ``runs/experiments``, so that it may be killed, resumed and run elsewhere.
+The same seed gives every cell the same first weights, order and augmentation, so differences are paired.
+"""
+
+from experiments.harness.claims import Claim
+from experiments.harness.cli import main
+from experiments.harness.pages import lines
+from experiments.harness.results import Results
+from experiments.harness.table import (
+    BRIEF,
+    ROOT,
+    SCALES,
+    all_tables,
+    command,
+    config_of,
+    doubtful,
+    grid,
+    table_of,
+)
+
+__all__ = [
+    "BRIEF", "ROOT", "SCALES", "Claim", "Results", "all_tables", "command", "config_of", "doubtful", "grid", "lines",
+    "main", "table_of",
+]  # fmt: skip

@@ -1,0 +1,22 @@
+"""``job``: one cell, for a worker process; ``ledger``; or a verb over all tables."""
+
+import json
+import sys
+
+import experiments.harness
+from experiments.harness.claims import ledger
+from experiments.harness.cli import command_line
+from experiments.harness.jobs import Job
+from experiments.harness.running import run_job
+from experiments.harness.table import ROOT, all_tables, table_of
+
+if sys.argv[1:2] == ["job"]:
+    name, scale, cell, point, chosen = json.loads(sys.argv[2])
+    run_job(Job(name, scale, tuple(cell), tuple(map(tuple, point)), chosen))
+elif sys.argv[1:] == ["ledger"]:
+    (ROOT / "experiments" / "README.md").write_text(ledger())
+    print(ledger())
+else:
+    sys.exit(
+        command_line(sys.argv[1:], [table_of(name) for name in all_tables()], experiments.harness.__doc__)
+    )

@@ -1,0 +1,120 @@
+"""A table as a page of Markdown, with a figure."""
+
+import statistics
+from collections.abc import Iterable
+from types import ModuleType
+
+from experiments.harness.claims import ledger_rows
+from experiments.harness.results import Results
+from experiments.harness.table import ROOT, Cell, Doubtful, command, where
+
+
+def number(value: float | None) -> str:
+    """A printed number as it was printed; a lost one stays empty."""
+    if value is None:
+        return "—"
+    return f"{float(value):g}{' ?' if isinstance(value, Doubtful) else ''}"
+
+
+def measured(values: Iterable[float]) -> str:
+    """mean ± standard deviation (n); a dash where nothing was run."""
+    values = list(values)
+    if not values:
+        return "—"
+    mean = statistics.mean(values)
+    digits = 1 if abs(mean) >= 10 else 3
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean:.{digits}f}{spread} ({len(values)})"
+
+
+def _ordered(cells: Iterable[Cell]) -> tuple[list[str], list[str]]:
+    return list(dict.fromkeys(r for r, _ in cells)), list(dict.fromkeys(c for _, c in cells))
+
+
+def section(table: ModuleType, scale: str) -> list[str]:
+    """A scale's part of the page: a table for each heading, ours beside the paper's."""
+    results, lines = Results(table, scale), [f"## Scale `{scale}`", ""]
+    runs = table.RUNS.get(scale, {})
+    for heading in table.METRIC:
+        reported = table.REPORTED.get(heading, {})
+        paper = scale == "paper" and reported
+        rows, columns = _ordered([*runs, *reported] if paper else runs)
+        if not rows:
+            continue
+        label = f"{heading}: ours, mean ± standard deviation (n)" + (" / the paper's" if paper else "")
+        lines += [label, "", f"| | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]
+        for row in rows:
+            cells = []
+            for column in columns:
+                ours = measured(results.values(row, column, heading).values())
+                known = f" / {number(reported.get((row, column)))}" if paper else ""
+                cells.append(ours + known if (row, column) in runs or (row, column) in reported else "")
+            lines.append(f"| {row} | {' | '.join(cells)} |")
+        lines.append("")
+    if results:
+        found = results.found
+        lines += [f"{found['device']['kind']}, jax {found['versions']['jax']}. Protocols: "]
+        lines[-1] += "; ".join(f"{column}: {text}" for column, text in found["protocols"].items()) + "."
+        lines += ["", "<details><summary>The command of every cell</summary>", "", "```sh"]
+        lines += [command(entry["arguments"]) for entry in results.cells.values()]
+        lines += ["```", "</details>", ""]
+    elif runs:
+        lines += ["Not run at this scale.", ""]
+    return lines
+
+
+def render(table: ModuleType) -> str:
+    """Writes ``results/<file>.md``, and a figure for each scale with results where the table draws one."""
+    page = (ROOT / where(table)).parent / "results" / f"{where(table).name}.md"
+    title, _, about = (table.__doc__ or "").partition("\n")
+    lines = [f"# {title.rstrip('.')}", "", about.strip(), ""]
+    for scale in ("paper", "gpu", "cpu"):
+        if scale != "gpu" or Results(table, scale):
+            lines += section(table, scale)
+        if hasattr(table, "draw") and Results(table, scale):
+            figure = table.draw(Results(table, scale))
+            stem = page.parent / page.stem / scale
+            figure.savefig(f"{stem}.svg", metadata={"Date": None})
+            figure.savefig(f"{stem}.png", dpi=150)
+            lines += [f"![{title.rstrip('.')}, scale {scale}]({page.stem}/{scale}.svg)", ""]
+    if table.CLAIMS:
+        lines += ["## Claims", "", "| claim | evidence | verdict |", "| --- | --- | --- |"]
+        lines += [f"| {text} | {evidence} | {word} |" for text, evidence, word in ledger_rows(table)] + [""]
+    for heading, entries in (("Assumed", table.ASSUMED), ("Not produced here", table.NEEDS)):
+        if entries:
+            lines += [f"## {heading}", "", *(f"- {name}: {why}" for name, why in entries.items()), ""]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("\n".join(lines))
+    return "\n".join(lines)
+
+
+def lines(results: Results, axis: str, heading: str | None = None, log: bool = False):
+    """A figure of the common kind: a line a row over the columns, which are numbers; bars are standard deviations."""
+    from matplotlib.figure import Figure
+
+    heading = heading or next(iter(results.table.METRIC))
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    rows, columns = _ordered(results.cells)
+    for row in rows:
+        known = [
+            (float(c), list(results.values(row, c, heading).values()))
+            for c in columns
+            if (row, c) in results.cells
+        ]
+        known.sort()
+        spread = [statistics.stdev(v) if len(v) > 1 else 0.0 for _, v in known]
+        axes.errorbar(
+            [x for x, _ in known],
+            [statistics.mean(v) for _, v in known],
+            spread,
+            label=row,
+            marker="o",
+            capsize=3,
+        )
+    if log:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+    axes.set(xlabel=axis, ylabel=heading)
+    axes.legend(frameon=False)
+    return figure

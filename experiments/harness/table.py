@@ -1,0 +1,128 @@
+"""What a table is: a module that says what would be run and what the paper printed."""
+
+import importlib
+import json
+import pathlib
+import re
+import shlex
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+SCALES = ("paper", "gpu", "cpu", "smoke")
+
+
+SEEDS = {"paper": (0, 1, 2), "gpu": (0, 1, 2), "cpu": (0, 1, 2), "smoke": (0,)}
+
+
+VALIDATION = 0.2  # of the training images, where a SWEEP chooses
+
+
+BRIEF = (
+    """ --config.evaluate.rows="('trained',)" --config.evaluators='{"linear": {"name": "lbfgs"},"""
+    """ "knn": {"name": "knn"}}' --config.checkpoint.keep_last=1 --config.log.tensorboard=False"""
+)
+
+Cell = tuple[str, str]
+
+
+Cell = tuple[str, str]  # (row, column)
+
+
+class Doubtful(float):
+    """A printed number that the scan leaves in doubt."""
+
+
+def doubtful(value: float) -> Doubtful:
+    """Marks a printed number that the scan leaves in doubt; rendered with a question mark."""
+    return Doubtful(value)
+
+
+def grid(
+    rows: Iterable, columns: Iterable, values: Iterable[Iterable[float | None]]
+) -> dict[Cell, float | None]:
+    """(row, column) -> value, of a table written as it is printed; sizes must agree."""
+    return {
+        (str(row), str(column)): value
+        for row, line in zip(rows, values, strict=True)
+        for column, value in zip(columns, line, strict=True)
+    }
+
+
+def table_of(name: str) -> ModuleType:
+    """A table by its module's name, ``experiments.flatnce.figure_2`` or ``flatnce/figure_2``."""
+    name = name.replace("/", ".").removesuffix(".py")
+    module = importlib.import_module(name if name.startswith("experiments.") else f"experiments.{name}")
+    for attribute, default in {
+        "REPORTED": {},
+        "ASSUMED": {},
+        "CLAIMS": (),
+        "NEEDS": {},
+        "CURVES": (),
+    }.items():
+        if not hasattr(module, attribute):
+            setattr(module, attribute, default)
+    return module
+
+
+def all_tables() -> list[str]:
+    """The names of all tables and figures built on this harness, in the order of the papers."""
+    found = []
+    for paper in ("flatnce", "intriguing", "eqco", "less_can_be_more", "macl"):
+        files = sorted((ROOT / "experiments" / paper).glob("*.py"), key=_natural)
+        found += [
+            f"experiments.{paper}.{f.stem}" for f in files if re.search(r"^RUNS\b", f.read_text(), re.M)
+        ]
+    return found
+
+
+def _natural(path: pathlib.Path) -> list:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
+
+
+def where(table: ModuleType) -> pathlib.Path:
+    """``experiments/<paper>/<file>`` without its ending, relative to the project's root."""
+    return pathlib.Path(table.__file__).resolve().relative_to(ROOT).with_suffix("")
+
+
+def seeds_of(table: ModuleType, scale: str) -> tuple[int, ...]:
+    """The seeds of a scale."""
+    return tuple(getattr(table, "SEEDS", SEEDS).get(scale, SEEDS[scale]))
+
+
+def config_of(arguments: str) -> dict[str, Any]:
+    """The plain config of a cell's arguments, read as the command reads them.
+
+    Raises:
+      ValueError: an unknown file, argument or leaf.
+    """
+    return json.loads(_config_of(arguments))
+
+
+def _config_of(arguments: str) -> str:
+    from absl import flags
+    from ml_collections import config_flags
+
+    from contrastive_jax import config as configs
+
+    spec, *overrides = shlex.split(arguments)
+    path, _, options = spec.partition(":")
+    spec = f"{ROOT / path}:{options}"
+    argv = ["experiment", f"--config={spec}", *overrides]
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=values, lock_config=True, sys_argv=argv)
+    try:
+        values(argv)
+        overridden = set(config_flags.get_override_values(values["config"]))
+        config = configs.settle(values["config"].value, configs.load(spec), overridden)
+        return json.dumps(configs.plain(config), sort_keys=True)
+    except (flags.Error, AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{arguments}: {error}") from error
+
+
+def command(arguments: str, seed: int = 0) -> str:
+    """What a stranger types to run one seed of a cell."""
+    return f"python -m contrastive_jax.main --config={arguments} --config.seed={seed}"
