@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ def run_job(job: Job) -> None:
 
 
 def _here(todo: list[Job], workers: int, options: Mapping[str, Any]) -> list[str]:
-    """On this host: a process a job."""
+    """On this host: a process a job. Ctrl-C and SIGTERM reach the jobs, which save and end."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     slots = queue.SimpleQueue()
@@ -47,30 +48,37 @@ def _here(todo: list[Job], workers: int, options: Mapping[str, Any]) -> list[str
         slot = slots.get()
         running.add(job)
         try:
-            return _worker(job, slot, workers)
+            return _worker(job, slot, workers, processes)
         finally:
             running.discard(job)
             slots.put(slot)
 
-    failures, running = [], set()
+    failures, running, processes = [], set(), set()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress, concurrent.futures.ThreadPoolExecutor(workers) as pool:
         bar = progress.add_task("cells", total=len(todo))
         waiting = {pool.submit(work, job): job for job in todo}
-        while waiting:
-            done, _ = concurrent.futures.wait(waiting, 2.0, concurrent.futures.FIRST_COMPLETED)
-            for future in done:
-                job, problem = waiting.pop(future), future.result()
-                failures += [f"{job.name}: {problem}"] if problem else []
-                progress.console.print(f"{job.name}: {problem or 'done'}", highlight=False)
-                progress.advance(bar)
-            now = "; ".join(f"{job.name}: {_step_of(job)}" for job in sorted(running))
-            progress.update(bar, description=now or "cells")
+        try:
+            while waiting:
+                done, _ = concurrent.futures.wait(waiting, 2.0, concurrent.futures.FIRST_COMPLETED)
+                for future in done:
+                    job, problem = waiting.pop(future), future.result()
+                    failures += [f"{job.name}: {problem}"] if problem else []
+                    progress.console.print(f"{job.name}: {problem or 'done'}", highlight=False)
+                    progress.advance(bar)
+                now = "; ".join(f"{job.name}: {_step_of(job)}" for job in list(running))
+                progress.update(bar, description=now or "cells")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(processes):
+                process.terminate()  # it saves, and goes on when it is run again
+            raise
     return failures
 
 
-def _worker(job: Job, slot: int, workers: int) -> str | None:
-    """Runs a job in a process of its own, on its share of this host; what went wrong."""
+def _worker(job: Job, slot: int, workers: int, processes: set[subprocess.Popen]) -> str | None:
+    """Runs a job in a process of its own (among ``processes`` meanwhile), on its share of this host; what went wrong."""
     environment = dict(os.environ)
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "runs" / "compiled"))
     if "CUDA_VISIBLE_DEVICES" not in os.environ and workers > 1:
@@ -85,12 +93,9 @@ def _worker(job: Job, slot: int, workers: int) -> str | None:
             arguments, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT,
             preexec_fn=lambda: os.sched_setaffinity(0, mine),
         )  # fmt: skip
-        try:
-            code = process.wait()
-        except BaseException:
-            process.terminate()  # it saves, and goes on when it is run again
-            process.wait()
-            raise
+        processes.add(process)
+        code = process.wait()
+        processes.discard(process)
     if code:
         last = [line for line in log.read_text().splitlines() if line.strip()][-1:]
         return f"exit status {code}: {last[0] if last else 'no word'} ({log})"
