@@ -78,7 +78,7 @@ def _here(todo: list[Job], workers: int, options: Mapping[str, Any]) -> list[str
 
 
 def _worker(job: Job, slot: int, workers: int, processes: set[subprocess.Popen]) -> str | None:
-    """Runs a job in a process of its own (among ``processes`` meanwhile), on its share of this host; what went wrong."""
+    """Runs a job in a process of its own, put into ``processes``, on its share of this host; what went wrong."""
     environment = dict(os.environ)
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "runs" / "compiled"))
     if "CUDA_VISIBLE_DEVICES" not in os.environ and workers > 1:
