@@ -48,7 +48,7 @@ def alarms(record: Mapping[str, float], config: Mapping[str, Any]) -> dict[str, 
       config: of the run.
     """
     found = {}
-    for alarm in (collapse, dimensional_collapse, saturation, stuck, ess_unreachable, temperature_clamped):
+    for alarm in ALARMS:
         if sentence := alarm(record, config):
             found[alarm.__name__] = sentence
     if "ess_unreachable" in found:  # which says as much
@@ -138,6 +138,9 @@ def temperature_clamped(record: Mapping[str, float], config: Mapping[str, Any]) 
             limit = f"temperature.{clamp}={section[clamp]:g}"
             return f"the temperature is clamped: tau is {limit}, not what its rule gives."
     return None
+
+
+ALARMS = (collapse, dimensional_collapse, saturation, stuck, ess_unreachable, temperature_clamped)
 
 
 class Watch:

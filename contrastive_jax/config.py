@@ -1,7 +1,7 @@
 """The config: what a run is, as leaves with defaults; composing, comparing and checking it.
 
 ``base()`` is the common ground. A replication is the base, a method and a few assignments; a diff of
-two configs prints the leaves that differ and nothing else:
+two configs prints the leaves that differ and nothing else (:mod:`contrastive_jax.browse` has more commands):
 
     python -m contrastive_jax.config diff configs/digits.py:method=simclr configs/digits.py:method=flatclr
 """
@@ -10,6 +10,7 @@ import ast
 import difflib
 import functools
 import hashlib
+import importlib
 import importlib.util
 import inspect
 import json
@@ -392,24 +393,5 @@ def _module(file: pathlib.Path) -> ModuleType:
     return module
 
 
-def main(argv: list[str]) -> int:
-    """``diff A B`` or ``show A``; A and B are ``FILE[:arguments]``, workdirs or ``config.json`` files."""
-    try:
-        if len(argv) == 3 and argv[0] == "diff":
-            print(diff_text(plain(load(argv[1])), plain(load(argv[2]))), end="")
-            return 0
-        if len(argv) == 2 and argv[0] == "show":
-            print(
-                "".join(f"{name} = {value!r}\n" for name, value in leaves(plain(load(argv[1]))).items()),
-                end="",
-            )
-            return 0
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print("usage: python -m contrastive_jax.config diff A B | show A", file=sys.stderr)
-    return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":  # the commands read every floor of the house
+    sys.exit(importlib.import_module("contrastive_jax.browse").main(sys.argv[1:]))

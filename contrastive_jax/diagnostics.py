@@ -49,11 +49,18 @@ def rounds_to_zero(dtype: jnp.dtype | str) -> float:
 def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") -> dict[str, Array]:
     """Scalars of the contrast between positives and negatives.
 
-    ``info_nce``: InfoNCE's value at the step's tau, without a margin. ``contrast_accuracy``: share of
-    queries whose positive beats every negative. ``ess``, ``ess_with_positive``: see
-    :func:`effective_sample_size`. ``w_p05, w_p50, w_p95``: percentiles of W = sigmoid(c), InfoNCE's
-    weight on a query's gradient. ``saturated``: share of queries whose W, with the margin, is not told from
-    0 in ``dtype``, that of the network. ``alignment``: mean score of the positives.
+    Metrics:
+      info_nce: InfoNCE at the step's tau, without a margin, whatever the loss.
+      contrast_accuracy: share of queries whose positive beats every negative.
+      tau: the temperature.
+      ess: effective sample size of the negatives' weights, as a share of their number, see
+        :func:`effective_sample_size`.
+      ess_with_positive: the same of the negatives and the positive, which is what InfoNCE weighs.
+      w_p05, w_p50, w_p95: percentile (5, 50, 95) over queries of W = sigmoid(c), InfoNCE's weight on a query's
+        gradient.
+      saturated: share of queries whose W, with the margin, is not told from 0 in the dtype of the network.
+      alignment: mean score of the positives.
+      negatives: mean number of negatives of a query.
     """
     valid = comparison.count > 0
     valid_share = jnp.maximum(jnp.mean(valid.astype(comparison.positive.dtype)), 1e-12)
@@ -80,10 +87,11 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
 def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
     """Scalars of the network's outputs.
 
-    ``embedding_std``: standard deviation of the normalised projections over the batch, the mean over
-    dimensions, times sqrt(D): 1 for a uniform sphere, 0 when all embeddings are the same (collapse).
-    ``effective_rank``: of the normalised projections, see :func:`effective_rank`.
-    ``probe_accuracy``: top-1 of the online probe on the augmented views, where an image has one label.
+    Metrics:
+      embedding_std: standard deviation of the normalised projections over the batch, the mean over dimensions,
+        times sqrt(D): 1 for a uniform sphere, 0 when all embeddings are the same (collapse).
+      effective_rank: how many directions the normalised projections vary in, see :func:`effective_rank`.
+      probe_accuracy: top-1 of the online probe on the augmented views, where an image has one label.
     """
     z = outputs.projection
     z = z * jax.lax.rsqrt(jnp.maximum(jnp.sum(z * z, axis=-1, keepdims=True), 1e-12))

@@ -59,6 +59,19 @@ def schedule(
 
     With ``per_epoch`` the decay moves only where an epoch of ``steps_per_epoch`` begins (MoCo v2's
     cosine); the warm-up still moves at each step. Raises ValueError for a value out of range.
+
+    Args:
+      name: how the learning rate falls after the warm-up: cosine, linear, step or constant.
+      learning_rate: of a batch of 256 images (scaling=linear), of 1 image (sqrt), or of any batch (none).
+      total_steps: length of the run.
+      batch_size: images a step.
+      warmup_steps: steps of the linear warm-up from 0.
+      scaling: how the peak grows with the batch: linear (batch / 256), sqrt (its root) or none.
+      milestones: when a step schedule decays, as durations since the start.
+      decay: factor of a step schedule at each milestone.
+      end_factor: what cosine and linear end at, as a share of the peak.
+      per_epoch: the decay moves at the beginning of an epoch only (MoCo v2).
+      steps_per_epoch: read by per_epoch.
     """
     _one_of("schedule.name", name, SCHEDULES)
     _one_of("schedule.scaling", scaling, SCALINGS)
@@ -148,6 +161,25 @@ def optimizer(
     ``clip_norm > 0`` first scales the gradient down to that global norm. ``shard_state`` keeps a share of
     the moments on each device, and updates that share there (ZeRO, stage 1: Rajbhandari et al., 2020). Raises
     ValueError for a value out of range, and at ``init`` for a name in ``exclude`` that no parameter has.
+
+    Args:
+      schedule: step -> learning rate.
+      name: update rule: lars, sgd, adam or adamw.
+      momentum: of lars and sgd.
+      nesterov: Nesterov's momentum; with adam, Nadam.
+      weight_decay: inside the gradient (lars, sgd, adam), or outside the moments, times the learning rate
+        (adamw).
+      exclude: what is not decayed, nor adapted by LARS: parts of a parameter's path, or norm; default: the
+        rule's own.
+      exclude_from_adaptation: what LARS does not adapt; default: as exclude.
+      trust_coefficient: of LARS: step length as a share of a parameter's norm.
+      momentum_order: of LARS: classic (learning rate, then momentum), lr_last, or popular (momentum before
+        the trust ratio too).
+      b1: decay of the first moment, of adam and adamw.
+      b2: decay of the second moment, of adam and adamw.
+      eps: added to the root of the second moment, of adam and adamw.
+      clip_norm: largest global norm of the gradient; 0 does not clip.
+      shard_state: each device keeps and updates a share of the moments (ZeRO, stage 1); changes no result.
     """
     _one_of("optimizer.name", name, OPTIMIZERS)
     _one_of("optimizer.momentum_order", momentum_order, MOMENTUM_ORDERS)

@@ -38,7 +38,15 @@ def init_state(recipe: Recipe, seed: int) -> TrainState:
 
 
 def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> Callable:
-    """``(state, feed) -> (state, metrics)`` for jit. ``take(feed, step)`` is the data source's batch."""
+    """``(state, feed) -> (state, metrics)`` for jit. ``take(feed, step)`` is the data source's batch.
+
+    Metrics:
+      loss: what is minimised, but for the online probe's part.
+      loss/<name>: this term of it, unweighted.
+      probe_loss: cross-entropy of the online probe; 0 where there is none.
+      gradient_norm: of all parameters together.
+      learning_rate: of this step.
+    """
 
     def train_step(state: TrainState, feed: PyTree) -> tuple[TrainState, dict[str, Array]]:
         batch = take(feed, state.step)

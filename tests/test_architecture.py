@@ -15,11 +15,11 @@ FLOORS = [
     {"contrast"},
     {"diagnostics", "recipe", "step", "methods"},
     {"evaluators"},
-    {"config"},
+    {"config", "options"},
     {"alarms", "checkpoint", "logbook", "weights", "workdir"},
     {"run", "encoder"},
     {"reports"},
-    {"evaluate", "train", "describe", "embed", "export", "preview"},
+    {"evaluate", "train", "describe", "embed", "export", "preview", "browse"},
     {"main"},
 ]
 # Rooms of one floor that may lean on one another, in this order; those of the second floor are blind to one another.

@@ -81,6 +81,12 @@ def make_views(*, preset: str, size: int, views: int = 2, **options) -> Views:
 
     ``options`` are the keyword arguments of the function of :mod:`contrastive_jax.augment.presets` that
     ``preset`` names; an unknown one raises a ValueError that shows them.
+
+    Args:
+      preset: the recipe: a function of contrastive_jax.augment.presets.
+      size: height and width of a view, in pixels.
+      views: of an image; a step compares 2.
+      **options: of the preset.
     """
     return Views(_build(preset, size, views, options).views)
 

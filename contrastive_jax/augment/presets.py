@@ -5,18 +5,23 @@ A preset takes the size and number of views, and options with published defaults
 Images are float32 ``[h, w, c]`` in [0, 1] before the optional normalisation, the last step of training and
 evaluation alike.
 
-Options that presets share:
+Where a preset's function does not say what an option is, it is one that presets share:
 
-* ``crop_min``, ``crop_max``, ``ratio``: area and width over height of the random crop; ``sampler``: of
-  :func:`~contrastive_jax.augment.geometry.draw_box`, by default ``tf`` where the preset is SimCLR's (simclr,
-  crop_only), ``continuous`` for digits, else ``torchvision``; ``method``, ``antialias``: how images are resized.
-* ``flip``: probability of a mirror image, 0 for never; ``quarter_turns``: turned by 0, 90, 180 or 270
-  degrees, for images without an up (satellites, microscopes).
-* ``color_channels``: how many leading channels colour operations see, 1 or 3 (default: 3 where the image has
-  at least 3, else 1). Further channels (bits, infrared) are cropped and flipped, nothing else.
-* ``mean``, ``std``: a tuple for the colour channels, or for all, or None for no normalisation.
-* ``eval_crop``: proportion of the largest centred square that evaluation sees (None: 0.875, and 1 for sizes
-  up to 32).
+Args:
+  crop_min: smallest area of the random crop, as a share of the image.
+  crop_max: largest area of the random crop, as a share of the image.
+  ratio: smallest and largest width over height of the random crop.
+  sampler: how the crop's box is drawn, see :func:`~contrastive_jax.augment.geometry.draw_box`: tf (SimCLR's),
+    torchvision, or continuous (fractions of a pixel).
+  flip: probability of a mirror image; 0 for characters.
+  quarter_turns: turned by 0, 90, 180 or 270 degrees, for images without an up (satellites, microscopes).
+  method: how images are resized: bicubic or bilinear.
+  antialias: whether what is made smaller is smoothed first.
+  color_channels: how many leading channels colour operations see, 1 or 3 (None: 3 where the image has at least
+    3, else 1). Further channels (bits, infrared) are cropped and flipped, nothing else.
+  mean: subtracted in the end: a tuple for the colour channels, or for all; None for no normalisation.
+  std: divided by in the end, likewise.
+  eval_crop: share of the largest centred square that evaluation sees (None: 0.875, and 1 for sizes up to 32).
 """
 
 import functools
@@ -71,6 +76,13 @@ def simclr(
     ``jitter``, ``gray`` and ``blur`` are probabilities; blur may be False or True for 0 and 0.5. Its sigma is
     drawn for each image, where the code draws one for each batch of views.
     ``brightness``: ``multiplicative`` (v2) or ``additive`` (v1).
+
+    Args:
+      strength: of the colour jitter; 1.0 on ImageNet, 0.5 on CIFAR.
+      jitter: probability of a colour jitter.
+      gray: probability of a grey image.
+      blur: probability of a Gaussian blur.
+      brightness: how jitter changes it: multiplicative (SimCLR v2) or additive (v1).
     """
     _check(strength, "strength", 0, math.inf)
     _check_choice(brightness, "brightness", ("multiplicative", "additive"))
@@ -109,6 +121,10 @@ def moco_v1(
     """MoCo (He et al., 2020): crop, grey, jitter always, flip, normalise.
 
     ``strength`` is of brightness, contrast, saturation and hue.
+
+    Args:
+      gray: probability of a grey image.
+      strength: of the jitter's brightness, contrast, saturation and hue.
     """
     values = Chain(_sometimes(gray, "gray", _grayscale), _jitter(*_four(strength), style="torchvision"))
     view = Chain(
@@ -146,6 +162,12 @@ def moco_v2(
     """MoCo v2 (Chen et al., 2020): crop, jitter, grey, blur, flip, normalise.
 
     The blur is a true Gaussian with repeated edges, cut at 6 pixels, where MoCo has PIL's approximation.
+
+    Args:
+      jitter: probability of a colour jitter.
+      gray: probability of a grey image.
+      blur: probability of a Gaussian blur.
+      strength: of the jitter's brightness, contrast, saturation and hue.
     """
     jitterer = _jitter(*_four(strength), style="torchvision")
     view = Chain(
@@ -185,6 +207,13 @@ def byol(
 
     Crop (bicubic, clipped), flip, jitter in random order with additive brightness, grey, blur, solarise,
     normalise. MoCo v3's probabilities and strengths are the same, with ``crop_min=0.2``.
+
+    Args:
+      jitter: probability of a colour jitter.
+      gray: probability of a grey image.
+      blur: probability of a Gaussian blur, one of each view.
+      strength: of the jitter's brightness, contrast, saturation and hue.
+      solarize: probability of solarising, one of each view.
     """
     for name, probabilities in (("blur", blur), ("solarize", solarize)):
         if len(probabilities) != views:
@@ -233,6 +262,11 @@ def macl(
 
     The paper names the four operations and no numbers: strengths, probabilities and no normalisation are
     assumed.
+
+    Args:
+      jitter: probability of a colour jitter.
+      strength: of the jitter's brightness, contrast, saturation and hue.
+      gray: probability of a grey image.
     """
     jitterer = _jitter(*_four(strength), style="torchvision")
     view = Chain(
@@ -276,6 +310,15 @@ def digits(
     way (black outside), factors 1 ± ``brightness`` and 1 ± ``contrast``, Gaussian ``noise`` (standard
     deviation), and with probability ``erase`` a black rectangle with sides in ``erase_sides`` pixels.
     Slant and shift blacken margins in all channels: set both to 0 where further channels are bits.
+
+    Args:
+      shift: largest move either way, in pixels; black comes in.
+      slant: largest slant, in pixels a row.
+      brightness: factors of brightness lie within 1 plus or minus this.
+      contrast: factors of contrast lie within 1 plus or minus this.
+      noise: standard deviation of Gaussian noise.
+      erase: probability of a black rectangle.
+      erase_sides: smallest and largest side of that rectangle, in pixels.
     """
     for name, value in (("shift", shift), ("slant", slant), ("noise", noise)):
         _check(value, name, 0, math.inf)

@@ -19,6 +19,9 @@ def eqco(*, alpha: float) -> Margin:
 
     Adding log(alpha / K) to every negative's logit equals taking m / tau off the positive's, with
     m = tau log(alpha / K). alpha = K is InfoNCE.
+
+    Args:
+      alpha: number of negatives that the loss behaves as if it had; alpha = K is no margin.
     """
     if not alpha > 0:
         raise ValueError(f"margin.alpha is {alpha}; it must be positive.")

@@ -33,19 +33,36 @@ def _positive(option: str, value: float) -> float:
 
 
 def fixed(total_steps: int, *, tau: float = 0.1) -> Temperature:
-    """The same tau at every step."""
+    """The same tau at every step.
+
+    Args:
+      total_steps: length of the run.
+      tau: the temperature: scores are divided by it.
+    """
     _positive("tau", tau)
     return _stateless(lambda step, alignment: jnp.asarray(tau))
 
 
 def linear(total_steps: int, *, tau: float = 0.07, end: float = 0.1) -> Temperature:
-    """From ``tau`` at the first step to ``end`` at the last, in a straight line (MACL, Table 1: from 0.07)."""
+    """From ``tau`` at the first step to ``end`` at the last, in a straight line (MACL, Table 1: from 0.07).
+
+    Args:
+      total_steps: length of the run.
+      tau: temperature at the first step.
+      end: temperature at the last step.
+    """
     _positive("tau", tau), _positive("end", end)
     return _stateless(lambda step, alignment: tau + (end - tau) * jnp.minimum(step / total_steps, 1.0))
 
 
 def cosine(total_steps: int, *, tau: float = 0.1, end: float = 0.5) -> Temperature:
-    """From ``tau`` at the first step to ``end`` at the last, along half a cosine."""
+    """From ``tau`` at the first step to ``end`` at the last, along half a cosine.
+
+    Args:
+      total_steps: length of the run.
+      tau: temperature at the first step.
+      end: temperature at the last step.
+    """
     _positive("tau", tau), _positive("end", end)
 
     def value(step, alignment):
@@ -106,13 +123,25 @@ def ess(
 
 
 def macl_a(total_steps: int, *, tau: float = 0.1, alpha: float = 2.0) -> Temperature:
-    """MACL's exponential form: tau0 alpha^A, A the batch's mean positive cosine (Huang et al. 2022, tau_a)."""
+    """MACL's exponential form: tau0 alpha^A, A the batch's mean positive cosine (Huang et al. 2022, tau_a).
+
+    Args:
+      total_steps: length of the run.
+      tau: tau0, the temperature at alignment 0.
+      alpha: base of the power: the temperature at alignment 1 is alpha times tau0.
+    """
     _positive("tau", tau), _positive("alpha", alpha)
     return _stateless(lambda step, alignment: tau * alpha**alignment)
 
 
 def macl_b(total_steps: int, *, tau: float = 0.1, beta: float = 0.5) -> Temperature:
-    """MACL's linear form: tau0 (1 + beta A) (Huang et al. 2022, tau_b); beta in [0, 1) keeps it positive."""
+    """MACL's linear form: tau0 (1 + beta A) (Huang et al. 2022, tau_b); beta in [0, 1) keeps it positive.
+
+    Args:
+      total_steps: length of the run.
+      tau: tau0, the temperature at alignment 0.
+      beta: slope: the temperature at alignment 1 is 1 + beta times tau0; in (-1, 1).
+    """
     _positive("tau", tau)
     if not -1.0 < beta < 1.0:
         raise ValueError(f"temperature.beta is {beta}; tau0 (1 + beta A) stays positive for beta in (-1, 1).")
@@ -122,6 +151,14 @@ def macl_b(total_steps: int, *, tau: float = 0.1, beta: float = 0.5) -> Temperat
 def macl_icml(
     total_steps: int, *, tau: float = 0.1, alpha: float = 0.5, a0: float = 0.0, min_tau: float = 0.005
 ) -> Temperature:
-    """MACL as published at ICML 2023: tau0 (1 + alpha (A - A0)), clamped at ``min_tau`` where it could reach 0."""
+    """MACL as published at ICML 2023: tau0 (1 + alpha (A - A0)), clamped at ``min_tau`` where it could reach 0.
+
+    Args:
+      total_steps: length of the run.
+      tau: tau0, the temperature at alignment A0.
+      alpha: slope of the temperature, relative to tau0, in the alignment.
+      a0: A0, the alignment at which the temperature is tau0.
+      min_tau: lower clamp.
+    """
     _positive("tau", tau), _positive("min_tau", min_tau)
     return _stateless(lambda step, alignment: jnp.maximum(tau * (1.0 + alpha * (alignment - a0)), min_tau))

@@ -468,7 +468,11 @@ class Stream:
         return batch
 
     def metrics(self) -> dict[str, int]:
-        """``replaced``, of all processes; all have to ask."""
+        """What a stream has to say; all processes have to ask.
+
+        Metrics:
+            replaced: corrupt records that another image stood in for so far, of all processes; streamed data only.
+        """
         if jax.process_count() == 1:
             return {"replaced": self.replaced}
         from jax.experimental import multihost_utils

@@ -5,10 +5,25 @@ cannot work, and gives ``evaluate(subject) -> {"top1", "mean_per_class", "protoc
 multi-label sets ``map_11_point`` and ``mean_average_precision``), or ``{"left_out": why}``. The options are the
 leaves of a column of the config's ``evaluators``; defaults are what its source prints.
 
-Options that protocols share: ``layer``: "pooled", "projection_1", ...; ``augment``: train through the frozen
-encoder on random crops (area at least ``crop_min``) and flips (probability ``flip``; 0 for characters), which
-is what the source does, or (False) on cached clean features, which is much faster; ``seed``: of the order, the
-crops and the first weights. A batch is at most the images there are.
+Where a protocol's function does not say what an option is, it is one that protocols share. A batch is at most
+the images there are.
+
+Args:
+  layer: whose output is judged: pooled, projection_1, ...
+  seed: of the order, the crops, the first weights and the draws.
+  learning_rate: of a batch of 256 images where the protocol scales it, else of any batch.
+  weight_decay: added to the gradient, times the weights.
+  batch_size: images a step of the classifier's training.
+  epochs: passes over the training images.
+  augment: train through the frozen encoder on random crops and flips, which is what the source does, or (False)
+    on cached clean features, which is much faster.
+  crop_min: smallest area of a random crop, as a share of the image.
+  flip: probability of a mirror image; 0 for characters.
+  crop: share of the largest centred square that the encoder sees of clean images; 0: as in its pretraining.
+  tolerance: training ends when the loss falls by less than this share; 0 trains to the last epoch.
+  patience: epochs in a row for which ``tolerance`` must hold.
+  standardize: features are brought to mean 0 and variance 1 of the training images.
+  fraction: share of the labelled training images, the same of every class.
 """
 
 from collections.abc import Callable
@@ -32,6 +47,11 @@ def knn(
     """Weighted nearest neighbours (Wu et al., 2018, section 3.4): see :func:`knn.evaluate`.
 
     The default is k = 10 without weights; MoCo's CIFAR demo has ``k=200, temperature=0.1``, Wu et al. 0.07.
+
+    Args:
+      facts: what is known before features are.
+      k: neighbours that vote.
+      temperature: T of a neighbour's weight exp(cosine / T); 0 gives every neighbour one vote.
     """
     _check_layer(facts, layer)
     _at_least("k", k, 1)
@@ -62,6 +82,15 @@ def lbfgs(
 
     ``Cs`` chooses C on a validation part of the training images (SimCLR, Chen et al., 2020, appendix B.8.1;
     Kornblith et al., 2019), ``labels_per_class`` trains on few labels.
+
+    Args:
+      facts: what is known before features are.
+      C: inverse strength of the l2 penalty.
+      Cs: where given, C is the one of these that does best on a tenth of the training images.
+      labels_per_class: labels of each class that the classifier learns from; 0 for all.
+      draws: of these labels; scores are means over the draws.
+      tolerance: largest entry of the gradient at which the fit counts as converged.
+      max_iterations: of one fit.
     """
     _check_layer(facts, layer)
     options = dict(
@@ -107,6 +136,16 @@ def sgd(
     ``learning_rates`` chooses the rate on a validation part of the training images (cached features only);
     ``crop`` is the proportion of the centred square that the encoder sees of clean images (0: as in its
     pretraining).
+
+    Args:
+      facts: what is known before features are.
+      optimizer: sgd or adam.
+      scaling: linear multiplies the learning rate by batch_size / 256, none does not.
+      learning_rates: where given, the rate is the one of these that does best on a tenth of the training
+        images.
+      schedule: of the learning rate: cosine, step (a tenth at 60 % and 80 %) or constant.
+      momentum: of SGD, or Nesterov's of Adam.
+      nesterov: whether the momentum is Nesterov's.
     """
     if optimizer not in ("sgd", "adam"):
         raise ValueError(f"optimizer={optimizer!r} must be sgd or adam.")

@@ -77,6 +77,10 @@ class Logbook:
             metrics: name -> scalar (array, NumPy or Python number); fetched from the device in one go.
             timing: what depends on the clock.
 
+        Metrics:
+            step: steps done; the other numbers of the line are of the last of them.
+            epoch: epochs done.
+
         Raises:
             ValueError: a value that is not a number, or a metric called step, epoch or timing.
         """

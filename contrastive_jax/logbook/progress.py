@@ -92,9 +92,11 @@ class Progress:
         return seconds
 
     def update(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Show a log point; return its timing: ``seconds`` since the start, ``images_per_second`` once known.
+        """Show a log point; return its timing. Metrics that are still on the device are waited for.
 
-        Metrics that are still on the device are waited for.
+        Metrics:
+            seconds: since this process began to train.
+            images_per_second: over the latest log points, without pauses; absent until it is known.
         """
         metrics = {name: float(metrics[name]) for name, _, _ in _SHOWN if name in metrics}
         self._mark(step)  # only now: the lines above have waited for the device

@@ -81,6 +81,9 @@ def hoelder_flat_nce(c_gamma: Array, *, gamma: float = 1.0) -> Array:
 
     ``c_gamma`` is the contrast at temperature tau / gamma; the gradient is ``dc_gamma / gamma``. (Proposition
     3.7 lacks the factor 1 / gamma that its proof has.) Source: FlatNCE (Chen et al., 2021), definition 3.6.
+
+    Args:
+      gamma: order of the power mean; 1 is FlatNCE.
     """
     positive_option("hoelder_flat_nce.gamma", gamma)
     c_gamma = at_least_float32(c_gamma)
@@ -95,6 +98,9 @@ def eqco(c: Array, count: Array, *, alpha: float) -> Array:
 
     ``count`` holds the K_i negatives that each query has. The same as the margin tau log(alpha / K) on the
     positive. Source: EqCo (Zhu et al., 2020), eq. 1 and 5.
+
+    Args:
+      alpha: number of negatives that the loss behaves as if it had.
     """
     positive_option("eqco.alpha", alpha)
     c = at_least_float32(c)
@@ -125,6 +131,10 @@ def dclw(c: Array, positive: Array, temperature: Array, *, sigma: float = 0.5, d
     ``w = 2 - B softmax(s+ / sigma)`` over the batch, axis 0, one softmax per direction. ``detach`` holds the
     weights constant; published code disagrees on it.
     Source: Decoupled contrastive learning (Yeh et al., 2022).
+
+    Args:
+      sigma: temperature of the weights.
+      detach: weights are constants in the gradient.
     """
     positive_option("dclw.sigma", sigma)
     c, positive = at_least_float32(c), at_least_float32(positive)
@@ -138,6 +148,9 @@ def dual_temperature(c: Array, c_beta: Array, *, factor: float = 10.0) -> Array:
 
     ``c_beta`` is the contrast at the temperature tau * factor, which weighs the queries.
     Source: Dual temperature helps contrastive learning without many negative samples (Zhang et al., 2022).
+
+    Args:
+      factor: tau_beta / tau, the temperature of the queries' weights over that of the loss.
     """
     positive_option("dual_temperature.factor", factor)
     c = at_least_float32(c)
@@ -161,6 +174,10 @@ def decoupled_nt_xent(
     ``lambda_weight`` None is lambda = tau, where it is tau times InfoNCE. ``self_pair`` adds the query itself
     to the sum, as the authors' notebook does; its score is taken to be 1, which holds for the cosine only.
     Source: Intriguing Properties of Contrastive Losses (Chen et al., 2021), table 1.
+
+    Args:
+      lambda_weight: lambda, weight of the distribution term; None: the temperature.
+      self_pair: the query itself is in the sum.
     """
     if lambda_weight is not None:
         positive_option("decoupled_nt_xent.lambda_weight", lambda_weight)

@@ -37,6 +37,12 @@ def alignment(
     ``mean_over_width`` divides by D. The notebook of the generalized contrastive loss has power 2, the mean
     over N D and scale 1/2 (the paper: times 1000 where the embeddings are normalised).
     Source: Wang & Isola (2020), alignment; Intriguing Properties (Chen et al., 2021), table 1.
+
+    Args:
+      normalize: embeddings are brought to length 1 first.
+      power: of the distance of the two views.
+      mean_over_width: divided by the width D.
+      scale: factor of the value.
     """
     if projection.shape[1] != 2:
         raise ValueError(f"alignment compares two views; projection has {projection.shape[1]}.")
@@ -63,6 +69,11 @@ def logsumexp_distribution(
     subtracted (the width, not the number of rows): both as in the authors' notebook. It holds [B W, M W]
     scores; ``decoupled_nt_xent(self_pair=True)`` has the same term from contrasts, without them.
     Source: Intriguing Properties (Chen et al., 2021), table 1, and its notebook.
+
+    Args:
+      normalize: embeddings are brought to length 1 first.
+      subtract_log_width: log D is subtracted.
+      scale: factor of the value.
     """
     width = projection.shape[-1]
     query, key = embedding(projection, normalize), embedding(population, normalize).reshape(-1, width)
@@ -76,6 +87,10 @@ def uniformity(population: Array, *, t: float = 2.0, normalize: bool = True) -> 
     """Uniformity, ``log mean exp(-t ||x - y||^2)`` over the distinct pairs of a view: [B, W, D] -> [W].
 
     Source: Wang & Isola (2020), uniformity.
+
+    Args:
+      t: scale of the Gaussian kernel.
+      normalize: embeddings are brought to length 1 first.
     """
     positive_option("uniformity.t", t)
     rows = population.shape[0]
@@ -130,6 +145,10 @@ def sliced_wasserstein(
     Directions and prior samples are drawn from ``key``. Embeddings are normalised if and only if the prior is
     the hypersphere. The mean over directions is the notebook's value; the population is on every device, so
     there is no communication. Source: Intriguing Properties (Chen et al., 2021), table 1.
+
+    Args:
+      prior: what embeddings are compared with: normal, hypercube or hypersphere.
+      scale: factor of the value.
     """
     directions_key, prior_key = jax.random.split(key)
     width = population.shape[-1]

@@ -90,6 +90,9 @@ def eqco_estimate(c: Array, count: Array, *, alpha: float) -> Array:
     """``log(1 + alpha) - L_eqco`` per query: its mean is a lower bound for alpha <= K only.
 
     Source: EqCo (Zhu et al., 2020), eq. 4 and 6.
+
+    Args:
+      alpha: number of negatives of the estimate.
     """
     return math.log1p(alpha) - eqco(c, count, alpha=alpha)
 
@@ -125,6 +128,9 @@ def smile(scores: Array, *, clip: float = 5.0) -> Array:
     """Donsker-Varadhan on scores clipped to [-clip, clip], gradient of Jensen-Shannon: [N, M] -> scalar.
 
     ``clip`` may be inf. Source: SMILE (Song & Ermon, 2020) and the authors' code.
+
+    Args:
+      clip: largest score, either way.
     """
     if not clip > 0:
         raise ValueError(f"smile.clip is {clip}; it must be positive.")
@@ -149,6 +155,9 @@ def interpolated(scores: Array, log_baseline: Array, *, alpha_logit: float) -> A
 
     The baseline is alpha times the mean over the row but one entry, plus 1 - alpha times exp(log_baseline),
     alpha = sigmoid(alpha_logit). Source: Poole et al. (2019), I_alpha, and the authors' notebook.
+
+    Args:
+      alpha_logit: logit of the share of InfoNCE's baseline.
     """
     rows, columns = scores.shape
     if rows != columns or rows < 3:

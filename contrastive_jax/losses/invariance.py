@@ -32,6 +32,10 @@ def relic_kl(
     that is not permitted. The paper leaves open whether the positive is among the M candidates (``positive``
     "included" or "excluded") and whether p^ww is a target (``stop_gradient_same``).
     Source: Less Can Be More in Contrastive Learning (Mitrovic et al., 2020), eq. 3.
+
+    Args:
+      positive: whether the positive is among the candidates of the two distributions: included or excluded.
+      stop_gradient_same: the distribution of one view against itself is a constant target.
     """
     if positive not in ("included", "excluded"):
         raise ValueError(f'relic_kl.positive is {positive!r}; it must be "included" or "excluded".')
@@ -64,6 +68,13 @@ def relic(
     ``positive`` and ``stop_gradient_same`` are those of :func:`relic_kl`, ``score`` is "cosine" or "dot". It
     holds [B, 2, 2, 1 + K] scores. Source: Less Can Be More in Contrastive Learning (Mitrovic et al., 2020),
     eq. 3.
+
+    Args:
+      alpha: weight of the divergence.
+      positive: whether the positive is among the candidates of the two distributions: included or excluded.
+      same_view: pairs of a view with itself count too.
+      stop_gradient_same: as of relic_kl.
+      score: cosine or dot.
     """
     if score not in ("cosine", "dot"):
         raise ValueError(f'relic.score is {score!r}; it must be "cosine" or "dot".')

@@ -70,6 +70,15 @@ def projector(
     (SimCLR, Chen et al., 2020), "hidden" after hidden layers only (BYOL, Grill et al., 2020), "none" nowhere
     (MoCo v2). A linear layer has a bias where no batch norm follows.
     Raises ValueError for an option out of its range.
+
+    Args:
+      norm_options: options of its batch norms.
+      dtype: that it computes in.
+      layers: linear layers, the hidden ones followed by ReLU; 0 is no head.
+      hidden: width of the hidden layers; 0: the head's input width.
+      out: width of the last layer; 0: the head's input width.
+      norm: batch norm after all layers, after hidden ones, or after none.
+      widths: width of every layer, in the place of layers, hidden and out; () leaves those.
     """
     return _head("projector", norm_options, dtype, layers, hidden, out, norm, widths)
 
@@ -84,7 +93,17 @@ def predictor(
     norm: str = "hidden",
     widths: Sequence[int] = (),
 ) -> Head:
-    """The prediction head on the projection, by default none; options as :func:`projector`'s."""
+    """The prediction head on the projection, by default none; options as :func:`projector`'s.
+
+    Args:
+      norm_options: options of its batch norms.
+      dtype: that it computes in.
+      layers: linear layers, the hidden ones followed by ReLU; 0 is no head.
+      hidden: width of the hidden layers; 0: the head's input width.
+      out: width of the last layer; 0: the head's input width.
+      norm: batch norm after all layers, after hidden ones, or after none.
+      widths: width of every layer, in the place of layers, hidden and out; () leaves those.
+    """
     return _head("predictor", norm_options, dtype, layers, hidden, out, norm, widths)
 
 

@@ -48,6 +48,14 @@ def norm(
     ``groups`` groups of examples (MoCo, He et al., 2020, section 3.3: one group a GPU).
     Running statistics keep ``momentum`` of the old value; ``unbiased`` stores n/(n-1) times the variance,
     as PyTorch does, and changes nothing else. Raises ValueError for a value outside its range.
+
+    Args:
+      scope: which rows share batch-norm statistics: joint (all views), per_view, or groups (of examples, each
+        view apart).
+      groups: groups of examples, for the scope of that name; divides the batch.
+      momentum: share of the old running statistics that a step keeps.
+      epsilon: added to a variance.
+      unbiased: running variances are stored times n / (n - 1), as PyTorch does.
     """
     if scope not in SCOPES:
         raise ValueError(f"norm.scope is {scope!r}; it must be one of {', '.join(SCOPES)}.")

@@ -125,6 +125,17 @@ def resnet(
     ``variant`` "torchvision", or "simclr" as in the SimCLR code (Chen et al., 2020): a projection shortcut in
     the first block of every group and 'SAME' max-pooling; ``zero_init`` starts the last norm scale of every
     block at 0; ``remat`` recomputes blocks in the backward pass. Raises ValueError for an option out of its range.
+
+    Args:
+      norm: options of its batch norms.
+      dtype: that it computes in.
+      depth: layers of the ResNet: 18, 34, 50, 101 or 152.
+      width: multiplies all channels; 1.0 is 64 in the first group.
+      stem: first layers: cifar (3x3, stride 1) or imagenet (7x7, stride 2, max-pool).
+      variant: torchvision, or simclr: a projection shortcut in the first block of every group, SAME max-
+        pooling.
+      zero_init: the last norm scale of every residual block starts at 0.
+      remat: blocks are computed again in the backward pass.
     """
     if depth not in BLOCKS:
         raise ValueError(f"encoder.depth is {depth}; it must be one of {', '.join(map(str, BLOCKS))}.")

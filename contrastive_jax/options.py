@@ -1,0 +1,207 @@
+"""What every option is: its meaning, read from where it is defined, and the values that it takes.
+
+A config section is the keyword arguments of the function that it names, so an option's meaning is its entry
+among the ``Args`` of that function, or of the function's module where functions share it. Leaves that no
+function takes are in ``LEAVES``.
+"""
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from contrastive_jax import augment, config, data, evaluators, losses, optim
+from contrastive_jax.augment import presets
+from contrastive_jax.contrast import objective
+from contrastive_jax.evaluators import protocols
+from contrastive_jax.models import heads, norm, resnet
+from contrastive_jax.recipe import functions_of
+
+# Leaves that no function takes by this name, and what they are.
+LEAVES = {
+    "name": "what the run is called, in its workdir's name.",
+    "seed": "of everything random: first weights, order of the images, augmentation, negatives.",
+    "dtype": "that the network computes in: float32, bfloat16 or float64; losses and statistics have float32 at least.",
+    "directions": "both: each view is a query of the other; one_way: the first of the second.",
+    "score": "how a query is compared with a key: cosine, or dot (embeddings as they are).",
+    "probe.weight": "weight of the online linear probe's cross-entropy; 0: no probe is trained.",
+    "probe.gradient": "whether the probe's gradient reaches the encoder (supervised learning).",
+    "target.name": "where keys come from: a function of contrastive_jax.contrast.target.",
+    "candidates.name": "who may be a negative: a function of contrastive_jax.contrast.candidates.",
+    "negatives.name": "which candidates are negatives: a function of contrastive_jax.contrast.selection.",
+    "margin.name": "what is added to the contrast: a function of contrastive_jax.contrast.margin.",
+    "temperature.name": "how the temperature is found: a function of contrastive_jax.contrast.temperature.",
+    "loss.*.weight": "of this term in the sum that is minimised.",
+    "evaluators.*.name": "the protocol of this column: a function of contrastive_jax.evaluators.protocols.",
+    "schedule.warmup": "duration of the linear warm-up from 0.",
+    "train.duration": "length of the run: '100 epochs', '1000 steps' or '1e6 examples'.",
+    "train.batch_size": "images a step, of all devices together.",
+    "train.microbatches": "parts in which a step's batch passes the network, to save memory.",
+    "train.remat": "blocks are computed again in the backward pass, to save memory.",
+    "evaluate.every": "duration between two looks while the run trains; 0: none.",
+    "evaluate.look": "columns of evaluators that such a look shows.",
+    "evaluate.final": "whether the run is judged by all evaluators at its end.",
+    "evaluate.rows": "what is judged: trained, untrained, raw pixels.",
+    "evaluate.metric": "score that the table shows; auto: the one that the set's literature reports.",
+    "evaluate.batch_size": "images that the encoder sees at once.",
+    "evaluate.checkpoint": "what --mode=evaluate judges: a workdir or a file of weights; '': the workdir's own.",
+    "evaluate.size": "of the images that the encoder sees, in pixels; 0: as in its pretraining.",
+    "log.every": "steps between two log points.",
+    "log.tensorboard": "TensorBoard files too, where TensorFlow is installed.",
+    "checkpoint.every_seconds": "least time between two checkpoints.",
+    "checkpoint.keep_last": "how many of the latest checkpoints are kept.",
+    "checkpoint.keep_every": "duration between two checkpoints that are kept for good; 0: none.",
+    "init.checkpoint": "a workdir or a file of weights whose encoder the run starts from; '': random weights.",
+    "preview.images": "rows of --mode=preview's sheet.",
+    "preview.draws": "draws of each image on that sheet.",
+    "profile.steps": "first step of a profile for TensorBoard or Perfetto, and the one to end before.",
+    "embed.layers": "layers that --mode=embed writes: pooled, projection_1, ...",
+    "embed.splits": "splits that --mode=embed writes: train, test.",
+    "export.architecture": "names of the weights that --mode=export writes.",
+}
+SECTIONS = {
+    "data": data.load,
+    "encoder": resnet.resnet,
+    "projector": heads.projector,
+    "predictor": heads.predictor,
+    "norm": norm.norm,
+    "optimizer": optim.optimizer,
+    "schedule": optim.schedule,
+}
+# What functions take that a config does not say.
+GIVEN = {"schedule": {"total_steps", "batch_size", "warmup_steps", "steps_per_epoch"}, "encoder": {"remat"}}
+
+
+def entries(text: str | None, heading: str = "Args") -> dict[str, str]:
+    """The entries of a docstring's section: name -> what it says, on one line. ``a, b: text`` is both."""
+    lines = inspect.cleandoc(text or "").splitlines()
+    if f"{heading}:" not in lines:
+        return {}
+    found, names, indent = {}, [], None
+    for line in lines[lines.index(f"{heading}:") + 1 :]:
+        depth = len(line) - len(line.lstrip())
+        if line.strip() and not depth:
+            break
+        indent = depth if indent is None else indent
+        if match := re.match(r"([\w/*<>, ]+): (.*)", line[indent:]) if depth == indent else None:
+            names = [name.strip("* ") if heading == "Args" else name.strip() for name in match[1].split(",")]
+            found |= dict.fromkeys(names, match[2])
+        elif line.strip():
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+    return {name: _plain(meaning) for name, meaning in found.items()}
+
+
+def _plain(text: str) -> str:
+    """Without the marks of a docstring: ``:func:`~a.b.c``` is c."""
+    return re.sub(r":\w+:`~?([\w.]+)`", lambda found: found[1].rpartition(".")[2], text).replace("``", "")
+
+
+@functools.cache
+def meanings(function: Callable) -> dict[str, str]:
+    """What the options of a function mean, by its docstring, or its module's where functions share them."""
+    module = inspect.getmodule(function)
+    known = entries(module and module.__doc__) | entries(function.__doc__)
+    return {name: known.get(name, "") for name in parameters(function)}
+
+
+@functools.cache
+def parameters(function: Callable) -> dict[str, inspect.Parameter]:
+    """The options of a function: its keyword-only parameters."""
+    found = inspect.signature(function, eval_str=True).parameters
+    return {name: p for name, p in found.items() if p.kind is p.KEYWORD_ONLY}
+
+
+class Option(NamedTuple):
+    """A leaf, or what it may be: with the function that takes it, if one does."""
+
+    name: str  # section.option; a star stands for the name of a loss or column
+    default: Any
+    meaning: str
+    function: Callable | None = None
+
+    @property
+    def of(self) -> str:
+        """``temperature.fixed``, or nothing."""
+        return f"{self.name.split('.')[0]}={self.function.__name__}" if self.function else ""
+
+
+def functions(section: str) -> tuple[Callable, ...]:
+    """All functions that a section (``evaluators.*`` is one) may name, or the one that it always means."""
+    if section in config.CHOICES:
+        return tuple(functions_of(config.CHOICES[section]).values())
+    if section == "augment":
+        return (augment.make_views, *functions_of(presets).values())
+    if section == "loss.*":
+        every = (getattr(losses, name) for name in losses.__all__)
+        return tuple(f for f in every if inspect.isfunction(f) and _is_loss(f))
+    if section == "evaluators.*":
+        return tuple(functions_of(protocols).values())
+    return (SECTIONS[section],) if section in SECTIONS else ()
+
+
+def _is_loss(function: Callable) -> bool:
+    """Whether a step can feed it."""
+    needed = {
+        p.name
+        for p in inspect.signature(function, eval_str=True).parameters.values()
+        if p.kind is not p.KEYWORD_ONLY
+    }
+    return all(name in objective.QUANTITIES or re.fullmatch(r"c(_\w+)?", name) for name in needed)
+
+
+def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
+    """The functions that take the options of a section of ``settings``, a config, by its path."""
+    section, _, key = path.partition(".")
+    try:
+        if section in config.CHOICES:
+            found = [functions_of(config.CHOICES[section])[settings[section]["name"]]]
+        elif section == "augment":
+            found = [augment.make_views, functions_of(presets)[settings[section]["preset"]]]
+        elif section == "loss":
+            found = [objective.find(key)]
+        elif section == "evaluators":
+            found = [evaluators.find(settings[section][key]["name"])]
+        else:
+            found = [SECTIONS[section]]
+    except (KeyError, ValueError, ImportError, AttributeError):
+        return ()
+    return tuple(filter(None, found))
+
+
+def option_of(settings: Mapping[str, Any], leaf: str) -> Option:
+    """What a leaf of a config is; without a meaning where nothing says it (a function of one's own)."""
+    path, _, key = leaf.rpartition(".")
+    starred = re.sub(r"^(loss|evaluators)\..*(\.\w+)$", r"\1.*\2", leaf)
+    if starred in LEAVES:
+        return Option(leaf, None, LEAVES[starred])
+    for function in named(settings, path):
+        if key in parameters(function):
+            return Option(leaf, parameters(function)[key].default, meanings(function)[key], function)
+    return Option(leaf, None, "")
+
+
+def every() -> list[Option]:
+    """All options that configs may have, in the order of :func:`config.base`."""
+    found, base = [], config.leaves(config.base())
+    paths = [*config.base(), *(name.split(".")[0] for name in LEAVES)]
+    for section in dict.fromkeys(paths):
+        path = f"{section}.*" if section in ("loss", "evaluators") else section
+        own = [name for name in LEAVES if name == section or name.startswith(f"{section}.")]
+        found += [
+            Option(name, base.get(name, {"loss.*.weight": 1.0}.get(name)), LEAVES[name]) for name in own
+        ]
+        for function in functions(path):
+            for name, p in parameters(function).items():
+                leaf = f"{path}.{name}"
+                if name not in GIVEN.get(section, ()) and leaf not in LEAVES and _reachable(path, leaf, base):
+                    default = (
+                        p.default if path in config.CHOICES or "*" in path else base.get(leaf, p.default)
+                    )
+                    found.append(Option(leaf, default, meanings(function)[name], function))
+    return found
+
+
+def _reachable(path: str, leaf: str, base: Mapping[str, Any]) -> bool:
+    """Whether configs have the leaf: sections of the network have those that the base names."""
+    return path not in ("encoder", "projector", "predictor", "norm") or leaf in base

@@ -1,0 +1,145 @@
+"""Every option and every metric has a meaning, where it is defined; the pages in docs/ are what the code says."""
+
+import json
+import pathlib
+import re
+
+import jax
+import pytest
+
+from contrastive_jax import browse, logbook, methods, options, train
+from contrastive_jax import config as configs
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def test_every_option_has_a_meaning_of_one_line():
+    found = options.every()
+    assert len(found) > 300
+    for option in found:
+        where = option.function.__name__ if option.function else "options.LEAVES"
+        assert option.meaning, f"{option.name}: say what it is in one line, under Args of {where}"
+        assert "\n" not in option.meaning and len(option.meaning) < 400, option.name
+
+
+def test_every_leaf_of_every_config_has_a_meaning():
+    specs = [str(path) for path in sorted((ROOT / "configs").glob("*.py"))]
+    specs += [f"{ROOT}/configs/digits.py:method={method}" for method in methods.METHODS]
+    for spec in specs:
+        config = configs.plain(configs.load(spec))
+        for name in configs.leaves(config):
+            assert options.option_of(config, name).meaning, (
+                f"{spec}, {name}: name its section in options.SECTIONS and its meaning in its function's Args, or"
+                " the leaf in options.LEAVES"
+            )
+
+
+def test_no_meaning_is_left_of_a_leaf_that_is_gone():
+    leaves = set(configs.leaves(configs.base()))
+    assert {name for name in options.LEAVES if "*" not in name} <= leaves
+
+
+@pytest.mark.parametrize("page", ["options", "metrics"])
+def test_the_page_is_current(page):
+    said = f"python -m contrastive_jax.config {page} > docs/{page}.md"
+    assert (ROOT / f"docs/{page}.md").read_text() == getattr(browse, f"{page}_page")(), f"run {said}"
+
+
+def test_entries_of_a_docstring():
+    def example(*, a, b, c):
+        """Text.
+
+        Args:
+          a: one
+            and more, see :func:`x.y.z`.
+          b, c: ``two``: three.
+
+        Raises:
+          ValueError: never.
+        """
+
+    assert options.entries(example.__doc__) == {
+        "a": "one and more, see z.",
+        "b": "two: three.",
+        "c": "two: three.",
+    }
+    assert options.entries("No section.") == options.entries(None) == {}
+
+
+def test_diff_says_what_differs_and_what_that_is(capsys):
+    digits = f"{ROOT}/configs/digits.py"
+    assert browse.main(["diff", f"{digits}:method=simclr", f"{digits}:method=macl"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "temperature.alpha: None -> 2.0" in said
+    meaning = said[said.index("temperature.alpha: None -> 2.0") + 1]
+    assert (
+        meaning.strip()
+        == options.meanings(options.named({"temperature": {"name": "macl_a"}}, "temperature")[0])["alpha"]
+    )
+    assert not [line for line in said if line.startswith("train.")]
+
+
+def test_a_terminal_has_colours(monkeypatch, capsys):
+    import rich
+    from rich.console import Console
+
+    monkeypatch.setattr(rich, "get_console", lambda: Console(force_terminal=True, color_system="standard"))
+    assert browse.main(["show", f"{ROOT}/configs/digits.py"]) == 0
+    assert "\x1b[1mtemperature.tau\x1b[0m = \x1b[32m" in capsys.readouterr().out
+
+
+def test_show_reads_a_workdir(tmp_path, capsys):
+    config = configs.plain(configs.load(f"{ROOT}/configs/digits.py"))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert browse.main(["show", str(tmp_path)]) == 0
+    shown = [line.partition(" = ")[0] for line in capsys.readouterr().out.splitlines() if line[0] != " "]
+    assert shown == list(configs.leaves(config))
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("temperature", "temperature.name"),
+        ("warmup", "schedule.warmup"),
+        ("learning rate", "schedule.learning_rate"),
+    ],
+)
+def test_search_finds_by_name(text, first):
+    assert browse.matches(text)[0][0].startswith(first)
+
+
+def test_search_finds_by_meaning_and_what_is_misspelt(capsys):
+    assert "augment.flip" in [name for name, *_ in browse.matches("mirror image")]
+    assert [name for name, *_ in browse.matches("temprature")] and not browse.matches("zzzz")
+    assert browse.main(["search", "tau"]) == 0
+    assert "temperature.tau  (temperature=fixed: 0.1" in capsys.readouterr().out
+    assert browse.main(["search", "zzzz"]) == 2
+    assert capsys.readouterr().err == "error: no option is named or means 'zzzz'.\n"
+
+
+@pytest.mark.parametrize("argv", [[], ["diff", "a"], ["shout", "a"], ["search"]])
+def test_usage(argv, capsys):
+    assert browse.main(argv) == 2 and capsys.readouterr().err == browse.USAGE + "\n"
+
+
+def listed(name: str) -> bool:
+    patterns = (
+        re.sub(r"<\w+>", "[^/]+", re.escape(known).replace(r"\<", "<").replace(r"\>", ">"))
+        for known in browse.metrics()
+    )
+    return any(re.fullmatch(pattern, name) for pattern in patterns)
+
+
+def test_every_metric_that_a_run_writes_is_listed(tmp_path):
+    config = configs.load(f"{ROOT}/configs/digits.py:method=flatclr_ess,scale=smoke")
+    config.evaluate.every, config.evaluate.final, config.log.every = "3 steps", False, 1
+    config.projector.out, config.augment, config.train.duration = 16, {"preset": "none", "size": 8}, "6 steps"
+    train.train(configs.plain(configs.complete(config)), tmp_path, quiet=True, devices=jax.devices()[:1])
+    written = set()
+    for row in logbook.read_metrics(tmp_path):
+        written |= {f"timing.{name}" for name in row.pop("timing", {})} | set(row)
+    always = {name for name in browse.metrics() if not re.search("<|^alarm/|^replaced$|^gradient_snr", name)}
+    assert always | {"loss/flat_nce", "eval/knn_top1"} <= written
+    for name in written:
+        assert listed(name), f"{name}: say what it is, under Metrics in the docstring of what makes it"
+
