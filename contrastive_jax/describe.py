@@ -11,7 +11,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import data, distributed, sharding
 from contrastive_jax.data import stream
 from contrastive_jax.run import Run, feed_of, initial_state, prepare
-from contrastive_jax.train import compiled_step
+from contrastive_jax.program import compiled_step
 from contrastive_jax.types import TrainState
 
 SECONDS = 3.0

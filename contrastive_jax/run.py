@@ -32,14 +32,19 @@ class Run(NamedTuple):
     keep_every: int
 
 
-def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
-    """Loads the data and builds the recipe, for ``devices`` (default: all).
+def prepare(
+    config: Mapping[str, Any],
+    devices: Sequence[jax.Device] | None = None,
+    *,
+    source: data.Source | None = None,
+) -> Run:
+    """Loads the data (or takes ``source``, loaded before) and builds the recipe, for ``devices`` (default: all).
 
     Raises:
       ValueError: one sentence that names an option, its value and what is allowed.
       FileNotFoundError: a missing data set, with the command that prepares it.
     """
-    source = call(data.load, "data", config["data"])
+    source = source or call(data.load, "data", config["data"])
     mesh = sharding.make_mesh(devices)
     examples, batch_size = len(source.train), config["train"]["batch_size"]
     if batch_size < 2 or batch_size > examples:

@@ -12,13 +12,13 @@ from typing import Any
 import jax
 from etils import epath
 
-from contrastive_jax import checkpoint, data, distributed, encoder, logbook, sharding, weights
+from contrastive_jax import checkpoint, distributed, encoder, logbook, memory, sharding, weights
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluate import Judge
+from contrastive_jax.program import compiled_step
 from contrastive_jax.reports import Reports
 from contrastive_jax.run import Run, feed_of, initial_state, prepare
-from contrastive_jax.step import make_train_step
 from contrastive_jax.types import TrainState
 
 
@@ -28,22 +28,6 @@ class Stopped(Exception):
     def __init__(self, message: str, code: int):
         super().__init__(message)
         self.code = code
-
-
-def compiler_options() -> dict[str, int] | None:
-    """On CPU LLVM's first level compiles a third faster, and the step is as fast."""
-    return {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
-
-
-def compiled_step(
-    run: Run, feed: data.Resident | data.Stream, state: TrainState
-) -> tuple[jax.stages.Compiled, float]:
-    """The train step for these shapes, ahead of its first call, and the seconds that it took to make."""
-    began = time.perf_counter()
-    step = jax.jit(make_train_step(run.recipe, feed.take), donate_argnums=0)
-    return step.lower(state, feed.feed(int(state.step))).compile(
-        compiler_options()
-    ), time.perf_counter() - began
 
 
 def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
@@ -113,6 +97,7 @@ def train(
     Raises:
       ValueError: a wrong option, before anything is compiled or written.
       Stopped: Ctrl-C or SIGTERM; the state is saved.
+      memory.OutOfMemory: the step does not fit; says what would.
       reports.Diverged: a loss or gradient is not finite.
       OSError: another run lives in the workdir, it cannot be written, or has no room for the checkpoints.
     """
@@ -141,14 +126,17 @@ def train(
         ) as reports:  # fmt: skip
             last_save = time.monotonic()
             if start < run.total_steps:
-                train_step, seconds = compiled_step(run, feed, state)
+                with memory.answered(run):
+                    train_step, seconds = compiled_step(run, feed, state)
+                memory.check(run, train_step)
                 say(f"compiled in {seconds:.1f} s")
             with profile:
                 while step < run.total_steps:
                     profile.before(step, state)
-                    state, metrics = train_step(state, feed.feed(step))
+                    with memory.answered(run, train_step):
+                        state, metrics = train_step(state, feed.feed(step))
+                        reports.add(step + 1, metrics)
                     step += 1
-                    reports.add(step, metrics)
                     look = step % every == 0 or step == run.total_steps
                     if look:
                         reports.look()

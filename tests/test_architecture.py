@@ -18,7 +18,7 @@ FLOORS = [
     {"config", "options"},
     {"alarms", "checkpoint", "logbook", "weights", "workdir"},
     {"run", "encoder"},
-    {"reports"},
+    {"reports", "program", "memory"},
     {"evaluate", "train", "describe", "embed", "export", "preview", "browse"},
     {"main"},
 ]

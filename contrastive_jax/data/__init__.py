@@ -8,7 +8,7 @@ from contrastive_jax.data.order import permutation, rows
 from contrastive_jax.data.resident import Resident
 from contrastive_jax.data.sources import load
 from contrastive_jax.data.split import Source, Split
-from contrastive_jax.data.storage import feed
+from contrastive_jax.data.storage import feed, feed_shapes
 from contrastive_jax.data.stream import Stream, Streamed
 
-__all__ = ["Resident", "Source", "Split", "Stream", "Streamed", "feed", "load", "permutation", "rows"]
+__all__ = ["Resident", "Source", "Split", "Stream", "Streamed", "feed", "feed_shapes", "load", "permutation", "rows"]

@@ -63,6 +63,19 @@ class Resident:
         self._split = [self._put(a, everywhere) for a in (split.image, split.label, split.group)]
         self._chunk, self._arrays = -1, None
 
+    @staticmethod
+    def shapes(split: Split, batch_size: int, mesh: Mesh) -> Arrays:
+        """What :meth:`feed` gives, as shapes: for a program that is compiled for other devices than these."""
+
+        def shape(lengths, dtype, spec=sharding.REPLICATED):
+            return jax.ShapeDtypeStruct(lengths, dtype, sharding=sharding.named(mesh, spec))
+
+        held = [shape(a.shape, a.dtype) for a in (split.image, split.label, split.group)]
+        order = shape(
+            (-(-len(split) // batch_size), batch_size), np.int32, PartitionSpec(None, sharding.AXIS)
+        )
+        return Arrays(*held, index=order, epoch=order)
+
     def metrics(self) -> dict[str, int]:
         """Nothing to say: what is resident was read before."""
         return {}

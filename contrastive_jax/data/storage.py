@@ -1,6 +1,7 @@
 """In memory or streamed: decided once for the splits of a set, and once for what feeds the step."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from jax.sharding import Mesh
 
@@ -82,3 +83,12 @@ def feed(
             report=report,
         )  # fmt: skip
     return Resident(split, seed=seed, batch_size=batch_size, mesh=mesh)
+
+
+def feed_shapes(
+    split: Split | Streamed, *, view: Callable, batch_size: int, mesh: Mesh
+) -> tuple[Callable, Any]:
+    """``(take, shapes)`` of what :func:`feed` would feed on ``mesh``, whose devices need not be there."""
+    if isinstance(split, Streamed):
+        return Stream.take, Stream.shapes(split, view, batch_size, mesh)
+    return Resident.take, Resident.shapes(split, batch_size, mesh)

@@ -467,6 +467,23 @@ class Stream:
         self._next, self._last = step + 1, (step, batch)
         return batch
 
+    @staticmethod
+    def shapes(split: Streamed, view, batch_size: int, mesh: Mesh) -> Batch:
+        """What :meth:`feed` gives, as shapes: for a program that is compiled for other devices than these."""
+        rows, several = sharding.named(mesh, sharding.ROWS), split.label_shape
+
+        def shape(*lengths, dtype=np.int32):
+            return jax.ShapeDtypeStruct((batch_size, *lengths), dtype, sharding=rows)
+
+        views, size = len(view.cut.crops), view.cut.size
+        return Batch(
+            image=shape(views, size, size, split.shape[-1], dtype=np.uint8),
+            label=shape(*several, dtype=np.uint8 if several else np.int32),
+            id=shape(),
+            group=shape(),
+            epoch=shape(),
+        )
+
     def metrics(self) -> dict[str, int]:
         """What a stream has to say; all processes have to ask.
 

@@ -23,9 +23,9 @@ import numpy as np
 from contrastive_jax import config as configs
 from contrastive_jax import data, sharding
 from contrastive_jax import run as runs
+from contrastive_jax.program import compiler_options
 from contrastive_jax.recipe import build
 from contrastive_jax.step import init_state, make_train_step
-from contrastive_jax.train import compiler_options
 
 IMAGES = 2048
 
@@ -57,7 +57,7 @@ def programs(options):
             sharding.named(mesh, sharding.ROWS),
         )
         step = jax.jit(make_train_step(recipe, feed.take), donate_argnums=0)
-        step = step.lower(state, feed.feed(0)).compile(compiler_options())
+        step = step.lower(state, feed.feed(0)).compile(compiler_options(mesh))
 
         def loss(params, stats, views):
             outputs, new = recipe.network.apply(params, stats, views, train=True)
@@ -65,7 +65,7 @@ def programs(options):
 
         bare = jax.jit(jax.grad(loss, has_aux=True))
         weights = jax.tree.map(jnp.copy, (state.params, state.stats))
-        bare = bare.lower(*weights, views).compile(compiler_options())
+        bare = bare.lower(*weights, views).compile(compiler_options(mesh))
 
     def full_step(number, holder=[state]):  # noqa: B006 - the state lives here
         holder[0], metrics = step(holder[0], feed.feed(number))

@@ -1,0 +1,130 @@
+"""The compiled step: made from shapes, for devices that need not be there, and what it costs each of them."""
+
+import dataclasses
+import math
+import re
+import time
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from contrastive_jax import data, sharding
+from contrastive_jax.run import Run
+from contrastive_jax.step import init_state, make_train_step
+from contrastive_jax.types import PyTree, TrainState
+
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+_COLLECTIVE = re.compile(rf"^.*? = (.*?) ({'|'.join(KINDS)})(-start)?\(", re.MULTILINE)
+_LAYOUT = re.compile(r"\{[^}]*\}")
+_SHAPE = re.compile(r"([a-z]+\d*)\w*\[([\d,]*)\]")
+
+
+class Collective(NamedTuple):
+    """A message between devices."""
+
+    kind: str  # one of KINDS
+    bytes: int  # of its results on one device
+
+
+class Cost(NamedTuple):
+    """What one call of a program costs each device, as its compiler counts."""
+
+    flops: float  # a multiplication and an addition are two; a loop's body counts once
+    traffic: float  # bytes read and written
+    arguments: int  # bytes; of them what is donated is written over
+    results: int  # bytes that take memory of their own
+    temporary: int  # bytes
+    collectives: tuple[Collective, ...]
+
+    @property
+    def memory(self) -> int:
+        """Bytes that must be there for the program to run."""
+        return self.arguments + self.results + self.temporary
+
+
+def compiler_options(mesh: Mesh) -> dict[str, int] | None:
+    """On CPU LLVM's first level compiles a third faster, and the step is as fast."""
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    return {"xla_backend_optimization_level": 1} if on_cpu else None
+
+
+def compiled_step(
+    run: Run, feed: data.Resident | data.Stream, state: TrainState
+) -> tuple[jax.stages.Compiled, float]:
+    """The train step for these shapes, ahead of its first call, and the seconds that it took to make."""
+    began = time.perf_counter()
+    step = jax.jit(make_train_step(run.recipe, feed.take), donate_argnums=0)
+    compiled = step.lower(state, feed.feed(int(state.step))).compile(compiler_options(run.mesh))
+    return compiled, time.perf_counter() - began
+
+
+def compiled_from_shapes(run: Run) -> jax.stages.Compiled:
+    """The train step for ``run.mesh``, without an array on any of its devices."""
+    take, feed = data.feed_shapes(
+        run.source.train,
+        view=run.recipe.views,
+        batch_size=run.config["train"]["batch_size"],
+        mesh=run.mesh,
+    )
+    with jax.set_mesh(run.mesh):
+        step = jax.jit(make_train_step(run.recipe, take), donate_argnums=0)
+        return step.lower(state_shapes(run), feed).compile(compiler_options(run.mesh))
+
+
+def state_shapes(run: Run) -> TrainState:
+    """:func:`contrastive_jax.run.initial_state`, as shapes; the run's mesh is in context."""
+    everywhere = sharding.named(run.mesh, sharding.REPLICATED)
+
+    def replicated(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), tree)
+
+    def shared(x):
+        spec = x.sharding.spec if isinstance(x.sharding, NamedSharding) else sharding.REPLICATED
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.named(run.mesh, spec))
+
+    state = replicated(jax.eval_shape(lambda: init_state(run.recipe, run.config["seed"])))
+    if run.config["optimizer"]["shard_state"]:
+        optimizer = jax.tree.map(shared, jax.eval_shape(run.recipe.optimizer.init, state.params))
+        state = dataclasses.replace(state, optimizer=optimizer)
+    return state
+
+
+def cost(compiled: jax.stages.Compiled) -> Cost:
+    """What a compiled program costs each device; FLOPs and traffic are NaN where its compiler does not count."""
+    memory, counted = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    return Cost(
+        flops=counted.get("flops", float("nan")),
+        traffic=counted.get("bytes accessed", float("nan")),
+        arguments=memory.argument_size_in_bytes,
+        results=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        temporary=memory.temp_size_in_bytes,
+        collectives=tuple(collectives(compiled.as_text())),
+    )
+
+
+def collectives(text: str) -> list[Collective]:
+    """Every collective of a compiled program, in the order of its text; one in a loop counts once."""
+    found = []
+    for shapes, kind, start in _COLLECTIVE.findall(text):
+        shapes = _LAYOUT.sub("", shapes)
+        if start and kind != "all-reduce":  # (operands, results, ...); of an all-reduce the results alone
+            shapes = _second(shapes)
+        found.append(Collective(kind, sum(_bytes(*shape) for shape in _SHAPE.findall(shapes))))
+    return found
+
+
+def _second(shapes: str) -> str:
+    """The second element of ``(a, b, ...)``, where elements may be tuples themselves."""
+    depth, starts = 0, []
+    for i, character in enumerate(shapes):
+        closes = character in ")]"
+        depth += (character in "([") - closes
+        if depth == 1 and character in "(,":
+            starts.append(i + 1)
+    return shapes[starts[1] : starts[2] - 1 if len(starts) > 2 else None]
+
+
+def _bytes(dtype: str, lengths: str) -> int:
+    bits = 8 if dtype == "pred" else int(re.sub(r"\D", "", dtype) or 0)  # of bf16, s32, u8; a token has none
+    return math.prod(int(n) for n in lengths.split(",") if n) * bits // 8

@@ -1,0 +1,66 @@
+"""A program made from shapes is the program of the arrays, and what it costs is read off its text."""
+
+import jax
+import pytest
+
+from contrastive_jax import config as configs
+from contrastive_jax import data, program
+from contrastive_jax import run as runs
+
+
+def small(**leaves):
+    config = configs.load("configs/digits.py:method=moco_v1,scale=smoke")
+    config.augment = {"preset": "none", "size": 8}
+    with config.unlocked():
+        config.update_from_flattened_dict({"projector.out": 16} | leaves)
+    return configs.plain(configs.complete(config))
+
+
+@pytest.mark.parametrize("shard_state", [False, True])
+def test_shapes_are_those_of_the_arrays(shard_state):
+    run = runs.prepare(small(**{"optimizer.shard_state": shard_state}))
+    with jax.set_mesh(run.mesh):
+        state, fed = runs.initial_state(run), runs.feed_of(run).feed(0)
+        _, feed_shapes = data.feed_shapes(
+            run.source.train,
+            view=run.recipe.views,
+            batch_size=run.config["train"]["batch_size"],
+            mesh=run.mesh,
+        )
+        shapes = program.state_shapes(run)
+    for arrays, like in ((state, shapes), (fed, feed_shapes)):
+        assert jax.tree.structure(arrays) == jax.tree.structure(like)
+        for a, b in zip(jax.tree.leaves(arrays), jax.tree.leaves(like), strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+            assert a.sharding.is_equivalent_to(b.sharding, a.ndim)
+
+
+def test_collectives_are_read_with_their_bytes():
+    text = """
+  %a = f32[64,8,8]{2,1,0} all-gather(%p), channel_id=1
+  %b = (f32[3,3]{1,0:T(8,128)S(1)}, bf16[4]{0}) all-reduce(%q, %r), to_apply=%sum
+  %c = ((f32[2,4]{1,0:T(8,128)}, s32[2]{0}), (f32[16,4]{1,0:T(8,128)}, s32[16]{0}), u32[]) all-gather-start(%s, %t)
+  %d = (f32[5]{0}, f32[6]{0}) all-reduce-start(%u, %v)
+  %e = f32[16,4]{1,0} all-gather-done(%c)
+  ROOT %f = f32[2,4]{1,0} reduce-scatter(%w), dimensions={0}
+  %g = f8e4m3fn[8]{0} all-to-all(%x)
+  %h = f32[64]{0} fusion(%all-reduce.1), calls=%all-reduce-scatter
+"""
+    assert program.collectives(text) == [
+        ("all-gather", 64 * 64 * 4),
+        ("all-reduce", 36 + 8),
+        ("all-gather", 256 + 64),
+        ("all-reduce", 44),
+        ("reduce-scatter", 32),
+        ("all-to-all", 8),
+    ]
+
+
+def test_a_step_of_eight_devices_costs_each_an_eighth():
+    costs = [
+        program.cost(program.compiled_from_shapes(runs.prepare(small(), d)))
+        for d in (jax.devices()[:1], None)
+    ]
+    assert costs[1].flops < 0.3 * costs[0].flops and costs[1].temporary < costs[0].temporary
+    kinds = {kind for kind, _ in costs[1].collectives}
+    assert {"all-gather", "all-reduce"} <= kinds
