@@ -19,8 +19,7 @@ from contrastive_jax import config as configs
 from contrastive_jax.encoder import network_of
 from contrastive_jax.evaluators import features, report
 from contrastive_jax.evaluators.subject import Encoder, Subject, labelled, several
-from contrastive_jax.recipe import call
-from contrastive_jax.run import replicate
+from contrastive_jax.run import replicate, source_of
 from contrastive_jax.types import PyTree, TrainState
 
 # Sections by which an encoder is what it is; "seed" is of its first weights.
@@ -70,13 +69,17 @@ class Judge:
         Metrics:
             eval/<column>_top1: accuracy on the test images by this column of the evaluators.
             eval/<column>_map_11_point: of sets with several labels an image: the 11-point mean average precision.
+            eval/<column>_<number>: of a column that gives no accuracy: each of its numbers.
         """
         columns = self.settings["look"]
         subject = self.subject("", (state.params, state.stats), columns)
         scores = {column: self.evaluators[column](subject) for column in columns}
         metric = report.metric_of("", several(self.test.split))
         return {
-            f"eval/{column}_{metric}": score[metric] for column, score in scores.items() if metric in score
+            f"eval/{column}_{name}": value
+            for column, score in scores.items()
+            for name, value in score.items()
+            if (name == metric or metric not in score) and isinstance(value, float)
         }
 
     def untrained(self, seed: int | None = None) -> tuple[PyTree, PyTree]:
@@ -162,7 +165,7 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
     mesh = sharding.make_mesh()
     trained = encoder.config_of(path)
     with jax.set_mesh(mesh):
-        judge = Judge(as_trained(config, trained, say), call(data.load, "data", config["data"]), mesh)
+        judge = Judge(as_trained(config, trained, say), source_of(config), mesh)
         if not judge.possible:
             raise ValueError(
                 f"data.name={config['data']['name']!r} has no labelled test images to evaluate on."

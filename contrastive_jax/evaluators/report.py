@@ -94,9 +94,11 @@ def _without_layer(score: dict) -> str:
 
 
 def cell(score: dict, metric: str = "top1", beside: str = "") -> str:
-    """One score as the table shows it: "—" where it was left out."""
-    if "left_out" in score or "failed" in score:
-        return "failed" if "failed" in score else "—"
+    """One score as the table shows it: "—" where it was left out, or the column measures something else."""
+    if "failed" in score:
+        return "failed"
+    if metric not in score:
+        return "—"
     spread = f" ± {100 * score[f'{metric}_std']:.1f}" if f"{metric}_std" in score else ""
     second = f" ({100 * score[beside]:.1f})" if beside else ""
     converged = "" if score.get("converged", True) else " (not converged)"

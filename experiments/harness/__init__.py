@@ -27,6 +27,7 @@ from experiments.harness.table import (
     ROOT,
     SCALES,
     all_tables,
+    brief,
     command,
     config_of,
     doubtful,
@@ -35,6 +36,6 @@ from experiments.harness.table import (
 )
 
 __all__ = [
-    "BRIEF", "ROOT", "SCALES", "Claim", "Results", "all_tables", "command", "config_of", "doubtful", "grid", "lines",
-    "main", "table_of",
+    "BRIEF", "ROOT", "SCALES", "Claim", "Results", "all_tables", "brief", "command", "config_of", "doubtful", "grid",
+    "lines", "main", "table_of",
 ]  # fmt: skip

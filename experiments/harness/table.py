@@ -21,15 +21,19 @@ SEEDS = {"paper": (0, 1, 2), "gpu": (0, 1, 2), "cpu": (0, 1, 2), "smoke": (0,)}
 VALIDATION = 0.2  # of the training images, where a SWEEP chooses
 
 
-BRIEF = (
-    """ --config.evaluate.rows="('trained',)" --config.evaluators='{"linear": {"name": "lbfgs"},"""
-    """ "knn": {"name": "knn"}}' --config.checkpoint.keep_last=1 --config.log.tensorboard=False"""
-)
-
-Cell = tuple[str, str]
-
-
 Cell = tuple[str, str]  # (row, column)
+
+
+def brief(**evaluators: dict[str, Any]) -> str:
+    """What a cell of digits need not do, as arguments: the trained encoder alone, two protocols and ``evaluators``."""
+    columns = {"linear": {"name": "lbfgs"}, "knn": {"name": "knn"}} | evaluators
+    return (
+        f""" --config.evaluate.rows="('trained',)" --config.evaluators='{json.dumps(columns)}'"""
+        " --config.checkpoint.keep_last=1 --config.log.tensorboard=False"
+    )
+
+
+BRIEF = brief()
 
 
 class Doubtful(float):
