@@ -142,4 +142,3 @@ def test_every_metric_that_a_run_writes_is_listed(tmp_path):
     assert always | {"loss/flat_nce", "eval/knn_top1"} <= written
     for name in written:
         assert listed(name), f"{name}: say what it is, under Metrics in the docstring of what makes it"
-
