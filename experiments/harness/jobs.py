@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from contrastive_jax import config as configs
 from experiments.harness.results import _curves, _numbers, pick, results_file
-from experiments.harness.table import ROOT, VALIDATION, Cell, _config_of, seeds_of, table_of
+from experiments.harness.table import ROOT, VALIDATION, Cell, config_of, seeds_of, table_of
 
 
 class Job(NamedTuple):
@@ -32,9 +33,10 @@ class Job(NamedTuple):
         return f"{self.table.removeprefix('experiments.')} {label}"
 
     def folder(self, seed: int) -> pathlib.Path:
-        """The run's workdir. It is named by the config, so a run that two tables ask for is one run."""
-        config = _config_of(self.arguments())
-        name = f"{json.loads(config)['name']}-{hashlib.sha256(config.encode()).hexdigest()[:12]}"
+        """The run's workdir. It is named by the arguments, so a run that two tables ask for is one run."""
+        arguments = self.arguments()
+        stem = pathlib.Path(arguments.split(maxsplit=1)[0].partition(":")[0]).stem
+        name = f"{stem}-{hashlib.sha256(arguments.encode()).hexdigest()[:12]}"
         return ROOT / "runs" / "experiments" / name / f"seed{seed}"
 
     def arguments(self) -> str:
@@ -55,10 +57,17 @@ class Job(NamedTuple):
         return seeds if self.chosen else seeds[:1]
 
     def result(self, seed: int) -> dict[str, Any] | None:
-        """What the finished run says of itself; None before that."""
+        """What the finished run says of itself; None before that.
+
+        None also where the same arguments meant another config when it was trained: training there again says so.
+        """
         file = self.folder(seed) / "result.json"
         found = json.loads(file.read_text()) if file.exists() else {"evaluations": {}}
-        return found if found["evaluations"] else None
+        if not found["evaluations"]:
+            return None
+        saved = json.loads(file.with_name("config.json").read_text())
+        changed = configs.forbidden_changes(saved, config_of(self.arguments()) | {"seed": seed})
+        return None if changed.keys() & configs.leaves(saved).keys() else found
 
 
 def sweep_points(table: ModuleType, scale: str) -> list[tuple[tuple[str, Any], ...]]:

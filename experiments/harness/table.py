@@ -1,5 +1,6 @@
 """What a table is: a module that says what would be run and what the paper printed."""
 
+import functools
 import importlib
 import json
 import pathlib
@@ -106,6 +107,7 @@ def config_of(arguments: str) -> dict[str, Any]:
     return json.loads(_config_of(arguments))
 
 
+@functools.cache
 def _config_of(arguments: str) -> str:
     from absl import flags
     from ml_collections import config_flags
