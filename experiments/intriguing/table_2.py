@@ -1,0 +1,93 @@
+"""Intriguing Properties (Chen, Luo and Li 2021), Table 2: NT-Xent on ImageNet by head depth, batch size and epochs.
+
+    python -m experiments.intriguing.table_2 run       # --scale=paper|gpu|cpu; skips what is done
+    python -m experiments.intriguing.table_2 render
+
+The paper claims that with a learning rate that follows the square root of the batch size (and with a deep head) the
+batch size matters little.
+"""
+
+import sys
+
+from experiments import harness
+from experiments.flatnce import figure_2
+from experiments.harness import Claim, Results
+from experiments.intriguing import table_a1
+
+EPOCHS, BATCHES, LAYERS = (100, 200, 400, 800), (512, 1024, 2048), (2, 3, 4)
+
+METRIC = {"linear top-1, %": "trained.linear.top1 %"}
+RUNS = {
+    "paper": {
+        (f"{layers} layers, batch {batch}", str(epochs)): f"configs/intriguing_imagenet.py:layers={layers}"
+        f" --config.train.batch_size={batch} --config.train.duration='{epochs} epochs'"
+        for layers in LAYERS
+        for batch in BATCHES
+        for epochs in EPOCHS
+    },
+    "gpu": {
+        (f"{layers} layers, batch {batch}", "200"): f"configs/intriguing_cifar10.py:layers={layers},scale=gpu"
+        f" --config.train.batch_size={batch}"
+        for layers in (2, 4)
+        for batch in (128, 512)
+    },
+    "cpu": {  # the runs of two other files
+        (f"{layers} layers, batch 128", "20"): table_a1.RUNS["cpu"]["NT-Xent", f"{layers} layers"]
+        for layers in (2, 4)
+    }
+    | {
+        (f"FlatNCE's, batch {batch}", "20"): figure_2.RUNS["cpu"]["SimCLR", batch]
+        for batch in ("16", "64", "256")
+    },
+    "smoke": table_a1.RUNS["smoke"],
+}
+REPORTED = {
+    "linear top-1, %": harness.grid(
+        [f"{layers} layers, batch {batch}" for layers in LAYERS for batch in BATCHES],
+        EPOCHS,
+        (
+            (65.4, 67.3, 68.7, 69.3),
+            (65.6, 67.6, 68.8, 69.8),
+            (65.3, 67.6, 69.0, 70.1),
+            (66.6, 68.4, 70.0, 71.0),
+            (66.8, 68.9, 70.1, 70.9),
+            (66.8, 69.1, 70.4, 71.3),
+            (66.8, 68.8, 70.0, 70.7),
+            (67.0, 69.0, 70.4, 70.9),
+            (67.0, 69.3, 70.4, 71.3),
+        ),
+    )
+}
+ASSUMED = {
+    "learning rate, tau": "LARS 0.075 x sqrt(batch), tau 0.2: the authors, google-research/simclr issue 166",
+    "other settings": "SimCLR's: weight decay 1e-6, 10 epochs of warm-up, cosine, colour strength 1, blur",
+    "gpu": "CIFAR-10 with ResNet-18, 200 epochs",
+    "cpu": "digits, 20 epochs, AdamW; batch sizes are SimCLR of FlatNCE's Figure 2 (its tau, a rate of sqrt(batch))",
+}
+
+
+def over_batch(results: Results) -> list[float]:
+    """Accuracy at the largest batch less that at a quarter of it, a seed each."""
+    found = {}
+    for row, column in results.cells:
+        head, batch = row.split(", batch ")
+        found.setdefault((head, column), []).append(int(batch))
+    (head, column), batches = max(found.items(), key=lambda item: len(item[1]))
+    large = max(batches)
+    small = next((batch for batch in sorted(batches) if 4 * batch >= large), large)
+    return results.differences((f"{head}, batch {large}", column), (f"{head}, batch {small}", column))
+
+
+CLAIMS = (
+    Claim(
+        "With square-root learning rate scaling the batch size matters little",
+        "NT-Xent at the largest batch - at a quarter of it, points",
+        over_batch,
+        expects="within",
+        margin=1.0,
+    ),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())

@@ -1,0 +1,113 @@
+"""Intriguing Properties (Chen, Luo and Li 2021), Table A.1: five losses on CIFAR-10, by batch size and epochs.
+
+    python -m experiments.intriguing.table_a1 run       # --scale=paper|gpu|cpu; skips what is done
+    python -m experiments.intriguing.table_a1 render
+
+The paper claims (section 2) that the differences between the losses are small with a deep projection head. This table
+has a head of 2 layers; at the scales gpu and cpu the losses meet heads of 2 and 4 layers instead of batches and epochs.
+"""
+
+import sys
+
+from experiments import harness
+from experiments.harness import Claim, Results
+
+LOSSES = {
+    "NT-Xent": "nt_xent",
+    "Decoupled NT-Xent": "decoupled",
+    "SWD (normal)": "swd_normal",
+    "SWD (uniform hypercube)": "swd_hypercube",
+    "SWD (uniform hypersphere)": "swd_hypersphere",
+}
+EPOCHS, BATCHES = (100, 200, 400, 800), (128, 256, 512, 1024)
+BRIEF = " --config.train.duration='20 epochs'" + harness.BRIEF
+
+
+def published(config, batches, layers=2):
+    """Loss and batch size down, epochs across: the runs of Tables A.1 to A.3."""
+    return {
+        (f"{name}, batch {batch}", str(epochs)): f"configs/{config}.py:loss={loss},layers={layers}"
+        f" --config.train.batch_size={batch} --config.train.duration='{epochs} epochs'"
+        for name, loss in LOSSES.items()
+        for batch in batches
+        for epochs in EPOCHS
+    }
+
+
+def printed(batches, values):
+    """Their accuracies, a line a loss."""
+    rows = [f"{name}, batch {batch}" for name in LOSSES for batch in batches]
+    numbers = [float(word) for word in values.split()]
+    return harness.grid(rows, EPOCHS, [numbers[i : i + 4] for i in range(0, len(numbers), 4)])
+
+
+def by_depth(scale, own="", losses=LOSSES):
+    """Loss down, layers of the head across."""
+    return {
+        (
+            name,
+            f"{layers} layers",
+        ): f"configs/intriguing_cifar10.py:loss={LOSSES[name]},layers={layers},scale={scale}{own}"
+        for name in losses
+        for layers in (2, 4)
+    }
+
+
+METRIC = {"linear top-1, %": "trained.linear.top1 %", "kNN top-1, %": "trained.knn.top1 %"}
+RUNS = {
+    "paper": published("intriguing_cifar10", BATCHES),
+    "gpu": by_depth("gpu"),
+    "cpu": by_depth("cpu", BRIEF),
+    "smoke": {("NT-Xent", "2 layers"): "configs/intriguing_cifar10.py:scale=smoke" + harness.BRIEF},
+}
+REPORTED = {
+    "linear top-1, %": printed(
+        BATCHES,
+        """87.4 91.0 93.0 93.9  88.0 91.3 93.0 93.6  87.9 91.3 92.9 93.7  88.2 91.2 92.7 93.3
+        87.8 91.0 93.0 94.0  87.7 91.1 92.8 93.6  87.5 91.3 92.7 93.6  87.5 91.0 92.6 93.7
+        86.3 90.5 92.8 93.8  86.2 90.8 93.1 94.1  85.0 90.7 92.9 94.1  83.3 89.9 93.0 93.9
+        85.1 90.1 92.6 93.4  84.6 89.9 92.9 93.8  83.1 89.8 92.8 93.8  81.3 88.3 92.2 93.6
+        87.0 90.9 92.9 93.8  87.1 90.9 92.5 93.7  86.6 90.8 92.9 93.4  86.0 90.3 92.5 93.2""",
+    )
+}
+ASSUMED = {
+    "learning rate, tau": "LARS 0.2 x sqrt(batch), tau 0.2: the authors, google-research/simclr issue 166",
+    "decoupled NT-Xent": "tau 0.2, lambda 0.1; in no source at hand (lambda = tau would be NT-Xent again)",
+    "SWD": "lambda 1, the default of the authors' notebook",
+    "other settings": "SimCLR's: weight decay 1e-6, 10 epochs of warm-up, cosine, colour strength 0.5, no blur",
+    "gpu": "ResNet-18, batch 256, 200 epochs",
+    "cpu": "digits, batch 128, 20 epochs, AdamW; tau and lambda as above, tuned for no loss",
+}
+
+
+def spread(results: Results, column: str) -> dict[str, float]:
+    """Seed -> the best loss's accuracy less the worst's, where all losses were run."""
+    values = [results.values(name, column) for name in LOSSES]
+    seeds = set.intersection(*map(set, values))
+    return {s: max(v[s] for v in values) - min(v[s] for v in values) for s in sorted(seeds)}
+
+
+def closing(results: Results) -> list[float]:
+    """How much smaller the spread is with the deep head."""
+    shallow, deep = spread(results, "2 layers"), spread(results, "4 layers")
+    return [shallow[seed] - deep[seed] for seed in shallow if seed in deep]
+
+
+CLAIMS = (
+    Claim(
+        "Losses agree with a deep projection head",
+        "best loss - worst loss of 5 with a head of 4 layers, points",
+        lambda results: list(spread(results, "4 layers").values()),
+        expects="within",
+        margin=2.0,
+    ),
+    Claim(
+        "A deeper head brings the losses closer together",
+        "best loss - worst loss of 5, 2 layers less 4 layers, points",
+        closing,
+    ),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())
