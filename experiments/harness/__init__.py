@@ -7,9 +7,10 @@ A table is a module of ``experiments/<paper>/`` that says
 * ``REPORTED``: heading -> (row, column) -> the paper's number, :func:`doubtful` or None where it is lost;
 * ``ASSUMED``: what the paper does not print -> our choice and its source;
 
-and may say ``SEEDS`` (scale -> seeds), ``SWEEP`` (scale -> leaf -> values: chosen on a validation part of the training
-images, by the first heading of ``METRIC``), ``CURVES`` (metrics kept over training), ``NEEDS`` (what a cell that is not
-run would take), ``CLAIMS`` (what the table is evidence for) and ``draw(results)`` (a matplotlib figure).
+and may say ``SEEDS`` (scale -> seeds), ``SWEEP`` (scale -> leaf -> values, or scale -> row -> leaf -> values: chosen on a
+validation part of the training images, by the first heading of ``METRIC``), ``CURVES`` (metrics kept over training),
+``NEEDS`` (what a cell that is not run would take), ``CLAIMS`` (what the table is evidence for) and ``draw(results)`` (a
+matplotlib figure).
 
     python -m experiments.flatnce.figure_2 plan|run|collect|render|diff [--scale=cpu]
     python -m experiments.harness ledger

@@ -70,15 +70,16 @@ class Job(NamedTuple):
         return None if changed.keys() & configs.leaves(saved).keys() else found
 
 
-def sweep_points(table: ModuleType, scale: str) -> list[tuple[tuple[str, Any], ...]]:
-    """The points of the table's sweep at a scale; one empty point where there is none."""
+def sweep_points(table: ModuleType, scale: str, row: str) -> list[tuple[tuple[str, Any], ...]]:
+    """The points of the table's (or of this row's own) sweep at a scale; one empty point where there is none."""
     sweep = getattr(table, "SWEEP", {}).get(scale, {})
+    sweep = sweep.get(row, sweep)
     return [tuple(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
 
 
 def choose(table: ModuleType, scale: str, cell: Cell) -> tuple[tuple[str, Any], ...] | None:
     """The best point of the cell's sweep on the validation part; None before all its points have run."""
-    points = sweep_points(table, scale)
+    points = sweep_points(table, scale, cell[0])
     if points == [()]:
         return ()
     path = next(iter(table.METRIC.values()))
@@ -118,7 +119,8 @@ def jobs(table: ModuleType, scale: str, cells: Sequence[Cell] | None = None) -> 
             continue
         point = choose(table, scale, cell)
         if point is None:
-            found += [Job(table.__name__, scale, cell, p, chosen=False) for p in sweep_points(table, scale)]
+            points = sweep_points(table, scale, cell[0])
+            found += [Job(table.__name__, scale, cell, p, chosen=False) for p in points]
         else:
             found.append(Job(table.__name__, scale, cell, point))
     return found
