@@ -5,6 +5,7 @@ every checkpoint carries a fingerprint of each of its arrays, and a damaged one 
 previous one is, and the damaged one is moved aside for inspection. A state with a NaN is never written.
 """
 
+import dataclasses
 import difflib
 import hashlib
 import json
@@ -209,8 +210,14 @@ class Checkpoints:
 
         def read(step: int) -> tuple[PyTree, int, dict[str, Any]]:
             record = self._read_record(step)
-            _check_structure(record["leaves"], expected, step)
-            return self._read_arrays(step, like, record, partial=False), step, record["meta"]
+            younger = _younger(record["leaves"], expected)
+            _check_structure(record["leaves"], {p: k for p, k in expected.items() if p not in younger}, step)
+            if not younger:
+                return self._read_arrays(step, like, record, partial=False), step, record["meta"]
+            fields = [f.name for f in dataclasses.fields(like) if f.name not in younger]
+            part = {name: getattr(like, name) for name in fields}
+            part = self._read_arrays(step, part, record, partial=False)
+            return dataclasses.replace(like, **part), step, record["meta"]
 
         return self._newest_intact(read, report) if self.steps() else None
 
@@ -398,6 +405,13 @@ def _seal(meta: dict[str, Any], leaves: dict[str, str], fingerprints: dict[str, 
 
 def _checksum(record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def _younger(saved: dict[str, str], expected: dict[str, str]) -> list[str]:
+    """Fields of the state that are empty here and that the program did not have when it saved."""
+    return [
+        path for path, kind in expected.items() if kind == EMPTY and path not in saved and "/" not in path
+    ]
 
 
 def _check_structure(saved: dict[str, str], expected: dict[str, str], step: int) -> None:

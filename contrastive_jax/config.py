@@ -103,6 +103,7 @@ def base() -> ConfigDict:
             "log": {"every": 10, "tensorboard": True},
             "checkpoint": {"every_seconds": 60.0, "keep_last": 3, "keep_every": "0 epochs"},
             "init": {"checkpoint": ""},
+            "gradient_snr": {"decay": 0.0},
             "preview": {"images": 8, "draws": 4},
             "profile": {"steps": (0, 0)},
             "embed": {"layers": ("pooled",), "splits": ("train", "test")},
@@ -324,9 +325,17 @@ def diff_text(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
 
 
 def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What differs between a run's config and its continuation's and may not (see ``MAY_CHANGE``)."""
+    """What differs between a run's config and its continuation's and may not (see ``MAY_CHANGE``).
+
+    A run that is older than an option was made with what is now its default: that is no difference.
+    """
     allowed = re.compile("|".join(rf"{re.escape(prefix)}(\.|$)" for prefix in MAY_CHANGE))
-    return {name: values for name, values in diff(saved, now).items() if not allowed.match(name)}
+    known, default = leaves(saved), leaves(plain(base()))
+    return {
+        name: (was, is_now)
+        for name, (was, is_now) in diff(saved, now).items()
+        if not allowed.match(name) and (name in known or name not in default or is_now != default[name])
+    }
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:

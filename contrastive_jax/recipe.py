@@ -16,6 +16,7 @@ import optax
 
 from contrastive_jax import augment, models, optim
 from contrastive_jax.contrast import candidates, margin, objective, selection, target, temperature
+from contrastive_jax.gradient_snr import GradientSNR, gradient_snr
 from contrastive_jax.types import Array, PyTree
 
 
@@ -33,6 +34,7 @@ class Recipe(NamedTuple):
     terms: tuple[objective.Term, ...]
     optimizer: optax.GradientTransformation
     learning_rate: Callable[[Array], Array]
+    gradient_snr: GradientSNR
     online_views: slice
     target_views: slice
     directions: int
@@ -219,6 +221,7 @@ def build(
         terms=terms,
         optimizer=optimizer,
         learning_rate=learning_rate,
+        gradient_snr=call(gradient_snr, "gradient_snr", config.get("gradient_snr", {})),
         online_views=both if keys_from.shared or not one_way else first,
         target_views=second if one_way else both,
         directions=directions,

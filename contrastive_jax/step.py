@@ -34,6 +34,7 @@ def init_state(recipe: Recipe, seed: int) -> TrainState:
             recipe.embedding_width,
         ),
         temperature=recipe.compare.temperature.init(),
+        gradient_snr=recipe.gradient_snr.init(params),
     )
 
 
@@ -91,7 +92,8 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
 
         grads, (stats, target, candidates, metrics) = jax.grad(loss_fn, has_aux=True)(state.params)
         updates, optimizer = recipe.optimizer.update(grads, state.optimizer, state.params)
-        metrics |= {
+        snr, gradient_snr = recipe.gradient_snr.apply(state.gradient_snr, grads)
+        metrics |= snr | {
             "gradient_norm": optax.tree.norm(grads),
             "learning_rate": recipe.learning_rate(state.step),
         }
@@ -104,6 +106,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
             target=target,
             candidates=candidates,
             temperature=recipe.compare.temperature.update(state.temperature, metrics["ess"]),
+            gradient_snr=gradient_snr,
         )
         return state, metrics
 

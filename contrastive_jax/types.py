@@ -71,3 +71,4 @@ class TrainState:
     target: PyTree  # where the keys come from: EMA weights and statistics, or ()
     candidates: PyTree  # queue, or ()
     temperature: PyTree  # controller state, or ()
+    gradient_snr: PyTree = ()  # moments of the gradient, or ()

@@ -13,7 +13,7 @@ FLOORS = [
     {"types", "sharding", "distributed"},
     {"losses", "models", "augment", "data", "optim"},
     {"contrast"},
-    {"diagnostics", "recipe", "step", "methods"},
+    {"diagnostics", "gradient_snr", "recipe", "step", "methods"},
     {"evaluators"},
     {"config", "options"},
     {"alarms", "checkpoint", "logbook", "weights", "workdir"},

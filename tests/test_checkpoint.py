@@ -149,6 +149,19 @@ def test_devices_may_change(written, read, tmp_path):
     jax.tree.map(lambda r, l: np.testing.assert_equal(r.sharding, l.sharding), restored, like)
 
 
+def test_a_checkpoint_older_than_a_field_of_the_state_is_restored_where_the_field_is_empty(tmp_path):
+    names = [f.name for f in dataclasses.fields(types.TrainState) if f.name != "gradient_snr"]
+    older = dataclasses.make_dataclass("Older", [(name, object) for name in names])
+    jax.tree_util.register_dataclass(older, data_fields=names, meta_fields=[])
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, older(**{name: getattr(make_state(1), name) for name in names}), {})
+        state, _, _ = checkpoints.restore(make_state(), report=pytest.fail)
+        assert jax.tree.structure(state) == jax.tree.structure(make_state())
+        assert bits(state) == bits(make_state(1))
+        with pytest.raises(ValueError, match="gradient_snr/mean is absent there and float32"):
+            checkpoints.restore(dataclasses.replace(make_state(), gradient_snr={"mean": jnp.zeros(2)}))
+
+
 def test_restore_needs_shapes_only(two_steps):
     with Checkpoints(two_steps, read_only=True) as checkpoints:
         state, _, _ = checkpoints.restore(jax.eval_shape(make_state), report=pytest.fail)

@@ -75,7 +75,7 @@ def x64():
 def test_one_device_equals_eight(method, x64):
     """In float64, so that what differs is the program and not its rounding: a last layer of one pixel and norm
     groups of four examples amplify float32's a thousandfold. The batch of each device is its eighth."""
-    config = tiny(method, dtype="float64")
+    config = tiny(method, dtype="float64", **{"gradient_snr.decay": 0.9})
     one, history_one, _ = run_on(jax.devices()[:1], config)
     eight, history_eight, compiled = run_on(jax.devices(), config)
     for a, b in zip(history_one, history_eight, strict=True):
@@ -165,6 +165,7 @@ def test_methods_do_what_they_say():
 
     state, history, _ = run_on(jax.devices()[:1], tiny("simclr_k"))
     assert history[0]["negatives"] == 2
+    assert state.gradient_snr == () and "gradient_snr" not in history[0]
     state, history, _ = run_on(jax.devices()[:1], tiny("flatclr_ess"))
     assert history[1]["tau"] != history[0]["tau"] and history[0]["loss"] == 1.0
 
