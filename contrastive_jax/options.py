@@ -15,11 +15,11 @@ from contrastive_jax import augment, config, data, evaluators, losses, optim
 from contrastive_jax.augment import presets
 from contrastive_jax.contrast import objective
 from contrastive_jax.evaluators import protocols
+from contrastive_jax.gradient_snr import gradient_snr
 from contrastive_jax.models import heads, norm, resnet
 from contrastive_jax.recipe import functions_of
 
 # Leaves that no function takes by this name, and what they are.
-from contrastive_jax.gradient_snr import gradient_snr
 LEAVES = {
     "name": "what the run is called, in its workdir's name.",
     "seed": "of everything random: first weights, order of the images, augmentation, negatives.",
@@ -69,11 +69,11 @@ SECTIONS = {
     "norm": norm.norm,
     "optimizer": optim.optimizer,
     "schedule": optim.schedule,
+    "gradient_snr": gradient_snr,
 }
 # What functions take that a config does not say.
 GIVEN = {"schedule": {"total_steps", "batch_size", "warmup_steps", "steps_per_epoch"}, "encoder": {"remat"}}
 
-    "gradient_snr": gradient_snr,
 
 def entries(text: str | None, heading: str = "Args") -> dict[str, str]:
     """The entries of a docstring's section: name -> what it says, on one line. ``a, b: text`` is both."""
