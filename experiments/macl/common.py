@@ -20,6 +20,7 @@ PUBLISHED = {
 }
 LINEAR, KNN, S = "linear top-1, %", "kNN top-1, %", "semantic sensitivity S"
 METRIC = {LINEAR: "trained.linear.top1 %", KNN: "trained.knn.top1 %", S: "trained.sensitivity.S"}
+SMOKE = ("MACL-a", "batch 32")  # one cell, for all tables
 CURVES = ("eval/sensitivity_S",)
 OWN = {
     "paper": f" --config.evaluators='{json.dumps(PUBLISHED)}'",

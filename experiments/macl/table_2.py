@@ -26,6 +26,7 @@ RUNS = {
     }
     for scale, batches in BATCHES.items()
 }
+RUNS["smoke"] = {common.SMOKE: RUNS["smoke"][common.SMOKE]}
 RUNS["paper"] = {
     (loss, f"tau0 {tau}"): common.arguments("paper", method, f" --config.temperature.tau={tau}", "stl10")
     for loss, method in common.LOSSES.items()

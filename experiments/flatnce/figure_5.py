@@ -1,0 +1,84 @@
+"""FlatNCE (Chen et al. 2021), Figure 5: the effective sample size over training, FlatCLR against SimCLR.
+
+    python -m experiments.flatnce.figure_5 run       # the runs of figure_2; skips what is done
+    python -m experiments.flatnce.figure_5 render
+
+The paper's SimCLR falls from 0.06 to 0.05 and its FlatCLR climbs from 0.17 to 0.35. SimCLR's weights are of the
+negatives and the positive, FlatCLR's of the negatives alone; its values say that the paper counts so.
+"""
+
+import statistics
+import sys
+
+from experiments import harness
+from experiments.flatnce import figure_2
+from experiments.harness import Claim, Results
+
+WEIGHED = {"SimCLR": "ess_with_positive", "FlatCLR": "ess"}
+EARLY, LATE = (0.1, 0.35), (0.75, 1.0)  # shares of the training: after the warm-up, and at the end
+BATCHES = {"paper": "256", "gpu": "256", "cpu": "64", "smoke": "32"}
+
+METRIC = {"ESS at the end": "metrics.ess", "ESS at the end, with the positive": "metrics.ess_with_positive"}
+CURVES = figure_2.CURVES
+RUNS = {
+    scale: {cell: text for cell, text in figure_2.RUNS[scale].items() if cell[1] == batch}
+    for scale, batch in BATCHES.items()
+}
+REPORTED = {
+    "ESS at the end": {("SimCLR", "256"): None, ("FlatCLR", "256"): 0.35},
+    "ESS at the end, with the positive": {("SimCLR", "256"): 0.05, ("FlatCLR", "256"): None},
+}
+ASSUMED = {
+    "batch": "256, the largest printed for CIFAR; 64 at cpu, where 256 is a sixth of the images",
+    "early and late": "means over 10 to 35 % of the training (the warm-up is the first tenth) and its last quarter",
+    "cpu": figure_2.ASSUMED["cpu"],
+}
+
+
+def change(row: str):
+    """Late less early ESS of a method, a seed each."""
+
+    def evidence(results: Results) -> list[float]:
+        cell = next((cell for cell in results.cells if cell[0] == row), None)
+        curves = results.curve(*cell, WEIGHED[row]).values() if cell else ()
+        return [_mean(curve, LATE) - _mean(curve, EARLY) for curve in curves]
+
+    return evidence
+
+
+def _mean(curve: tuple[list, list], part: tuple[float, float]) -> float:
+    epochs, values = curve
+    return statistics.mean(
+        v for e, v in zip(epochs, values, strict=True) if part[0] < e / epochs[-1] <= part[1]
+    )
+
+
+CLAIMS = (
+    Claim("FlatCLR's ESS rises during training", "ESS of the negatives, late - early", change("FlatCLR")),
+    Claim(
+        "SimCLR's ESS falls during training",
+        "ESS of negatives and positive, late - early",
+        change("SimCLR"),
+        expects="below",
+    ),
+)
+
+
+def draw(results: Results):
+    """Both curves, the mean over seeds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for cell in results.cells:
+        curves = list(results.curve(*cell, WEIGHED[cell[0]]).values())
+        if curves:
+            mean = [statistics.mean(at) for at in zip(*(values for _, values in curves), strict=True)]
+            axes.plot(curves[0][0], mean, label=f"{cell[0]}, batch {cell[1]}")
+    axes.set(xlabel="epoch", ylabel="ESS", yscale="log")
+    axes.legend(frameon=False)
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())
