@@ -2,61 +2,101 @@
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, distributed, sharding
+from contrastive_jax import data, distributed, memory, program, sharding
 from contrastive_jax.data import stream
 from contrastive_jax.run import Run, feed_of, initial_state, prepare
-from contrastive_jax.program import compiled_step
 from contrastive_jax.types import TrainState
 
 SECONDS = 3.0
 
 
-def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
-    """Prints the config, the network, the mesh, the steps and what the compiled step costs; trains nothing."""
-    run = prepare(config)
-    print("config")
+def describe(
+    config: Mapping[str, Any], workdir: str, *, quiet: bool = False, topology: str = ""
+) -> dict[str, Any]:
+    """Prints the config, the network, the mesh, the steps and what the compiled step costs; trains nothing.
+
+    Args:
+      config: a plain config.
+      workdir: is neither read nor written.
+      quiet: changes nothing: what is asked for is printed, by the first process.
+      topology: of a TPU slice that need not be there (:func:`program.devices_of`), to compile for in place of
+        this machine's devices; nothing is run then.
+
+    Returns:
+      What the compiled step costs a device, and its speed.
+    """
+    devices, note = program.devices_of(topology) if topology else (None, "")  # first of all that asks jax
+    say = print if distributed.first() else lambda line: None
+    run = prepare(config, devices)
+    for line in outline(run):
+        say(line)
+    began = time.perf_counter()
+    if topology:
+        say(f"  {note}")
+        step, speed = program.compiled_from_shapes(run), {}
+        seconds = time.perf_counter() - began
+    else:
+        with jax.set_mesh(run.mesh), contextlib.closing(feed_of(run)) as feed:
+            state = initial_state(run)
+            step, seconds = program.compiled_step(run, feed, state)
+            memory.check(run, step)
+            speed = race(run, feed, step, state)
+    facts = {"compile_seconds": seconds} | costs(step)
+    say("compiled step, per device")
+    for name, value in facts.items():
+        say(f"  {name} = {value:,.2f}")
+    if speed:
+        say("speed, images a second")
+    for name, value in speed.items():
+        say(f"  {name} = {value:,.1f}")
+    if "data" in speed and speed["data"] < speed["step"]:
+        say("  the device waits for the data: more cores or data.workers, smaller files, or a larger network")
+    return facts | {f"images_per_second/{name}": value for name, value in speed.items()}
+
+
+def outline(run: Run) -> Iterator[str]:
+    """Config, network, data, mesh and steps, line by line."""
+    yield "config"
     for name, value in configs.leaves(run.config).items():
-        print(f"  {name} = {value!r}")
+        yield f"  {name} = {value!r}"
     rows, totals = run.recipe.network.describe(run.recipe.view_shape)
-    print("network")
+    yield "network"
     for room, path, size, count in rows:
-        print(f"  {room}/{path:<40} {'x'.join(map(str, size)):>20} {count:>12,}")
+        yield f"  {room}/{path:<40} {'x'.join(map(str, size)):>20} {count:>12,}"
     for room, count in totals.items():
-        print(f"  {room}: {count:,} parameters")
+        yield f"  {room}: {count:,} parameters"
     train = run.source.train
     size = "x".join(map(str, train.shape)) if None not in train.shape else "of different sizes"
-    print(f"data\n  {run.source.name}: {len(train):,} images {size}, {len(run.source.classes)} classes")
+    yield f"data\n  {run.source.name}: {len(train):,} images {size}, {len(run.source.classes)} classes"
     devices = run.mesh.devices.reshape(-1)
-    print(f"mesh\n  {run.mesh.size} x {devices[0].device_kind}, axis {sharding.AXIS!r}")
-    print(
+    yield f"mesh\n  {run.mesh.size} x {devices[0].device_kind}, axis {sharding.AXIS!r}"
+    yield (
         f"steps\n  {run.total_steps:,} in all, {run.steps_per_epoch:.2f} an epoch,"
-        f" batch {config['train']['batch_size']}"
+        f" batch {run.config['train']['batch_size']}"
     )
-    with jax.set_mesh(run.mesh), contextlib.closing(feed_of(run)) as feed:
-        state = initial_state(run)
-        step, seconds = compiled_step(run, feed, state)
-        speed = race(run, feed, step, state)
-    memory, cost = step.memory_analysis(), step.cost_analysis() or {}
-    facts = {"compile_seconds": seconds, "gflops_per_step": cost.get("flops", float("nan")) / 1e9}
-    for name in ("argument", "output", "temp"):
-        facts[f"{name}_mib"] = getattr(memory, f"{name}_size_in_bytes") / 2**20
-    print("compiled step, per device")
-    for name, value in facts.items():
-        print(f"  {name} = {value:,.2f}")
-    print("speed, images a second")
-    for name, value in speed.items():
-        print(f"  {name} = {value:,.1f}")
-    if "data" in speed and speed["data"] < speed["step"]:
-        print(
-            "  the device waits for the data: more cores or data.workers, smaller files, or a larger network"
-        )
-    return facts | {f"images_per_second/{name}": value for name, value in speed.items()}
+
+
+def costs(step: jax.stages.Compiled) -> dict[str, float]:
+    """FLOPs, memory and collectives of a compiled step on each device, for reading."""
+    cost = program.cost(step)
+    facts = {"gflops_per_step": cost.flops / 1e9, "gib_read_and_written": cost.traffic / 2**30}
+    for name, size in (
+        ("argument", cost.arguments),
+        ("output", cost.results),
+        ("temp", cost.temporary),
+        ("memory", cost.memory),
+    ):
+        facts[f"{name}_mib"] = size / 2**20
+    for kind in program.KINDS:
+        if sizes := [size for found, size in cost.collectives if found == kind]:
+            facts |= {f"{kind}_count": len(sizes), f"{kind}_mib": sum(sizes) / 2**20}
+    return facts
 
 
 def race(run: Run, feed: data.Resident | data.Stream, step: jax.stages.Compiled, state: TrainState) -> dict:

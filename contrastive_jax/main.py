@@ -34,6 +34,9 @@ _QUIET = flags.DEFINE_bool("quiet", False, "Print the final table only.", short_
 _DISTRIBUTED = flags.DEFINE_string(
     "distributed", "", "One program on several processes: auto, or HOST:PORT,N,I of process I of N."
 )
+_TOPOLOGY = flags.DEFINE_string(
+    "topology", "", "For --mode=describe: a TPU slice that need not be there, like v5e:16x16."
+)
 _DEBUG = flags.DEFINE_bool("debug", False, "Show the stack trace of an error.")
 
 
@@ -98,17 +101,23 @@ def main(argv: list[str]) -> None:
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.ERROR)  # orbax tells a story at every checkpoint
     from contrastive_jax import config as configs
-    from contrastive_jax import distributed, train
+    from contrastive_jax import distributed, options, train
 
     try:
         distributed.start(_DISTRIBUTED.value)
     except (ValueError, RuntimeError) as error:
         _fail(str(error))
 
+    if _TOPOLOGY.value and _MODE.value != "describe":
+        _fail(f"--topology={_TOPOLOGY.value!r} is for --mode=describe, not for {_MODE.value}.")
     _use_compilation_cache()
     given = configs.load(config_flags.get_config_filename(flags.FLAGS["config"]))
     overridden = config_flags.get_override_values(flags.FLAGS["config"])
     config = configs.plain(configs.settle(_CONFIG.value, given, set(overridden)))
+    try:
+        options.check(config)  # its name is part of the workdir's
+    except ValueError as error:
+        _fail(str(error))
     workdir = _WORKDIR.value
     if workdir is not None and "://" in workdir:
         _fail(
@@ -120,7 +129,8 @@ def main(argv: list[str]) -> None:
             print(f"workdir: {workdir}", flush=True)
     try:
         mode = importlib.import_module(f"contrastive_jax.{_MODE.value}")
-        getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value)
+        options = {"topology": _TOPOLOGY.value} if _TOPOLOGY.value else {}
+        getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value, **options)
     except train.Stopped as stopped:
         if distributed.first():
             print(stopped, flush=True)

@@ -1,7 +1,9 @@
 """The compiled step: made from shapes, for devices that need not be there, and what it costs each of them."""
 
 import dataclasses
+import importlib.util
 import math
+import os
 import re
 import time
 from typing import NamedTuple
@@ -70,6 +72,50 @@ def compiled_from_shapes(run: Run) -> jax.stages.Compiled:
     with jax.set_mesh(run.mesh):
         step = jax.jit(make_train_step(run.recipe, take), donate_argnums=0)
         return step.lower(state_shapes(run), feed).compile(compiler_options(run.mesh))
+
+
+def devices_of(topology: str) -> tuple[list[jax.Device], str]:
+    """The chips of a TPU slice that is not here, to compile for; and where libtpu is not installed, as many CPU
+    devices, which have to be the first of this process.
+
+    Args:
+      topology: as jax names it: generation and extent, ``v5e:16x16``.
+
+    Returns:
+      The devices, and a sentence that says what they are.
+
+    Raises:
+      ValueError: not a topology.
+    """
+    found = re.fullmatch(r"v\d\w*:(\d+(?:x\d+)*)", topology)
+    if not found:
+        raise ValueError(
+            f"--topology={topology!r}; write a TPU generation and the extent of a slice, like v5e:16x16."
+        )
+    if importlib.util.find_spec("libtpu") is None:
+        chips = math.prod(int(n) for n in found[1].split("x"))
+        try:
+            jax.config.update("jax_num_cpu_devices", chips)
+        except RuntimeError:  # the backend is up
+            pass
+        devices = jax.devices("cpu")[:chips]
+        if len(devices) < chips:
+            raise ValueError(
+                f"--topology={topology!r} without libtpu needs a process that asked jax for nothing."
+            )
+        return devices, (
+            f"libtpu is not installed (pip install 'contrastive_jax[tpu]'): {chips} virtual CPU devices stand in for"
+            f" {topology}; FLOPs and collectives are those of XLA's CPU compiler, memory is not a TPU's."
+        )
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # nobody answers outside of Google Cloud
+    from jax.experimental import topologies
+
+    try:
+        devices = topologies.get_topology_desc(topology, "tpu").devices
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"--topology={topology!r}: libtpu knows no such slice: {reason}") from None
+    return list(devices), f"compiled ahead of time by libtpu for {topology}, which is not here"
 
 
 def state_shapes(run: Run) -> TrainState:
