@@ -1,0 +1,97 @@
+"""What the figures of Less can be more share: CIFAR-100 (digits at ``cpu``) over the number of negatives.
+
+All figures of a scale but ``paper`` read the same runs.
+"""
+
+import statistics
+
+from experiments import harness
+
+METHODS = {"SimCLR": "simclr", "ReLIC": "relic"}
+CONCENTRATION = {"name": "experiments.less_can_be_more.concentration:concentration"}
+MEASURED = " --config.gradient_snr.decay=0.99 --config.log.every=8" + harness.brief(
+    concentration=CONCENTRATION
+)
+# ReLIC's published head has 11 million parameters, two hundred times those of the encoder that meets digits.
+NARROW = ' --config.projector.widths="(512,256,128)"'
+NEGATIVES = {
+    "gpu": {"SimCLR": (1, 2, 10, 100, 0), "ReLIC": (1, 2, 10, 100, 0)},
+    "cpu": {"SimCLR": (1, 2, 8, 32, 0), "ReLIC": (1, 0)},
+    "smoke": {"SimCLR": (2,)},
+}
+ASSUMED = {
+    "tau, learning rate": "1.0 and 1.2, the only ones printed (Figure 4's), where nothing is swept",
+    "ReLIC's weight of the invariance": "1 where it is not swept",
+    "scores": "cosine, as SimCLR's; embeddings are not said to be normalised",
+    "which negatives": "K of both views of the other images (SimCLR), of the other view (ReLIC)",
+    "other settings": "SimCLR's: linear scaling, 10 epochs of warm-up, weight decay 1e-6, colour strength 0.5",
+    "ReLIC's head": "'4092' is read as 4,096",
+    "gpu": "ResNet-18, 200 epochs; no sweep",
+    "cpu": "digits, batch 128, 20 epochs, AdamW; ReLIC's head is 512-256-128; no sweep",
+}
+
+
+def column(k: int) -> str:
+    """``standard`` is the paper's word for all negatives."""
+    return str(k) if k else "standard"
+
+
+def runs(scale: str) -> dict[tuple[str, str], str]:
+    """The cells that all figures share."""
+    short = " --config.train.duration='20 epochs'" if scale == "cpu" else ""
+    return {
+        (
+            name,
+            column(k),
+        ): f"configs/few_negatives_cifar100.py:method={METHODS[name]},k={k},scale={scale}{short}"
+        f"{NARROW if scale == 'cpu' and name == 'ReLIC' else ''}{MEASURED}"
+        for name, negatives in NEGATIVES[scale].items()
+        for k in negatives
+    }
+
+
+def published(methods: dict[str, tuple[int, ...]], overrides: str = "") -> dict[tuple[str, str], str]:
+    """The cells of a figure at the scale ``paper``: method -> negatives."""
+    return {
+        (name, column(k)): f"configs/few_negatives_cifar100.py:method={METHODS[name]},k={k}{overrides}"
+        for name, negatives in methods.items()
+        for k in negatives
+    }
+
+
+def difference(row: str, one: str, other: str, heading: str | None = None):
+    """Evidence: a method's number with ``one`` count of negatives less that with ``other``, a seed each."""
+    return lambda results: results.differences((row, one), (row, other), heading)
+
+
+def correlation(results: harness.Results, row: str) -> list[float]:
+    """Pearson's, of the first two headings over a method's numbers of negatives: one number a seed."""
+    first, second = list(results.table.METRIC)[:2]
+    columns = [c for r, c in results.cells if r == row]
+    pairs = [(results.values(row, c, first), results.values(row, c, second)) for c in columns]
+    seeds = set.intersection(*(set(values) for pair in pairs for values in pair)) if len(pairs) > 2 else set()
+    return [
+        statistics.correlation(*zip(*((x[s], y[s]) for x, y in pairs), strict=True)) for s in sorted(seeds)
+    ]
+
+
+def over_negatives(results: harness.Results, axis: str = "negatives of a query", heading: str | None = None):
+    """A line a method over the number of negatives; ``standard`` at the right end."""
+    from matplotlib.figure import Figure
+
+    heading = heading or next(iter(results.table.METRIC))
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    columns = sorted(
+        {c for _, c in results.cells}, key=lambda c: (c == "standard", c == "standard" or int(c))
+    )
+    for row in dict.fromkeys(r for r, _ in results.cells):
+        known = [(columns.index(c), list(results.values(row, c, heading).values())) for c in columns]
+        known = [(x, values) for x, values in known if values]
+        spread = [statistics.stdev(v) if len(v) > 1 else 0.0 for _, v in known]
+        middle = [statistics.mean(v) for _, v in known]
+        axes.errorbar([x for x, _ in known], middle, spread, label=row, marker="o", capsize=3)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set(xlabel=axis, ylabel=heading)
+    axes.legend(frameon=False)
+    return figure

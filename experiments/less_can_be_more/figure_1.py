@@ -1,0 +1,92 @@
+"""Less can be more (Mitrovic et al. 2020), Figure 1: accuracy over the number of negatives.
+
+    python -m experiments.less_can_be_more.figure_1 run       # --scale=paper|gpu|cpu; skips what is done
+    python -m experiments.less_can_be_more.figure_1 render
+
+The paper claims that on CIFAR-100 ReLIC is best with 1 negative and SimCLR with 2 (and worse with 1), and that on
+64 x 64 ImageNet ReLIC with 100 negatives is 0.7 points above all of them and SimCLR with 75 on a par with all.
+The curves' values are not printed. Learning rate, temperature and the weight of the invariance are chosen for each
+number of negatives, on a validation part of the training images.
+"""
+
+import sys
+
+from experiments import harness
+from experiments.harness import Claim, Results
+from experiments.less_can_be_more import common
+from experiments.less_can_be_more.common import difference
+
+COUNTS = (1, 2, 5, 10, 50, 100, 500, 0)
+IMAGENET = {"SimCLR": (10, 75, 0), "ReLIC": (1, 10, 100, 1000, 0)}
+METRIC = {"linear top-1, %": "trained.linear.top1 %"}
+SEEDS = {"paper": (0, 1, 2, 3, 4)}
+RUNS = {
+    "paper": common.published(dict.fromkeys(common.METHODS, COUNTS))
+    | {
+        (f"{name}, ImageNet 64 x 64", common.column(k)): f"configs/few_negatives_imagenet64.py:method="
+        f"{common.METHODS[name]},k={k}"
+        for name, counts in IMAGENET.items()
+        for k in counts
+    },
+    "gpu": common.runs("gpu"),
+    "cpu": common.runs("cpu"),
+    "smoke": common.runs("smoke"),
+}
+_SIMCLR = {"schedule.learning_rate": (0.2, 0.5, 1.0, 1.5), "temperature.tau": (0.2, 1.0, 10.0)}
+_RELIC = {
+    "schedule.learning_rate": (0.5, 1.0, 1.5),
+    "temperature.tau": (0.2, 1.0, 10.0, 50.0),
+    "loss.relic_kl.weight": (0.2, 2.0, 20.0, 200.0, 1000.0),  # twice the paper's: see the config
+}
+SWEEP = {
+    "paper": {
+        name + where: {"SimCLR": _SIMCLR, "ReLIC": _RELIC}[name]
+        for name in common.METHODS
+        for where in ("", ", ImageNet 64 x 64")
+    }
+}
+REPORTED = {"linear top-1, %": dict.fromkeys(RUNS["paper"])}
+ASSUMED = common.ASSUMED | {
+    "numbers of negatives": "1, 2, 75, 100 and all are printed, the others are ours",
+    "sweep": "the printed ranges' ends and points between; 20 % of the training images choose, by the first seed",
+}
+
+CLAIMS = (
+    Claim(
+        "ReLIC is best with 1 negative",
+        "linear top-1, ReLIC, 1 negative - standard, points",
+        difference("ReLIC", "1", "standard"),
+    ),
+    Claim(
+        "SimCLR is best with 2 negatives",
+        "linear top-1, SimCLR, 2 negatives - standard, points",
+        difference("SimCLR", "2", "standard"),
+    ),
+    Claim(
+        "SimCLR with 1 negative is worse than with 2",
+        "linear top-1, SimCLR, 1 negative - 2 negatives, points",
+        difference("SimCLR", "1", "2"),
+        expects="below",
+    ),
+    Claim(
+        "ImageNet 64 x 64: ReLIC with 100 negatives is 0.7 points above all",
+        "linear top-1, ReLIC, 100 negatives - standard, points",
+        difference("ReLIC, ImageNet 64 x 64", "100", "standard"),
+    ),
+    Claim(
+        "ImageNet 64 x 64: SimCLR with 75 negatives equals all",
+        "linear top-1, SimCLR, 75 negatives - standard, points",
+        difference("SimCLR, ImageNet 64 x 64", "75", "standard"),
+        expects="within",
+        margin=0.5,
+    ),
+)
+
+
+def draw(results: Results):
+    """Accuracy over the number of negatives."""
+    return common.over_negatives(results)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())

@@ -1,0 +1,85 @@
+"""Less can be more (Mitrovic et al. 2020), Figure 4: gradient signal-to-noise over training, by negatives.
+
+    python -m experiments.less_can_be_more.figure_4 run       # --scale=paper|gpu|cpu; skips what is done
+    python -m experiments.less_can_be_more.figure_4 render
+
+The paper claims that few negatives raise the mean of the ratio over the parameters, that its spread is then often
+higher, and that a single negative is qualitatively different. The curves' values are not printed.
+"""
+
+import statistics
+import sys
+
+from experiments import harness
+from experiments.harness import Claim, Results
+from experiments.less_can_be_more import common
+
+CURVES = ("gradient_snr", "gradient_snr_std")
+METRIC = {
+    "gradient SNR at the end, mean over parameters": "metrics.gradient_snr",
+    "gradient SNR at the end, standard deviation over parameters": "metrics.gradient_snr_std",
+}
+SEEDS = {"paper": (0, 1)}
+RUNS = {
+    "paper": common.published(
+        {"ReLIC": (1, 5, 10, 50, 100, 900), "SimCLR": (5, 10, 50, 100, 900)},
+        " --config.temperature.tau=1.0 --config.schedule.learning_rate=1.2 --config.gradient_snr.decay=0.99",
+    ),
+    "gpu": common.runs("gpu"),
+    "cpu": common.runs("cpu"),
+    "smoke": common.runs("smoke"),
+}
+REPORTED = {heading: dict.fromkeys(RUNS["paper"]) for heading in METRIC}
+ASSUMED = common.ASSUMED | {"decay of the moving averages": "0.99; not printed"}
+
+
+def over_training(results: Results, name: str, one: str, other: str) -> list[float]:
+    """SimCLR's curve with ``one`` count of negatives less that with ``other``, the mean after a quarter of training."""
+    found = []
+    for cell in (one, other):
+        curves = results.curve("SimCLR", cell, name)
+        found.append(
+            {
+                seed: statistics.mean(v for e, v in zip(epochs, values, strict=True) if e >= epochs[-1] / 4)
+                for seed, (epochs, values) in curves.items()
+            }
+        )
+    return [found[0][seed] - found[1][seed] for seed in found[0] if seed in found[1]]
+
+
+CLAIMS = (
+    Claim(
+        "Few negatives raise the gradient's signal-to-noise ratio",
+        "SimCLR, mean over parameters and training, 2 negatives - standard",
+        lambda results: over_training(results, "gradient_snr", "2", "standard"),
+    ),
+    Claim(
+        "With few negatives the spread of the ratio is often higher",
+        "SimCLR, standard deviation over parameters, mean over training, 2 negatives - standard",
+        lambda results: over_training(results, "gradient_snr_std", "2", "standard"),
+    ),
+    Claim("One negative is qualitatively different", "what that means is not printed"),
+)
+
+
+def draw(results: Results):
+    """Mean (above) and standard deviation (below) over the parameters, a column a method, over training."""
+    from matplotlib.figure import Figure
+
+    rows = list(dict.fromkeys(row for row, _ in results.cells))
+    figure = Figure(figsize=(4.4 * len(rows), 5.6), layout="constrained")
+    panels = figure.subplots(2, len(rows), squeeze=False, sharex=True)
+    for row, columns in zip(rows, panels.T, strict=True):
+        for name, axes in zip(CURVES, columns, strict=True):
+            cells = [column for r, column in results.cells if r == row]
+            for number, column in enumerate(cells):
+                for seed, (epochs, values) in results.curve(row, column, name).items():
+                    label = column if seed == "0" else None
+                    axes.plot(epochs, values, color=f"C{number}", label=label, linewidth=1)
+            axes.set(title=row if name == CURVES[0] else "", xlabel="epoch", ylabel=name.replace("_", " "))
+        columns[0].legend(frameon=False, title="negatives")
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())
