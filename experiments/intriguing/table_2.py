@@ -39,7 +39,6 @@ RUNS = {
         (f"FlatNCE's, batch {batch}", "20"): figure_2.RUNS["cpu"]["SimCLR", batch]
         for batch in ("16", "64", "256")
     },
-    "smoke": table_a1.RUNS["smoke"],
 }
 REPORTED = {
     "linear top-1, %": harness.grid(

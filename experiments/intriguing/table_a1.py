@@ -58,7 +58,6 @@ RUNS = {
     "paper": published("intriguing_cifar10", BATCHES),
     "gpu": by_depth("gpu"),
     "cpu": by_depth("cpu", BRIEF),
-    "smoke": {("NT-Xent", "2 layers"): "configs/intriguing_cifar10.py:scale=smoke" + harness.BRIEF},
 }
 REPORTED = {
     "linear top-1, %": printed(

@@ -1,0 +1,96 @@
+"""Intriguing Properties (Chen, Luo and Li 2021), Figure 7: random bits behind MNIST's images against accuracy.
+
+    python -m experiments.intriguing.figure_7 run       # --scale=paper|cpu; skips what is done
+    python -m experiments.intriguing.figure_7 render
+
+Every image has b channels of random bits that augmentation leaves alone, so both views share them. The paper claims
+that a few bits ruin the representation, fewer than 15 completely, whatever the loss, the batch size, the queue or
+BYOL, and that a variational autoencoder suffers less. The curve's values are not printed.
+"""
+
+import sys
+
+from experiments import harness
+from experiments.harness import Claim, Results
+
+BITS = {"paper": (0, 2, 4, 6, 8, 10, 12, 15, 20), "cpu": (0, 2, 4, 6, 8, 12)}
+OTHERS = {"BYOL": "byol", "MoCo v2": "moco_v2", "SWD (uniform hypersphere)": "swd_hypersphere"}
+BRIEF = " --config.train.duration='20 epochs'" + harness.BRIEF
+
+
+def cells(config, methods, bits, scale="paper", own=""):
+    """Method down, bits across."""
+    return {
+        (name, str(b)): f"configs/{config}.py:bits={b},method={method},scale={scale}{own}"
+        for name, method in methods.items()
+        for b in bits
+    }
+
+
+METRIC = {"linear top-1, %": "trained.linear.top1 %", "kNN top-1, %": "trained.knn.top1 %"}
+RUNS = {
+    "paper": cells("randbit_mnist", {"NT-Xent": "simclr"} | OTHERS, BITS["paper"]),
+    "cpu": cells("randbit_mnist", {"NT-Xent": "simclr"}, BITS["cpu"], "cpu", BRIEF)
+    | cells("randbit_mnist", OTHERS, (12,), "cpu", BRIEF),
+    "smoke": cells("randbit_mnist", {"NT-Xent": "simclr"}, (4,), "smoke", harness.BRIEF),
+}
+REPORTED = {"linear top-1, %": {("NT-Xent", column): None for _, column in RUNS["paper"]}}
+ASSUMED = {
+    "range of bits, image size, batch": "lost in the text at hand: 0 to 20 bits, 28 x 28, 512",
+    "network, tau": "ResNet-18, a 2-layer head with 64 outputs (appendix B.2's), tau 0.2",
+    "augmentation": "crops of at least half of the area (the authors' notebook), no flips; MNIST has no colours",
+    "epochs": "100",
+    "BYOL": "'preliminary experiments' without a figure",
+    "cpu": "digits with the crops of the configs for digits, batch 128, 20 epochs, AdamW",
+}
+NEEDS = {"a variational autoencoder's curve": "its own training: `python -m experiments.intriguing.vae`"}
+
+
+def fall(results: Results, row: str) -> list[float]:
+    """A method with the most bits, up to 15, less NT-Xent without bits, a seed each."""
+    bits = [int(column) for name, column in results.cells if name == row and 0 < int(column) <= 15]
+    return results.differences((row, str(max(bits))), ("NT-Xent", "0")) if bits else []
+
+
+def least_fall(results: Results) -> list[float]:
+    """The fall of the other method that falls least."""
+    falls = [fall(results, row) for row in OTHERS]
+    return [max(of_seed) for of_seed in zip(*falls, strict=True)] if all(falls) else []
+
+
+def share_lost(results: Results) -> list[float]:
+    """Of what NT-Xent is above chance without bits, the share that the most bits up to 15 take, less a half."""
+    clean = results.values("NT-Xent", "0").values()
+    lost = fall(results, "NT-Xent")
+    return [-f / (c - 10.0) - 0.5 for f, c in zip(lost, clean, strict=True)] if lost else []
+
+
+CLAIMS = (
+    Claim(
+        "Fewer than 15 shared bits lower the accuracy",
+        "linear top-1, NT-Xent, most bits up to 15 - no bits, points",
+        lambda results: fall(results, "NT-Xent"),
+        expects="below",
+    ),
+    Claim(
+        "Fewer than 15 shared bits destroy the representation",
+        "share of the accuracy above chance that the most bits up to 15 take, less a half",
+        share_lost,
+    ),
+    Claim(
+        "No other loss, queue or BYOL avoids it",
+        "linear top-1, the best of BYOL, MoCo v2 and SWD with the most bits - NT-Xent without bits, points",
+        least_fall,
+        expects="below",
+    ),
+    Claim("A variational autoencoder suffers less", "see `vae.py`"),
+)
+
+
+def draw(results: Results):
+    """Accuracy over bits."""
+    return harness.lines(results, "bits of the added channels")
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())

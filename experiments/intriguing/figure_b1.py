@@ -1,0 +1,105 @@
+"""Intriguing Properties (Chen, Luo and Li 2021), Figure B.1: random bits on CIFAR-10, by loss, batch, tau and queue.
+
+    python -m experiments.intriguing.figure_b1 run       # --scale=paper|gpu; skips what is done
+    python -m experiments.intriguing.figure_b1 render
+
+The paper claims that with fewer than 15 bits the images' own channels are ignored altogether, and that neither other
+losses, batch sizes nor MoCo's queue avoid it; a smaller tau or a larger weight of the distribution term helps slightly
+and costs accuracy without bits. The curves' values are not printed. On digits: Figure 7's page.
+"""
+
+import sys
+
+from experiments import harness
+from experiments.harness import Claim, Results
+
+BITS = (0, 2, 4, 6, 8, 10, 12, 15)
+ROWS = {  # -> (method, overrides)
+    "NT-Xent": ("simclr", ""),
+    "Decoupled NT-Xent": ("decoupled_nt_xent", ""),
+    "SWD (normal)": ("swd_normal", ""),
+    "SWD (uniform hypercube)": ("swd_hypercube", ""),
+    "SWD (uniform hypersphere)": ("swd_hypersphere", ""),
+    "SWD (uniform hypersphere), lambda 5": (
+        "swd_hypersphere",
+        " --config.loss.sliced_wasserstein.weight=5000.0",
+    ),
+    "NT-Xent, batch 256": ("simclr", " --config.train.batch_size=256"),
+    "NT-Xent, batch 1024": ("simclr", " --config.train.batch_size=1024"),
+    "NT-Xent, batch 2048": ("simclr", " --config.train.batch_size=2048"),
+    "NT-Xent, tau 0.05": ("simclr", " --config.temperature.tau=0.05"),
+    "NT-Xent, tau 1": ("simclr", " --config.temperature.tau=1.0"),
+    "MoCo v2, queue 4,096": ("moco_v2", " --config.candidates.size=4096"),
+    "MoCo v2, queue 32,768": ("moco_v2", " --config.candidates.size=32768"),
+    "BYOL": ("byol", ""),
+}
+
+
+def cells(config, rows, bits, scale="paper"):
+    """Setting down, bits across."""
+    return {
+        (name, str(b)): f"configs/{config}.py:bits={b},method={method},scale={scale}{overrides}"
+        for name, (method, overrides) in rows.items()
+        for b in bits
+    }
+
+
+METRIC = {"linear top-1, %": "trained.linear.top1 %"}
+RUNS = {
+    "paper": cells("randbit_cifar10", ROWS, BITS),
+    "gpu": cells(
+        "randbit_cifar10",
+        {n: ROWS[n] for n in ("NT-Xent", "MoCo v2, queue 4,096", "BYOL")},
+        (0, 8, 12),
+        "gpu",
+    ),
+}
+REPORTED = {"linear top-1, %": dict.fromkeys(RUNS["paper"])}
+ASSUMED = {
+    "bits, batch sizes, tau, lambda, queues": "lost in the text at hand (only 'less than 15 bits'): ours",
+    "network, head": "ResNet-18, 2 layers, 64 outputs (appendix B.2, 'as one for CIFAR-10')",
+    "batch, epochs": "512 and 400",
+    "learning rate, tau": "LARS 0.2 x sqrt(batch), tau 0.2: the authors, google-research/simclr issue 166",
+    "BYOL": "'preliminary experiments' without a figure",
+}
+
+
+def against_clean(row: str, bits: str = "12"):
+    """Evidence: a setting with bits less NT-Xent without, a seed each."""
+    return lambda results: results.differences((row, bits), ("NT-Xent", "0"))
+
+
+def small_tau(results: Results) -> list[float]:
+    """Without bits, tau 0.05 less tau 0.2."""
+    return results.differences(("NT-Xent, tau 0.05", "0"), ("NT-Xent", "0"))
+
+
+CLAIMS = (
+    Claim(
+        "A larger batch does not avoid the suppression by shared bits",
+        "linear top-1, CIFAR-10, batch 2,048 with 12 bits - batch 512 without, points",
+        against_clean("NT-Xent, batch 2048"),
+        expects="below",
+    ),
+    Claim(
+        "MoCo's queue does not avoid it",
+        "linear top-1, CIFAR-10, a queue of 4,096 with 12 bits - NT-Xent without, points",
+        against_clean("MoCo v2, queue 4,096"),
+        expects="below",
+    ),
+    Claim(
+        "A smaller tau costs accuracy without bits",
+        "linear top-1, CIFAR-10, tau 0.05 - tau 0.2, no bits, points",
+        small_tau,
+        expects="below",
+    ),
+)
+
+
+def draw(results: Results):
+    """Accuracy over bits."""
+    return harness.lines(results, "bits of the added channels")
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())
