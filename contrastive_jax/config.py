@@ -27,6 +27,7 @@ from ml_collections import ConfigDict, config_dict
 from contrastive_jax import data, evaluators, methods, optim
 from contrastive_jax.augment import presets
 from contrastive_jax.contrast import candidates, margin, objective, selection, target, temperature
+from contrastive_jax.data import compose
 from contrastive_jax.recipe import functions_of, near
 
 SCALES = ("paper", "gpu", "cpu", "smoke")
@@ -40,6 +41,7 @@ MAY_CHANGE = (
 
 # Sections that name a function of a module; their leaves are that function's options.
 CHOICES = {
+    "compose": compose,
     "target": target,
     "candidates": candidates,
     "negatives": selection,
@@ -56,6 +58,7 @@ def base() -> ConfigDict:
             "seed": 0,
             "dtype": "float32",
             "data": {"name": "digits", "dir": ""},
+            "compose": {"name": "none"},
             "augment": {"preset": "simclr", "size": 32},
             "encoder": {
                 "depth": 18,
@@ -386,7 +389,7 @@ def load(spec: str) -> ConfigDict:
             f"there is no config {path!r}; name a file of configs/, a workdir, or a config.json."
         )
     if file.suffix == ".json":
-        return ConfigDict(json.loads(file.read_text()))
+        return ConfigDict(plain(base()) | json.loads(file.read_text()))  # an older run lacks newer sections
     return _module(file).get_config(arg)
 
 

@@ -51,6 +51,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
 
     Metrics:
       info_nce: InfoNCE at the step's tau, without a margin, whatever the loss.
+      mi_estimate: what that says of the mutual information of the views, log(K + 1) - info_nce, in nats.
       contrast_accuracy: share of queries whose positive beats every negative.
       tau: the temperature.
       ess: effective sample size of the negatives' weights, as a share of their number, see
@@ -70,6 +71,8 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
     beats = comparison.positive > comparison.negatives.hardest
     return {
         "info_nce": jnp.mean(jnp.where(valid, jax.nn.softplus(c), 0.0)) / valid_share,
+        "mi_estimate": jnp.mean(jnp.where(valid, jnp.log1p(comparison.count) - jax.nn.softplus(c), 0.0))
+        / valid_share,
         "contrast_accuracy": jnp.mean(jnp.where(valid, beats, False)) / valid_share,
         "tau": comparison.temperature,
         "ess": effective_sample_size(comparison),

@@ -20,6 +20,7 @@ from jax.tree_util import Partial
 from contrastive_jax import augment, data, distributed, encoder, logbook, sharding
 from contrastive_jax.evaluators import features
 from contrastive_jax.recipe import call, near
+from contrastive_jax.run import source_of
 
 SPLITS = ("train", "test")
 
@@ -44,7 +45,7 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
     path = config["evaluate"]["checkpoint"] or workdir
     known = encoder.config_of(path)
     section = known.get("augment", config["augment"])
-    source = call(data.load, "data", config["data"])
+    source = source_of(config)
     splits, layers = chosen_splits(config, source), chosen_layers(config, known)
     view = call(augment.make_eval, "augment", section)
     mesh, written = sharding.make_mesh(), {}

@@ -11,6 +11,7 @@ from etils import epath
 
 from contrastive_jax import augment, data, logbook
 from contrastive_jax.recipe import call
+from contrastive_jax.run import source_of
 
 TILE = 112  # pixels: smaller images are enlarged by a whole factor
 LINE = 14  # pixels of a caption's line
@@ -34,7 +35,7 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
       ValueError: an option that is out of range.
     """
     settings = config["preview"]
-    source = call(data.load, "data", config["data"])
+    source = source_of(config)
     count = len(source.train)
     for name, most in (("images", count), ("draws", 1000)):
         if not 1 <= settings[name] <= most:

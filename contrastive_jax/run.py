@@ -14,7 +14,8 @@ from jax.sharding import Mesh
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, evaluators, sharding
-from contrastive_jax.recipe import Recipe, build, call
+from contrastive_jax.data import compose
+from contrastive_jax.recipe import Recipe, build, call, pick
 from contrastive_jax.step import init_state
 from contrastive_jax.types import PyTree, TrainState
 
@@ -32,6 +33,44 @@ class Run(NamedTuple):
     keep_every: int
 
 
+def source_of(config: Mapping[str, Any]) -> data.Source:
+    """The images that ``data`` names, and what ``compose`` makes of them.
+
+    Raises:
+      ValueError: one sentence that names an option, its value and what is allowed.
+      FileNotFoundError: a missing data set, with the command that prepares it.
+    """
+
+    def another(name: str, dir: str) -> data.Source:
+        return call(data.load, "compose", {"name": name, "dir": dir or config["data"].get("dir", "")})
+
+    source = call(data.load, "data", config["data"])
+    section = config.get("compose", {"name": "none"})  # which older configs do not have
+    return pick(compose, "compose", section, source, another)
+
+
+def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
+    """Refuses an augmentation that would not leave binary channels alone.
+
+    Raises:
+      ValueError: one sentence.
+    """
+    channels, constant = source.train.shape[2], source.train.made.composition.constant
+    colors = section.get("color_channels") or (3 if channels >= 3 else 1)
+    if not constant or section["preset"] in ("none", "crop_only"):  # neither moves nor colours anything
+        return
+    if colors > channels - constant:
+        raise ValueError(
+            f"augment.color_channels is {section.get('color_channels')}, of {source.name} with {channels} channels"
+            f" the last {constant} are bits: take augment.color_channels={channels - constant}."
+        )
+    for option in ("shift", "slant"):
+        if section.get(option):
+            raise ValueError(
+                f"augment.{option} is {section[option]}; it blackens margins, of bits too: take 0 with bits."
+            )
+
+
 def prepare(
     config: Mapping[str, Any],
     devices: Sequence[jax.Device] | None = None,
@@ -44,7 +83,8 @@ def prepare(
       ValueError: one sentence that names an option, its value and what is allowed.
       FileNotFoundError: a missing data set, with the command that prepares it.
     """
-    source = source or call(data.load, "data", config["data"])
+    source = source or source_of(config)
+    check_constant(config["augment"], source)
     mesh = sharding.make_mesh(devices)
     examples, batch_size = len(source.train), config["train"]["batch_size"]
     if batch_size < 2 or batch_size > examples:

@@ -8,10 +8,12 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax import methods, recipe
+from contrastive_jax import data, methods, recipe
+from contrastive_jax.data import compose
 from contrastive_jax.step import init_state, make_train_step
 from contrastive_jax.types import Batch
 
@@ -44,6 +46,8 @@ QUEUES = (
 )
 GENERALIZED = tuple({"loss": loss, "layers": layers} for loss, layers in itertools.product(LOSSES, (2, 3, 4)))
 
+RANDBIT = ((0, "simclr"), (8, "simclr"), (15, "byol"), (15, "moco_v2"), (24, "swd_normal"), (4, "supervised"))
+
 # What each file documents besides the scale: one dict of arguments a case.
 ARGUMENTS = {
     "digits": tuple({"method": name} for name in methods.METHODS),
@@ -63,6 +67,10 @@ ARGUMENTS = {
     "few_negatives_imagenet64": tuple(
         {"method": method, "k": k} for method in ("relic", "simclr") for k in (0, 75, 100)
     ),
+    **{
+        f"randbit_{name}": tuple({"bits": bits, "method": m} for bits, m in RANDBIT)
+        for name in ("mnist", "cifar10", "imagenet")
+    },
     "macl_cifar10": tuple({"method": method} for method in MACL),
     "macl_cifar100": tuple({"method": method} for method in MACL),
     "macl_stl10": tuple({"method": method} for method in MACL),
@@ -83,14 +91,33 @@ def config_of(name: str, **arguments):
 
 def recipe_of(config) -> recipe.Recipe:
     """As ``run.prepare`` does it, with sizes in the place of data."""
+    return built(settings_of(config))
+
+
+def settings_of(config) -> str:
     aside = ("name", "evaluate", "evaluators", "log", "checkpoint", "init")  # not in a recipe
-    return built(json.dumps({key: v for key, v in configs.plain(config).items() if key not in aside}))
+    return json.dumps({key: v for key, v in configs.plain(config).items() if key not in aside})
+
+
+@functools.cache
+def source_of(settings: str) -> data.Source:
+    """Black images of the published shape and number, which take no memory, and what ``compose`` makes of them."""
+    config = json.loads(settings)
+
+    def black(name: str, dir: str = "") -> data.Source:
+        shape, classes, examples = SIZES[name]
+        label = np.arange(examples) % classes
+        split = data.Split(np.broadcast_to(np.uint8(0), (examples, *shape)), label)
+        return data.Source(name, split, split, tuple(map(str, range(classes))))
+
+    return recipe.pick(compose, "compose", config["compose"], black(config["data"]["name"]), black)
 
 
 @functools.cache
 def built(settings: str) -> recipe.Recipe:
     config = json.loads(settings)
-    shape, classes, examples = SIZES[config["data"]["name"]]
+    source = source_of(settings)
+    examples = len(source.train)
     batch_size, schedule = config["train"]["batch_size"], dict(config["schedule"])
 
     def steps(option: str, duration: str) -> int:
@@ -100,8 +127,9 @@ def built(settings: str) -> recipe.Recipe:
     schedule["milestones"] = tuple(steps("schedule.milestones", text) for text in schedule["milestones"])
     return recipe.build(
         config | {"schedule": schedule},
-        image_shape=shape,
-        classes=classes,
+        image_shape=source.train.shape,
+        classes=len(source.classes),
+        several_labels=bool(source.train.label_shape),
         total_steps=steps("train.duration", config["train"]["duration"]),
         steps_per_epoch=round(examples / batch_size),
     )
@@ -109,12 +137,12 @@ def built(settings: str) -> recipe.Recipe:
 
 def traces(config) -> None:
     """One train step, by shapes: the state keeps its shapes and dtypes, the metrics are scalars."""
-    made = recipe_of(config)
-    (height, width, channels), _, _ = SIZES[config.data.name]
+    made, split = recipe_of(config), source_of(settings_of(config)).train
     rows = config.train.batch_size
     number = jax.ShapeDtypeStruct((rows,), jnp.int32)
-    image = jax.ShapeDtypeStruct((rows, height, width, channels), jnp.uint8)
-    batch = Batch(image=image, label=number, id=number, group=number, epoch=number)
+    image = jax.ShapeDtypeStruct((rows, *split.shape), jnp.uint8)
+    label = jax.ShapeDtypeStruct((rows, *split.label_shape), split.label.dtype)
+    batch = Batch(image=image, label=label, id=number, group=number, epoch=number)
     state = jax.eval_shape(lambda: init_state(made, 0))
     after, metrics = jax.eval_shape(make_train_step(made, lambda feed, step: feed), state, batch)
     assert jax.tree.structure(after) == jax.tree.structure(state)
@@ -147,7 +175,9 @@ def network_and_method(config) -> tuple[str, str]:
     method = [
         config[section] for section in ("target", "candidates", "negatives", "loss", "score", "directions")
     ]
-    method += [config[section]["name"] for section in ("temperature", "margin", "optimizer", "schedule")]
+    method += [
+        config[section]["name"] for section in ("temperature", "margin", "optimizer", "schedule", "compose")
+    ]
     numbers = r'"(size|k|weight|lambda_weight)": [0-9.]+'
     return json.dumps(network), re.sub(numbers, "", json.dumps(method)) + config["augment"]["preset"]
 
@@ -305,6 +335,9 @@ FROZEN = {
     ("intriguing_cifar10.py:loss=swd_normal", "intriguing_cifar10.py:loss=swd_hypercube"): """
         loss.sliced_wasserstein.prior: 'normal' -> 'hypercube'
     """,
+    ("randbit_cifar10.py:bits=0", "randbit_cifar10.py:bits=12"): """
+        compose.bits: 0 -> 12
+    """,
     ("few_negatives_cifar100.py:method=relic,k=1", "few_negatives_cifar100.py:method=simclr,k=2"): """
         projector.widths: [4096, 2048, 1024, 512, 128] -> [2048, 128]
         candidates.name: 'other_view' -> 'both_views'
@@ -376,6 +409,7 @@ def test_differs_in_exactly_these_lines(pair, lines):
         ("few_negatives_cifar100.py:method=byol", ["'byol'", "relic, simclr"]),
         ("macl_stl10.py:method=macl_c", ["'macl_c'", "'macl"]),
         ("simclr_mnist.py:scale=huge", ["'huge'", "cpu"]),
+        ("randbit_mnist.py:method=buol", ["'buol'", "'byol'"]),
     ],
 )
 def test_a_wrong_argument_is_one_sentence_that_names_it(spec, words):
@@ -420,6 +454,9 @@ def test_the_learning_rate_is_the_published_one(name):
         "simo_imagenet": 0.03,
         "few_negatives_cifar100": 1.2 * 1120 / 256,
         "few_negatives_imagenet64": 1.2 * 4096 / 256,
+        "randbit_mnist": 1.0 * 512 / 256,
+        "randbit_cifar10": 0.2 * 512**0.5,
+        "randbit_imagenet": 0.075 * 32,
         "macl_cifar10": 1e-3,
         "macl_cifar100": 1e-3,
         "macl_stl10": 1e-3,
@@ -427,7 +464,10 @@ def test_the_learning_rate_is_the_published_one(name):
         "simclr_imagenet": 4.8,
     }
     config = configs.plain(config_of(name, scale="paper"))
-    examples, batch_size = SIZES[config["data"]["name"]][2], config["train"]["batch_size"]
+    examples, batch_size = (
+        len(source_of(settings_of(configs.ConfigDict(config))).train),
+        config["train"]["batch_size"],
+    )
     warmup = configs.steps_of("schedule.warmup", config["schedule"]["warmup"], examples, batch_size)
     rate = recipe_of(configs.ConfigDict(config)).learning_rate
     assert float(rate(warmup)) == pytest.approx(peaks[name], rel=1e-3)

@@ -11,4 +11,15 @@ from contrastive_jax.data.split import Source, Split
 from contrastive_jax.data.storage import feed, feed_shapes
 from contrastive_jax.data.stream import Stream, Streamed
 
-__all__ = ["Resident", "Source", "Split", "Stream", "Streamed", "feed", "feed_shapes", "load", "permutation", "rows"]
+__all__ = [
+    "Resident",
+    "Source",
+    "Split",
+    "Stream",
+    "Streamed",
+    "feed",
+    "feed_shapes",
+    "load",
+    "permutation",
+    "rows",
+]

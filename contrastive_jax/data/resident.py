@@ -5,12 +5,15 @@ gives the arrays that the step needs, inside the compiled step ``take(arrays, st
 of them. Whatever provides these two can feed the step.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from contrastive_jax import sharding
+from contrastive_jax.data.made import Plain
 from contrastive_jax.data.order import rows
 from contrastive_jax.data.split import Split
 from contrastive_jax.types import Array, Batch, record
@@ -23,25 +26,43 @@ class Arrays:
     image: Array  # [n, h, w, c] uint8, on every device
     label: Array  # [n] int32 or [n, C] uint8, on every device
     group: Array  # [n] int32, on every device
+    tables: tuple[Array, ...]  # [n, ...] each and
+    bank: tuple[Array, ...]  # [m, ...] each, on every device: what images are made of
     index: Array  # [S, B] int32, columns on the axis data: image of each row of each step
     epoch: Array  # [S, B] int32, the same: epoch of each row
 
 
-def take(arrays: Arrays, step: Array | int) -> Batch:
-    """The batch of a step, sharded by row on a mesh; pure, for the inside of a compiled step. Moves nothing
-    between devices.
+@dataclasses.dataclass(frozen=True)
+class Take:
+    """``(arrays, step)`` -> the batch of a step, sharded by row on a mesh; pure, for the inside of a compiled
+    step. Moves nothing between devices. Equal where the composition is, so that programs are shared.
 
     ``step`` lies in the chunk that ``arrays`` was fed for.
     """
-    row = step % arrays.index.shape[0]
-    index, epoch = (
-        jax.lax.dynamic_index_in_dim(a, row, keepdims=False) for a in (arrays.index, arrays.epoch)
-    )
-    image, label, group = (
-        a.at[index].get(out_sharding=sharding.rows_sharding(), mode="promise_in_bounds")
-        for a in (arrays.image, arrays.label, arrays.group)
-    )
-    return Batch(image=image, label=label, id=index, group=group, epoch=epoch)
+
+    composition: Plain = Plain()
+
+    def __call__(self, arrays: Arrays, step: Array | int) -> Batch:
+        """The batch."""
+        row = step % arrays.index.shape[0]
+        index, epoch = (
+            jax.lax.dynamic_index_in_dim(a, row, keepdims=False) for a in (arrays.index, arrays.epoch)
+        )
+        image, label, group, *tables = (
+            pick(a, index) for a in (arrays.image, arrays.label, arrays.group, *arrays.tables)
+        )
+        image = self.composition(jnp, image, tuple(tables), arrays.bank, pick)
+        return Batch(image=image, label=label, id=index, group=group, epoch=epoch)
+
+
+def pick(array: Array, index: Array) -> Array:
+    """Rows of an array that every device has, for the examples that each device has."""
+    return array.at[index].get(out_sharding=sharding.rows_sharding(), mode="promise_in_bounds")
+
+
+def _held(split: Split) -> tuple:
+    """What lies on every device."""
+    return split.image, split.label, split.group, split.made.tables, split.made.bank
 
 
 class Resident:
@@ -51,16 +72,14 @@ class Resident:
     the same order.
     """
 
-    take = staticmethod(take)
-
     def __init__(self, split: Split, *, seed: int, batch_size: int, mesh: Mesh | None = None):
         devices = mesh.size if mesh else 1
         if batch_size < 1 or batch_size % devices:
             raise ValueError(f"batch_size={batch_size} is not a positive multiple of the {devices} devices")
         self.examples, self.batch_size, self.seed, self.mesh = len(split), batch_size, seed, mesh
         self.steps = -(-self.examples // batch_size)  # S, steps of a chunk: their order is uploaded at once
-        everywhere = sharding.REPLICATED
-        self._split = [self._put(a, everywhere) for a in (split.image, split.label, split.group)]
+        self.take, self._facts = Take(split.made.composition), dict(split.made.facts)
+        self._split = jax.tree.map(lambda a: self._put(a, sharding.REPLICATED), _held(split))
         self._chunk, self._arrays = -1, None
 
     @staticmethod
@@ -70,15 +89,20 @@ class Resident:
         def shape(lengths, dtype, spec=sharding.REPLICATED):
             return jax.ShapeDtypeStruct(lengths, dtype, sharding=sharding.named(mesh, spec))
 
-        held = [shape(a.shape, a.dtype) for a in (split.image, split.label, split.group)]
+        held = jax.tree.map(lambda a: shape(a.shape, a.dtype), _held(split))
         order = shape(
             (-(-len(split) // batch_size), batch_size), np.int32, PartitionSpec(None, sharding.AXIS)
         )
         return Arrays(*held, index=order, epoch=order)
 
-    def metrics(self) -> dict[str, int]:
-        """Nothing to say: what is resident was read before."""
-        return {}
+    def metrics(self) -> dict[str, float]:
+        """What is known beforehand of images that are made; of others there is nothing to say.
+
+        Metrics:
+            mi_floor: information that the two views of an image share whatever is learnt, in nats: the entropy of
+                the integers that RandBit drew for the training images; ``rand_bit`` and ``binary`` only.
+        """
+        return self._facts
 
     def close(self) -> None:
         """Nothing to end."""

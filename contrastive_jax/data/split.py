@@ -5,24 +5,28 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from contrastive_jax.data.made import Made
+
 
 @dataclasses.dataclass(frozen=True)
 class Split:
     """Images of one split, in host memory. The position of an image is its example id.
 
     Attributes:
-        image: [n, h, w, c] uint8.
+        image: [n, h, w, c] uint8, as stored; :meth:`pictures` are those that everybody sees.
         label: [n] int32, -1 where there is none (default: none anywhere); of a multi-label set [n, C] uint8,
             1 for every class that an image shows.
         group: [n] int32; examples of one group (frames of a video, copies of an image) are never each
             other's negatives (default: every example its own group).
         paths: [n] str, of images that are files, relative to the folder of the set; None of others.
+        made: what is made of the stored images (default: nothing, they are seen as they are).
     """
 
     image: np.ndarray
     label: np.ndarray | None = None
     group: np.ndarray | None = None
     paths: np.ndarray | None = None
+    made: Made = Made()
 
     def __post_init__(self):
         if self.image.dtype != np.uint8 or self.image.ndim != 4 or not len(self.image):
@@ -48,12 +52,12 @@ class Split:
     def __getitem__(self, rows) -> "Split":
         """The rows that an index array, mask or slice selects; their ids start at 0 again."""
         paths = None if self.paths is None else self.paths[rows]
-        return Split(self.image[rows], self.label[rows], self.group[rows], paths)
+        return Split(self.image[rows], self.label[rows], self.group[rows], paths, self.made[rows])
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(h, w, c) of an image."""
-        return self.image.shape[1:]
+        return self.made.composition.shape(self.image.shape[1:])
 
     @property
     def label_shape(self) -> tuple[int, ...]:
@@ -72,6 +76,10 @@ class Split:
             return None
         return np.flatnonzero(self.label >= 0)
 
+    def pictures(self, rows: np.ndarray) -> np.ndarray:
+        """The images [b, h, w, c] uint8 of some rows."""
+        return self.made.images(self.image[rows], rows)
+
     def finish(self, view: Callable) -> Callable:
         """What the device has to do with an image of this split to get ``view`` of it (of
         :func:`augment.make_views` or :func:`augment.make_eval`): all of it."""
@@ -89,12 +97,12 @@ class Split:
         rows = np.arange(len(self)) if rows is None else np.asarray(rows)
         for first in range(0, len(rows), batch_size):
             some = rows[first : first + batch_size]
-            yield self.image[some], self.label[some]
+            yield self.pictures(some), self.label[some]
 
     def drawn(self, view: Callable, rows: np.ndarray, *, seed: int, epoch: int) -> dict[str, np.ndarray]:
         """Image, label and group of some rows as a step of the run would be fed with them: whole images
         [b, h, w, c] uint8, whatever the view, seed and epoch (a streamed split cuts views out)."""
-        return {name: getattr(self, name)[rows] for name in ("image", "label", "group")}
+        return {"image": self.pictures(rows), "label": self.label[rows], "group": self.group[rows]}
 
 
 @dataclasses.dataclass(frozen=True)

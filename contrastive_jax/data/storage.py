@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 
 from contrastive_jax.data import pixels
 from contrastive_jax.data.records import Records, decoded
-from contrastive_jax.data.resident import Resident
+from contrastive_jax.data.resident import Resident, Take
 from contrastive_jax.data.split import Split
 from contrastive_jax.data.stream import Stream, Streamed
 
@@ -91,4 +91,4 @@ def feed_shapes(
     """``(take, shapes)`` of what :func:`feed` would feed on ``mesh``, whose devices need not be there."""
     if isinstance(split, Streamed):
         return Stream.take, Stream.shapes(split, view, batch_size, mesh)
-    return Resident.take, Resident.shapes(split, batch_size, mesh)
+    return Take(split.made.composition), Resident.shapes(split, batch_size, mesh)

@@ -25,6 +25,7 @@ from jax.sharding import Mesh
 
 from contrastive_jax import sharding
 from contrastive_jax.data import decode, order
+from contrastive_jax.data.made import Made
 from contrastive_jax.data.records import Record, Records, Unreadable
 from contrastive_jax.types import Array, Batch
 
@@ -86,6 +87,7 @@ class Loader:
     seed: int
     size: int
     replace: bool
+    made: Made = Made()
 
     def load(self, positions: np.ndarray) -> dict:
         """The examples at some positions: image [b, W, s, s, c] uint8, label [b] or [b, C], group, id and
@@ -103,7 +105,7 @@ class Loader:
             records, image = [record for _, record, _ in found], np.stack([view for _, _, view in found])
         several = bool(self.records.label_shape)
         return {
-            "image": image,
+            "image": self.made.images(image, rows),
             "label": np.array([record.label for record in records], np.uint8 if several else np.int32),
             "group": np.array([record.group for record in records], np.int32),
             "id": rows,
@@ -255,6 +257,7 @@ class Streamed:
         corrupt: "raise" ends the run at a record that cannot be read; "replace" takes the next of the order.
         resize: "exact" resizes training's views as the device would; "opencv" is faster, and differs
             (:meth:`augment.crops.Cut.resize`). Evaluation is exact.
+        made: what is made of the views, once they are cut out.
     """
 
     records: Records
@@ -262,6 +265,7 @@ class Streamed:
     workers: int = -1
     corrupt: str = "raise"
     resize: str = "exact"
+    made: Made = Made()
 
     def __post_init__(self):
         if self.resize not in ("exact", "opencv"):
@@ -279,13 +283,13 @@ class Streamed:
     def __getitem__(self, rows) -> "Streamed":
         """The rows that an index array, mask or slice selects; their ids start at 0 again."""
         chosen = np.arange(len(self))[rows]
-        return dataclasses.replace(self, records=Chosen(self.records, chosen))
+        return dataclasses.replace(self, records=Chosen(self.records, chosen), made=self.made[chosen])
 
     @property
     def shape(self) -> tuple[int | None, int | None, int]:
         """(h, w, c) of an image; h and w are None where they differ."""
         height, width, channels = self.records.shape
-        return self.size or height, self.size or width, channels
+        return self.made.composition.shape((self.size or height, self.size or width, channels))
 
     @property
     def label_shape(self) -> tuple[int, ...]:
@@ -359,7 +363,7 @@ class Streamed:
 
     def loader(self, order: Endless | Listed, cut, seed: int) -> Loader:
         """What reads this split in an order."""
-        return Loader(self.records, order, cut, seed, self.size, self.corrupt == "replace")
+        return Loader(self.records, order, cut, seed, self.size, self.corrupt == "replace", self.made)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -441,6 +445,7 @@ class Stream:
         self._parts = Parts(loader, batch_size, own, steps * batch_size)
         self._workers, self._mesh, self._steps, self._report = workers_of(split.workers), mesh, steps, report
         self.replaced, self._before, self._known = replaced, replaced, set()
+        self._facts = dict(split.made.facts)
         self._reader, self._ahead, self._next, self._last = None, collections.deque(), -1, (-1, None)
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "stream")
 
@@ -491,11 +496,11 @@ class Stream:
             replaced: corrupt records that another image stood in for so far, of all processes; streamed data only.
         """
         if jax.process_count() == 1:
-            return {"replaced": self.replaced}
+            return self._facts | {"replaced": self.replaced}
         from jax.experimental import multihost_utils
 
         here = np.int32(self.replaced - self._before)
-        return {"replaced": self._before + int(multihost_utils.process_allgather(here).sum())}
+        return self._facts | {"replaced": self._before + int(multihost_utils.process_allgather(here).sum())}
 
     def close(self) -> None:
         """Ends the thread and the workers."""

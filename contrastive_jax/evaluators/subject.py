@@ -135,7 +135,7 @@ class Subject:
 
     def _pixels(self, part: Part) -> tuple[dict[str, Rows], np.ndarray]:
         images = part.images()
-        return {PIXELS: features.spread(features.raw_pixels(images.image))}, images.label
+        return {PIXELS: features.spread(features.raw_pixels(images.pictures(np.arange(len(images)))))}, images.label
 
     def view(self, crop: float | None = None) -> Any:
         """Evaluation's view of an image: one function for equal options, so that programs are shared."""

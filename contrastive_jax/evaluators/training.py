@@ -185,7 +185,7 @@ class ViewsFeed:
         options = dict(seed=plan.seed, batch_size=plan.batch_size, mesh=mesh)
         if isinstance(split, data.Split):
             self._feed, self.close = data.Resident(split, **options), lambda: None
-            self.take = _take_views(data.Resident.take, view)
+            self.take = _take_views(self._feed.take, view)
         else:
             self._feed = stream.Stream(split, view=view, steps=plan.steps(self.examples), **options)
             self.take, self.close = _take_views(stream.Stream.take, view.finish), self._feed.close

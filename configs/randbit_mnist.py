@@ -1,0 +1,44 @@
+"""RandBit on MNIST: Intriguing Properties (Chen, Luo and Li 2021), section 4.4, Figure 7.
+
+    python -m contrastive_jax.main --config=configs/randbit_mnist.py:bits=10
+    python -m contrastive_jax.main --config=configs/randbit_mnist.py:bits=10,method=byol
+    python -m contrastive_jax.main --config=configs/randbit_mnist.py:bits=4,scale=cpu
+
+Protocol: b channels of random bits, the same in both views, behind the image's own; linear classifier on the
+frozen encoder (which sees the bits in the test too), top-1, over b. ``mi_floor``, the entropy of the bits in
+nats, is logged beside ``mi_estimate`` = log(K + 1) - InfoNCE.
+Paper: a curve without printed numbers; a few bits ruin the representation, less so a VAE's
+(``experiments/intriguing/vae.py``).
+
+Arguments: ``bits`` (0 to 24), ``method`` (of ``contrastive_jax/methods.py``), ``scale`` (cpu and smoke:
+scikit-learn's digits).
+
+Assumed: nearly everything. ResNet-18 with a CIFAR stem, 2-layer head with 64 outputs (that of appendix B.2),
+tau 0.2, batch 512, 100 epochs; crops of at least half of the area, bilinear (the authors' notebook for
+RandBit), no colours, as MNIST has none, and no flips; LARS and schedule are SimCLR's for CIFAR-10.
+"""
+
+from contrastive_jax import config as configs
+
+
+def get_config(arg=""):
+    """The config of ``method`` with ``bits`` at ``scale``."""
+    options = configs.parse(arg, bits=8, method="simclr", scale="paper")
+    config = configs.base()
+    config.name = "randbit_mnist"
+    config.data.name = "mnist"
+    config.compose = {"name": "rand_bit", "bits": options.bits}
+    config.augment = {"preset": "crop_only", "size": 28, "crop_min": 0.5, "method": "bilinear"}
+    config.projector.out = 64
+    config.temperature.tau = 0.2
+    config.schedule.learning_rate = 1.0
+    config.train.update({"duration": "100 epochs", "batch_size": 512})
+    configs.use_method(config, options.method)
+    return on_digits(configs.at_scale(config, options.scale), options.scale)
+
+
+def on_digits(config, scale):
+    """At ``cpu`` and ``smoke``: nothing that blackens margins, and colours that end before the bits."""
+    if scale in ("cpu", "smoke"):
+        config.augment.update({"shift": 0.0, "slant": 0.0, "color_channels": 1})
+    return config
