@@ -352,14 +352,17 @@ def steps_of(option: str, duration: str, examples: int, batch_size: int) -> int:
     Raises:
       ValueError: not a number and one of the three units.
     """
-    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*(epoch|step|example)s?\s*", str(duration))
+    number = r"([0-9]+\.?[0-9]*|\.[0-9]+)(e\+?[0-9]{1,2})?"
+    found = re.fullmatch(rf"\s*(?P<number>{number})\s*(?P<unit>epoch|step|example)s?\s*", str(duration))
     if not found:
         raise ValueError(
             f"{option} is {duration!r}; write a number and its unit: '60 epochs', '1000 steps' or '1e6 examples'."
         )
-    number = float(found[1])
-    examples_in = {"epoch": examples, "step": batch_size, "example": 1}[found[2]]
-    return math.ceil(number * examples_in / batch_size - 1e-9)
+    examples_in = {"epoch": examples, "step": batch_size, "example": 1}[found["unit"]]
+    steps = math.ceil(float(found["number"]) * examples_in / batch_size - 1e-9)
+    if steps >= 2**31:
+        raise ValueError(f"{option} is {duration!r}, {steps:.1e} steps; a run has fewer than 2**31.")
+    return steps
 
 
 def suggest(name: str, known: Mapping[str, Any]) -> str:

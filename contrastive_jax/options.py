@@ -8,8 +8,12 @@ function takes are in ``LEAVES``.
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
 
 from contrastive_jax import augment, config, data, evaluators, losses, optim
 from contrastive_jax.augment import presets
@@ -28,14 +32,10 @@ LEAVES = {
     "score": "how a query is compared with a key: cosine, or dot (embeddings as they are).",
     "probe.weight": "weight of the online linear probe's cross-entropy; 0: no probe is trained.",
     "probe.gradient": "whether the probe's gradient reaches the encoder (supervised learning).",
-    "target.name": "where keys come from: a function of contrastive_jax.contrast.target.",
-    "candidates.name": "who may be a negative: a function of contrastive_jax.contrast.candidates.",
-    "negatives.name": "which candidates are negatives: a function of contrastive_jax.contrast.selection.",
-    "margin.name": "what is added to the contrast: a function of contrastive_jax.contrast.margin.",
-    "temperature.name": "how the temperature is found: a function of contrastive_jax.contrast.temperature.",
     "loss.*.weight": "of this term in the sum that is minimised.",
     "evaluators.*.name": "the protocol of this column: a function of contrastive_jax.evaluators.protocols.",
     "schedule.warmup": "duration of the linear warm-up from 0.",
+    "schedule.milestones": "when a step schedule decays, as durations since the start.",
     "train.duration": "length of the run: '100 epochs', '1000 steps' or '1e6 examples'.",
     "train.batch_size": "images a step, of all devices together.",
     "train.microbatches": "parts in which a step's batch passes the network, to save memory.",
@@ -60,6 +60,10 @@ LEAVES = {
     "embed.layers": "layers that --mode=embed writes: pooled, projection_1, ...",
     "embed.splits": "splits that --mode=embed writes: train, test.",
     "export.architecture": "names of the weights that --mode=export writes.",
+}
+LEAVES |= {  # what the module says that the function is from
+    f"{section}.name": f"{(module.__doc__ or '').partition(chr(10))[0]} A function of {module.__name__}."
+    for section, module in config.CHOICES.items()
 }
 SECTIONS = {
     "data": data.load,
@@ -207,3 +211,119 @@ def every() -> list[Option]:
 def _reachable(path: str, leaf: str, base: Mapping[str, Any]) -> bool:
     """Whether configs have the leaf: sections of the network have those that the base names."""
     return path not in ("encoder", "projector", "predictor", "norm") or leaf in base
+
+
+# ------------------------------------------------------------------------------------------------ values
+
+NEWER = ("compose", "diagnostics", "gradient_snr")  # sections that configs of older runs do not have
+LARGEST = 2**31  # whole numbers lie below it: lengths and steps are int32
+OVERFLOW = 3.4e38  # and numbers below this: float32
+FILE_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no separator, no way up, no hidden file
+
+
+def check(settings: Mapping[str, Any]) -> None:
+    """Refuses a config with a leaf that is missing, or whose value is not of its kind.
+
+    Ranges, and options that a function does not have, are the business of the function that takes them.
+
+    Raises:
+      ValueError: one sentence that names the leaf, its value and what is allowed.
+    """
+    base = config.base()
+    for section, default in base.items():
+        if section in settings:
+            _check_section(section, settings[section], default)
+        elif section not in NEWER:
+            raise ValueError(f"{section} is missing; every config has it.")
+    defaults, found = config.leaves(base), config.leaves(settings)
+    for name in LEAVES:
+        if "*" not in name and name not in found and name.split(".")[0] not in NEWER:
+            raise ValueError(f"{name} is missing. It is {LEAVES[name]}")
+    for leaf, value in found.items():
+        if (kind := kind_of(settings, leaf, defaults)) is not None and not fits(value, kind):
+            raise ValueError(f"{leaf} is {_short(value)}; it must be {words(kind)}.")
+    if not FILE_NAME.fullmatch(settings["name"]):
+        raise ValueError(
+            f"name is {settings['name']!r}; it names a folder, so it is made of letters, digits and . , + = @ _ -,"
+            " a letter or digit first."
+        )
+    if settings["seed"] < 0:
+        raise ValueError(f"seed is {settings['seed']}; it must not be negative.")
+
+
+def _check_section(section: str, given: Any, default: Any) -> None:
+    if not isinstance(default, Mapping | ConfigDict):
+        return
+    if not isinstance(given, Mapping | ConfigDict):
+        raise ValueError(
+            f"{section} is {_short(given)}; it is a section, with options such as {', '.join(default)}."
+        )
+    if "name" in default or "preset" in default:
+        key = "name" if "name" in default else "preset"
+        if key not in given:
+            raise ValueError(f"{section}.{key} is missing; the base config has {default[key]!r}.")
+    for name, value in given.items():
+        nested = isinstance(default.get(name), Mapping | ConfigDict) or section in ("loss", "evaluators")
+        if isinstance(value, Mapping | ConfigDict) and not nested:
+            raise ValueError(f"{section}.{name} is {_short(value)}; it is one value, not a section.")
+
+
+def kind_of(settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any]) -> Any:
+    """The type of a leaf's values: of the function that takes it, else of its default; None: not known."""
+    option = option_of(settings, leaf)
+    if option.function:
+        return parameters(option.function)[leaf.rpartition(".")[2]].annotation
+    if leaf in defaults and leaf in LEAVES:
+        default = defaults[leaf]
+        return (
+            tuple[type(default[0]) if default else str, ...] if isinstance(default, tuple) else type(default)
+        )
+    return {"loss": float, "evaluators": str}[leaf.split(".")[0]] if option.meaning else None
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a kind, an annotation: bool, int, float, str, tuples and unions of these.
+
+    Numbers are finite, and lie where int32 and float32 do; a whole number is a number, True is none.
+    """
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, part) for part in parts)
+    if origin in (tuple, Sequence):
+        if not isinstance(value, list | tuple):
+            return False
+        each = [parts[0]] * len(value) if origin is Sequence or parts[1:] == (...,) else parts
+        return len(each) == len(value) and all(map(fits, value, each))
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind in (bool, Any)
+    if kind is int:
+        return isinstance(value, int) and abs(value) < LARGEST
+    if kind is float:
+        return isinstance(value, int | float) and abs(value) < OVERFLOW  # NaN is not
+    return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def words(kind: Any) -> str:
+    """What values of a kind are, in words."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(words, parts))
+    if origin in (tuple, Sequence):
+        many = origin is Sequence or parts[1:] == (...,)
+        inside = {int: "whole numbers", float: "finite numbers", str: "texts"}.get(parts[0], "values")
+        return f"a tuple of {inside}" if many else f"a tuple of {len(parts)} {inside}"
+    return _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+_WORDS = {
+    bool: "True or False",
+    int: "a whole number below 2**31",
+    float: "a finite number below 3.4e38",
+    str: "a text",
+    types.NoneType: "None",
+}
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -13,7 +13,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, evaluators, sharding
+from contrastive_jax import data, evaluators, options, sharding
 from contrastive_jax.data import compose
 from contrastive_jax.recipe import Recipe, build, call, pick
 from contrastive_jax.step import init_state
@@ -83,6 +83,7 @@ def prepare(
       ValueError: one sentence that names an option, its value and what is allowed.
       FileNotFoundError: a missing data set, with the command that prepares it.
     """
+    options.check(config)
     source = source or source_of(config)
     check_constant(config["augment"], source)
     mesh = sharding.make_mesh(devices)
