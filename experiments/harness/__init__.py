@@ -7,10 +7,13 @@ A table is a module of ``experiments/<paper>/`` that says
 * ``REPORTED``: heading -> (row, column) -> the paper's number, :func:`doubtful` or None where it is lost;
 * ``ASSUMED``: what the paper does not print -> our choice and its source;
 
-and may say ``SEEDS`` (scale -> seeds), ``SWEEP`` (scale -> leaf -> values, or scale -> row -> leaf -> values: chosen on a
-validation part of the training images, by the first heading of ``METRIC``), ``CURVES`` (metrics kept over training),
-``NEEDS`` (what a cell that is not run would take), ``CLAIMS`` (what the table is evidence for) and ``draw(results)`` (a
-matplotlib figure).
+and may say ``SEEDS`` (scale -> seeds), ``SWEEP`` (scale -> leaf -> values, or scale -> row -> leaf -> values: chosen
+on a validation part of the training images, by the first heading of ``METRIC``), ``CURVES`` (metrics kept over
+training), ``NEEDS`` (what a cell that is not run would take), ``CLAIMS`` (what the table is evidence for) and
+``draw(results)`` (a matplotlib figure).
+
+A table without training runs (a formula, a measurement of seconds) says ``measure() -> dict`` in the place of ``RUNS``
+and ``METRIC``, and ``page(found)``, the lines of Markdown that show it.
 
     python -m experiments.flatnce.figure_2 plan|run|collect|render|diff [--scale=cpu]
     python -m experiments.harness ledger
@@ -21,7 +24,7 @@ The same seed gives every cell the same first weights, order and augmentation, s
 
 from experiments.harness.claims import Claim
 from experiments.harness.cli import main
-from experiments.harness.pages import lines
+from experiments.harness.pages import lines, markdown
 from experiments.harness.results import Results
 from experiments.harness.table import (
     BRIEF,
@@ -38,5 +41,5 @@ from experiments.harness.table import (
 
 __all__ = [
     "BRIEF", "ROOT", "SCALES", "Claim", "Results", "all_tables", "brief", "command", "config_of", "doubtful", "grid",
-    "lines", "main", "table_of",
+    "lines", "main", "markdown", "table_of",
 ]  # fmt: skip

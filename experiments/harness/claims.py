@@ -4,8 +4,9 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from experiments.harness.measured import found, is_measured
 from experiments.harness.results import Results
 from experiments.harness.table import ROOT, SCALES, all_tables, table_of, where
 
@@ -16,16 +17,19 @@ class Claim(NamedTuple):
     Attributes:
       text: the claim.
       effect: what :attr:`evidence` measures, with its unit, "linear top-1 at batch 16, FlatNCE - InfoNCE, points".
-      evidence: results -> one number a seed; None: nothing here tests it.
+      evidence: results (of a table with ``measure()``: what it returned) -> one number a seed; None: nothing here
+        tests it.
       expects: "above" or "below" 0 by the claim; or "within": the effect is no larger than ``margin``.
       margin: for "within".
+      every: the numbers are no sample (a formula's, at points that were chosen): the claim is of every one of them.
     """
 
     text: str
     effect: str = ""
-    evidence: Callable[[Results], Sequence[float]] | None = None
+    evidence: Callable[[Any], Sequence[float]] | None = None
     expects: str = "above"
     margin: float = 0.0
+    every: bool = False
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
@@ -40,11 +44,16 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
     return mean, mean - half, mean + half
 
 
+def bounds(claim: Claim, values: Sequence[float]) -> tuple[float, float, float]:
+    """(mean, low, high) by which a claim is judged: its 95 % interval, or the range of ``every`` number."""
+    return (statistics.mean(values), min(values), max(values)) if claim.every else interval(values)
+
+
 def verdict(claim: Claim, values: Sequence[float]) -> str:
-    """``holds``, ``does not hold`` or ``undecided`` by the whole 95 % interval; ``not tested`` without values."""
+    """``holds``, ``does not hold`` or ``undecided`` by the whole of :func:`bounds`; ``not tested`` without values."""
     if not values:
         return "not tested"
-    _, low, high = interval(values)
+    _, low, high = bounds(claim, values)
     if claim.expects == "within":
         inside, outside = (
             -claim.margin < low and high < claim.margin,
@@ -55,20 +64,23 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
     return "holds" if inside else "does not hold" if outside else "undecided"
 
 
-def best_scale(table: ModuleType) -> str | None:
-    """The largest scale with results."""
-    return next((scale for scale in SCALES[:3] if Results(table, scale)), None)
+def best(table: ModuleType) -> tuple[str, Any]:
+    """The largest scale with results, and these; ``("measured", ...)`` of a table without runs; ``("", None)``."""
+    if is_measured(table):
+        return ("measured", found(table)) if found(table) else ("", None)
+    return next(((scale, r) for scale in SCALES[:3] if (r := Results(table, scale))), ("", None))
 
 
 def ledger_rows(table: ModuleType) -> list[tuple[str, str, str]]:
     """(claim, evidence, verdict) of a table's claims at its largest scale with results."""
-    scale = best_scale(table)
+    scale, results = best(table)
     rows = []
     for claim in table.CLAIMS:
-        values = list(claim.evidence(Results(table, scale))) if claim.evidence and scale else []
+        values = list(claim.evidence(results)) if claim.evidence and scale else []
         if values:
-            mean, low, high = interval(values)
-            about = f"{claim.effect}: {mean:+.3g} [{low:.3g}, {high:.3g}] (n = {len(values)}, {scale})"
+            mean, low, high = bounds(claim, values)
+            what = f"range of {len(values)}" if claim.every else f"n = {len(values)}"
+            about = f"{claim.effect}: {mean:+.3g} [{low:.3g}, {high:.3g}] ({what}, {scale})"
             if claim.expects == "within":
                 about += f", margin {claim.margin:g}"
         else:
@@ -90,6 +102,7 @@ def ledger() -> str:
             for scale, cells in table.RUNS.items()
             if scale != "smoke" and Results(table, scale)
         ]
+        done += ["measured"] if is_measured(table) and found(table) else []
         page = (ROOT / where(table)).parent / "results" / f"{path.name}.md"
         link = f"[{title}]({page.relative_to(ROOT / 'experiments')})" if page.exists() else title
         states.append(f"| `{path}` | {link} | {'; '.join(done) or 'not run'} |")
@@ -132,4 +145,5 @@ command of every cell.
 
 A verdict is of the 95 % interval (Student's t, paired over seeds: the same seed gives every cell the same first
 weights, order and augmentation). A claim *holds* where the whole interval is on its side, *does not hold* where it
-is on the other, and is *undecided* else. It is a verdict at our scale, not on the paper."""
+is on the other, and is *undecided* else. Of formulas and exact measurements the range of all numbers is in the
+place of the interval. It is a verdict at our scale, not on the paper."""

@@ -1,18 +1,17 @@
 """The verbs."""
 
 import argparse
-import json
 import pathlib
 import re
 import sys
 from types import ModuleType
 
-from experiments.harness.claims import ledger
-from experiments.harness.jobs import Job, collect, jobs
+from experiments.harness.jobs import collect, jobs
+from experiments.harness.measured import is_measured, measure
 from experiments.harness.pages import render
 from experiments.harness.plan import PEAK_TFLOPS, differing, plan
-from experiments.harness.running import run, run_job
-from experiments.harness.table import ROOT, SCALES, all_tables, table_of, where
+from experiments.harness.running import run
+from experiments.harness.table import ROOT, SCALES, table_of, where
 
 
 def main(name: str = "__main__") -> int:
@@ -48,13 +47,17 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
 
     if options.verb == "run":
         settings = dict(pair.split("=", 1) for pair in options.set)
+        for table in filter(is_measured, tables):
+            print(measure(table))
         failures = run(todo, options.workers, options.cluster, settings)
         for table in tables if options.scale != "smoke" else ():
             collect(table, options.scale)
         print(*failures, sep="\n", file=sys.stderr)
         return bool(failures)
     for table in tables:
-        if options.verb == "plan":
+        if is_measured(table) and options.verb != "render":
+            print(f"{where(table)}: no runs; `run` measures in this process")
+        elif options.verb == "plan":
             plan(table, options.scale, options.device, options.utilisation, options.price)
         elif options.verb == "collect":
             print(f"{where(table)}: {len(collect(table, options.scale)['cells'])} cells")
@@ -64,14 +67,3 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
             for leaf, values in differing(table, options.scale).items():
                 print(leaf, *(f"  {' | '.join(cell)}: {value!r}" for cell, value in values.items()), sep="\n")
     return 0
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["job"]:
-        name, scale, cell, point, chosen = json.loads(sys.argv[2])
-        run_job(Job(name, scale, tuple(cell), tuple(map(tuple, point)), chosen))
-    elif sys.argv[1:2] == ["ledger"]:
-        (ROOT / "experiments" / "README.md").write_text(ledger())
-        print(ledger())
-    else:
-        sys.exit(command_line(sys.argv[1:], [table_of(name) for name in all_tables()], __doc__))

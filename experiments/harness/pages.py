@@ -1,10 +1,13 @@
 """A table as a page of Markdown, with a figure."""
 
+import pathlib
 import statistics
 from collections.abc import Iterable
 from types import ModuleType
+from typing import Any
 
 from experiments.harness.claims import ledger_rows
+from experiments.harness.measured import found, is_measured
 from experiments.harness.results import Results
 from experiments.harness.table import ROOT, Cell, Doubtful, command, where
 
@@ -25,6 +28,13 @@ def measured(values: Iterable[float]) -> str:
     digits = 1 if abs(mean) >= 10 else 3
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{mean:.{digits}f}{spread} ({len(values)})"
+
+
+def markdown(head: Iterable, rows: Iterable[Iterable]) -> list[str]:
+    """A table of Markdown, the first column to the left."""
+    head = [str(cell) for cell in head]
+    lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * (len(head) - 1)}"]
+    return [*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)]
 
 
 def _ordered(cells: Iterable[Cell]) -> tuple[list[str], list[str]]:
@@ -67,16 +77,17 @@ def render(table: ModuleType) -> str:
     """Writes ``results/<file>.md``, and a figure for each scale with results where the table draws one."""
     page = (ROOT / where(table)).parent / "results" / f"{where(table).name}.md"
     title, _, about = (table.__doc__ or "").partition("\n")
-    lines = [f"# {title.rstrip('.')}", "", about.strip(), ""]
+    title = title.rstrip(".")
+    lines = [f"# {title}", "", about.strip("\n"), ""]
+    if is_measured(table):
+        measured = found(table)
+        lines += ["Not measured yet.", ""] if measured is None else [*table.page(measured), ""]
+        lines += _drawn(table, measured, page, title, "measured")
     for scale in ("paper", "gpu", "cpu"):
-        if scale != "gpu" or Results(table, scale):
+        results = Results(table, scale)
+        if scale in table.RUNS and (scale != "gpu" or results):
             lines += section(table, scale)
-        if hasattr(table, "draw") and Results(table, scale):
-            figure = table.draw(Results(table, scale))
-            stem = page.parent / page.stem / scale
-            figure.savefig(f"{stem}.svg", metadata={"Date": None})
-            figure.savefig(f"{stem}.png", dpi=150)
-            lines += [f"![{title.rstrip('.')}, scale {scale}]({page.stem}/{scale}.svg)", ""]
+        lines += _drawn(table, results, page, title, scale)
     if table.CLAIMS:
         lines += ["## Claims", "", "| claim | evidence | verdict |", "| --- | --- | --- |"]
         lines += [f"| {text} | {evidence} | {word} |" for text, evidence, word in ledger_rows(table)] + [""]
@@ -86,6 +97,17 @@ def render(table: ModuleType) -> str:
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(lines))
     return "\n".join(lines)
+
+
+def _drawn(table: ModuleType, results: Any, page: pathlib.Path, title: str, scale: str) -> list[str]:
+    if not results or not hasattr(table, "draw"):
+        return []
+    figure = table.draw(results)
+    stem = page.parent / page.stem / scale
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(f"{stem}.svg", metadata={"Date": None})
+    figure.savefig(f"{stem}.png", dpi=150)
+    return [f"![{title}, {scale}]({page.stem}/{scale}.svg)", ""]
 
 
 def lines(results: Results, axis: str, heading: str | None = None, log: bool = False):

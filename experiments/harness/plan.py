@@ -81,7 +81,7 @@ def differing(table: ModuleType, scale: str) -> dict[str, dict[Cell, Any]]:
     """Leaf -> cell -> value, for the config leaves in which the cells differ."""
     from contrastive_jax import config as configs
 
-    found = {cell: configs.leaves(config_of(text)) for cell, text in table.RUNS[scale].items()}
+    found = {cell: configs.leaves(config_of(text)) for cell, text in table.RUNS.get(scale, {}).items()}
     names = dict.fromkeys(name for leaves in found.values() for name in leaves)
     values = {name: {cell: leaves.get(name) for cell, leaves in found.items()} for name in names}
     return {name: of for name, of in values.items() if len({json.dumps(v) for v in of.values()}) > 1}

@@ -62,6 +62,8 @@ def table_of(name: str) -> ModuleType:
     name = name.replace("/", ".").removesuffix(".py")
     module = importlib.import_module(name if name.startswith("experiments.") else f"experiments.{name}")
     for attribute, default in {
+        "RUNS": {},
+        "METRIC": {},
         "REPORTED": {},
         "ASSUMED": {},
         "CLAIMS": (),
@@ -79,7 +81,9 @@ def all_tables() -> list[str]:
     for paper in ("flatnce", "intriguing", "eqco", "less_can_be_more", "macl"):
         files = sorted((ROOT / "experiments" / paper).glob("*.py"), key=_natural)
         found += [
-            f"experiments.{paper}.{f.stem}" for f in files if re.search(r"^RUNS\b", f.read_text(), re.M)
+            f"experiments.{paper}.{f.stem}"
+            for f in files
+            if re.search(r"^(RUNS|def measure)\b", f.read_text(), re.M)
         ]
     return found
 

@@ -1,8 +1,11 @@
 """What MACL's tables share: losses, configs, columns."""
 
 import json
+import statistics
+from collections.abc import Callable, Container
 
 from experiments import harness
+from experiments.harness import Results
 
 # The paper's names -> methods of the library.
 LOSSES = {
@@ -20,14 +23,18 @@ PUBLISHED = {
 }
 LINEAR, KNN, S = "linear top-1, %", "kNN top-1, %", "semantic sensitivity S"
 METRIC = {LINEAR: "trained.linear.top1 %", KNN: "trained.knn.top1 %", S: "trained.sensitivity.S"}
-SMOKE = ("MACL-a", "batch 32")  # one cell, for all tables
 CURVES = ("eval/sensitivity_S",)
+TRAINED, LOOK = (
+    """ --config.evaluate.rows="('trained',)\"""",
+    """ --config.evaluate.look="('sensitivity',)\"""",
+)
+EVALUATORS = f" --config.evaluators='{json.dumps(PUBLISHED)}'"
 OWN = {
-    "paper": f" --config.evaluators='{json.dumps(PUBLISHED)}'",
-    "gpu": " --config.train.duration='50 epochs' --config.dtype=bfloat16 --config.evaluate.rows=\"('trained',)\""
-    f" --config.evaluators='{json.dumps(PUBLISHED)}'",
+    "paper": f" --config.evaluate.every='5 epochs'{LOOK}{EVALUATORS}",
+    "gpu": " --config.train.duration='50 epochs' --config.dtype=bfloat16 --config.evaluate.every='5 epochs'"
+    f"{LOOK}{TRAINED}{EVALUATORS}",
     "cpu": " --config.train.duration='20 epochs' --config.evaluate.every='2 epochs'"
-    " --config.evaluate.look=\"('sensitivity',)\"" + harness.brief(sensitivity=SENSITIVITY),
+    f"{LOOK}{harness.brief(sensitivity=SENSITIVITY)}",
     "smoke": harness.brief(sensitivity=SENSITIVITY),
 }
 ASSUMED = {
@@ -44,3 +51,32 @@ def arguments(scale: str, method: str, overrides: str = "", dataset: str = "cifa
     """Of the command: a method on a data set; on digits at ``cpu`` and ``smoke``."""
     where = dataset if scale == "paper" else "cifar10"
     return f"configs/macl_{where}.py:method={method},scale={scale}{overrides}{OWN[scale]}"
+
+
+def smoke() -> dict[tuple[str, str], str]:
+    """The cell of all tables that takes seconds."""
+    return {("MACL-a", "batch 32"): arguments("smoke", "macl", " --config.train.batch_size=32")}
+
+
+def difference(one: str, other: str, heading: str | None = None) -> Callable[[Results], list[float]]:
+    """Evidence: row ``one`` less row ``other``, the mean over the columns that both were run in, a seed each."""
+
+    def evidence(results: Results) -> list[float]:
+        columns = sorted(
+            column for row, column in results.cells if row == one and (other, column) in results.cells
+        )
+        found = [results.differences((one, column), (other, column), heading) for column in columns]
+        return [statistics.mean(seed) for seed in zip(*found, strict=True)]
+
+    return evidence
+
+
+def rise(rows: Container[str]) -> Callable[[Results], list[float]]:
+    """Evidence: S at the end less S at the first look, the mean over all cells of some rows, a seed each."""
+
+    def evidence(results: Results) -> list[float]:
+        cells = [cell for cell in results.cells if cell[0] in rows]
+        curves = [list(results.curve(*cell, CURVES[0]).values()) for cell in cells]
+        return [statistics.mean(s[-1] - s[0] for _, s in seed) for seed in zip(*curves, strict=True)]
+
+    return evidence

@@ -7,15 +7,15 @@ The paper reads from it that MACL is the best over batch sizes, and the best ove
 numbers have MACL-a below InfoNCE on STL-10 from tau0 = 0.15 on, and MACL-b best at 0.15.
 """
 
-import statistics
 import sys
 
 from experiments import harness
 from experiments.harness import Claim, Results
-from experiments.macl import common
+from experiments.macl import common, drawing
+from experiments.macl.common import difference, rise
 
 TAUS = (0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
-BATCHES = {"paper": (64, 128, 256, 512, 1024), "gpu": (64, 256), "cpu": (64, 256), "smoke": (32,)}
+BATCHES = {"paper": (64, 128, 256, 512, 1024), "gpu": (64, 256), "cpu": (64, 256)}
 
 METRIC, CURVES, ASSUMED = common.METRIC, common.CURVES, common.ASSUMED
 RUNS = {
@@ -25,8 +25,7 @@ RUNS = {
         for batch in batches
     }
     for scale, batches in BATCHES.items()
-}
-RUNS["smoke"] = {common.SMOKE: RUNS["smoke"][common.SMOKE]}
+} | {"smoke": common.smoke()}
 RUNS["paper"] = {
     (loss, f"tau0 {tau}"): common.arguments("paper", method, f" --config.temperature.tau={tau}", "stl10")
     for loss, method in common.LOSSES.items()
@@ -58,50 +57,33 @@ REPORTED = {
 }  # fmt: skip
 
 
-def over_batches(one: str, other: str, heading: str | None = None):
-    """``one - other``, the mean over the batch sizes that were run: one number a seed."""
-
-    def evidence(results: Results) -> list[float]:
-        columns = {column for _, column in results.cells if column.startswith("batch")}
-        found = [results.differences((one, column), (other, column), heading) for column in sorted(columns)]
-        return [statistics.mean(seed) for seed in zip(*found, strict=True)]
-
-    return evidence
-
-
-def rise(results: Results) -> list[float]:
-    """S at the end less S at the first look, the mean over all cells: one number a seed."""
-    curves = [list(results.curve(*cell, common.CURVES[0]).values()) for cell in results.cells]
-    return [statistics.mean(s[-1] - s[0] for _, s in seed) for seed in zip(*curves, strict=True)]
-
-
 CLAIMS = (
     Claim(
         "MACL is better than DCL over batch sizes",
         "linear top-1, MACL-a - DCL, mean over batch sizes, points",
-        over_batches("MACL-a", "DCL"),
+        difference("MACL-a", "DCL"),
     ),
     Claim(
         "DCL and Dual are equal over batch sizes",
         "linear top-1, DCL - Dual, mean over batch sizes, points",
-        over_batches("DCL", "Dual"),
+        difference("DCL", "Dual"),
         expects="within",
         margin=1.0,
     ),
     Claim(
         "DCL is better than InfoNCE over batch sizes",
         "linear top-1, DCL - InfoNCE, mean over batch sizes, points",
-        over_batches("DCL", "InfoNCE"),
+        difference("DCL", "InfoNCE"),
     ),
     Claim(
         "Semantic sensitivity is higher with MACL than with InfoNCE",
         "S, MACL-a - InfoNCE, mean over batch sizes",
-        over_batches("MACL-a", "InfoNCE", common.S),
+        difference("MACL-a", "InfoNCE", common.S),
     ),
     Claim(
         "Semantic sensitivity rises during training, whatever the loss",
         "S, end - epoch 2, mean over all cells",
-        rise,
+        rise(common.LOSSES),
     ),
     Claim(
         "MACL is better than InfoNCE on STL-10 for every tau0",
@@ -112,9 +94,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Semantic sensitivity over training, at the largest batch that was run."""
-    from experiments.macl import drawing
-
+    """Semantic sensitivity over training."""
     return drawing.sensitivity(results)
 
 

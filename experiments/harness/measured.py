@@ -1,0 +1,38 @@
+"""Tables and figures without training runs: formulas, and measurements of seconds made in this process."""
+
+import json
+import pathlib
+from types import ModuleType
+from typing import Any
+
+from experiments.harness.table import ROOT, where
+
+
+def is_measured(table: ModuleType) -> bool:
+    """Whether the table has ``measure()`` in the place of runs."""
+    return hasattr(table, "measure")
+
+
+def file_of(table: ModuleType) -> pathlib.Path:
+    """Where its numbers are kept."""
+    path = ROOT / where(table)
+    return path.parent / "results" / path.name / "measured.json"
+
+
+def found(table: ModuleType) -> dict[str, Any] | None:
+    """What ``measure()`` returned when it was run; None before."""
+    file = file_of(table)
+    return json.loads(file.read_text())["found"] if file.exists() else None
+
+
+def measure(table: ModuleType) -> str:
+    """Measures what is not yet measured, and keeps it; a sentence about that."""
+    from contrastive_jax import logbook
+
+    file = file_of(table)
+    if file.exists():
+        return f"{where(table)}: done ({file} can be deleted to measure again)"
+    result = {"found": table.measure()} | logbook.environment()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result, indent=1) + "\n")
+    return f"{where(table)}: measured"

@@ -1,0 +1,43 @@
+"""MACL (Huang et al. 2022), Figure 2: semantic sensitivity during training, temperature fixed or rising.
+
+    python -m experiments.macl.figure_2 run       # the runs of table_1; skips what is done
+    python -m experiments.macl.figure_2 render
+
+The paper's curves rise during training, and lie higher where the temperature rises; its values are only drawn.
+"""
+
+import sys
+
+from experiments import harness
+from experiments.harness import Claim, Results
+from experiments.macl import common, drawing, table_1
+from experiments.macl.common import difference, rise
+
+METRIC = {common.S: common.METRIC[common.S]}
+CURVES = common.CURVES
+RUNS = table_1.RUNS
+REPORTED = {common.S: dict.fromkeys(RUNS["paper"])}
+ASSUMED = table_1.ASSUMED
+
+
+CLAIMS = (
+    Claim(
+        "Semantic sensitivity rises during training",
+        "S, end - a tenth of the way, fixed tau",
+        rise(["Fixed"]),
+    ),
+    Claim(
+        "It is higher where the temperature rises",
+        "S at the end, Linear-2 - Fixed",
+        difference("Linear-2", "Fixed", common.S),
+    ),
+)
+
+
+def draw(results: Results):
+    """S over training."""
+    return drawing.sensitivity(results)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())

@@ -1,0 +1,54 @@
+"""MACL (Huang et al. 2022), Table 1: a fixed temperature against linearly rising ones, SimCLR on CIFAR-10.
+
+    python -m experiments.macl.table_1 run       # --scale=paper|gpu|cpu; skips what is done
+    python -m experiments.macl.table_1 render
+
+tau is 0.07, or rises from it by 1.4e-4 (Linear-1) or 2.8e-4 (Linear-2) an epoch, over 200 epochs to 0.098 or 0.126.
+"""
+
+import sys
+
+from experiments import harness
+from experiments.harness import Claim
+from experiments.macl import common
+from experiments.macl.common import difference
+
+STRATEGIES = {
+    "Fixed": ("simclr", " --config.temperature.tau=0.07"),
+    "Linear-1": ("linear_tau", " --config.temperature.end=0.098"),
+    "Linear-2": ("linear_tau", " --config.temperature.end=0.126"),
+}
+ROWS = {"paper": STRATEGIES, "gpu": STRATEGIES, "cpu": ("Fixed", "Linear-2")}
+
+METRIC, CURVES = common.METRIC, common.CURVES
+RUNS = {
+    scale: {
+        (row, "CIFAR-10" if scale != "cpu" else "digits"): common.arguments(scale, *STRATEGIES[row])
+        for row in rows
+    }
+    for scale, rows in ROWS.items()
+} | {"smoke": common.smoke()}
+REPORTED = {
+    common.KNN: harness.grid(STRATEGIES, ["CIFAR-10"], [[78.70], [85.46], [87.06]]),
+    common.LINEAR: harness.grid(STRATEGIES, ["CIFAR-10"], [[82.03], [87.38], [88.75]]),
+}
+ASSUMED = common.ASSUMED | {
+    "temperature": "moves every step; at gpu and cpu from 0.07 to the same end in fewer epochs",
+}
+
+
+CLAIMS = (
+    Claim(
+        "A rising temperature beats a fixed one (kNN)",
+        "kNN top-1, Linear-2 - Fixed, points",
+        difference("Linear-2", "Fixed", common.KNN),
+    ),
+    Claim(
+        "A rising temperature beats a fixed one (linear)",
+        "linear top-1, Linear-2 - Fixed, points",
+        difference("Linear-2", "Fixed", common.LINEAR),
+    ),
+)
+
+if __name__ == "__main__":
+    sys.exit(harness.main())

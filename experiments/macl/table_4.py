@@ -1,0 +1,46 @@
+"""MACL (Huang et al. 2022), Table 4: with and without an anchor-wise weight (MACL-w of eq. 15; the table says MACL-c).
+
+python -m experiments.macl.table_4 run       # --scale=paper|cpu; skips what is done
+python -m experiments.macl.table_4 render
+"""
+
+import sys
+
+from experiments import harness
+from experiments.harness import Claim
+from experiments.macl import common
+
+ROWS = {"MACL-a": "macl", "MACL-c": "macl_w"}
+SETS = {"CIFAR10": "cifar10", "CIFAR100": "cifar100", "STL10": "stl10"}
+
+METRIC, CURVES, ASSUMED = common.METRIC, common.CURVES, common.ASSUMED
+RUNS = {
+    "paper": {
+        (row, name): common.arguments("paper", method, dataset=dataset)
+        for row, method in ROWS.items()
+        for name, dataset in SETS.items()
+    },
+    "cpu": {
+        (row, "digits"): common.arguments("cpu", method, " --config.train.batch_size=256")
+        for row, method in ROWS.items()
+    },
+    "smoke": common.smoke(),
+}
+REPORTED = {
+    common.LINEAR: harness.grid(ROWS, SETS, [(87.37, 60.81, 82.68), (86.34, 59.64, 81.71)]),
+    common.KNN: harness.grid(ROWS, SETS, [(85.52, 55.70, 80.13), (84.90, 54.87, 80.53)]),
+    common.S: harness.grid(ROWS, SETS, [(0.319, 0.291, 0.320), (0.312, 0.285, 0.313)]),
+}
+
+
+CLAIMS = (
+    Claim(
+        "The anchor-wise weight of MACL-w does not help",
+        "linear top-1, MACL-c - MACL-a, less one point",
+        lambda results: [points - 1 for points in common.difference("MACL-c", "MACL-a")(results)],
+        expects="below",
+    ),
+)
+
+if __name__ == "__main__":
+    sys.exit(harness.main())
