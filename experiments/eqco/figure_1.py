@@ -1,0 +1,85 @@
+"""EqCo (Zhu et al. 2020), Figure 1: the empirical bound on mutual information over training.
+
+    python -m experiments.eqco.figure_1 run       # --scale=paper|cpu; skips what is done
+    python -m experiments.eqco.figure_1 render
+
+The bound is log(1 + alpha) - L with the margin and log(1 + K) - L without (alpha = K), L the loss with its margin. The
+paper claims that with EqCo it does not depend on K. MoCo v2 on ImageNet, alpha = 65,536; the curves' values are lost.
+On digits: the runs of Figure 2 (SimCLR, alpha = 256). It is a bound only where alpha is at most K.
+"""
+
+import math
+import statistics
+import sys
+
+from experiments import harness
+from experiments.eqco import common, figure_2
+from experiments.harness import Claim, Results
+
+CURVES = ("loss/info_nce",)
+METRIC = {"loss with its margin at the end, nats": "metrics.loss/info_nce"}
+ALPHA = {"paper": 65536.0, "cpu": 256.0}
+RUNS = {
+    "paper": {cell: text for cell, text in figure_2.RUNS["paper"].items() if cell[0].startswith("MoCo v2")},
+    "cpu": {cell: text for cell, text in figure_2.RUNS["cpu"].items() if cell[0].startswith("SimCLR")},
+}
+REPORTED = {next(iter(METRIC)): dict.fromkeys(RUNS["paper"])}
+ASSUMED = common.MOCO_V2 | {"K": "lost in the text at hand"}
+
+
+def bound(results: Results, row: str, column: str) -> dict[str, tuple[list, list]]:
+    """Seed -> (epochs, bound in nats)."""
+    alpha = ALPHA[results.scale] if row.endswith("EqCo") else float(column)
+    curves = results.curve(row, column, CURVES[0])
+    return {
+        seed: (epochs, [math.log1p(alpha) - v for v in values]) for seed, (epochs, values) in curves.items()
+    }
+
+
+def over_k(results: Results, row: str, above: int = 0) -> list[float]:
+    """The bound at the smallest K above a limit less that at the largest, over the last quarter of training."""
+    columns = sorted(int(column) for name, column in results.cells if name == row and int(column) > above)
+    ends = []
+    for column in (columns[0], columns[-1]) if columns else ():
+        of_seeds = bound(results, row, str(column))
+        ends.append({s: statistics.mean(v[-max(1, len(v) // 4) :]) for s, (_, v) in of_seeds.items() if v})
+    return [ends[0][seed] - ends[1][seed] for seed in ends[0] if seed in ends[1]] if ends else []
+
+
+CLAIMS = (
+    Claim(
+        "With EqCo the bound on mutual information does not depend on K for K > 16",
+        "SimCLR with EqCo, bound at the smallest K above 16 - at the largest, nats",
+        lambda results: over_k(results, "SimCLR, EqCo", above=16),
+        expects="within",
+        margin=0.1,
+    ),
+    Claim(
+        "Without EqCo it falls with K",
+        "SimCLR, bound at the smallest K - at the largest, nats",
+        lambda results: over_k(results, "SimCLR"),
+        expects="below",
+    ),
+)
+
+
+def draw(results: Results):
+    """The bound over training, a line a cell; dashed without EqCo."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axes = figure.subplots()
+    columns = list(dict.fromkeys(column for _, column in results.cells))
+    for row, column in results.cells:
+        for seed, (epochs, values) in bound(results, row, column).items():
+            style = {"color": f"C{columns.index(column)}", "linestyle": "-" if row.endswith("EqCo") else "--"}
+            axes.plot(
+                epochs, values, label=f"{row}, K = {column}" if seed == "0" else None, linewidth=1, **style
+            )
+    axes.set(xlabel="epoch", ylabel="bound, nats")
+    axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())
