@@ -14,7 +14,8 @@ from experiments import harness
 from experiments.harness import Claim, Results
 
 BITS = {"paper": (0, 2, 4, 6, 8, 10, 12, 15, 20), "cpu": (0, 2, 4, 6, 8, 12)}
-OTHERS = {"BYOL": "byol", "MoCo v2": "moco_v2", "SWD (uniform hypersphere)": "swd_hypersphere"}
+OTHERS = {"BYOL": "byol", "MoCo v2": "moco_v2"}
+SWD = {"SWD (uniform hypersphere)": "swd_hypersphere"}
 BRIEF = " --config.train.duration='20 epochs'" + harness.BRIEF
 
 
@@ -29,7 +30,7 @@ def cells(config, methods, bits, scale="paper", own=""):
 
 METRIC = {"linear top-1, %": "trained.linear.top1 %", "kNN top-1, %": "trained.knn.top1 %"}
 RUNS = {
-    "paper": cells("randbit_mnist", {"NT-Xent": "simclr"} | OTHERS, BITS["paper"]),
+    "paper": cells("randbit_mnist", {"NT-Xent": "simclr"} | SWD | OTHERS, BITS["paper"]),
     "cpu": cells("randbit_mnist", {"NT-Xent": "simclr"}, BITS["cpu"], "cpu", BRIEF)
     | cells("randbit_mnist", OTHERS, (12,), "cpu", BRIEF),
     "smoke": cells("randbit_mnist", {"NT-Xent": "simclr"}, (4,), "smoke", harness.BRIEF),
@@ -78,8 +79,8 @@ CLAIMS = (
         share_lost,
     ),
     Claim(
-        "No other loss, queue or BYOL avoids it",
-        "linear top-1, the best of BYOL, MoCo v2 and SWD with the most bits - NT-Xent without bits, points",
+        "Neither a queue nor BYOL avoids it",
+        "linear top-1, the better of BYOL and MoCo v2 with the most bits - NT-Xent without bits, points",
         least_fall,
         expects="below",
     ),
