@@ -1,13 +1,14 @@
 """What a run says of itself: metrics, progress, alarms and the result. Between log points the device is not asked."""
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from contrastive_jax import alarms, checkpoint, data, logbook
+from contrastive_jax import alarms, checkpoint, data, logbook, utilisation
 from contrastive_jax import config as configs
 from contrastive_jax.run import Run
 
@@ -56,8 +57,14 @@ class Reports(contextlib.ExitStack):
         self._book = logbook.Logbook(
             workdir, start_step=start, tensorboard=run.config["log"]["tensorboard"], active=active
         )
+        known = active and start < run.total_steps
         self._progress = logbook.Progress(
-            run.total_steps, run.steps_per_epoch, run.config["train"]["batch_size"], start, quiet=quiet
+            run.total_steps,
+            run.steps_per_epoch,
+            run.config["train"]["batch_size"],
+            start,
+            utilisation=utilisation.of_one_image_a_second(run) if known else None,
+            quiet=quiet,
         )
         self.pause = self._progress.pause
 
@@ -68,6 +75,15 @@ class Reports(contextlib.ExitStack):
         for note in alarms.notes(self._run.config):
             self._say(note)
         return self
+
+    def fed(self, step: int) -> Any:
+        """What the feed gives for the step; whether the device ran dry meanwhile is asked, not waited for."""
+        began = time.perf_counter()
+        given = self._feed.feed(step)
+        latest = self._pending[-1][1].values() if self._pending else ()  # none: a log point waited for all
+        if all(array.is_ready() for array in latest):
+            self._progress.lose("data", time.perf_counter() - began)
+        return given
 
     def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
         """Takes note of a step."""
@@ -123,6 +139,8 @@ class Reports(contextlib.ExitStack):
             evaluations=evaluations,
             seconds=seconds,
             images_per_second=self._progress.images_per_second,
+            utilisation=self._progress.utilisation,
+            lost=self._progress.lost,
             alarms=alarms.summary(rows, self._run.config),
         )
         if self._active:

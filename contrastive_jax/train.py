@@ -134,14 +134,14 @@ def train(
                 while step < run.total_steps:
                     profile.before(step, state)
                     with memory.answered(run, train_step):
-                        state, metrics = train_step(state, feed.feed(step))
+                        state, metrics = train_step(state, reports.fed(step))
                         reports.add(step + 1, metrics)
                     step += 1
                     look = step % every == 0 or step == run.total_steps
                     if look:
                         reports.look()
                     if judge.possible and run.evaluate_every and step % run.evaluate_every == 0:
-                        with reports.pause():
+                        with reports.pause("evaluation"):
                             reports.write(step, judge.look(state))
                     late = look and distributed.agreed(
                         time.monotonic() - last_save > settings["every_seconds"]
@@ -150,7 +150,7 @@ def train(
                     stop = asked(step)
                     if stop or late or kept or step == run.total_steps:
                         reports.fetch()  # nothing is saved behind a step that nobody looked at
-                        with reports.pause():
+                        with reports.pause("checkpoint"):
                             saved.save(step, state, {"config": run.config, "data": feed.metrics()})
                         last_save = time.monotonic()
                     if stop and step < run.total_steps:

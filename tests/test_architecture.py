@@ -18,7 +18,7 @@ FLOORS = [
     {"config", "options"},
     {"alarms", "checkpoint", "logbook", "weights", "workdir"},
     {"run", "encoder"},
-    {"reports", "program", "memory"},
+    {"reports", "program", "memory", "utilisation"},
     {"evaluate", "train", "describe", "embed", "export", "preview", "browse"},
     {"main"},
 ]

@@ -337,6 +337,7 @@ def test_curves_draw_what_was_logged(tmp_path, monkeypatch):
 
 # ---------------------------------------------------------------- the screen
 
+NOTHING_LOST = {"lost_to_data": 0.0, "lost_to_evaluation": 0.0, "lost_to_checkpoint": 0.0}
 METRICS = {
     "loss": 1.0,
     "info_nce": jnp.float32(3.25),
@@ -374,7 +375,8 @@ def test_piped_lines_are_aligned_and_can_be_grepped():
         f"step   10/1000  epoch  0.20/20  loss   1.0000  {rest}  images/s      32.0  left  0:16:30",
         f"step  110/1000  epoch  2.20/20  loss  12.5000  {rest}  images/s      16.7  left  0:28:27",
     ]
-    assert first == {"seconds": pytest.approx(21.34), "images_per_second": pytest.approx(9 * 32 / 9)}
+    rates = {"seconds": pytest.approx(21.34), "images_per_second": pytest.approx(9 * 32 / 9)}
+    assert first == rates | NOTHING_LOST
     assert second["images_per_second"] == pytest.approx(109 * 32 / 209)
     assert progress.images_per_second == pytest.approx(109 * 32 / 209)
 
@@ -385,12 +387,38 @@ def test_rates_start_after_the_first_step_or_log_point_and_skip_pauses():
     assert progress.images_per_second is None
     clock.time += 30
     assert "images_per_second" not in progress.update(50, METRICS)  # holds the compiling step: no rate yet
-    with progress.pause():
+    with progress.pause("evaluation"):
         clock.time += 1000
     clock.time += 5
     timing = progress.update(60, METRICS)
-    assert timing == {"seconds": pytest.approx(1035), "images_per_second": pytest.approx(16)}
+    assert timing["seconds"] == pytest.approx(1035) and timing["images_per_second"] == pytest.approx(16)
     assert progress.images_per_second == pytest.approx(16)
+
+
+def test_the_shares_of_lost_time_are_those_since_the_last_log_point():
+    clock = Clock()
+    progress = Progress(100, 10, 8, quiet=True, clock=clock, utilisation=0.01)
+    progress.first_step(1)
+    with progress.pause("evaluation"):
+        clock.time += 6
+    with progress.pause("checkpoint"):
+        clock.time += 2
+    clock.time += 12
+    progress.lose("data", 5)
+    timing = progress.update(11, METRICS)
+    assert timing == {
+        "seconds": pytest.approx(20), "images_per_second": pytest.approx(10 * 8 / 12),
+        "utilisation": pytest.approx(0.01 * 10 * 8 / 12), "lost_to_data": pytest.approx(0.25),
+        "lost_to_evaluation": pytest.approx(0.3), "lost_to_checkpoint": pytest.approx(0.1),
+    }  # fmt: skip
+    clock.time += 20
+    timing = progress.update(21, METRICS)
+    assert {name: timing[name] for name in NOTHING_LOST} == NOTHING_LOST
+    assert progress.lost == {
+        "lost_to_data": pytest.approx(0.125), "lost_to_evaluation": pytest.approx(0.15),
+        "lost_to_checkpoint": pytest.approx(0.05),
+    }  # fmt: skip
+    assert progress.utilisation == pytest.approx(0.01 * progress.images_per_second)
 
 
 def test_time_left_follows_the_recent_rate():

@@ -15,6 +15,8 @@ _SHOWN = (
     ("ess", "ESS", "6.4f"),
 )
 
+LOST = ("data", "evaluation", "checkpoint")  # to what time may be lost
+
 
 def say(message: str) -> None:
     """Print a sentence, above the progress bar where there is one; never wrapped: it can be grepped."""
@@ -40,6 +42,7 @@ class Progress:
         steps_per_epoch: need not be whole.
         batch_size: images of one step, all devices together.
         start_step: steps done before this process began.
+        utilisation: of the devices, at one image a second; None where it is not known.
         quiet: show nothing; rates are still measured.
         console: a ``rich`` console; the shared one by default, so that :func:`say` prints above the bar.
         clock: seconds, monotonic.
@@ -52,6 +55,7 @@ class Progress:
         batch_size: int,
         start_step: int = 0,
         *,
+        utilisation: float | None = None,
         quiet: bool = False,
         console=None,
         clock: Callable[[], float] = time.perf_counter,
@@ -62,7 +66,9 @@ class Progress:
         self._quiet, self._clock = quiet, clock
         self._console = console or rich.get_console()
         self._live = None
-        self._paused = 0.0  # seconds, so far
+        self._utilisation = utilisation
+        self._paused = dict.fromkeys(LOST, 0.0)  # seconds, so far; waiting for data is training's
+        self._counted = (clock(), dict(self._paused))  # at the last log point
         self._began = clock()
         self._first: tuple[int, float] | None = None  # step and time from which rates count
         self._latest: tuple[int, float] | None = None
@@ -97,6 +103,12 @@ class Progress:
         Metrics:
             seconds: since this process began to train.
             images_per_second: over the latest log points, without pauses; absent until it is known.
+            utilisation: of the devices at that rate: FLOPs that the network needs over those of a product of
+                matrices, both counted and measured by this program; absent until it is known.
+            lost_to_data: share of the time since the last log point in which the next batch was waited for, and
+                the device had nothing to do by the end of it.
+            lost_to_evaluation: share of that time in evaluations.
+            lost_to_checkpoint: share of that time in which a checkpoint was begun; writing it goes on beside training.
         """
         metrics = {name: float(metrics[name]) for name, _, _ in _SHOWN if name in metrics}
         self._mark(step)  # only now: the lines above have waited for the device
@@ -110,16 +122,35 @@ class Progress:
         timing = {"seconds": self._clock() - self._began}
         if rate is not None:
             timing["images_per_second"] = rate
-        return timing
+            if self._utilisation is not None:
+                timing["utilisation"] = rate * self._utilisation
+        (since, before), self._counted = self._counted, (self._clock(), dict(self._paused))
+        return timing | self._shares(since, before)
 
     @contextlib.contextmanager
-    def pause(self):
-        """Time that is not training (an evaluation, a checkpoint) and counts in no rate."""
+    def pause(self, what: str):
+        """Time that is lost to ``what``, one of ``LOST``; what is not training ("data" is) counts in no rate."""
         began = self._clock()
         try:
             yield
         finally:
-            self._paused += self._clock() - began
+            self.lose(what, self._clock() - began)
+
+    def lose(self, what: str, seconds: float) -> None:
+        """Takes note of seconds that were lost, see :meth:`pause`."""
+        self._paused[what] += seconds
+
+    @property
+    def lost(self) -> dict[str, float]:
+        """The share of all the time so far that was lost to each of ``LOST``."""
+        return self._shares(self._began, dict.fromkeys(LOST, 0.0))
+
+    def _shares(self, since: float, before: Mapping[str, float]) -> dict[str, float]:
+        seconds = self._clock() - since
+        return {
+            f"lost_to_{what}": (lost - before[what]) / seconds if seconds else 0.0
+            for what, lost in self._paused.items()
+        }
 
     def say(self, message: str) -> None:
         """Print a sentence above the bar, unless quiet."""
@@ -131,8 +162,14 @@ class Progress:
         """Mean rate from the first step's end (or first log point) to the latest log point, or None."""
         return self._between(self._first, self._latest)
 
+    @property
+    def utilisation(self) -> float | None:
+        """Of the devices, at :attr:`images_per_second`, or None."""
+        rate = self.images_per_second
+        return None if rate is None or self._utilisation is None else rate * self._utilisation
+
     def _now(self) -> float:
-        return self._clock() - self._paused
+        return self._clock() - sum(seconds for what, seconds in self._paused.items() if what != "data")
 
     def _mark(self, step: int) -> None:
         self._latest = (step, self._now())

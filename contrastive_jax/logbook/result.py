@@ -22,6 +22,8 @@ def write_result(
     evaluations: Mapping[str, Any],
     seconds: float,
     images_per_second: float | None,
+    utilisation: float | None = None,
+    lost: Mapping[str, float] | None = None,
     alarms: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Write ``result.json`` atomically, and return what it holds.
@@ -34,6 +36,8 @@ def write_result(
         evaluations: what the evaluators returned, with their protocols.
         seconds: wall time of this process's part of the run.
         images_per_second: mean rate without compiling and evaluating; None where nothing was trained.
+        utilisation: of the devices at that rate (:mod:`contrastive_jax.utilisation`), or None.
+        lost: the share of the time that was lost to data, evaluations and checkpoints.
         alarms: what was wrong, when; empty where nothing was.
     """
     metrics, evaluations = jax.device_get((dict(metrics), dict(evaluations)))
@@ -44,6 +48,8 @@ def write_result(
         "evaluations": evaluations,
         "seconds": seconds,
         "images_per_second": images_per_second,
+        "utilisation": utilisation,
+        **(lost or {}),
         "alarms": list(alarms),
         **environment(),
     }
