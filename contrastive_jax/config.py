@@ -35,7 +35,7 @@ SCALES = ("paper", "gpu", "cpu", "smoke")
 # Leaves (by prefix) in which a run and its continuation may differ.
 MAY_CHANGE = (
     *("name", "log", "evaluate", "evaluators", "checkpoint", "init", "preview", "embed", "export", "profile"),
-    *("train.duration", "train.remat", "optimizer.shard_state"),
+    *("train.duration", "train.remat", "optimizer.shard_state", "diagnostics"),
     *("data.dir", "data.memory_limit", "data.workers", "data.corrupt"),
 )
 
@@ -104,6 +104,7 @@ def base() -> ConfigDict:
                 "knn": {"name": "knn", "k": 10, "temperature": 0.0},
             },
             "gradient_snr": {"decay": 0.0},
+            "diagnostics": {"quantiles": 0, "rankme": False},
             "log": {"every": 10, "tensorboard": True},
             "checkpoint": {"every_seconds": 60.0, "keep_last": 3, "keep_every": "0 epochs"},
             "init": {"checkpoint": ""},

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from contrastive_jax import augment, config, data, evaluators, losses, optim
 from contrastive_jax.augment import presets
 from contrastive_jax.contrast import objective
+from contrastive_jax.diagnostics import diagnostics
 from contrastive_jax.evaluators import protocols
 from contrastive_jax.gradient_snr import gradient_snr
 from contrastive_jax.models import heads, norm, resnet
@@ -74,6 +75,7 @@ SECTIONS = {
     "optimizer": optim.optimizer,
     "schedule": optim.schedule,
     "gradient_snr": gradient_snr,
+    "diagnostics": diagnostics,
 }
 # What functions take that a config does not say.
 GIVEN = {"schedule": {"total_steps", "batch_size", "warmup_steps", "steps_per_epoch"}, "encoder": {"remat"}}

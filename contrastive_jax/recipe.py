@@ -16,8 +16,9 @@ import optax
 
 from contrastive_jax import augment, models, optim
 from contrastive_jax.contrast import candidates, margin, objective, selection, target, temperature
+from contrastive_jax.diagnostics import diagnostics
 from contrastive_jax.gradient_snr import GradientSNR, gradient_snr
-from contrastive_jax.types import Array, PyTree
+from contrastive_jax.types import Array, Outputs, PyTree
 
 
 class Recipe(NamedTuple):
@@ -35,6 +36,7 @@ class Recipe(NamedTuple):
     optimizer: optax.GradientTransformation
     learning_rate: Callable[[Array], Array]
     gradient_snr: GradientSNR
+    diagnose: Callable[[objective.Comparison, Outputs, Array], dict[str, Array]]
     online_views: slice
     target_views: slice
     directions: int
@@ -42,7 +44,6 @@ class Recipe(NamedTuple):
     embedding_width: int
     probe_weight: float
     parameter_dtype: str
-    dtype: str  # that the network computes in
 
 
 def functions_of(module: ModuleType) -> dict[str, Callable]:
@@ -221,6 +222,7 @@ def build(
         terms=terms,
         optimizer=optimizer,
         learning_rate=learning_rate,
+        diagnose=call(diagnostics, "diagnostics", config.get("diagnostics", {}), config["dtype"]),
         gradient_snr=call(gradient_snr, "gradient_snr", config.get("gradient_snr", {})),
         online_views=both if keys_from.shared or not one_way else first,
         target_views=second if one_way else both,
@@ -229,5 +231,4 @@ def build(
         embedding_width=network.width(view_shape),
         probe_weight=float(config["probe"]["weight"]) if classes and not several_labels else 0.0,
         parameter_dtype="float64" if config["dtype"] == "float64" else "float32",
-        dtype=config["dtype"],
     )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from contrastive_jax import augment, diagnostics, losses
+from contrastive_jax import augment, diagnostics, losses, sharding
 from contrastive_jax.contrast import objective
 from contrastive_jax.recipe import Recipe
 from contrastive_jax.types import Array, Batch, PyTree, TrainState
@@ -55,7 +55,12 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
         keys = augment.example_keys(state.seed, batch.epoch, batch.id)
         views = jax.vmap(recipe.augment)(keys, batch.image)  # [B, W, h, w, c]
 
-        def loss_fn(params):
+        # Zeros beside the queries: their gradient is that of each query by itself.
+        nudge = sharding.spread(
+            jnp.zeros((views.shape[0], recipe.directions, recipe.embedding_width), recipe.parameter_dtype)
+        )
+
+        def loss_fn(params, nudge):
             outputs, stats = recipe.network.apply(
                 params, state.stats, views[:, recipe.online_views], train=True
             )
@@ -69,6 +74,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 (state.candidates, state.temperature),
                 state.step,
                 rng["compare"],
+                nudge,
             )
             given = {
                 "projection": outputs.projection,
@@ -85,15 +91,16 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
             metrics = {"loss": loss, "probe_loss": probe} | {
                 f"loss/{name}": value for name, value in terms.items()
             }
-            metrics |= diagnostics.of_comparison(comparison, recipe.dtype) | diagnostics.of_outputs(
-                outputs, batch.label
-            )
+            metrics |= recipe.diagnose(comparison, outputs, batch.label)
             return loss + recipe.probe_weight * probe, (stats, target, candidates, metrics)
 
-        grads, (stats, target, candidates, metrics) = jax.grad(loss_fn, has_aux=True)(state.params)
+        (grads, of_queries), (stats, target, candidates, metrics) = jax.grad(
+            loss_fn, argnums=(0, 1), has_aux=True
+        )(state.params, nudge)
         updates, optimizer = recipe.optimizer.update(grads, state.optimizer, state.params)
         snr, gradient_snr = recipe.gradient_snr.apply(state.gradient_snr, grads)
-        metrics |= snr | {
+        metrics |= snr | diagnostics.of_query_gradients(of_queries)
+        metrics |= {
             "gradient_norm": optax.tree.norm(grads),
             "learning_rate": recipe.learning_rate(state.step),
         }

@@ -11,6 +11,8 @@ import optax
 import pytest
 
 from contrastive_jax.contrast import candidates, margin, objective, selection, target, temperature
+from contrastive_jax.diagnostics import diagnostics
+from contrastive_jax.gradient_snr import gradient_snr
 from contrastive_jax.models import Network
 from contrastive_jax.recipe import Recipe
 from contrastive_jax.step import make_train_step
@@ -74,7 +76,8 @@ def test_steps_of_moco(case, x64):
         embedding_width=case["dim"],
         probe_weight=0.0,
         parameter_dtype="float64",
-        dtype="float64",
+        gradient_snr=gradient_snr(),
+        diagnose=diagnostics("float64"),
     )
     params = jax.tree.map(jnp.asarray, weights("q0"))
     state = TrainState(

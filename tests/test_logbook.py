@@ -54,12 +54,14 @@ def test_a_record_is_one_line_and_reads_back_bit_for_bit(tmp_path):
             "half": jnp.bfloat16(0.5),
             "ok": True,
             "one": [2.0],
+            "several": np.float32([0.5, np.inf]),
         }
         book.write(jnp.int32(5), np.float64(0.5), metrics, {"images_per_second": np.float32(2)})
         assert len(lines(tmp_path / "new" / "run")) == 1  # flushed while the book is open
     [record] = read_metrics(tmp_path / "new" / "run")
     assert record == {
         "step": 5, "epoch": 0.5, "loss": float(third), "k": 3, "half": 0.5, "ok": True, "one": 2.0,
+        "several": [0.5, math.inf],
         "timing": {"images_per_second": 2.0},
     }  # fmt: skip
     assert list(record)[:2] == ["step", "epoch"] and isinstance(record["step"], int)
@@ -82,7 +84,7 @@ def test_non_finite_numbers_are_valid_json_and_come_back(tmp_path):
 @pytest.mark.parametrize(
     "metrics, sentence",
     [
-        ({"w": np.zeros(2)}, "'w' is .*: a metric is one number"),
+        ({"w": np.zeros((2, 2))}, "'w' is (.|\n)*: a metric is one number, or a list of them"),
         ({"w": "high"}, "'w' is 'high'"),
         ({"step": 1}, "cannot be called 'step'"),
         ({"timing": 1}, "cannot be called 'timing'"),

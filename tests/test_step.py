@@ -182,3 +182,16 @@ def test_supervised_reaches_the_encoder_and_the_probe_of_others_does_not():
     ):
         np.testing.assert_array_equal(a, b)
     assert np.abs(with_probe.params["probe"]["kernel"] - without.params["probe"]["kernel"]).max() > 0
+
+
+def test_the_gradient_of_each_query_and_the_histogram_of_contrasts_are_in_the_metrics():
+    """On eight devices as on one, and without the histogram the step is the same training."""
+    leaves = {"diagnostics.quantiles": 4, "diagnostics.rankme": True}
+    plain, history, _ = run_on(jax.devices()[:1], tiny("moco_v1"), steps=1)
+    more, (metrics,), _ = run_on(jax.devices(), tiny("moco_v1", **leaves), steps=1)
+    assert 0 < metrics["query_gradient_norm"] <= 2 / 0.07 and metrics["query_gradient_norm_std"] > 0
+    assert metrics["c_quantiles"].shape == (5,) and (np.diff(metrics["c_quantiles"]) >= 0).all()
+    assert 1 < metrics["rankme"] <= 16 and metrics["c_quantiles"][2] == metrics["c_p50"]
+    np.testing.assert_allclose(metrics["query_gradient_norm"], history[0]["query_gradient_norm"], rtol=1e-3)
+    assert set(metrics) - set(history[0]) == {"c_quantiles", "rankme"}
+    assert jax.tree.structure(plain) == jax.tree.structure(more)

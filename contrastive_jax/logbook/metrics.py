@@ -74,7 +74,8 @@ class Logbook:
         Args:
             step: steps done.
             epoch: epochs done.
-            metrics: name -> scalar (array, NumPy or Python number); fetched from the device in one go.
+            metrics: name -> scalar (array, NumPy or Python number), or a 1-D array of them, which TensorBoard does
+                not show; fetched from the device in one go.
             timing: what depends on the clock.
 
         Metrics:
@@ -82,7 +83,7 @@ class Logbook:
             epoch: epochs done.
 
         Raises:
-            ValueError: a value that is not a number, or a metric called step, epoch or timing.
+            ValueError: a value that is no number nor a list of them, or a metric called step, epoch or timing.
         """
         if self._file is None:
             return
@@ -92,15 +93,16 @@ class Logbook:
                 f"A metric cannot be called {sorted(reserved)[0]!r}: the record has such a field."
             )
         metrics, timing = jax.device_get((dict(metrics), dict(timing or {})))
-        scalars = {name: _scalar(name, value) for name, value in metrics.items()}
-        record = {"step": int(step), "epoch": float(epoch), **scalars}
+        numbers = {name: _numbers_of(name, value) for name, value in metrics.items()}
+        record = {"step": int(step), "epoch": float(epoch), **numbers}
         if _identity(record) in self._written:
             return
         if timing:
-            record["timing"] = {name: _scalar(name, value) for name, value in timing.items()}
+            record["timing"] = {name: _numbers_of(name, value) for name, value in timing.items()}
         self._file.write(_line(record))  # one system call a record
         self._written.add(_identity(record))
         if self._writer is not None:
+            scalars = {name: value for name, value in numbers.items() if not isinstance(value, list)}
             self._writer.write_scalars(int(step), {**scalars, **timing})
             self._writer.flush()
 
@@ -169,14 +171,18 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return (json.dumps(plain(record), allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
-def _scalar(name: str, value: Any) -> bool | int | float:
+def _numbers_of(name: str, value: Any) -> bool | int | float | list:
     array = np.asarray(value)
+    if array.ndim == 1 and array.size > 1:
+        return [_numbers_of(name, item) for item in array]
     if array.size != 1 or array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        raise ValueError(f"The metric {name!r} is {value!r}: a metric is one number.")
+        raise ValueError(f"The metric {name!r} is {value!r}: a metric is one number, or a list of them.")
     return float(array.reshape(())) if array.dtype.kind not in "biu" else array.reshape(()).item()
 
 
 def _numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
     return float(value) if isinstance(value, str) and value in _NON_FINITE else value
