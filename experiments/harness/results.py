@@ -1,5 +1,6 @@
 """The collected numbers of a table."""
 
+import fnmatch
 import json
 import math
 import pathlib
@@ -18,7 +19,7 @@ def results_file(table: ModuleType, scale: str) -> pathlib.Path:
 
 
 def pick(result: Mapping[str, Any], path: str) -> float:
-    """The number at a path of :data:`METRIC`.
+    """The number at a path of :data:`METRIC`; of alternatives, ``linear@*|linear``, the first that one name meets.
 
     Raises:
       KeyError: there is no such number; names the path and what there is.
@@ -26,10 +27,11 @@ def pick(result: Mapping[str, Any], path: str) -> float:
     names, _, percent = path.partition(" ")
     value = result if names.startswith("metrics.") else result["evaluations"]
     for name in names.split("."):
-        if not isinstance(value, Mapping) or name not in value:
-            there = ", ".join(value) if isinstance(value, Mapping) else value
-            raise KeyError(f"{path}: no {name!r} among {there}")
-        value = value[name]
+        there = list(value) if isinstance(value, Mapping) else []
+        met = next((m for option in name.split("|") if len(m := fnmatch.filter(there, option)) == 1), None)
+        if met is None:
+            raise KeyError(f"{path}: no {name!r} among {', '.join(there) or value}")
+        value = value[met[0]]
     return 100.0 * value if percent == "%" else float(value)
 
 

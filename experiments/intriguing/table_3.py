@@ -1,0 +1,85 @@
+"""Intriguing Properties (Chen, Luo and Li 2021), Table 3: one to sixteen digits on a canvas.
+
+    python -m experiments.intriguing.table_3 run       # --scale=paper|gpu; skips what is done
+    python -m experiments.intriguing.table_3 render
+
+A linear classifier is trained and tested on single digits. The paper claims that up to 8 digits SimCLR, as supervised
+training, keeps its accuracy.
+"""
+
+import sys
+
+from experiments import harness
+from experiments.harness import Claim, Results
+
+COUNTS = (1, 2, 4, 8, 12, 16)
+ROWS = {  # as printed -> arguments of the config
+    "Supervised, random": "placement=random,method=supervised",
+    "Supervised, in-grid": "placement=grid,method=supervised",
+    "SimCLR, random": "placement=random",
+    "SimCLR, in-grid": "placement=grid",
+}
+METRIC = {"linear top-1 on single digits, %": "trained.linear.top1 %"}
+
+
+def cells(scale, counts, rows=ROWS, own=""):
+    """Method and placement down, digits across."""
+    return {
+        (row, str(n)): f"configs/multidigits.py:count={n},{ROWS[row]},scale={scale}{own}"
+        for row in rows
+        for n in counts
+    }
+
+
+RUNS = {
+    "paper": cells("paper", COUNTS),
+    "gpu": cells("gpu", (1, 8), ("Supervised, random", "SimCLR, random")),
+}
+REPORTED = {
+    "linear top-1 on single digits, %": harness.grid(ROWS, COUNTS, [
+        (99.5, 99.5, 99.3, 99.4, 98.9, 98.3),
+        (99.5, 99.6, 99.5, 99.3, 98.6, 92.4),
+        (98.9, 98.9, 99.0, 98.9, 98.2, 96.4),
+        (98.3, 98.6, 99.1, 99.2, 99.1, 98.3),
+    ])
+}  # fmt: skip
+ASSUMED = {
+    "sizes": "28 on 112; lost in the text at hand (16 cells of a grid, hence 4 x 28)",
+    "batch, epochs": "1,024 (printed for Table 4) and 100",
+    "learning rate, tau, head": "LARS 0.075 x sqrt(batch), 0.2, 2 layers with 128 outputs",
+    "overlapping digits": "their maximum",
+    "supervised baseline": "predicts the set of classes, a logistic loss each",
+    "gpu": "50 epochs",
+}
+
+
+def cost(row: str):
+    """Evidence: 8 digits less 1, a seed each."""
+    return lambda results: results.differences((row, "8"), (row, "1"))
+
+
+CLAIMS = (
+    Claim(
+        "Up to 8 digits cost SimCLR nothing",
+        "linear top-1 on single digits, SimCLR, random, 8 digits - 1, points",
+        cost("SimCLR, random"),
+        expects="within",
+        margin=1.0,
+    ),
+    Claim(
+        "Nor supervised training",
+        "linear top-1 on single digits, supervised, random, 8 digits - 1, points",
+        cost("Supervised, random"),
+        expects="within",
+        margin=1.0,
+    ),
+)
+
+
+def draw(results: Results):
+    """Accuracy over the number of digits."""
+    return harness.lines(results, "digits on the canvas", log=True)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())
