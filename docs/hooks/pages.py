@@ -1,0 +1,159 @@
+"""What MkDocs does not do by itself: pages that live elsewhere in the tree, and equations without a script.
+
+* Every page of ``experiments/`` is a page of the site, where it lies; so are the files that pages link to.
+* Links are written as on the tree (``../experiments/README.md``) and lead to the site's pages.
+* ``assumptions.md`` is made of the configs' docstrings and the tables' ``ASSUMED``.
+* ``$...$`` and ``$$...$$`` become MathML.
+* A page that asks another host for a script, style, font or image is a warning, which ``--strict`` refuses.
+"""
+
+import ast
+import logging
+import pathlib
+import posixpath
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+GENERATED = {"assumptions.md"}
+LINK = re.compile(r"(!?\[[^\]]*\]\()(?!https?:|mailto:|#|\.?/?$)([^)\s#]+)(#[^)\s]*)?(\))")
+FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+REMOTE = re.compile(
+    r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//|<link\b[^>]*stylesheet[^>]*//"
+)
+
+log = logging.getLogger("mkdocs.hooks.pages")
+
+
+def pages() -> list[str]:
+    """The pages of the site by their path in the tree, generated ones aside."""
+    own = [path for path in DOCS.rglob("*.md") if "hooks" not in path.parts]
+    return sorted(str(p.relative_to(ROOT)) for p in [*own, *(ROOT / "experiments").rglob("*.md")])
+
+
+def targets(page: str, text: str) -> dict[str, str]:
+    """Of every link of a page of the tree: as it is written -> the path in the tree that it leads to."""
+    text = FENCE.sub("", text)
+    return {
+        found[2]: posixpath.normpath(posixpath.join(posixpath.dirname(page), found[2]))
+        for found in LINK.finditer(text)
+    }
+
+
+def site_uri(path: str) -> str:
+    """A path in the tree -> the path on the site."""
+    return path.removeprefix("docs/")
+
+
+def in_tree(uri: str) -> str:
+    """A path on the site -> the path in the tree."""
+    return uri if uri.startswith("experiments/") else f"docs/{uri}"
+
+
+# ------------------------------------------------------------------------------------------ MkDocs' events
+
+
+def on_files(files, config):
+    """Pages and files that lie outside of docs/."""
+    from mkdocs.structure.files import File
+
+    wanted = set()
+    for page in pages():
+        wanted |= {page, *targets(page, (ROOT / page).read_text()).values()}
+    for path in sorted(wanted):
+        if not path.startswith("docs/") and (ROOT / path).is_file():
+            files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    files.append(File.generated(config, "assumptions.md", content=assumptions()))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Links of the tree as links of the site."""
+    uri = page.file.src_uri
+    found = targets(in_tree(uri), markdown)
+
+    def relink(match):
+        target = found.get(match[2])
+        if target is None or files.get_file_from_path(site_uri(target)) is None:
+            return match[0]  # MkDocs says that it leads nowhere
+        link = posixpath.relpath(site_uri(target), posixpath.dirname(uri) or ".")
+        return f"{match[1]}{link}{match[3] or ''}{match[4]}"
+
+    return LINK.sub(relink, markdown).replace("<details>", '<details markdown="1">')
+
+
+def on_page_content(html, page, config, files):
+    """Equations as MathML."""
+    from html import unescape
+
+    from latex2mathml.converter import convert
+
+    def equation(match):
+        display = "block" if match[1] == "div" else "inline"
+        return convert(unescape(match[2]), display=display)
+
+    return re.sub(r'<(div|span) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', equation, html, flags=re.DOTALL)
+
+
+def on_post_page(output, page, config):
+    """Nothing is asked of another host."""
+    for tag in REMOTE.findall(output):
+        log.warning("%s asks another host: %s", page.file.src_uri, tag)
+    return output
+
+
+# --------------------------------------------------------------------------------------------- assumptions
+
+
+def assumed_by_configs() -> dict[str, tuple[str, str]]:
+    """Config's name -> (first line of its docstring, what it says is assumed)."""
+    found = {}
+    for path in sorted((ROOT / "configs").glob("*.py")):
+        about = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assumed = re.search(r"^Assumed: (.*?)(?:\n\n|\Z)", about, re.MULTILINE | re.DOTALL)
+        if assumed:
+            found[path.stem] = (about.splitlines()[0], " ".join(assumed[1].split()))
+    return found
+
+
+def assumed_by_tables() -> dict[str, dict[tuple[str, str], list[str]]]:
+    """Paper's folder -> (what, our choice and its source) -> the tables that assume it."""
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    from experiments.harness import all_tables, table_of
+
+    found: dict[str, dict[tuple[str, str], list[str]]] = {}
+    for name in all_tables():
+        _, paper, table = name.split(".")
+        for what, choice in table_of(name).ASSUMED.items():
+            choice = choice if isinstance(choice, str) else ": ".join(map(str, choice))  # (value, source)
+            found.setdefault(paper, {}).setdefault((what, choice), []).append(table)
+    return found
+
+
+def assumptions() -> str:
+    """The ledger of everything that the papers do not print and we chose."""
+    lines = [
+        "# Assumptions",
+        "",
+        "What the papers do not print, our choice, and where it is from: of the configs (`configs/*.py`, their",
+        "docstrings) and of the tables (`ASSUMED` of `experiments/<paper>/*.py`). This page is made of both.",
+        "",
+        "## Configs",
+        "",
+    ]
+    for name, (title, text) in assumed_by_configs().items():
+        lines += [f"### `{name}`", "", title, "", text, ""]
+    for paper, entries in assumed_by_tables().items():
+        lines += [
+            f"## Tables of `{paper}`",
+            "",
+            "| what | our choice, and its source | tables |",
+            "| --- | --- | --- |",
+        ]
+        for (what, choice), tables in entries.items():
+            cell = " | ".join(part.replace("|", "\\|") for part in (what, choice, ", ".join(tables)))
+            lines.append(f"| {cell} |")
+        lines.append("")
+    return "\n".join(lines)
