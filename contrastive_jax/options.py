@@ -238,9 +238,10 @@ def check(settings: Mapping[str, Any]) -> None:
         elif section not in NEWER:
             raise ValueError(f"{section} is missing; every config has it.")
     defaults, found = config.leaves(base), config.leaves(settings)
-    for name in LEAVES:
-        if "*" not in name and name not in found and name.split(".")[0] not in NEWER:
-            raise ValueError(f"{name} is missing. It is {LEAVES[name]}")
+    for name in defaults:
+        fixed = name.split(".")[0] not in (*config.CHOICES, *NEWER, "loss", "evaluators")
+        if fixed and name not in found:
+            raise ValueError(f"{name} is missing. It is {option_of(settings, name).meaning}")
     for leaf, value in found.items():
         if (kind := kind_of(settings, leaf, defaults)) is not None and not fits(value, kind):
             raise ValueError(f"{leaf} is {_short(value)}; it must be {words(kind)}.")
