@@ -19,7 +19,6 @@ from contrastive_jax import augment, config, data, evaluators, losses, optim
 from contrastive_jax.augment import presets
 from contrastive_jax.contrast import objective
 from contrastive_jax.diagnostics import diagnostics
-from contrastive_jax.evaluators import protocols
 from contrastive_jax.gradient_snr import gradient_snr
 from contrastive_jax.models import heads, norm, resnet
 from contrastive_jax.recipe import functions_of
@@ -34,7 +33,7 @@ LEAVES = {
     "probe.weight": "weight of the online linear probe's cross-entropy; 0: no probe is trained.",
     "probe.gradient": "whether the probe's gradient reaches the encoder (supervised learning).",
     "loss.*.weight": "of this term in the sum that is minimised.",
-    "evaluators.*.name": "the protocol of this column: a function of contrastive_jax.evaluators.protocols.",
+    "evaluators.*.name": "what this column is: a function of contrastive_jax.evaluators.protocols or measures.",
     "schedule.warmup": "duration of the linear warm-up from 0.",
     "schedule.milestones": "when a step schedule decays, as durations since the start.",
     "train.duration": "length of the run: '100 epochs', '1000 steps' or '1e6 examples'.",
@@ -144,7 +143,7 @@ def functions(section: str) -> tuple[Callable, ...]:
         every = (getattr(losses, name) for name in losses.__all__)
         return tuple(f for f in every if inspect.isfunction(f) and _is_loss(f))
     if section == "evaluators.*":
-        return tuple(functions_of(protocols).values())
+        return tuple(evaluators.known().values())
     return (SECTIONS[section],) if section in SECTIONS else ()
 
 

@@ -11,16 +11,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from contrastive_jax import data
-from contrastive_jax.evaluators import protocols
+from contrastive_jax.evaluators import measures, protocols
 from contrastive_jax.evaluators.report import METRICS, OF_SEVERAL
 from contrastive_jax.evaluators.subject import Facts, known_labels, labelled
 from contrastive_jax.recipe import call, functions_of, near
 
 
+def known() -> dict[str, Callable]:
+    """What a column may be, by name: protocols, which give an accuracy, and measures, which do not."""
+    return functions_of(protocols) | functions_of(measures)
+
+
 def find(name: str) -> Callable | None:
-    """A protocol by its name in :mod:`protocols`, or by ``module:function``; None where there is none."""
+    """One of :func:`known` by its name, or any function by ``module:function``; None where there is none."""
     if ":" not in name:
-        return functions_of(protocols).get(name)
+        return known().get(name)
     module, function = name.split(":")
     return getattr(importlib.import_module(module), function)
 
@@ -49,7 +54,7 @@ def build(sections: Mapping[str, Mapping[str, Any]], facts: Facts) -> dict[str, 
         function = find(section["name"])
         if function is None:
             raise ValueError(
-                f"{path}.name is {section['name']!r}. {near(section['name'], functions_of(protocols))}"
+                f"{path}.name is {section['name']!r}. {near(section['name'], known())}"
             )
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items() if k != "name"}
         built[column] = call(function, path, options, facts)

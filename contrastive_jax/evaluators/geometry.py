@@ -122,6 +122,39 @@ def silhouette(
     return float(silhouette_score(_unit(features) if normalize else features, labels, metric=metric))
 
 
+def squared_singular_values(features: np.ndarray) -> np.ndarray:
+    """Of ``[n, F]``, as many as the smaller side: the eigenvalues of its smaller Gram matrix, in float64."""
+    features = np.asarray(features, np.float64)
+    gram = features.T @ features if features.shape[0] >= features.shape[1] else features @ features.T
+    return np.maximum(np.linalg.eigvalsh(gram), 0.0)
+
+
+def spectral_entropy_rank(values: np.ndarray, eps: float = 1e-7) -> float:
+    """exp of the entropy of the singular values over their sum; 0 where all are 0.
+
+    Source: RankMe (Garrido et al., 2023), eq. 1, whose ``eps`` is added to each share.
+    """
+    if not values.sum() > 0:
+        return 0.0
+    share = values / values.sum() + eps
+    return float(np.exp(-np.sum(share * np.log(share))))
+
+
+def random_projections(features: np.ndarray, directions: int, seed: int) -> np.ndarray:
+    """``[n, F]``, L2-normalised and times sqrt(F), along random orthogonal directions: ``[n, directions]``."""
+    features = _unit(features) * features.shape[1] ** 0.5
+    gauss = np.random.default_rng(seed).standard_normal((features.shape[1], directions))
+    return features @ np.linalg.qr(gauss)[0]
+
+
+def distance_to_normal(values: np.ndarray) -> np.ndarray:
+    """The Wasserstein-1 distance to N(0, 1) of each column of ``[n, ...]``, n samples against n quantiles."""
+    from scipy.stats import norm
+
+    quantiles = norm.ppf((np.arange(len(values)) + 0.5) / len(values))
+    return np.abs(np.sort(values, axis=0) - quantiles.reshape(-1, *[1] * (values.ndim - 1))).mean(axis=0)
+
+
 def evaluate(
     features: np.ndarray,
     labels: np.ndarray,
@@ -130,6 +163,7 @@ def evaluate(
     layer: str = "pooled",
     t: float = 2.0,
     self_pairs: bool = False,
+    metric: str = "euclidean",
 ) -> dict:
     """All of the above for one set of images, with their protocol.
 
@@ -141,6 +175,7 @@ def evaluate(
         layer: name of the features, for the protocol.
         t: of :func:`uniformity`.
         self_pairs: of the measures over pairs.
+        metric: of :func:`silhouette`.
     """
     check(features, labels, features, labels)
     distances = intra_class_distance(features, labels)
@@ -153,11 +188,13 @@ def evaluate(
         "semantic_sensitivity": semantic_sensitivity(features, labels, **pairs),
         "intra_class_distance": float(np.nanmean(list(distances.values()))),
         "intra_class_distances": distances,
-        "silhouette": silhouette(features, labels),
+        "silhouette": silhouette(features, labels, metric=metric),
         "protocol": f"geometry, L2-normalised, {'all' if self_pairs else 'distinct'} pairs of one view, t={t:g}, "
-        f"Euclidean silhouette, layer {layer}",
-        "settings": {"layer": layer, "t": t, "self_pairs": self_pairs, "images": len(labels)},
-    }
+        f"{metric} silhouette, {len(labels)} images, layer {layer}",
+        "settings": {
+            "layer": layer, "t": t, "self_pairs": self_pairs, "metric": metric, "images": len(labels),
+        },
+    }  # fmt: skip
 
 
 def _unit(features: np.ndarray) -> np.ndarray:

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, models
+from contrastive_jax import augment, data, models, sharding
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import Rows
 from contrastive_jax.recipe import call
@@ -114,11 +115,9 @@ class Subject:
         ``crop``: proportion of the largest centred square that the encoder sees (``eval_crop`` of the
         presets); None as its pretraining has it. Pixels are the whole image.
         """
-        found = []
-        for part in (self.train, self.test):
-            rows, labels = self.encoded(part, crop)
-            found += [rows[self.layer(layer)], labels]
-        return tuple(found)
+        (train, labels), (test, test_labels) = self.encoded(self.train, crop), self.encoded(self.test, crop)
+        layer = self.layer(layer)
+        return train[layer], labels, test[layer], test_labels
 
     def encoded(self, part: Part, crop: float | None = None) -> tuple[dict[str, Rows], np.ndarray]:
         """Every layer that some evaluator reads, and the labels."""
@@ -135,7 +134,31 @@ class Subject:
 
     def _pixels(self, part: Part) -> tuple[dict[str, Rows], np.ndarray]:
         images = part.images()
-        return {PIXELS: features.spread(features.raw_pixels(images.pictures(np.arange(len(images)))))}, images.label
+        return {
+            PIXELS: features.spread(features.raw_pixels(images.pictures(np.arange(len(images)))))
+        }, images.label
+
+    def some(self, count: int, seed: int) -> np.ndarray:
+        """The positions among the test images of ``count`` of them (0 or more than there are: all), in order."""
+        if not 0 < count < len(self.test):
+            return np.arange(len(self.test))
+        return np.sort(np.random.default_rng(seed).permutation(len(self.test))[:count])
+
+    def two_views(self, layer: str, number: np.ndarray, seed: int) -> np.ndarray:
+        """Features [n, 2, F] of two views of some test images, augmented as in the encoder's pretraining.
+
+        ``number``: positions among the test images; ``seed``: of the augmentation.
+        """
+        key = ("views", number.tobytes(), seed)
+        if key not in self._found:
+            chosen = self.test.chosen(number)
+            rows = np.arange(len(chosen)) if chosen.rows is None else np.asarray(chosen.rows)
+            bound = Partial(self.encoder.network.encode, self.encoder.params, self.encoder.stats)
+            self._found[key] = _encode_views(
+                bound, chosen.split, rows, seed, _training_views(_hashable(self.encoder.augment)),
+                self._batch_size, self._layers,
+            )  # fmt: skip
+        return self._found[key][layer]
 
     def view(self, crop: float | None = None) -> Any:
         """Evaluation's view of an image: one function for equal options, so that programs are shared."""
@@ -155,6 +178,40 @@ def encode_part(encode, part: Part, view, batch_size: int, layers) -> tuple[dict
     return features.encode_rows(
         encode, batches, part.split.finish(view), count=len(part), batch_size=batch_size, layers=layers
     )
+
+
+def _encode_views(encode, split, rows, seed: int, views, batch_size: int, layers) -> dict[str, np.ndarray]:
+    """Every layer [n, W, F] of augmented views of the images of some rows, in host memory."""
+    batch_size = features.batch_rows(min(batch_size, len(rows)))
+    found = []
+    for start in range(0, len(rows), batch_size):
+        some = rows[start : start + batch_size]
+        filled = np.resize(some, batch_size)  # one shape, one program
+        images = features.on_devices(split.drawn(views, filled, seed=seed, epoch=0)["image"])
+        of_batch = _views_of_batch(
+            encode, images, features.on_devices(filled), seed, finish=split.finish(views), layers=layers
+        )
+        found.append({name: values[: len(some)] for name, values in jax.device_get(of_batch).items()})
+    return {name: np.concatenate([batch[name] for batch in found]) for name in layers}
+
+
+@functools.partial(jax.jit, static_argnames=("finish", "layers"))
+def _views_of_batch(encode, images, rows, seed, *, finish, layers):
+    keys = augment.example_keys(jnp.asarray(seed, jnp.uint32), jnp.zeros_like(rows), rows)
+    views = jax.vmap(finish)(keys, images)  # [b, W, s, s, c]
+    one_by_one = [encode(views[:, w]) for w in range(views.shape[1])]
+    flat = {name: [y[name].reshape(len(rows), -1) for y in one_by_one] for name in layers}
+    return {
+        name: sharding.gather(
+            jnp.stack([y.astype(jnp.promote_types(y.dtype, "float32")) for y in ys], axis=1)
+        )
+        for name, ys in flat.items()
+    }
+
+
+@functools.cache
+def _training_views(options: tuple) -> Any:
+    return call(augment.make_views, "augment", dict(options))
 
 
 @functools.cache

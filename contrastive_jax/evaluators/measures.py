@@ -1,0 +1,244 @@
+"""What test embeddings look like, and how much two views say of each other: columns that give no accuracy.
+
+As the protocols they are found by their name, take :class:`~contrastive_jax.evaluators.subject.Facts` and give
+``evaluate(subject)``; what that returns are numbers with clear names, their protocol and settings.
+
+Args:
+  layer: whose output is read: pooled, projection_1, ...; papers seldom say which.
+  images: test images that are read, drawn at random; 0: all.
+  seed: of that draw, of augmentations and of directions.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from contrastive_jax.evaluators import geometry as _geometry
+from contrastive_jax.evaluators import mutual_information as _information
+from contrastive_jax.evaluators.subject import Facts, Subject, left_out
+
+Evaluate = Callable[[Subject], dict]
+SCORES = _information.SCORES
+
+
+def geometry(
+    facts: Facts,
+    *,
+    t: float = 2.0,
+    self_pairs: bool = False,
+    metric: str = "euclidean",
+    images: int = 10_000,
+    seed: int = 0,
+    layer: str = "pooled",
+) -> Evaluate:
+    """Alignment, uniformity, tolerance, semantic sensitivity S, intra-class distance, silhouette of test images.
+
+    Features are L2-normalised, everything is over the clean test images, but for ``alignment``, which is the mean
+    squared distance of two views augmented as in the pretraining. Each measure is of its source: see
+    :mod:`evaluators.geometry` (Wang & Isola, 2020; MACL, Huang et al., 2022, equations 5 to 7; Less can be more,
+    Mitrovic et al., 2020, section 3).
+
+    Args:
+      t: of uniformity: the kernel's inverse squared width.
+      self_pairs: whether an image counts as its own pair.
+      metric: of the silhouette: euclidean or cosine.
+    """
+    _check_layer(facts, layer)
+    _at_least("images", images, 0)
+    if metric not in ("euclidean", "cosine"):
+        raise ValueError(f"metric={metric!r} must be euclidean or cosine.")
+    if not t > 0:
+        raise ValueError(f"t={t} must be positive.")
+
+    def evaluate(subject):
+        features, labels, number = _test(subject, layer, images, seed)
+        if labels.ndim == 2:
+            return left_out("pairs of one class need one label an image")
+        if not 2 <= len(np.unique(labels)) < len(labels):
+            return left_out("the images need at least two classes, and a class at least two images")
+        seen = None if subject.encoder is None else subject.two_views(layer, number, seed)
+        found = _geometry.evaluate(
+            features, labels, layer=subject.layer(layer), t=t, self_pairs=self_pairs, metric=metric
+        )
+        alignment = {} if seen is None else {"alignment": _geometry.alignment(seen[:, 0], seen[:, 1])}
+        return alignment | found
+
+    return evaluate
+
+
+def rankme(facts: Facts, *, images: int = 0, seed: int = 0, layer: str = "pooled") -> Evaluate:
+    """Effective rank of the test embeddings by the entropy of their singular values (RankMe, Garrido et al., 2023).
+
+    ``rankme`` is exp of that entropy, the values over their sum, plus 1e-7 as in the paper; embeddings are neither
+    centred nor normalised. ``participation_ratio`` is (tr C)^2 / tr(C^2) of their covariance C, what
+    ``effective_rank`` says of a batch: it takes the mean off and squares the values twice, so that strong
+    directions count for more. Neither exceeds ``largest``.
+    """
+    _check_layer(facts, layer)
+    _at_least("images", images, 0)
+
+    def evaluate(subject):
+        features, _, _ = _test(subject, layer, images, seed)
+        spectrum = _geometry.squared_singular_values(features)
+        of_covariance = _geometry.squared_singular_values(features - features.mean(axis=0))
+        return {
+            "rankme": _geometry.spectral_entropy_rank(np.sqrt(spectrum)),
+            "participation_ratio": float(of_covariance.sum() ** 2 / max((of_covariance**2).sum(), 1e-300)),
+            "largest": float(min(features.shape)),
+            "protocol": f"RankMe of {len(features)} test images, not centred, not normalised,"
+            f" layer {subject.layer(layer)}",
+            "settings": {"layer": subject.layer(layer), "images": len(features), "seed": seed},
+        }
+
+    return evaluate
+
+
+def mutual_information(
+    facts: Facts,
+    *,
+    pool: int = 0,
+    batch_size: int = 256,
+    score: str = "cosine",
+    temperature: float = 0.1,
+    temperatures: tuple[float, ...] = (),
+    images: int = 10_000,
+    seed: int = 0,
+    layer: str = "pooled",
+) -> Evaluate:
+    """The mutual information of two augmented views of an image, by a mini-batch and by a large pool, in nats.
+
+    ``large_pool`` is the InfoNCE estimate against the views of all other images, which the paper takes for the truth
+    (FlatNCE, Chen et al., 2021, section 4, footnote 8), ``mini_batch`` what batches of the size of a training
+    step's say; ``flat_nce``, ``donsker_varadhan`` and ``nwj`` are other estimates by the same batches, of which the
+    first two are no bounds. ``largest`` and ``largest_mini_batch``, log(1 + K), are what no critic exceeds. See
+    :mod:`evaluators.mutual_information`.
+
+    Args:
+      pool: negatives of a query in the large pool, drawn from the other images' second views; 0: all of them.
+      batch_size: pairs in a mini-batch.
+      score: the critic: cosine or dot, over the temperature.
+      temperature: what the scores are divided by.
+      temperatures: the one that makes large_pool largest is taken for everything; empty: temperature.
+    """
+    _check_layer(facts, layer)
+    _at_least("images", images, 0)
+    _at_least("pool", pool, 0)
+    _at_least("batch_size", batch_size, 2)
+    if score not in SCORES:
+        raise ValueError(f"score={score!r} must be one of {', '.join(SCORES)}.")
+    for name, values in (("temperature", (temperature,)), ("temperatures", temperatures)):
+        for value in values:
+            if not value > 0:
+                raise ValueError(f"{name}={value} must be positive.")
+
+    def evaluate(subject):
+        if subject.encoder is None:
+            return left_out("pixels are not augmented")
+        number = subject.some(images, seed)
+        views = subject.two_views(layer, number, seed)
+        query, key, size = views[:, 0], views[:, 1], min(batch_size, len(number))
+        drawn = np.random.default_rng(seed).permutation(len(number))[: pool or None]
+        candidates = dict(negatives=key[drawn], negatives_group=drawn)
+        found = [
+            _information.pool_estimate(query, key, score=score, temperature=tau, **candidates)
+            for tau in temperatures or (temperature,)
+        ]
+        large = max(found, key=lambda estimate: estimate["info_nce"])
+        tau = large["settings"]["temperature"]
+        small = _information.batch_estimates(
+            query, key, batch_size=size, score=score, temperature=tau, seed=seed
+        )
+        others = {name: value["mean"] for name, value in small["estimates"].items()}
+        return {
+            "large_pool": large["info_nce"],
+            "large_pool_standard_error": large["standard_error"],
+            "mini_batch": others.pop("info_nce"),
+            "mini_batch_standard_error": small["estimates"]["info_nce"]["standard_error"],
+            **others,
+            "largest": large["largest"],
+            "largest_mini_batch": float(np.log(size)),
+            "protocol": f"mutual information of two augmented views of {len(number)} test images, {score} /"
+            f" {tau:g}, pool of {len(drawn)}, batches of {size}, nats, layer {layer}",
+            "settings": {
+                "layer": layer, "images": len(number), "pool": len(drawn), "batch_size": size, "score": score,
+                "temperature": tau, "temperatures": list(temperatures), "seed": seed,
+            },
+        }  # fmt: skip
+
+    return evaluate
+
+
+def random_projections(
+    facts: Facts,
+    *,
+    directions: int = 8,
+    bins: int = 40,
+    images: int = 0,
+    seed: int = 0,
+    layer: str = "pooled",
+) -> Evaluate:
+    """Histograms of the test embeddings along random orthogonal directions (Intriguing Properties, Chen et al., 2021,
+    figure A.1), and how far they are from the normal distribution, which a uniform sphere has nearly.
+
+    Embeddings are L2-normalised and multiplied by the root of their width, so that the uniform sphere projects to a
+    variance of 1. ``distance_to_standard_normal`` is the Wasserstein-1 distance to N(0, 1), the mean over the
+    directions; ``distance_to_normal`` the same once each projection has its own mean and deviation taken out: shape
+    alone. ``histograms`` are shares of the images, [directions, bins] over ``edges``, -4 to 4; what lies outside is
+    in the outermost bins.
+
+    Args:
+      directions: how many, at most the embedding's width.
+      bins: of each histogram.
+    """
+    _check_layer(facts, layer)
+    _at_least("images", images, 0)
+    _at_least("directions", directions, 1)
+    _at_least("bins", bins, 2)
+
+    def evaluate(subject):
+        features, _, _ = _test(subject, layer, images, seed)
+        count = min(directions, features.shape[1])
+        projected = _geometry.random_projections(features, count, seed)  # [n, directions]
+        spread = projected.std(axis=0)
+        shape = (projected - projected.mean(axis=0)) / np.where(spread > 0, spread, 1)
+        edges = np.linspace(-4, 4, bins + 1)
+        inside = np.clip(projected, -4, 4)
+        histograms = [np.histogram(values, edges)[0] / len(values) for values in inside.T]
+        return {
+            "distance_to_standard_normal": float(np.mean(_geometry.distance_to_normal(projected))),
+            "distance_to_normal": float(np.mean(_geometry.distance_to_normal(shape))),
+            "mean": float(np.abs(projected.mean(axis=0)).mean()),
+            "standard_deviation": float(spread.mean()),
+            "edges": edges.tolist(),
+            "histograms": np.array(histograms).tolist(),
+            "protocol": f"{count} random orthogonal projections of {len(features)} test images, L2-normalised times"
+            f" the root of the width, Wasserstein-1 distance to N(0, 1), layer {subject.layer(layer)}",
+            "settings": {
+                "layer": subject.layer(layer), "directions": count, "bins": bins, "images": len(features),
+                "seed": seed,
+            },
+        }  # fmt: skip
+
+    return evaluate
+
+
+# ------------------------------------------------------------------------------------------------ in common
+
+
+def _test(subject: Subject, layer: str, images: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features [n, F] float64 and labels of test images, and their positions."""
+    rows, labels = subject.encoded(subject.test)
+    features, number = rows[subject.layer(layer)].numpy(), subject.some(images, seed)
+    if not np.isfinite(features).all():
+        raise ValueError("the test features hold values that are not finite: the encoder has diverged.")
+    return features[number].astype(np.float64), np.asarray(labels)[number], number
+
+
+def _check_layer(facts: Facts, layer: str) -> None:
+    if layer not in facts.layers:
+        raise ValueError(f"layer is {layer!r}; this network has {', '.join(facts.layers)}.")
+
+
+def _at_least(name: str, value: float, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}.")

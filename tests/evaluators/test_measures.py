@@ -1,0 +1,214 @@
+"""Columns that give no accuracy, on an encoder that is one matrix, against direct computations."""
+
+import inspect
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import silhouette_score
+from sklearn.metrics.pairwise import cosine_similarity
+
+from contrastive_jax import augment, data, evaluators, sharding
+from contrastive_jax.evaluators import geometry, measures
+from contrastive_jax.evaluators.subject import Encoder, Facts, Part, Subject
+from contrastive_jax.recipe import functions_of
+
+AUGMENT = {"preset": "crop_only", "size": 4, "crop_min": 0.6, "flip": 0.0}
+LABELS = np.arange(60) % 3
+LAYERS = ("pooled",)
+
+
+class Linear:
+    """Pixels times a matrix."""
+
+    @staticmethod
+    def encode(params, stats, views):
+        return {"pooled": views.reshape(len(views), -1) @ params["encoder"]["stem_conv"]["kernel"]}
+
+
+def split(labels, seed):
+    random = np.random.default_rng(seed)
+    shade = 60 * labels[:, None, None, None]
+    return data.Split((shade + random.integers(0, 100, (len(labels), 4, 4, 1))).astype(np.uint8), labels)
+
+
+TEST = split(LABELS, 1)
+
+
+def subject(pixels=False, test=TEST, width=6, batch_size=16):
+    kernel = np.random.default_rng(2).normal(size=(16, width)).astype(np.float32) - 0.2
+    seen = Encoder(Linear, {"encoder": {"stem_conv": {"kernel": jnp.asarray(kernel)}}}, {}, AUGMENT)
+    train = Part(split(LABELS, 0))
+    return Subject("it", None if pixels else seen, train, Part(test), layers=LAYERS, batch_size=batch_size)
+
+
+def measure(name, on=None, **options):
+    built = evaluators.build({"it": {"name": name} | options}, Facts(LAYERS, LABELS))
+    found = built["it"](on or subject())
+    assert json.loads(json.dumps(found)) == found or "intra_class_distances" in found
+    return found
+
+
+def features(on):
+    return on.encoded(on.test)[0]["pooled"].numpy().astype(np.float64)
+
+
+def views(on, seed=0):
+    """[n, 2, F]: each image's two training views, one at a time."""
+    make = augment.make_views(**AUGMENT)
+    found = []
+    for i, image in enumerate(TEST.image):
+        key = augment.example_keys(jnp.uint32(seed), jnp.zeros(1, int), jnp.array([i]))[0]
+        both = make(key, jnp.asarray(image))
+        found.append(Linear.encode(on.encoder.params, {}, both)["pooled"])
+    return np.array(found, np.float64)
+
+
+def test_geometry_is_a_direct_computation_and_alignment_is_of_two_training_views():
+    on = subject()
+    found, f, two = measure("geometry", on), features(on), views(on)
+    unit = f / np.linalg.norm(f, axis=1, keepdims=True)
+    cosine, same = cosine_similarity(f), LABELS[:, None] == LABELS
+    apart = ~np.eye(len(f), dtype=bool)
+    expected = {
+        "uniformity": np.log(np.exp(-2 * (2 - 2 * cosine))[apart].mean()),
+        "tolerance": (cosine * same)[apart].mean(),
+        "same_class_cosine": cosine[apart & same].mean(),
+        "semantic_sensitivity": np.exp(-((np.where(same, 1, -1) - cosine) ** 2))[apart].mean(),
+        "silhouette": silhouette_score(unit, LABELS),
+        "intra_class_distance": np.mean(
+            [np.sqrt(np.maximum(2 - 2 * cosine[(LABELS == c)][:, LABELS == c], 0)).sum() / (20 * 19) for c in range(3)]
+        ),
+        "alignment": np.mean(
+            np.sum((two / np.linalg.norm(two, axis=2, keepdims=True) * [[[1], [-1]]]).sum(axis=1) ** 2, axis=1)
+        ),
+    }  # fmt: skip
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, err_msg=name)
+    assert found["alignment"] > 0.001 and "distinct pairs" in found["protocol"]
+    of_some = measure("geometry", on, images=30, self_pairs=True, metric="cosine")
+    assert of_some["settings"]["images"] == 30 and "cosine silhouette" in of_some["protocol"]
+
+
+def test_two_views_do_not_depend_on_the_batch_nor_on_the_devices_and_are_of_the_images_asked_for():
+    on = subject()
+    number = np.arange(60)
+    whole = on.two_views("pooled", number, 5)
+    np.testing.assert_allclose(whole, views(on, 5), rtol=1e-4)
+    some = subject(batch_size=7).two_views("pooled", np.array([3, 50]), 5)
+    np.testing.assert_allclose(some, whole[[3, 50]], rtol=1e-5)
+    mesh = sharding.make_mesh()
+    with jax.set_mesh(mesh):
+        there = subject()
+        put = sharding.named(mesh, sharding.REPLICATED)
+        there.encoder = there.encoder._replace(params=jax.device_put(there.encoder.params, put))
+        np.testing.assert_allclose(there.two_views("pooled", number, 5), whole, rtol=1e-5)
+    assert np.abs(on.two_views("pooled", number, 6) - whole).max() > 0.01
+
+
+def test_rankme_is_that_of_the_singular_values():
+    on = subject()
+    found, f = measure("rankme", on), features(on)
+    share = np.linalg.svd(f, compute_uv=False)
+    share = share / share.sum() + 1e-7
+    assert found["rankme"] == pytest.approx(np.exp(-np.sum(share * np.log(share))), rel=1e-6)
+    of_covariance = np.linalg.eigvalsh(np.cov(f.T))
+    assert found["participation_ratio"] == pytest.approx(of_covariance.sum() ** 2 / (of_covariance**2).sum())
+    assert found["largest"] == 6 and found["settings"]["images"] == 60
+    wide = measure("rankme", subject(pixels=True), images=5)
+    assert 1 < wide["rankme"] <= wide["largest"] == 5  # fewer images than pixels
+    rank_two = np.outer([1, 2, 3], [1, 0, 0, 0.0]) + np.outer([2, -1, 0], [0, 0, 1, 0.0])
+    values = np.sqrt(geometry.squared_singular_values(rank_two))
+    np.testing.assert_allclose(np.sort(values)[-2:], np.linalg.svd(rank_two, compute_uv=False)[1::-1])
+    assert geometry.spectral_entropy_rank(np.zeros(4)) == 0
+
+
+def test_mutual_information_three_ways():
+    on = subject()
+    found, two = measure("mutual_information", on, batch_size=20, temperature=0.2), views(on)
+    two /= np.linalg.norm(two, axis=2, keepdims=True)
+    score = two[:, 0] @ two[:, 1].T / 0.2
+    estimate = np.log(60) + np.diag(score) - np.log(np.exp(score).sum(axis=1))
+    assert found["large_pool"] == pytest.approx(estimate.mean(), rel=1e-4)
+    assert found["largest"] == pytest.approx(np.log(60)) and found["largest_mini_batch"] == pytest.approx(
+        np.log(20)
+    )
+    order = np.random.default_rng(0).permutation(60).reshape(3, 20)
+    batches = [
+        np.log(20)
+        + np.mean(
+            np.diag(score[np.ix_(b, b)]) - np.log(np.exp(score[np.ix_(b, b)]).sum(axis=1))
+        )
+        for b in order
+    ]  # fmt: skip
+    assert found["mini_batch"] == pytest.approx(np.mean(batches), rel=1e-4)
+    assert found["mini_batch"] <= np.log(20) and {"flat_nce", "donsker_varadhan", "nwj"} <= set(found)
+
+
+def test_the_pool_and_the_best_temperature_are_options():
+    on = subject()
+    few = measure("mutual_information", on, pool=10, batch_size=20)
+    drawn = np.random.default_rng(0).permutation(60)[:10]
+    in_pool = np.isin(np.arange(60), drawn)  # an image's own view is not its negative
+    assert few["largest"] == pytest.approx(np.mean(np.log1p(np.where(in_pool, 9, 10))))
+    each = {tau: measure("mutual_information", on, temperature=tau)["large_pool"] for tau in (0.05, 0.2, 1.0)}
+    best = measure("mutual_information", on, temperatures=(0.05, 0.2, 1.0))
+    assert best["large_pool"] == max(each.values())
+    assert each[best["settings"]["temperature"]] == best["large_pool"]
+
+
+def test_random_projections_of_a_sphere_are_normal_and_of_a_point_are_not():
+    on = subject()
+    found, f = measure("random_projections", on, directions=3, bins=10), features(on)
+    assert np.shape(found["histograms"]) == (3, 10) and len(found["edges"]) == 11
+    np.testing.assert_allclose(np.sum(found["histograms"], axis=1), 1)
+    unit = 6**0.5 * f / np.linalg.norm(f, axis=1, keepdims=True)
+    projected = geometry.random_projections(f, 6, 0)
+    np.testing.assert_allclose(projected @ projected.T, unit @ unit.T, rtol=1e-6)  # orthogonal: lengths stay
+    distance = geometry.distance_to_normal(projected)
+    grid = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)
+    expected = [stats.wasserstein_distance(column, grid) for column in projected.T]
+    np.testing.assert_allclose(distance, expected, rtol=0.1)
+    sphere = np.random.default_rng(0).normal(size=(4000, 64))
+    near = geometry.distance_to_normal(geometry.random_projections(sphere, 4, 0))
+    point = geometry.distance_to_normal(geometry.random_projections(1 + 0 * sphere, 4, 0))
+    assert near.max() < 0.06 and point.min() > 0.7
+
+
+def test_pixels_several_labels_and_lone_classes_leave_out_what_makes_no_sense():
+    assert measure("mutual_information", subject(pixels=True)) == {"left_out": "pixels are not augmented"}
+    pixels = measure("geometry", subject(pixels=True))
+    assert "alignment" not in pixels and "layer pixels" in pixels["protocol"]
+    several = data.Split(TEST.image, np.eye(3, dtype=np.uint8)[LABELS])
+    assert "one label" in measure("geometry", subject(test=several))["left_out"]
+    lone = data.Split(TEST.image, np.zeros(60, int))
+    assert "two classes" in measure("geometry", subject(test=lone))["left_out"]
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ({"name": "geometry", "layer": "projection_9"}, "layer is 'projection_9'"),
+        ({"name": "geometry", "metric": "l1"}, "metric='l1' must be euclidean or cosine"),
+        ({"name": "geometry", "t": 0.0}, "t=0.0 must be positive"),
+        ({"name": "rankme", "images": -1}, "images is -1"),
+        ({"name": "mutual_information", "batch_size": 1}, "batch_size is 1"),
+        ({"name": "mutual_information", "score": "l2"}, "score='l2'"),
+        ({"name": "mutual_information", "temperatures": (0.1, 0.0)}, "temperatures=0.0"),
+        ({"name": "random_projections", "bins": 1}, "bins is 1"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_encoded(section, sentence):
+    with pytest.raises(ValueError) as error:
+        evaluators.build({"it": section}, Facts(LAYERS, LABELS))
+    assert f"evaluators.it: {sentence}" in str(error.value)
+
+
+def test_every_option_is_a_leaf_with_a_default_and_every_measure_names_its_source():
+    for function in functions_of(measures).values():
+        options = list(inspect.signature(function).parameters.values())[1:]
+        assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in options), function
+        assert "al., 20" in function.__doc__, function
