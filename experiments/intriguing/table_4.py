@@ -4,9 +4,9 @@
     python -m experiments.intriguing.table_4 render
 
 The first digit keeps 20 pixels on a canvas of 112; the columns are the second's size. Linear classifiers are trained
-and tested on single digits of each size. The paper claims that in SimCLR the larger digit suppresses the smaller, almost to
-the level of an untrained network, and in supervised training does not. The paper's row of the untrained network
-stands here under headings of its own.
+and tested on single digits of each size. The paper claims that in SimCLR the larger digit suppresses the smaller,
+almost to the level of an untrained network, and in supervised training does not. The paper's row of the untrained
+network stands here under headings of its own.
 """
 
 import sys
