@@ -88,9 +88,9 @@ def _weighted_sum(array: Array) -> Array:
 
 def _describe(state: PyTree) -> dict[str, str]:
     """Path -> "float32[3,4]" of every array of the state, or "empty"."""
-    described = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state, is_leaf=_is_empty):
-        path = jax.tree_util.keystr(path, simple=True, separator="/")
+    described: dict[str, str] = {}
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(state, is_leaf=_is_empty):
+        path = jax.tree_util.keystr(keys, simple=True, separator="/")
         if _is_empty(leaf):
             described[path] = EMPTY
         elif not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):

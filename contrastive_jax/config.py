@@ -18,7 +18,7 @@ import math
 import pathlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -157,7 +157,8 @@ def use_method(config: ConfigDict, name: str) -> ConfigDict:
     """Writes a method of :mod:`contrastive_jax.methods` over ``config``: sections it names are replaced."""
     if name not in methods.METHODS:
         raise ValueError(f"config argument method={name!r}. {near(name, methods.METHODS)}")
-    for section, value in methods.METHODS[name].items():
+    settings: Mapping[str, Any] = methods.METHODS[name]
+    for section, value in settings.items():
         if section in ("optimizer", "schedule", "projector", "predictor", "norm", "probe", "augment"):
             with config.unlocked():
                 config[section].update(value)
@@ -267,7 +268,7 @@ def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]
         return set() if function is None else set(inspect.signature(function).parameters)
 
     # (parent, its original, path, section, the leaf that names a function, which leaves outlive a change of it)
-    chosen = [
+    chosen: list[tuple[Any, Any, str, str, str, Callable[[str], set[str]]]] = [
         (config, before, "", section, "name", functools.partial(options, functions_of(module).get))
         for section, module in CHOICES.items()
     ]

@@ -80,7 +80,7 @@ def _over_parameters(mean: PyTree, variance: PyTree) -> dict[str, Array]:
     pairs = list(zip(jax.tree.leaves(mean), jax.tree.leaves(variance), strict=True))
     ratio = [jnp.where(v > 0, jnp.abs(m) / jnp.sqrt(jnp.where(v > 0, v, 1)), 0) for m, v in pairs]
     count = sum(jnp.sum(v > 0) for _, v in pairs)
-    average = sum(map(jnp.sum, ratio)) / count  # 0 / 0 is nan: there is no ratio
+    average = jnp.asarray(sum(map(jnp.sum, ratio))) / count  # 0 / 0 is nan: there is no ratio
     spread = sum(
         jnp.sum(jnp.where(v > 0, (r - average) ** 2, 0)) for r, (_, v) in zip(ratio, pairs, strict=True)
     )

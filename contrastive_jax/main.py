@@ -90,7 +90,7 @@ def _use_compilation_cache() -> None:
     """A program compiled once is not compiled again by the next start."""
     import jax
 
-    if not jax.config.jax_compilation_cache_dir:
+    if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         home = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "contrastive_jax" / "compiled"))
 

@@ -65,7 +65,7 @@ LEAVES |= {  # what the module says that the function is from
     f"{section}.name": f"{(module.__doc__ or '').partition(chr(10))[0]} A function of {module.__name__}."
     for section, module in config.CHOICES.items()
 }
-SECTIONS = {
+SECTIONS: dict[str, Callable] = {
     "data": data.load,
     "encoder": resnet.resnet,
     "projector": heads.projector,
@@ -140,11 +140,11 @@ def functions(section: str) -> tuple[Callable, ...]:
     if section == "augment":
         return (augment.make_views, *functions_of(presets).values())
     if section == "loss.*":
-        every = (getattr(losses, name) for name in losses.__all__)
+        every: list[Any] = [getattr(losses, name) for name in losses.__all__]
         return tuple(f for f in every if inspect.isfunction(f) and _is_loss(f))
     if section == "evaluators.*":
         return tuple(evaluators.known().values())
-    return (SECTIONS[section],) if section in SECTIONS else ()
+    return tuple(SECTIONS[name] for name in SECTIONS if name == section)
 
 
 def _is_loss(function: Callable) -> bool:
@@ -160,6 +160,7 @@ def _is_loss(function: Callable) -> bool:
 def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
     """The functions that take the options of a section of ``settings``, a config, by its path."""
     section, _, key = path.partition(".")
+    found: list[Callable | None]
     try:
         if section in config.CHOICES:
             found = [functions_of(config.CHOICES[section])[settings[section]["name"]]]
@@ -277,9 +278,8 @@ def kind_of(settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any])
         return parameters(option.function)[leaf.rpartition(".")[2]].annotation
     if leaf in defaults and leaf in LEAVES:
         default = defaults[leaf]
-        return (
-            tuple[type(default[0]) if default else str, ...] if isinstance(default, tuple) else type(default)
-        )
+        element: Any = type(default[0]) if isinstance(default, tuple) and default else str
+        return tuple[element, ...] if isinstance(default, tuple) else type(default)
     return {"loss": float, "evaluators": str}[leaf.split(".")[0]] if option.meaning else None
 
 

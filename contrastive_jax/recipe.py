@@ -167,7 +167,7 @@ def build(
     if not _check_labels(terms, classes, several_labels) and several_labels:
         classes = 0
     norm = dict(config["norm"])
-    rooms = {room: dict(config[room]) for room in ("encoder", "projector", "predictor")}
+    rooms: dict[str, Any] = {room: dict(config[room]) for room in ("encoder", "projector", "predictor")}
     rooms |= {"classes": classes, "probe_gradient": config["probe"]["gradient"], "dtype": config["dtype"]}
     microbatches = config["train"]["microbatches"]
     try:

@@ -71,7 +71,10 @@ def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], No
             f"train.duration was {before['train']['duration']}, is {run.config['train']['duration']}:"
             " schedules stretch to the new length from here on."
         )
-    state, step, _ = saved.restore(initial_state(run), report)
+    found = saved.restore(initial_state(run), report)
+    if found is None:  # not one of them is intact
+        return first_state(run, report)
+    state, step, _ = found
     report(f"resuming at step {step} of {run.total_steps}")
     return state
 

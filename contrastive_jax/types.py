@@ -7,7 +7,7 @@ are what is sharded.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, dataclass_transform
 
 import jax
 
@@ -15,6 +15,7 @@ Array = jax.Array
 PyTree = Any
 
 
+@dataclass_transform(frozen_default=True)
 def record(cls):
     """A frozen dataclass that is a pytree; every field is a child."""
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))

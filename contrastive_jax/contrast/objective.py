@@ -213,4 +213,4 @@ def terms(section: Mapping[str, Any]) -> tuple[Term, ...]:
 def total(parts: tuple[Term, ...], comparison: Comparison, given: Mapping[str, Array]) -> tuple[Array, dict]:
     """The weighted sum of the terms, and each term's own value."""
     values = {part.name: part(comparison, given) for part in parts}
-    return sum(part.weight * values[part.name] for part in parts), values
+    return jnp.asarray(sum(part.weight * values[part.name] for part in parts)), values

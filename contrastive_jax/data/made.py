@@ -85,4 +85,4 @@ class Made:
     def images(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """On the host: what is made of the stored images [b, ..., h, w, c] of some rows, uint8."""
         tables = tuple(table[rows] for table in self.tables)
-        return self.composition(np, image, tables, self.bank, lambda array, index: array[index])
+        return np.asarray(self.composition(np, image, tables, self.bank, lambda array, index: array[index]))

@@ -38,6 +38,10 @@ class Records(Protocol):
     shape: tuple[int | None, int | None, int]
     label_shape: tuple[int, ...]
 
+    @property
+    def labelled(self) -> bool:
+        """Whether any example has a label."""
+
     def __len__(self) -> int: ...
 
     def read(self, rows: Sequence[int]) -> list[Record]:

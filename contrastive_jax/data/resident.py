@@ -6,6 +6,7 @@ of them. Whatever provides these two can feed the step.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +81,8 @@ class Resident:
         self.steps = -(-self.examples // batch_size)  # S, steps of a chunk: their order is uploaded at once
         self.take, self._facts = Take(split.made.composition), dict(split.made.facts)
         self._split = jax.tree.map(lambda a: self._put(a, sharding.REPLICATED), _held(split))
-        self._chunk, self._arrays = -1, None
+        self._chunk = -1
+        self._arrays: Any = None  # of the chunk
 
     @staticmethod
     def shapes(split: Split, batch_size: int, mesh: Mesh) -> Arrays:
@@ -93,7 +95,7 @@ class Resident:
         order = shape(
             (-(-len(split) // batch_size), batch_size), np.int32, PartitionSpec(None, sharding.AXIS)
         )
-        return Arrays(*held, index=order, epoch=order)
+        return Arrays(*held, index=order, epoch=order)  # type: ignore[misc]
 
     def metrics(self) -> dict[str, float]:
         """What is known beforehand of images that are made; of others there is nothing to say.
@@ -115,7 +117,7 @@ class Resident:
             order = rows(self.seed, self.examples, chunk * count, count)
             columns = PartitionSpec(None, sharding.AXIS)
             order = [self._put(a.reshape(self.steps, self.batch_size), columns) for a in order]
-            self._chunk, self._arrays = chunk, Arrays(*self._split, *order)
+            self._chunk, self._arrays = chunk, Arrays(*self._split, *order)  # type: ignore[call-arg]
         return self._arrays
 
     def _put(self, array: np.ndarray, spec: PartitionSpec) -> Array:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+from collections.abc import Callable
 
 from contrastive_jax.data.digits import digits
 from contrastive_jax.data.folder import folder
@@ -69,7 +70,7 @@ def load(
         raise ValueError(f"data.memory_limit={memory_limit} is not a positive number of GiB")
     if not 0 <= validation < 1:
         raise ValueError(f"data.validation={validation} is not a fraction: at least 0 and less than 1")
-    read = {"digits": digits, "folder": folder}.get(name, tfds_images)
+    read: Callable[..., Source] = {"digits": digits, "folder": folder}.get(name, tfds_images)
     accepted = inspect.signature(read).parameters
     for option, parameter in inspect.signature(load).parameters.items():
         if option not in ("name", "validation", *accepted) and options[option] != parameter.default:

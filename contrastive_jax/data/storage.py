@@ -38,7 +38,7 @@ def stored(
     """
     if stream not in ("auto", "on", "off"):
         raise ValueError(f"data.stream={stream!r} is none of auto, on and off")
-    splits = [part and Streamed(part, size, workers, corrupt, resize) for part in records]
+    splits: list[Any] = [part and Streamed(part, size, workers, corrupt, resize) for part in records]
     shape, count = splits[0].shape, sum(len(part) for part in records if part)
     if stream == "auto":
         stream = "on" if None in shape or pixels.gibibytes(count, shape) > memory_limit else "off"
@@ -50,7 +50,7 @@ def stored(
             "centre is cropped, or data.stream=auto"
         )
     pixels.check_memory(name, count, shape, memory_limit)
-    return [part and decoded(part, size) for part in records]
+    return [decoded(part, size) if part else None for part in records]
 
 
 def feed(

@@ -17,6 +17,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +84,7 @@ class Loader:
 
     records: Records
     order: Endless | Listed
-    cut: object  # augment.crops.Cut
+    cut: Any  # augment.crops.Cut
     seed: int
     size: int
     replace: bool
@@ -243,7 +244,7 @@ def _end_with_parent() -> None:
 
 def cores() -> int:
     """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -446,7 +447,9 @@ class Stream:
         self._workers, self._mesh, self._steps, self._report = workers_of(split.workers), mesh, steps, report
         self.replaced, self._before, self._known = replaced, replaced, set()
         self._facts = dict(split.made.facts)
-        self._reader, self._ahead, self._next, self._last = None, collections.deque(), -1, (-1, None)
+        self._reader: Any = None  # of what comes next
+        self._last: tuple[int, Any] = (-1, None)  # step and its batch
+        self._ahead, self._next = collections.deque(), -1
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "stream")
 
     def feed(self, step: int) -> Batch:
@@ -489,7 +492,7 @@ class Stream:
             epoch=shape(),
         )
 
-    def metrics(self) -> dict[str, int]:
+    def metrics(self) -> dict[str, float]:
         """What a stream has to say; all processes have to ask.
 
         Metrics:

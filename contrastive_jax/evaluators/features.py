@@ -224,7 +224,8 @@ def standardized(train_features: np.ndarray, test_features: np.ndarray) -> tuple
 def standardized_rows(train: Rows, test: Rows) -> tuple[Rows, Rows]:
     """The same where the features lie, in their own precision."""
     mean, deviation = _moments(train)
-    return tuple(Rows(_scaled(part, mean, deviation), part.count) for part in (train, test))
+    first, second = (Rows(_scaled(part, mean, deviation), part.count) for part in (train, test))
+    return first, second
 
 
 def _real(rows: Rows) -> jax.Array:

@@ -103,7 +103,7 @@ class Subject:
         self.name, self.encoder, self.train, self.test = name, encoder, train, test
         self._layers, self._batch_size = layers, batch_size
         self.test_labels: np.ndarray | None = None
-        self._found: dict[Any, tuple[dict[str, Rows], np.ndarray]] = {}
+        self._found: dict[Any, Any] = {}
 
     def layer(self, layer: str) -> str:
         """What is read where an evaluator asks for ``layer``."""

@@ -90,7 +90,7 @@ def hoelder_flat_nce(c_gamma: Array, *, gamma: float = 1.0) -> Array:
     return value_with_gradient_of(jnp.ones_like(c_gamma), c_gamma, 1.0 / gamma)
 
 
-hoelder_flat_nce.scales = lambda *, gamma=1.0: (gamma,)
+hoelder_flat_nce.scales = lambda *, gamma=1.0: (gamma,)  # type: ignore[attr-defined]
 
 
 def eqco(c: Array, count: Array, *, alpha: float) -> Array:
@@ -158,7 +158,7 @@ def dual_temperature(c: Array, c_beta: Array, *, factor: float = 10.0) -> Array:
     return value_with_gradient_of(weight * softplus_over_sigmoid(c), c, weight)
 
 
-dual_temperature.scales = lambda *, factor=10.0: (1.0, 1.0 / factor)
+dual_temperature.scales = lambda *, factor=10.0: (1.0, 1.0 / factor)  # type: ignore[attr-defined]
 
 
 def decoupled_nt_xent(

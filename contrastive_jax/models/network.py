@@ -69,7 +69,7 @@ def network(
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
-    if dtype == "float64" and not jax.config.jax_enable_x64:
+    if dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise ValueError("dtype is 'float64', which needs JAX_ENABLE_X64=1.")
     if classes < 0:
         raise ValueError(f"classes is {classes}; it must be at least 0.")
