@@ -7,9 +7,10 @@ kNN: k = 10, cosine, one vote each, all training images against all test images,
 first look at or above the target ends a run. The clock starts with the process and counts everything: import,
 reading the data, compiling (no cache is used), training and every look.
 
-Every seed is a process of its own. The config is one that was there before this script
-(``configs/simclr_cifar10.py``, ``configs/flatclr_digits.py``), with the length of its schedule; nothing was tuned to
-the target. The test images decide when a run ends, so the accuracy at that look is the best so far, not an estimate.
+Every seed is a process of its own; those in the results file are not run again. The config is one that was there
+before this script (``configs/simclr_cifar10.py``, ``configs/flatclr_digits.py``), with the length of its schedule;
+nothing was tuned to the target. The test images decide when a run ends, so the accuracy at that look is the best so
+far, not an estimate.
 """
 
 import argparse
@@ -100,23 +101,18 @@ def main() -> None:
         print(json.dumps(run(options.scale, options.seed)))
         return
     settings = SCALES[options.scale]
-    found = []
+    out = options.out or HERE / "results" / f"time_to_90_{options.scale}.json"
+    found = json.loads(out.read_text())["runs"] if out.exists() else []
     for seed in range(options.seeds or settings["seeds"]):
+        if seed in [f["seed"] for f in found]:
+            continue
         command = [sys.executable, __file__, f"--scale={options.scale}", f"--seed={seed}"]
         environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         found.append(json.loads(done.stdout.splitlines()[-1]))
-    target, reached = settings["target"], [f for f in found if f["reached"]]
-    report = {
-        "what": f"seconds until kNN (k=10, cosine) reaches {100 * target:.1f} %, {settings['config']}",
-        "date": datetime.date.today().isoformat(),
-        "target": target,
-        "looks every": f"{settings['epochs']} epochs",
-        "to beat": settings["beat"],
-        "reached": f"{len(reached)} of {len(found)} seeds",
-        "seconds": [f["seconds"] for f in reached],
-        "runs": found,
-    }
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(summary(settings, found), indent=1) + "\n")
+    report = summary(settings, found)
     print(report["what"])
     for f in found:
         print(
@@ -124,11 +120,23 @@ def main() -> None:
             f" {f['seconds']:.0f} s ({f['cpu_seconds']:.0f} s of CPU, load {f['load']:.1f}),"
             f" kNN {100 * f['looks'][-1]['knn']:.1f} %"
         )
-    if reached:
-        print(f"  median of {len(reached)}: {statistics.median(report['seconds']):.0f} s")
-    out = options.out or HERE / "results" / f"time_to_90_{options.scale}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(report, indent=1) + "\n")
+    if report["seconds"]:
+        print(f"  median of {len(report['seconds'])}: {statistics.median(report['seconds']):.0f} s")
+
+
+def summary(settings: dict, found: list[dict]) -> dict:
+    """What the results file holds."""
+    reached = [f for f in found if f["reached"]]
+    return {
+        "what": f"seconds until kNN (k=10, cosine) reaches {100 * settings['target']:.1f} %, {settings['config']}",
+        "date": datetime.date.today().isoformat(),
+        "target": settings["target"],
+        "looks every": f"{settings['epochs']} epochs",
+        "to beat": settings["beat"],
+        "reached": f"{len(reached)} of {len(found)} seeds",
+        "seconds": [f["seconds"] for f in reached],
+        "runs": found,
+    }
 
 
 if __name__ == "__main__":
