@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from contrastive_jax import encoder, logbook, weights
+from contrastive_jax import distributed, encoder, logbook, weights
 from contrastive_jax.augment import presets
 from contrastive_jax.models import norm
 
@@ -49,9 +49,9 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
     params, stats = jax.device_get((saved.params["encoder"], saved.stats["encoder"]))
     metadata = about(saved, params)
     file = pathlib.Path(workdir, FILE)
-    if jax.process_index() == 0:
+    if distributed.first():
         weights.save(file, params, stats, metadata)
-    if not quiet:
+    if not quiet and distributed.first():
         seen, shown = metadata["preprocessing"], metadata["encoder"]
         logbook.say(
             f"{file}: ResNet-{shown['depth']}, width {shown['width']:g}, stem {shown['stem']},"
