@@ -8,9 +8,8 @@ import statistics
 from experiments import harness
 
 METHODS = {"SimCLR": "simclr", "ReLIC": "relic"}
-CONCENTRATION = {"name": "experiments.less_can_be_more.concentration:concentration"}
 MEASURED = " --config.gradient_snr.decay=0.99 --config.log.every=8" + harness.brief(
-    concentration=CONCENTRATION
+    geometry={"name": "geometry"}
 )
 # ReLIC's published head has 11 million parameters, two hundred times those of the encoder that meets digits.
 NARROW = ' --config.projector.widths="(512,256,128)"'

@@ -15,7 +15,7 @@ from experiments.less_can_be_more import common, figure_1
 from experiments.less_can_be_more.common import difference
 
 METRIC = {
-    "intra-class distance, median over classes": "trained.concentration.distance",
+    "intra-class distance, mean over classes": "trained.geometry.intra_class_distance",
     "linear top-1, %": "trained.linear.top1 %",
 }
 SEEDS = figure_1.SEEDS
