@@ -46,6 +46,17 @@ REPORTED = {
 }
 
 
+def reported(kind: str) -> dict[tuple[str, str], float | None]:
+    """(method, set) -> the paper's number of a kind, as tables 3 and S2 show it."""
+    names = {"simclr": "SimCLR", "flatclr": "FlatCLR"}
+    return {
+        (names[name], s): value
+        for (name, k), row in REPORTED.items()
+        if k == kind
+        for s, value in row.items()
+    }
+
+
 def cell_config(arguments: argparse.Namespace, name: str, kind: str) -> dict:
     """The config of one cell; network and preparation of images come from the checkpoint."""
     config = configs.base()

@@ -3,7 +3,8 @@
 A table is a module of ``experiments/<paper>/`` that says
 
 * ``RUNS``: scale -> (row, column) -> the command's arguments, ``configs/x.py:scale=cpu --config.a.b=c``;
-* ``METRIC``: heading -> path into a run's result, ``trained.linear.top1 %`` (``%``: times 100), ``metrics.ess``;
+* ``METRIC``: heading -> path into a run's result, ``trained.linear.top1 %`` (``%``: times 100), ``metrics.ess``, or
+  None where nothing here gives that number;
 * ``REPORTED``: heading -> (row, column) -> the paper's number, :func:`doubtful` or None where it is lost;
 * ``ASSUMED``: what the paper does not print -> our choice and its source;
 
@@ -24,7 +25,7 @@ The same seed gives every cell the same first weights, order and augmentation, s
 
 from experiments.harness.claims import Claim
 from experiments.harness.cli import main
-from experiments.harness.pages import lines, markdown
+from experiments.harness.pages import lines, markdown, summary
 from experiments.harness.results import Results
 from experiments.harness.table import (
     BRIEF,
@@ -41,5 +42,5 @@ from experiments.harness.table import (
 
 __all__ = [
     "BRIEF", "ROOT", "SCALES", "Claim", "Results", "all_tables", "brief", "command", "config_of", "doubtful", "grid",
-    "lines", "main", "markdown", "table_of",
+    "lines", "main", "markdown", "summary", "table_of",
 ]  # fmt: skip

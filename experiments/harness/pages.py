@@ -19,7 +19,7 @@ def number(value: float | None) -> str:
     return f"{float(value):g}{' ?' if isinstance(value, Doubtful) else ''}"
 
 
-def measured(values: Iterable[float]) -> str:
+def summary(values: Iterable[float]) -> str:
     """mean ± standard deviation (n); a dash where nothing was run."""
     values = list(values)
     if not values:
@@ -56,7 +56,7 @@ def section(table: ModuleType, scale: str) -> list[str]:
         for row in rows:
             cells = []
             for column in columns:
-                ours = measured(results.values(row, column, heading).values())
+                ours = summary(results.values(row, column, heading).values())
                 known = f" / {number(reported.get((row, column)))}" if paper else ""
                 cells.append(ours + known if (row, column) in runs or (row, column) in reported else "")
             lines.append(f"| {row} | {' | '.join(cells)} |")
@@ -107,7 +107,7 @@ def _drawn(table: ModuleType, results: Any, page: pathlib.Path, title: str, scal
     stem.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(f"{stem}.svg", metadata={"Date": None})
     figure.savefig(f"{stem}.png", dpi=150)
-    return [f"![{title}, {scale}]({page.stem}/{scale}.svg)", ""]
+    return [f"![{title}: {scale}]({page.stem}/{scale}.svg)", ""]
 
 
 def lines(results: Results, axis: str, heading: str | None = None, log: bool = False):

@@ -70,6 +70,8 @@ class Results:
         """Seed -> number of a cell, under a heading of METRIC (default: the first) or a path; empty if not run."""
         heading = next(iter(self.table.METRIC)) if heading is None else heading
         path = self.table.METRIC.get(heading, heading)
+        if path is None:
+            return {}
         entry = self.cells.get((str(row), str(column)), {"seeds": {}})
         return {seed: pick(result, path) for seed, result in entry["seeds"].items()}
 

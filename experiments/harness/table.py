@@ -83,7 +83,9 @@ def all_tables() -> list[str]:
         found += [
             f"experiments.{paper}.{f.stem}"
             for f in files
-            if re.search(r"^(RUNS\b|def measure\(\))", f.read_text(), re.M)  # EqCo's figure_bounds has another measure
+            if re.search(
+                r"^(RUNS\b|def measure\(\))", f.read_text(), re.M
+            )  # EqCo's figure_bounds has another measure
         ]
     return found
 

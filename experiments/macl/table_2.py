@@ -7,6 +7,7 @@ The paper reads from it that MACL is the best over batch sizes, and the best ove
 numbers have MACL-a below InfoNCE on STL-10 from tau0 = 0.15 on, and MACL-b best at 0.15.
 """
 
+import json
 import sys
 
 from experiments import harness
@@ -57,6 +58,13 @@ REPORTED = {
 }  # fmt: skip
 
 
+def identities(results: Results) -> list[float]:
+    """Relative difference of two gradients, a number each identity and temperature, as figure_identities measured."""
+    file = harness.ROOT / "experiments" / "flatnce" / "results" / "identities.json"
+    found = json.loads(file.read_text())["identities"]
+    return found["FlatNCE = DCL"] + found["MACL = DCL"]
+
+
 CLAIMS = (
     Claim(
         "MACL is better than DCL over batch sizes",
@@ -89,6 +97,14 @@ CLAIMS = (
         "MACL is better than InfoNCE on STL-10 for every tau0",
         "the paper's own table says otherwise: MACL-a - InfoNCE, linear, is -0.37, -1.73, -0.32 and -0.38 points"
         " at tau0 0.15, 0.2, 0.3 and 0.5",
+    ),
+    Claim(
+        "DCL, FlatNCE and MACL have one gradient at the same temperature",
+        "largest relative difference of embeddings' gradients in float32 (flatnce/figure_identities)",
+        identities,
+        expects="within",
+        margin=1e-5,
+        every=True,
     ),
 )
 

@@ -1,0 +1,84 @@
+"""FlatNCE (Chen et al. 2021), Algorithm S1: a scheduled effective sample size reaches its target.
+
+    python -m experiments.flatnce.algorithm_s1 run       # runs of figure_6; skips what is done
+    python -m experiments.flatnce.algorithm_s1 render
+
+With its sign put right the temperature holds the target; as printed it runs away (``figure_ess.py``, whose results
+are read here).
+"""
+
+import json
+import sys
+
+from experiments import harness
+from experiments.flatnce import figure_6
+from experiments.harness import Claim, Results
+
+METRIC = {"ESS at the end": "metrics.ess", "temperature at the end": "metrics.tau"}
+CURVES = figure_6.CURVES
+RUNS = {
+    scale: {cell: text for cell, text in cells.items() if cell[0] == figure_6.SCHEDULED}
+    for scale, cells in figure_6.RUNS.items()
+    if scale != "smoke"
+}
+REPORTED = {}  # the algorithm is printed, no result of it
+ASSUMED = figure_6.ASSUMED | {
+    "sign": "ESS above its target raises beta = 1 / tau; printed is the opposite",
+    "clamps": "tau stays in [0.005, 10]",
+}
+NEAR = 0.03  # of the target
+
+
+def missed(results: Results) -> list[float]:
+    """ESS less its target, the mean over the last quarter of training: a number each target and seed."""
+    return [
+        value - float(target)
+        for row, target in results.cells
+        for value in figure_6.last_quarter(results, (row, target))
+    ]
+
+
+def printed(results: Results) -> list[float]:
+    """The same of the algorithm as printed, from figure_ess."""
+    file = harness.ROOT / "experiments" / "flatnce" / "results" / "ess.json"
+    runs = json.loads(file.read_text())["runs"]
+    return [run["ess_mean_of_last"] - run["target"] for run in runs if run["rule"] == "as printed"]
+
+
+CLAIMS = (
+    Claim(
+        "A scheduled ESS holds its target (the sign put right)",
+        "ESS - target, mean over the last quarter, a number each target and seed",
+        missed,
+        expects="within",
+        margin=NEAR,
+        every=True,
+    ),
+    Claim(
+        "Algorithm S1 as printed holds its target",
+        "ESS - target over the last 50 of 700 steps (figure_ess), a number each target",
+        printed,
+        expects="within",
+        margin=NEAR,
+        every=True,
+    ),
+)
+
+
+def draw(results: Results):
+    """ESS over training, the first seed of each target."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for index, cell in enumerate(results.cells):
+        for epochs, values in list(results.curve(*cell, "ess").values())[:1]:
+            axes.plot(epochs, values, color=f"C{index}", label=f"target {cell[1]}")
+            axes.axhline(float(cell[1]), color=f"C{index}", linestyle=":")
+    axes.set(xlabel="epoch", ylabel="ESS of the negatives")
+    axes.legend(frameon=False)
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())

@@ -1,0 +1,88 @@
+"""FlatNCE (Chen et al. 2021), Figure 1: mutual information over training, by a mini-batch and by a large pool.
+
+    python -m experiments.flatnce.figure_1 run       # --scale=paper|cpu; skips what is done
+    python -m experiments.flatnce.figure_1 render
+
+The paper reads from it that the mini-batch estimates of both methods saturate alike at log K, while the large pool's,
+its approximation of the truth, keeps rising for FlatCLR. Both are InfoNCE estimates of the frozen encoder.
+"""
+
+import sys
+
+from experiments import harness
+from experiments.flatnce import figure_2
+from experiments.harness import Claim, Results
+
+BATCH = {"paper": 256, "cpu": 64}
+MI = {"name": "mutual_information", "layer": "projection_2", "temperatures": [0.05, 0.1, 0.2, 0.5]}
+POOL, BATCHWISE = "large pool, nats", "mini-batch, nats"
+LOOK = {
+    "paper": " --config.evaluate.every='5 epochs'",
+    "cpu": figure_2.OWN["cpu"].partition(" --config.evaluate.rows")[0]
+    + " --config.evaluate.every='2 epochs'",
+}
+
+METRIC = {
+    POOL: "trained.mi.large_pool",
+    BATCHWISE: "trained.mi.mini_batch",
+    "linear top-1, %": "trained.linear.top1 %",
+}
+CURVES = ("eval/mi_large_pool", "eval/mi_mini_batch")
+SEEDS = {"cpu": (0,)}
+RUNS = {
+    scale: {
+        (name, str(batch)): f"configs/flatclr_cifar10.py:method={method},scale={scale}"
+        f" --config.train.batch_size={batch}{LOOK[scale]} --config.evaluate.look=\"('mi',)\""
+        + harness.brief(mi=MI | {"batch_size": batch})
+        for name, method in figure_2.METHODS.items()
+    }
+    for scale, batch in BATCH.items()
+} | {"smoke": figure_2.RUNS["smoke"]}
+REPORTED = {POOL: dict.fromkeys(RUNS["paper"]), BATCHWISE: dict.fromkeys(RUNS["paper"])}  # drawn
+ASSUMED = {
+    "pool": "the second views of all other test images (360 on digits, at most 10,000 else)",
+    "critic": "cosine of projections over the temperature of four that makes the large pool's estimate largest",
+    "cpu": figure_2.ASSUMED["cpu"] + "; one seed (figure_4 has the end of three)",
+}
+
+
+def gap(heading: str):
+    """FlatCLR - SimCLR at the end, a seed each."""
+    return lambda results: [
+        value
+        for batch in dict.fromkeys(column for _, column in results.cells)
+        for value in results.differences(("FlatCLR", batch), ("SimCLR", batch), heading)
+    ]
+
+
+CLAIMS = (
+    Claim(
+        "FlatCLR's large-pool mutual information is higher", "large pool, FlatCLR - SimCLR, nats", gap(POOL)
+    ),
+    Claim(
+        "Mini-batch estimates are tied",
+        "mini-batch, FlatCLR - SimCLR, nats",
+        gap(BATCHWISE),
+        expects="within",
+        margin=0.1,
+    ),
+)
+
+
+def draw(results: Results):
+    """Both estimates of both methods, the first seed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for index, cell in enumerate(results.cells):
+        for name, style, label in zip(CURVES, ("-", "--"), ("large pool", "mini-batch"), strict=True):
+            for epochs, values in list(results.curve(*cell, name).values())[:1]:
+                axes.plot(epochs, values, style, color=f"C{index}", label=f"{cell[0]}, {label}")
+    axes.set(xlabel="epoch", ylabel="mutual information, nats")
+    axes.legend(frameon=False)
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())

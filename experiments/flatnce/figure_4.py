@@ -1,0 +1,145 @@
+"""FlatNCE (Chen et al. 2021), Figure 4: accuracy against mutual information by a large pool, over finished runs.
+
+    python -m experiments.flatnce.figure_4 run       # figure_2's encoders of the cpu scale, which must be at hand
+    python -m experiments.flatnce.figure_4 render
+
+The paper plots top-1 accuracy against its approximation of the true mutual information over all checkpoints: a strong
+linear relation (Pearson 0.65), which mini-batch estimates do not show (Figure S1). Here the last checkpoints of
+Figure 2's runs: two methods, three batch sizes, three seeds; correlations within a seed.
+"""
+
+import math
+import statistics
+import sys
+
+from experiments import harness
+from experiments.flatnce import figure_1, figure_2
+from experiments.harness import Claim, Results
+
+SCALE = "cpu"
+PEARSON = 0.65  # printed; its p-value's exponent is illegible
+EVALUATOR = {k: v for k, v in figure_1.MI.items() if k != "name"}
+ASSUMED = {
+    "runs": "the paper takes all its checkpoints; here the last ones of Figure 2's runs on digits",
+    "large pool": figure_1.ASSUMED["pool"],
+    "critic": figure_1.ASSUMED["critic"],
+    "mini-batch": "log(1 + K) less the training's InfoNCE, the mean over the last quarter of training",
+}
+
+
+def measure() -> dict:
+    """A row a run: both estimates, in nats, and its accuracy.
+
+    Raises:
+      ValueError: Figure 2's runs are not on this machine.
+    """
+    import jax
+
+    from contrastive_jax import evaluate, sharding
+    from contrastive_jax.run import source_of
+    from experiments.harness.jobs import Job
+
+    results, rows, judge = Results(figure_2, SCALE), [], None
+    for cell, text in figure_2.RUNS[SCALE].items():
+        job = Job(figure_2.__name__, SCALE, cell)
+        for seed in job.seeds():
+            if job.result(seed) is None:
+                raise ValueError(f"{job.name}, seed {seed} is not here: run figure_2 first.")
+            if judge is None:
+                config = harness.config_of(text)
+                config["evaluators"] = {"mi": {"name": "mutual_information"} | EVALUATOR}
+                mesh = sharding.make_mesh()
+                with jax.set_mesh(mesh):
+                    judge = evaluate.Judge(config, source_of(config), mesh)
+            with jax.set_mesh(judge.mesh):
+                weights, _ = evaluate.restored(str(job.folder(seed)), judge)
+                found = judge.evaluators["mi"](judge.subject("", weights))
+            epochs, loss = results.curve(*cell, "info_nce")[str(seed)]
+            rows.append({
+                "method": cell[0],
+                "batch": int(cell[1]),
+                "seed": seed,
+                "large_pool": found["large_pool"],
+                "mini_batch": mini_batch(int(cell[1]), epochs, loss),
+                "linear": results.values(*cell)[str(seed)],
+            })  # fmt: skip
+    return {"rows": rows}
+
+
+def mini_batch(batch: int, epochs: list, info_nce: list) -> float:
+    """The training's own estimate: K = 2 (batch - 1) negatives of both views."""
+    late = [v for e, v in zip(epochs, info_nce, strict=True) if e > 0.75 * epochs[-1]]
+    return math.log(2 * batch - 1) - statistics.mean(late)
+
+
+def correlations(found: dict, estimate: str) -> list[float]:
+    """Pearson's between an estimate and accuracy, a seed each."""
+    by_seed = {}
+    for row in found["rows"]:
+        by_seed.setdefault(row["seed"], []).append((row[estimate], row["linear"]))
+    return [statistics.correlation(*zip(*points, strict=True)) for points in by_seed.values()]
+
+
+def page(found: dict) -> list[str]:
+    """A row a method and batch size, and the correlations."""
+    groups = {}
+    for row in found["rows"]:
+        groups.setdefault((row["method"], row["batch"]), []).append(row)
+    head = ["method", "batch", "large pool, nats", "mini-batch, nats", "linear top-1, %"]
+    rows = [
+        (*key, *(harness.summary(r[name] for r in group) for name in ("large_pool", "mini_batch", "linear")))
+        for key, group in groups.items()
+    ]
+    means = {name: statistics.mean(correlations(found, name)) for name in ("large_pool", "mini_batch")}
+    return [
+        *harness.markdown(head, rows),
+        "",
+        f"Pearson's correlation with accuracy, the mean over seeds: large pool {means['large_pool']:.2f} (the paper:"
+        f" {PEARSON}), mini-batch {means['mini_batch']:.2f}.",
+    ]
+
+
+CLAIMS = (
+    Claim(
+        "Large-pool mutual information predicts accuracy",
+        "Pearson's correlation over methods and batch sizes, a seed each",
+        lambda found: correlations(found, "large_pool"),
+    ),
+    Claim(
+        "Mini-batch mutual information does not predict accuracy as well",
+        "correlation, large pool - mini-batch, a seed each",
+        lambda found: [
+            a - b
+            for a, b in zip(correlations(found, "large_pool"), correlations(found, "mini_batch"), strict=True)
+        ],
+    ),
+)
+
+
+def scatter(found: dict, estimate: str, label: str):
+    """Accuracy over an estimate, a point a run."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for method, marker in zip(figure_2.METHODS, "so", strict=True):
+        for batch in sorted({row["batch"] for row in found["rows"]}):
+            rows = [r for r in found["rows"] if (r["method"], r["batch"]) == (method, batch)]
+            axes.scatter(
+                [r[estimate] for r in rows],
+                [r["linear"] for r in rows],
+                marker=marker,
+                label=f"{method}, {batch}",
+            )
+    axes.set(xlabel=label, ylabel="linear top-1, %")
+    axes.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def draw(found: dict):
+    """Accuracy over the large pool's estimate."""
+    return scatter(found, "large_pool", "mutual information by a large pool, nats")
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())

@@ -1,0 +1,39 @@
+"""FlatNCE (Chen et al. 2021), Figure S1: accuracy against mini-batch mutual information, over finished runs.
+
+    python -m experiments.flatnce.figure_s1 run       # the numbers of figure_4
+    python -m experiments.flatnce.figure_s1 render
+
+The paper sees no relation here, where the large pool of Figure 4 shows one.
+"""
+
+import sys
+
+from experiments import harness
+from experiments.flatnce import figure_4
+from experiments.harness.measured import found as measured_of
+
+ASSUMED = figure_4.ASSUMED
+
+
+def measure() -> dict:
+    """Figure 4's rows.
+
+    Raises:
+      ValueError: that figure is not measured yet.
+    """
+    found = measured_of(figure_4)
+    if found is None:
+        raise ValueError("figure_4 is not measured yet: python -m experiments.flatnce.figure_4 run")
+    return found
+
+
+page = figure_4.page
+
+
+def draw(found: dict):
+    """Accuracy over the mini-batch estimate."""
+    return figure_4.scatter(found, "mini_batch", "mutual information by the training's mini-batch, nats")
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())

@@ -1,0 +1,215 @@
+"""FlatNCE (Chen et al. 2021), Table 1: bias and stability of estimates of mutual information, measured.
+
+    python -m experiments.flatnce.table_1 run       # a minute
+    python -m experiments.flatnce.table_1 render
+
+The paper's table is of words: Donsker-Varadhan large bias, poor stability; Nguyen-Wainwright-Jordan and
+Fenchel-Legendre low, okay; InfoNCE large, excellent; FlatNCE low, excellent. Here they are numbers: the mean and the
+standard deviation over 200 batches of each estimate of the mutual information of 20-dimensional correlated
+Gaussians, the exact log density ratio as critic, a batch of K + 1 pairs, so K negatives.
+
+With the exact critic Fenchel-Legendre at its best u, minus the critic of the positive pair, is
+Nguyen-Wainwright-Jordan's estimate query for query, so its row is computed and must agree. FlatNCE's value is
+``log K - mean(c)``, which is above the truth in expectation: its Corollary 3.4 calls it a lower bound.
+"""
+
+import functools
+import json
+import sys
+
+from experiments import harness
+from experiments.harness import Claim
+
+INFORMATION = (2.0, 4.0, 6.0, 8.0, 10.0)  # nats
+NEGATIVES = (16, 64, 256)
+BATCHES = 200
+NAMES = {
+    "dv": "Donsker-Varadhan",
+    "nwj": "Nguyen-Wainwright-Jordan",
+    "fl": "Fenchel-Legendre",
+    "info_nce": "InfoNCE",
+    "flat_nce": "FlatNCE",
+}
+WORDS = {
+    "dv": ("Large", "Poor"),
+    "nwj": ("Low", "Okay"),
+    "fl": ("Low", "Okay"),
+    "info_nce": ("Large", "Excellent"),
+    "flat_nce": ("Low", "Excellent"),
+}
+ASSUMED = {
+    "everything but the estimators": "the paper measures nothing here; Gaussians as in EqCo's Table 9, exact critic",
+    "form": "Table 1's FlatNCE row is not eq. 6, and its FL row has the opposite sign: the text's are taken",
+}
+
+
+def estimates(information: float, negatives: int, batches: int) -> dict:
+    """Estimate -> [batches]: a batch's mean over its queries."""
+    import jax
+    import jax.numpy as jnp
+
+    from contrastive_jax import losses
+    from experiments.eqco.table_9 import batch_noise, correlation, joint_sample, log_density_ratio
+
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def all_batches(negatives, batches, rho):
+        def of_batch(number):
+            key = jax.random.fold_in(jax.random.key(1), number)
+            x, y = joint_sample(batch_noise(key, negatives + 1), rho)
+            positive, negative, count = losses.row_statistics(log_density_ratio(x, y, rho))
+            c = negative - positive
+            return {
+                "dv": losses.donsker_varadhan(positive, negative, count),
+                "nwj": losses.nwj(positive + 1.0, negative + 1.0, count),  # its best critic is one above
+                "fl": -jnp.mean(losses.fenchel_legendre(c, count, -positive)),
+                "info_nce": jnp.mean(losses.info_nce_estimate(c, count)),
+                "flat_nce": jnp.mean(losses.flat_nce_estimate(c, count)),
+            }
+
+        return jax.lax.map(of_batch, jnp.arange(batches))
+
+    return all_batches(negatives, batches, correlation(information))
+
+
+def measure() -> dict:
+    """Estimate -> a row for each information and K: bias and spread over batches, in nats."""
+    import numpy as np
+
+    rows = []
+    for negatives in NEGATIVES:
+        for information in INFORMATION:
+            for name, values in estimates(information, negatives, BATCHES).items():
+                values = np.asarray(values, np.float64)
+                rows.append({
+                    "estimate": name,
+                    "information": information,
+                    "negatives": negatives,
+                    "bias": round(float(values.mean()) - information, 4),
+                    "spread": round(float(values.std(ddof=1)), 4),
+                })  # fmt: skip
+    return {"rows": rows}
+
+
+def of(found: dict, name: str, what: str) -> list[float]:
+    """Bias or spread of an estimate, a number each information and K."""
+    return [row[what] for row in found["rows"] if row["estimate"] == name]
+
+
+def page(found: dict) -> list[str]:
+    """Bias ± spread at every information and K, and the paper's words."""
+    lines = []
+    for information in INFORMATION:
+        cells = {
+            (row["estimate"], row["negatives"]): f"{row['bias']:+.2f} ± {row['spread']:.2f}"
+            for row in found["rows"]
+            if row["information"] == information
+        }
+        lines += [
+            f"Mutual information {information:g} nats: bias ± standard deviation of a batch's estimate",
+            "",
+        ]
+        lines += harness.markdown(
+            ["estimate", *(f"K = {k}" for k in NEGATIVES), "the paper: bias", "stability"],
+            [(title, *(cells[name, k] for k in NEGATIVES), *WORDS[name]) for name, title in NAMES.items()],
+        )
+        lines += [""]
+    return lines
+
+
+def differences(first: list[float], second: list[float]) -> list[float]:
+    """``|first| - |second|``, number by number."""
+    return [abs(a) - abs(b) for a, b in zip(first, second, strict=True)]
+
+
+def precision(dtype: str, label: str) -> float:
+    """The worst relative error of a gradient, as figure_precision measured it; 2 where it is not finite."""
+    file = harness.ROOT / "experiments" / "flatnce" / "results" / "precision.json"
+    worst = json.loads(file.read_text())["cells"][f"{dtype}: {label}"]["worst_in_range"]
+    return 2.0 if worst is None else worst
+
+
+def drowning(found: dict) -> list[float]:
+    """Error of InfoNCE's usual form less FlatNCE's, a number each type."""
+    pairs = [
+        (precision(dtype, "InfoNCE cross-entropy"), precision(dtype, "FlatNCE ours"))
+        for dtype in ("float32", "bfloat16", "float16")
+    ]
+    return [info_nce - flat_nce for info_nce, flat_nce in pairs]
+
+
+CLAIMS = (
+    Claim(
+        "FlatNCE bounds the mutual information from below (Corollary 3.4)",
+        "bias of log K - mean(c), nats, a number each information and K",
+        lambda found: of(found, "flat_nce", "bias"),
+        expects="below",
+        every=True,
+    ),
+    Claim(
+        "InfoNCE bounds the mutual information from below",
+        "bias, nats, a number each information and K",
+        lambda found: of(found, "info_nce", "bias"),
+        expects="below",
+        every=True,
+    ),
+    Claim(
+        "FlatNCE has less bias than InfoNCE (Table 1)",
+        "absolute bias, InfoNCE - FlatNCE, nats, a number each information and K",
+        lambda found: differences(of(found, "info_nce", "bias"), of(found, "flat_nce", "bias")),
+        every=True,
+    ),
+    Claim(
+        "FlatNCE is as stable as InfoNCE (Table 1)",
+        "standard deviation over batches, FlatNCE - InfoNCE, nats, a number each information and K",
+        lambda found: differences(of(found, "flat_nce", "spread"), of(found, "info_nce", "spread")),
+        expects="within",
+        margin=0.1,
+        every=True,
+    ),
+    Claim(
+        "FlatNCE is more stable than Donsker-Varadhan (Table 1)",
+        "standard deviation over batches, Donsker-Varadhan - FlatNCE, nats, a number each information and K",
+        lambda found: differences(of(found, "dv", "spread"), of(found, "flat_nce", "spread")),
+        every=True,
+    ),
+    Claim(
+        "InfoNCE's gradient drowns in low precision",
+        "largest relative error of the scores' gradient, cross-entropy of the logits - FlatNCE, in float32, bfloat16"
+        " and float16 (figure_precision)",
+        drowning,
+        every=True,
+    ),
+    Claim(
+        "Fenchel-Legendre with one sample as a training loss is about 2 points below InfoNCE (appendix D)",
+        "its critics u and g trained together: no run here",
+    ),
+)
+
+
+def draw(found: dict):
+    """Bias over K, a panel an estimate, a line each information."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 2.8), layout="constrained")
+    for axes, (name, title) in zip(figure.subplots(1, len(NAMES), sharey=True), NAMES.items(), strict=True):
+        for information in INFORMATION:
+            rows = [r for r in found["rows"] if (r["estimate"], r["information"]) == (name, information)]
+            axes.errorbar(
+                [r["negatives"] for r in rows],
+                [r["bias"] for r in rows],
+                [r["spread"] for r in rows],
+                label=f"{information:g} nats",
+                marker="o",
+                markersize=3,
+                capsize=2,
+            )
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.set(title=title, xscale="log", xlabel="K")
+        axes.set_yscale("symlog", linthresh=1.0)
+    figure.axes[0].set_ylabel("bias, nats")
+    figure.axes[0].legend(frameon=False, fontsize=7)
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())

@@ -1,0 +1,29 @@
+"""FlatNCE (Chen et al. 2021), Table S2: transfer of ImageNet's encoders, linear and fine-tuned.
+
+    python experiments/flatnce/table_transfer.py run --checkpoint=WORKDIR --name=flatclr
+    python -m experiments.flatnce.table_s2 render
+
+The linear half repeats Table 3 without Caltech-101. Each cell is an evaluation of one encoder: its own driver,
+``table_transfer.py``, whose page (``transfer.md``) has ours.
+"""
+
+import sys
+
+from experiments import harness
+from experiments.flatnce import table_3, table_transfer
+
+METRIC = {"linear, %": "trained.linear.top1 %", "fine-tuned, %": "trained.fine-tuned.top1 %"}
+RUNS = {"paper": {}}
+REPORTED = {
+    f"{kind}, %": {
+        cell: value for cell, value in table_transfer.reported(kind).items() if cell[1] != "caltech101"
+    }
+    for kind in table_transfer.KINDS
+}
+ASSUMED = table_3.ASSUMED | {
+    "fine-tuning": "the rate is illegible (5=°): 5e-5, constant (protocol finetune_flatnce)"
+}
+NEEDS = table_3.NEEDS
+
+if __name__ == "__main__":
+    sys.exit(harness.main())
