@@ -34,7 +34,8 @@ SCALES = ("paper", "gpu", "cpu", "smoke")
 
 # Leaves (by prefix) in which a run and its continuation may differ.
 MAY_CHANGE = (
-    *("name", "log", "evaluate", "evaluators", "checkpoint", "init", "preview", "embed", "export", "profile"),
+    *("name", "log", "evaluate", "evaluators", "checkpoint", "init"),
+    *("preview", "embed", "export", "report", "profile"),
     *("train.duration", "train.remat", "optimizer.shard_state", "diagnostics"),
     *("data.dir", "data.memory_limit", "data.workers", "data.corrupt"),
 )
@@ -112,6 +113,14 @@ def base() -> ConfigDict:
             "profile": {"steps": (0, 0)},
             "embed": {"layers": ("pooled",), "splits": ("train", "test")},
             "export": {"architecture": "torchvision"},
+            "report": {
+                "images": 1000,
+                "layer": "pooled",
+                "map": "tsne",
+                "queries": 8,
+                "neighbours": 7,
+                "file": "",
+            },
         }
     )
 

@@ -2,7 +2,7 @@
 
 A mode is a module of its name: ``train`` (default) trains, or goes on where the workdir's run stopped;
 ``evaluate`` judges a checkpoint; ``embed`` writes features of images; ``export`` writes an encoder for
-PyTorch; ``preview`` draws what the network sees;
+PyTorch; ``preview`` draws what the network sees; ``report`` shows runs (``--workdir=A,B``) on one HTML page;
 ``describe`` says what a run would be.
 """
 
@@ -18,7 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-MODES = ("train", "evaluate", "embed", "export", "preview", "describe")
+MODES = ("train", "evaluate", "embed", "export", "preview", "report", "describe")
 
 _CONFIG = config_flags.DEFINE_config_file(
     "config",
@@ -51,6 +51,8 @@ def _parse(argv: list[str]) -> list[str]:
         _fail(_flag_error(argv, error))
     if len(rest) > 1:
         _fail(f"{rest[1]!r} is not an option; options are written --name=value.")
+    if missing and _MODE.value == "report" and _WORKDIR.value:  # a run says itself what it is
+        return rest
     if missing:
         _fail("--config is missing; try --config=configs/flatclr_digits.py.")
     return rest
@@ -111,9 +113,11 @@ def main(argv: list[str]) -> None:
     if _TOPOLOGY.value and _MODE.value != "describe":
         _fail(f"--topology={_TOPOLOGY.value!r} is for --mode=describe, not for {_MODE.value}.")
     _use_compilation_cache()
-    given = configs.load(config_flags.get_config_filename(flags.FLAGS["config"]))
-    overridden = config_flags.get_override_values(flags.FLAGS["config"])
-    config = configs.plain(configs.settle(_CONFIG.value, given, set(overridden)))
+    config = configs.plain(configs.complete(configs.base()))
+    if _CONFIG.value is not None:
+        given = configs.load(config_flags.get_config_filename(flags.FLAGS["config"]))
+        overridden = config_flags.get_override_values(flags.FLAGS["config"])
+        config = configs.plain(configs.settle(_CONFIG.value, given, set(overridden)))
     try:
         options.check(config)  # its name is part of the workdir's
     except ValueError as error:

@@ -59,6 +59,12 @@ LEAVES = {
     "profile.steps": "first step of a profile for TensorBoard or Perfetto, and the one to end before.",
     "embed.layers": "layers that --mode=embed writes: pooled, projection_1, ...",
     "embed.splits": "splits that --mode=embed writes: train, test.",
+    "report.images": "test images, drawn at random, of --mode=report's map and neighbours.",
+    "report.layer": "layer that they are compared in: pooled, projection_1, ...",
+    "report.map": "how they are laid out on a plane: tsne or pca.",
+    "report.queries": "images whose nearest neighbours are shown.",
+    "report.neighbours": "of each of them.",
+    "report.file": "where the page is written; '': report.html in the first workdir.",
     "export.architecture": "names of the weights that --mode=export writes.",
 }
 LEAVES |= {  # what the module says that the function is from

@@ -19,7 +19,7 @@ FLOORS = [
     {"alarms", "checkpoint", "logbook", "weights", "workdir"},
     {"run", "encoder"},
     {"reports", "program", "memory", "utilisation"},
-    {"evaluate", "train", "describe", "embed", "export", "preview", "browse"},
+    {"evaluate", "train", "describe", "embed", "export", "preview", "report", "browse"},
     {"main"},
 ]
 # Rooms of one floor that may lean on one another, in this order; those of the second floor are blind to one another.
