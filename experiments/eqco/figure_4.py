@@ -1,0 +1,77 @@
+"""EqCo (Zhu et al. 2020), Figure 4: mean and spread over queries of the gradient's norm |dL/dq|, by K.
+
+    python -m experiments.eqco.figure_4 run       # --scale=paper|gpu; skips what is done
+    python -m experiments.eqco.figure_4 render
+
+The figure shows a normal MoCo v2 over training; its values are lost. Theorem 2 bounds the expectation of the norm, with
+the margin, by a number in which K does not occur. At the scale gpu: SimCLR with and without the margin, Figure 2's.
+"""
+
+import statistics
+import sys
+
+from experiments import harness
+from experiments.eqco import common, figure_2
+from experiments.harness import Claim, Results
+
+CURVES = ("query_gradient_norm", "query_gradient_norm_std")
+METRIC = {
+    "gradient norm of a query at the end, mean": "metrics.query_gradient_norm",
+    "gradient norm of a query at the end, standard deviation": "metrics.query_gradient_norm_std",
+}
+RUNS = {
+    "paper": {cell: text for cell, text in figure_2.RUNS["paper"].items() if cell[0].startswith("MoCo v2")},
+    "gpu": {cell: text for cell, text in figure_2.RUNS["gpu"].items() if cell[0].startswith("SimCLR")},
+}
+REPORTED = {heading: {cell: None for cell in RUNS["paper"] if cell[0] == "MoCo v2"} for heading in METRIC}
+ASSUMED = common.MOCO_V2 | {
+    "K": "lost in the text at hand",
+    "mean and variance": "of the norm over the queries of a batch; keys held fixed",
+}
+
+
+def over_k(results: Results, row: str, above: int = 0) -> list[float]:
+    """Mean norm at the smallest K above a limit over that at the largest, less 1, over training, a seed each."""
+    columns = sorted(int(column) for name, column in results.cells if name == row and int(column) > above)
+    ends = [results.curve(row, str(k), CURVES[0]) for k in (columns[0], columns[-1])] if columns else [{}, {}]
+    means = [{seed: statistics.mean(values) for seed, (_, values) in end.items() if values} for end in ends]
+    return [means[0][seed] / means[1][seed] - 1.0 for seed in means[0] if seed in means[1]]
+
+
+def with_margin(results: Results) -> list[float]:
+    """:func:`over_k` of the row with the margin."""
+    return next(
+        (found for row in ("MoCo v2, EqCo", "SimCLR, EqCo") if (found := over_k(results, row, 16))), []
+    )
+
+
+CLAIMS = (
+    Claim(
+        "With EqCo the gradient's norm does not depend on K for K > 16",
+        "mean |dL/dq| over training at the smallest K above 16, over that at the largest, less 1",
+        with_margin,
+        expects="within",
+        margin=0.1,
+    ),
+)
+
+
+def draw(results: Results):
+    """Mean over training, with a ribbon of one standard deviation."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for number, cell in enumerate(results.cells):
+        curves = (results.curve(*cell, name).get("0", ([], [])) for name in CURVES)
+        (epochs, mean), (_, spread) = curves
+        axes.plot(epochs, mean, color=f"C{number}", label=f"{cell[0]}, K = {cell[1]}", linewidth=1)
+        low, high = ([m + sign * s for m, s in zip(mean, spread, strict=True)] for sign in (-1, 1))
+        axes.fill_between(epochs, low, high, color=f"C{number}", alpha=0.12, linewidth=0)
+    axes.set(xlabel="epoch", ylabel="|dL/dq|, seed 0")
+    axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())
