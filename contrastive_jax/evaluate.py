@@ -18,13 +18,20 @@ from contrastive_jax import checkpoint, data, distributed, encoder, evaluators, 
 from contrastive_jax import config as configs
 from contrastive_jax.encoder import network_of
 from contrastive_jax.evaluators import features, report
-from contrastive_jax.evaluators.subject import Encoder, Subject, labelled, several
+from contrastive_jax.evaluators.subject import Encoder, Part, Subject, labelled, several
 from contrastive_jax.run import replicate, source_of
 from contrastive_jax.types import PyTree, TrainState
 
 # Sections by which an encoder is what it is; "seed" is of its first weights.
 OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment", "seed")
 PIXEL_LIMIT = 2**31  # bytes of float32; a linear classifier of more raw pixels is nobody's baseline
+
+
+def pixels_fit(train: Part, test: Part) -> bool:
+    """Whether a linear classifier of the raw pixels of two parts is worth its memory."""
+    return all(isinstance(part.split, data.Split) for part in (train, test)) and (
+        4 * (len(train) + len(test)) * np.prod(train.split.shape) <= PIXEL_LIMIT
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -48,20 +55,24 @@ class Judge:
         self.config, self.source, self.mesh = config, source, mesh
         self.settings = config["evaluate"]
         self.network = network_of(config)
-        self.evaluators = evaluators.prepare(config, source)
-        self.possible = source.test is not None and source.train.labelled and source.test.labelled
+        self._prepared = evaluators.prepare(config, source)
+        self.evaluators = self._prepared[""]
+        self.sets = {
+            name: (labelled(train), labelled(test))
+            for name, (train, test) in source.judged.items()
+            if test is not None and train.labelled and test.labelled
+        }
+        self.possible = "" in self.sets
         self._unbalanced = False
-        if self.possible:
-            self.train, self.test = labelled(source.train), labelled(source.test)
 
-    def subject(self, name: str, weights: tuple[PyTree, PyTree] | None, columns: Any = None) -> Subject:
-        """A row of the table; ``columns``: those that will be judged, default all."""
+    def subject(
+        self, name: str, weights: tuple[PyTree, PyTree] | None, columns: Any = None, on: str = ""
+    ) -> Subject:
+        """A row of the table; ``columns``: those that will be judged, default all; ``on``: one of ``sets``."""
         sections = self.config["evaluators"]
         layers = evaluators.layers_of({k: v for k, v in sections.items() if columns is None or k in columns})
         seen = None if weights is None else Encoder(self.network, *weights, self.config["augment"])
-        return Subject(
-            name, seen, self.train, self.test, layers=layers, batch_size=self.settings["batch_size"]
-        )
+        return Subject(name, seen, *self.sets[on], layers=layers, batch_size=self.settings["batch_size"])
 
     def look(self, state: TrainState) -> dict[str, float]:
         """The quick look while a run trains: the columns that ``evaluate.look`` names.
@@ -74,7 +85,7 @@ class Judge:
         columns = self.settings["look"]
         subject = self.subject("", (state.params, state.stats), columns)
         scores = {column: self.evaluators[column](subject) for column in columns}
-        metric = report.metric_of("", several(self.test.split))
+        metric = report.metric_of("", several(subject.test.split))
         return {
             f"eval/{column}_{name}": value
             for column, score in scores.items()
@@ -98,33 +109,30 @@ class Judge:
         forgetful, finish = network_of(self.config, momentum=0.0), self.source.train.finish(view)
         return params, _statistics(forgetful.apply, finish, params, stats, features.on_devices(images))
 
-    def subjects(self, weights: tuple[PyTree, PyTree]) -> Iterator[Subject]:
-        """The rows of the table, one at a time."""
+    def subjects(self, weights: tuple[PyTree, PyTree]) -> Iterator[tuple[str, Subject]]:
+        """The rows of the table on each of ``sets``, by its name, one at a time."""
         for row in self.settings["rows"]:
-            if row == "trained":
-                yield self.subject(row, weights)
-            elif row == "untrained":
-                yield self.subject(row, self.untrained())
-            elif self._pixels_fit():
-                yield self.subject(row, None)
-
-    def _pixels_fit(self) -> bool:
-        splits = (self.source.train, self.source.test)
-        return all(isinstance(split, data.Split) for split in splits) and (
-            4 * (len(self.train) + len(self.test)) * np.prod(self.source.train.shape) <= PIXEL_LIMIT
-        )
+            seen = {"trained": lambda: weights, "untrained": self.untrained}.get(row, lambda: None)()
+            for name, parts in self.sets.items():
+                if seen is not None or pixels_fit(*parts):
+                    yield name, self.subject(row, seen, on=name)
 
     def table(self, weights: tuple[PyTree, PyTree], quiet: bool = False) -> dict:
         """Trained encoder, untrained encoder and raw pixels under every protocol, printed and returned.
+
+        Of sets with competing features each protocol has a column for every set that the encoder is judged on:
+        ``linear`` of the first, ``linear@digit`` of the one that is called digit.
 
         Raises:
           RuntimeError: the encoder's bits are not what they were before.
         """
         before = checkpoint.fingerprint(weights)
         results = {}
-        for subject in self.subjects(weights):
-            results |= report.report([subject], self.evaluators)
-            if subject.test_labels is not None:
+        for name, subject in self.subjects(weights):
+            scores = report.report([subject], self._prepared[name])[subject.name]
+            columns = {f"{column}@{name}" if name else column: score for column, score in scores.items()}
+            results.setdefault(subject.name, {}).update(columns)
+            if not name and subject.test_labels is not None:
                 self._unbalanced = report.unbalanced(subject.test_labels)
         if checkpoint.fingerprint(weights) != before:
             raise RuntimeError("the encoder changed while it was evaluated; its numbers are void.")
@@ -139,7 +147,8 @@ class Judge:
     def metric(self) -> str:
         """The score that the table shows: ``evaluate.metric``, or the one that the set's literature reports."""
         chosen = self.settings["metric"]
-        return report.metric_of(self.source.name, several(self.test.split)) if chosen == "auto" else chosen
+        test = self.sets[""][1].split
+        return report.metric_of(self.source.name, several(test)) if chosen == "auto" else chosen
 
     def print(self, results: dict) -> None:
         """Prints the table."""

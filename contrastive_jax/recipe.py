@@ -109,7 +109,7 @@ def _check_labels(terms: tuple[objective.Term, ...], classes: int, several: bool
             raise ValueError(
                 f"loss.{name} reads one label an image, and these have several: take loss.sigmoid_cross_entropy."
             )
-        if name == "sigmoid_cross_entropy" and not several:
+        if name in ("sigmoid_cross_entropy", "cross_entropy_of_parts") and not several:
             raise ValueError(
                 f"loss.{name} reads several labels an image, and these have one: take loss.cross_entropy."
             )

@@ -1,5 +1,6 @@
 """--mode=evaluate: a checkpoint brings its network, the config says on what and how it is judged."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -9,7 +10,7 @@ import pytest
 from PIL import Image
 
 from contrastive_jax import config as configs
-from contrastive_jax import evaluate, export, train
+from contrastive_jax import data, evaluate, export, sharding, train
 from contrastive_jax import run as runs
 from contrastive_jax.step import init_state
 
@@ -146,3 +147,32 @@ def test_a_look_is_at_any_columns(trained):
     with jax.set_mesh(run.mesh):
         seen = judge.look(runs.replicate(init_state(run.recipe, 0), run.mesh))
     assert set(seen) == {"eval/knn_top1", "eval/nearer_top1"}
+
+
+def test_every_set_that_is_judged_has_columns_of_its_own():
+    """Columns ``knn@odd`` are what ``knn`` is where that set is the only one; one named "" takes the first place."""
+    config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))
+    config["evaluators"], config["evaluate"]["rows"] = {"knn": {"name": "knn", "k": 3}}, ["raw pixels"]
+    whole, nothing = data.load(name="digits"), ({"w": jax.numpy.ones(1)}, {})
+
+    def first(part, count):  # 2 and 3, told apart by their ones
+        return part[np.flatnonzero(np.isin(part.label, (2, 3)))[:count]]
+
+    def odd(part):
+        return dataclasses.replace(part, label=part.label % 2)
+
+    def table(source):
+        mesh = sharding.make_mesh(jax.devices()[:1])
+        with jax.set_mesh(mesh):
+            return evaluate.Judge(config, source, mesh).table(nothing, quiet=True)["raw pixels"]
+
+    few = data.Source("few", first(whole.train, 40), first(whole.test, 20), whole.classes)
+    odds = dataclasses.replace(few, train=odd(few.train[:9]), test=odd(few.test))
+    alone, of_odds = table(few), table(odds)
+    assert alone.keys() == of_odds.keys() == {"knn"} and alone != of_odds
+    both = table(dataclasses.replace(few, probes={"odd": (odds.train, odds.test)}))
+    assert both == alone | {"knn@odd": of_odds["knn"]} and list(both) == ["knn", "knn@odd"]
+    instead = table(
+        dataclasses.replace(few, probes={"": (odds.train, odds.test), "few": (few.train, few.test)})
+    )
+    assert instead == of_odds | {"knn@few": alone["knn"]}

@@ -7,12 +7,16 @@ Source: Intriguing Properties of Contrastive Losses (Chen, Luo and Li 2021), sec
 """
 
 import dataclasses
+import zlib
 from collections.abc import Callable
 
 import numpy as np
 
-from contrastive_jax.data.made import Bits, Made
+from contrastive_jax.data import pixels
+from contrastive_jax.data.made import OVERLAPS, Bits, Canvas, Made, NinePlaces, starts
+from contrastive_jax.data.overlaid import Overlaid
 from contrastive_jax.data.split import Source, Split
+from contrastive_jax.data.stream import Streamed
 
 MOST_BITS = 24
 TRAIN, TEST = 0, 1  # splits draw from streams of their own
@@ -82,6 +86,230 @@ def binary(
     return Source(f"{bits} random bits", split(examples, TRAIN), split(test_examples, TEST), classes)
 
 
+def multi_digits(
+    source: Source,
+    another: Callable[..., Source],
+    *,
+    count: int = 2,
+    size: int = 0,
+    second_size: int = 0,
+    side: int = 112,
+    placement: str = "random",
+    overlap: str = "maximum",
+    examples: int = 0,
+    seed: int = 0,
+) -> Source:
+    """MultiDigits (sections 3 and 4.1): several digits of the set that ``data`` names on a black square.
+
+    An image's labels are the classes that it shows; with two sizes first those of the digit of ``size``, then
+    those of the other. An encoder is judged on single digits on such squares: plain columns on those of
+    ``size``, the columns ``<column>@<second_size>`` on those of the other size.
+
+    Args:
+        count: digits on a square.
+        size: their height and width in pixels, resized by Pillow (bicubic); 0 is as they are stored.
+        second_size: of the second of two digits, in pixels; 0: all are of one size.
+        side: of the square, pixels.
+        placement: ``random``, anywhere within the square, or ``grid``, in distinct cells of a grid.
+        overlap: where digits overlap, their ``maximum``, or ``add``, their sum, at most 255.
+        examples: training images; 0: as many as there are training digits. The first digit of image i is digit
+            i of these, over and over, the others are drawn.
+        seed: of digits and places.
+    """
+    for name, value, low in (("count", count, 1), ("side", side, 1)):
+        _whole(name, value, low, 10_000)
+    for name, value in (("size", size), ("second_size", second_size)):
+        _whole(name, value, 0, side)
+    _whole("examples", examples, 0, 2**31 - 1)
+    _whole("seed", seed, 0, 2**63 - 1)
+    _choice("placement", placement, ("random", "grid"))
+    _choice("overlap", overlap, tuple(OVERLAPS))
+    _digits(source, "data.name")
+    if size == 0 and source.train.shape[0] > side:
+        raise ValueError(f"compose.side={side} is less than the {source.train.shape[0]} pixels of a digit")
+    size = size or source.train.shape[0]
+    sizes = (size, second_size) if second_size else (size,) * count
+    if second_size and count != 2:
+        raise ValueError(f"compose.second_size={second_size} is of two digits, and compose.count={count}")
+    cells = (side // size) ** 2
+    if placement == "grid" and second_size not in (0, size):
+        raise ValueError("compose.placement=grid has cells of one size: take random with compose.second_size")
+    if placement == "grid" and count > cells:
+        raise ValueError(f"compose.count={count} is more than the {cells} cells of {size} in {side} pixels")
+
+    distinct = tuple(dict.fromkeys(sizes))
+    banks = {split: [resized(part.image, s) for s in distinct] for split, part in _parts(source).items()}
+    classes = len(source.classes)
+
+    def squares(split: int, sizes: tuple[int, ...], purpose: str, total: int) -> tuple[Split, np.ndarray]:
+        """Squares with digits of some sizes, and the classes of these [n, k]."""
+        part = _parts(source)[split]
+        which = np.stack(
+            [np.arange(total, dtype=np.int32) % len(part)]
+            + [
+                drawn(seed, _stream(purpose, split, "digit", k), total, len(part))
+                for k in range(1, len(sizes))
+            ],
+            axis=1,
+        )
+        place = _places(seed, (purpose, split), total, sizes, side, placement)
+        numbers = tuple(distinct.index(s) for s in sizes)
+        made = Made(Canvas(side, part.shape[2], numbers, overlap), (which, place), tuple(banks[split]))
+        return Split(np.empty((total, 0, 0, 0), np.uint8), made=made), part.label[which]
+
+    def several(split: int) -> Split:
+        total = (examples if split == TRAIN else 0) or len(_parts(source)[split])
+        made, shown = squares(split, sizes, "several", total)
+        label = np.zeros((total, classes * len(distinct)), np.uint8)
+        for k, s in enumerate(sizes):
+            label[np.arange(total), distinct.index(s) * classes + shown[:, k]] = 1
+        return dataclasses.replace(made, label=label)
+
+    def single(split: int, s: int) -> Split:
+        made, shown = squares(split, (s,), f"single {s}", len(_parts(source)[split]))
+        return dataclasses.replace(made, label=shown[:, 0])
+
+    tests = TEST in banks
+    return Source(
+        f"{count} digits of {source.name}",
+        several(TRAIN),
+        several(TEST) if tests else None,
+        tuple(f"{s} px: {name}" for s in distinct for name in source.classes)
+        if second_size
+        else source.classes,
+        {
+            "" if s == size else str(s): (single(TRAIN, s), single(TEST, s) if tests else None)
+            for s in distinct
+        },
+    )
+
+
+def digit_on_image(
+    source: Source,
+    another: Callable[..., Source],
+    *,
+    digits: str = "mnist",
+    dir: str = "",
+    unique: int = 0,
+    size: int = 0,
+    side: int = 0,
+    overlap: str = "add",
+    seed: int = 0,
+) -> Source:
+    """DigitOnImageNet (section 4.1): on every image a digit of its own at nine fixed places, before augmentation.
+
+    Training images have one of ``unique`` training digits each, test images any test digit. An encoder is judged
+    on the classes of the images (plain columns) and on those of the digits (``<column>@digit``).
+
+    Args:
+        digits: the set with the digits, by its name: ``digits``, ``mnist``, or another of ``data.name``.
+        dir: where that set lies; "" is ``data.dir``.
+        unique: how many training digits are used, drawn without replacement; 0: all.
+        size: their height and width in pixels, resized by Pillow (bicubic); 0 is as they are stored.
+        side: height and width of the images, to which they are resized likewise; 0: as they are.
+        overlap: ``add``, the sum with the image, at most 255 (the paper), or ``maximum`` (the authors' notebook).
+        seed: of the digits.
+    """
+    _choice("overlap", overlap, tuple(OVERLAPS))
+    for name, value in (("size", size), ("side", side)):
+        _whole(name, value, 0, 10_000)
+    _whole("seed", seed, 0, 2**63 - 1)
+    bank = another(digits, dir)
+    _digits(bank, f"compose.digits={digits!r}")
+    _whole("unique", unique, 0, len(bank.train))
+    if source.test is not None and bank.test is None:
+        raise ValueError(f"compose.digits={digits!r} has no test digits, and {source.name} has test images")
+    size = size or bank.train.shape[0]
+    chosen = np.argsort(_raw(seed, _stream("unique"), len(bank.train)), kind="stable")
+    rows = {TRAIN: chosen[: unique or None], TEST: np.arange(len(bank.test or ()))}
+    pairs = {
+        number: _with_digits(part, _parts(bank)[number][rows[number]], number, size, side, overlap, seed)
+        for number, part in _parts(source).items()
+    }
+    (train, train_of_digits), (test, test_of_digits) = pairs[TRAIN], pairs.get(TEST, (None, None))
+    return dataclasses.replace(
+        source,
+        name=f"{bank.name} on {source.name}",
+        train=train,
+        test=test,
+        probes={"digit": (train_of_digits, test_of_digits)},
+    )
+
+
+def _with_digits(part, digits: Split, number: int, size: int, side: int, overlap: str, seed: int) -> tuple:
+    """The images of a split with digits on them: with their own labels, and with the digits'."""
+    which = drawn(seed, _stream("which", number), len(part), len(digits))
+    made = Made(NinePlaces(overlap), (which,), (resized(digits.image, size),))
+    streamed = isinstance(part, Streamed)
+    if streamed and not (side or part.size):
+        raise ValueError("digits lie at fixed places of images of one size: set compose.side, or data.size")
+    height, width, channels = part.shape
+    for length in (side or height, side or width):
+        if not _fit(length, size):
+            raise ValueError(
+                f"compose.size: digits of {size} pixels do not fit nine times on {length}: at most"
+                f" {max((s for s in range(length) if _fit(length, s)), default=0)}"
+            )
+    if digits.shape[2] not in (1, channels):
+        raise ValueError(f"compose.digits has {digits.shape[2]} channels, and images have {channels}")
+    if streamed:
+        plain = Overlaid(part.records, side or part.size, made)
+        return tuple(
+            dataclasses.replace(part, records=records, size=0)
+            for records in (plain, dataclasses.replace(plain, label=digits.label[which]))
+        )
+    image = np.stack([pixels.fit(x, side) for x in part.image]) if side else part.image
+    part = dataclasses.replace(part, image=image, made=made)
+    return part, dataclasses.replace(part, label=digits.label[which])
+
+
+def _fit(length: int, size: int) -> bool:
+    first, second, last = starts(length)
+    return last + size <= length and second - first >= size and last - second >= size
+
+
+def resized(image: np.ndarray, size: int) -> np.ndarray:
+    """Square images [n, s, s, c] uint8 at another size, by Pillow (bicubic)."""
+    return image if image.shape[1] == size else np.stack([pixels.fit(x, size) for x in image])
+
+
+def _places(
+    seed: int, names: tuple, total: int, sizes: tuple[int, ...], side: int, placement: str
+) -> np.ndarray:
+    """[total, k, 2] int32: top and left pixel of each digit."""
+    if placement == "random":
+        places = [
+            [drawn(seed, _stream(*names, axis, k), total, side - s + 1) for axis in ("top", "left")]
+            for k, s in enumerate(sizes)
+        ]
+        return np.moveaxis(np.array(places, np.int32), -1, 0)
+    along = side // sizes[0]
+    raw = _raw(seed, _stream(*names, "cells"), total * along**2).reshape(total, -1)
+    cell = np.argsort(raw, axis=1, kind="stable")[:, : len(sizes)].astype(np.int32)
+    margin = (side - along * sizes[0]) // 2
+    return np.stack([cell // along, cell % along], axis=-1) * np.int32(sizes[0]) + np.int32(margin)
+
+
+def _parts(source: Source) -> dict[int, Split]:
+    return {number: part for number, part in ((TRAIN, source.train), (TEST, source.test)) if part}
+
+
+def _digits(source: Source, option: str) -> None:
+    """Refuses a set that cannot be a bank of digits."""
+    for part in _parts(source).values():
+        if not isinstance(part, Split):
+            raise ValueError(f"{option}: {source.name} is streamed, and digits lie in memory")
+        height, width, _ = part.shape
+        if height != width:
+            raise ValueError(
+                f"{option}: images of {source.name} are {height} x {width}, and digits are square"
+            )
+        if part.label.ndim == 2 or (part.label < 0).any():
+            raise ValueError(
+                f"{option}: {source.name} has images without a label of their own, digits have one"
+            )
+
+
 def entropy(integers: np.ndarray) -> float:
     """Empirical entropy of some integers, in nats."""
     share = np.unique(integers, return_counts=True)[1] / len(integers)
@@ -93,13 +321,27 @@ def drawn(seed: int, number: int, count: int, below: int) -> np.ndarray:
 
     ``number`` tells the streams of one seed apart.
     """
-    raw = np.random.Philox(key=np.array([seed, number], np.uint64)).random_raw(count)
+    raw = _raw(seed, number, count)
     return ((raw >> np.uint64(32)) * np.uint64(below) >> np.uint64(32)).astype(np.int32)
+
+
+def _stream(*names) -> int:
+    """The number of what is drawn from here on, by what it is for."""
+    return zlib.crc32("/".join(map(str, names)).encode())
+
+
+def _raw(seed: int, number: int, count: int) -> np.ndarray:
+    return np.random.Philox(key=np.array([seed, number], np.uint64)).random_raw(count)
 
 
 def _bits(count: int, bits: int, seed: int, number: int) -> Made:
     integers = drawn(seed, number, count, 2**bits)
     return Made(Bits(bits), (integers,), facts={"mi_floor": entropy(integers)})
+
+
+def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"compose.{name}={value!r} is none of {', '.join(allowed)}")
 
 
 def _whole(name: str, value: int, low: int, high: int) -> None:

@@ -62,6 +62,97 @@ class Bits(Plain):
         return xp.concatenate([image, xp.broadcast_to(bits, (*image.shape[:-1], self.bits))], axis=-1)
 
 
+def _maximum(xp, one, other):
+    return xp.maximum(one, other)
+
+
+def _add(xp, one, other):
+    return xp.minimum(one + other, 255)
+
+
+OVERLAPS = {"maximum": _maximum, "add": _add}  # of float images in 0..255
+
+
+@dataclasses.dataclass(frozen=True)
+class Canvas(Plain):
+    """Digits on a black square.
+
+    Tables: which [B, k] of its bank each digit is, and place [B, k, 2], its top and left pixel.
+    """
+
+    side: int
+    channels: int
+    banks: tuple[
+        int, ...
+    ]  # the number in the bank of the array [m, s, s, c] that each of the k digits is from
+    overlap: str  # one of OVERLAPS
+
+    def shape(self, stored: tuple) -> tuple:
+        """Of the square."""
+        return self.side, self.side, self.channels
+
+    def __call__(self, xp, image, tables, bank, pick):
+        """The digits, each laid over those before it."""
+        which, place = tables
+        canvas = None
+        for digit, number in enumerate(self.banks):
+            tile = pick(bank[number], which[:, digit])
+            top, left = (_rows(xp, place[:, digit, axis], self.side, tile.shape[1]) for axis in (0, 1))
+            laid = _laid(xp, top, tile, left)
+            canvas = laid if canvas is None else OVERLAPS[self.overlap](xp, canvas, laid)
+        return canvas.astype(xp.uint8)
+
+
+@dataclasses.dataclass(frozen=True)
+class NinePlaces(Plain):
+    """A digit at nine fixed places of an image: a third of all rows and columns begins at each of PLACES.
+
+    Tables: which [B] of the bank [m, s, s, c or 1] it is.
+    """
+
+    overlap: str  # one of OVERLAPS
+
+    def __call__(self, xp, image, tables, bank, pick):
+        """The image [B, h, w, c] with the digit."""
+        tile = pick(bank[0], tables[0])
+        rows, columns = (placed(side, tile.shape[1]) for side in image.shape[1:3])
+        rows, columns = (xp.asarray(np.broadcast_to(r, (1, *r.shape))) for r in (rows, columns))
+        laid = _laid(xp, rows, tile, columns)
+        return OVERLAPS[self.overlap](xp, image.astype(xp.float32), laid).astype(xp.uint8)
+
+
+PLACES = (0.15, 0.45, 0.75)  # of a side: the authors' notebook
+
+
+def starts(side: int) -> list[int]:
+    """The first pixels of the three places along a side."""
+    return [int(share * side) for share in PLACES]
+
+
+def placed(side: int, size: int) -> np.ndarray:
+    """[side, size]: 1 where a pixel of a side shows a pixel of the digit."""
+    found = np.zeros((side, size), np.float32)
+    for start in starts(side):
+        found[start + np.arange(size), np.arange(size)] = 1
+    return found
+
+
+def _rows(xp, start, side, size):
+    """[B, side, size]: the same for one place an example, that begins at ``start`` [B]."""
+    pixel = xp.arange(side, dtype=xp.int32)[None, :, None] - start[:, None, None]
+    return (pixel == xp.arange(size, dtype=xp.int32)).astype(xp.float32)
+
+
+def _laid(xp, rows, tile, columns):
+    """Tiles [B, s, s, c] where matrices [B or 1, h, s] and [B or 1, w, s] of 0 and 1 put them: [B, h, w, c].
+
+    Each sum has one summand, so it is exact, in bfloat16 as well.
+    """
+    tile = xp.moveaxis(tile.astype(xp.float32), -1, 1)
+    down = xp.matmul(rows[:, None], tile)
+    return xp.moveaxis(xp.matmul(down, xp.swapaxes(columns, 1, 2)[:, None]), 1, -1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Made:
     """A composition with what it reads.

@@ -1,7 +1,7 @@
 """What a data source is, once it is in memory: uint8 images, labels and groups, in splits."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -110,12 +110,22 @@ class Source:
     """A data set: what to train on, what to test on (or None), and what its labels are called.
 
     Splits are resident (:class:`Split`) or streamed (:class:`stream.Streamed`).
+
+    Attributes:
+        probes: name -> (train, test), sets of images or labels that an encoder is judged on besides; that of the
+            name "", where there is one, takes the place of train and test.
     """
 
     name: str
     train: Split
     test: Split | None
     classes: tuple[str, ...]
+    probes: Mapping[str, tuple[Split, Split | None]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def judged(self) -> dict[str, tuple[Split, Split | None]]:
+        """All that an encoder is judged on; "", of the table's plain columns, is the first."""
+        return {"": (self.train, self.test)} | dict(self.probes)
 
 
 def stratified(label: np.ndarray, fraction: float, group: np.ndarray | None = None) -> np.ndarray:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from contrastive_jax import data
 from contrastive_jax.evaluators import measures, protocols
 from contrastive_jax.evaluators.report import METRICS, OF_SEVERAL
@@ -53,9 +55,7 @@ def build(sections: Mapping[str, Mapping[str, Any]], facts: Facts) -> dict[str, 
             )
         function = find(section["name"])
         if function is None:
-            raise ValueError(
-                f"{path}.name is {section['name']!r}. {near(section['name'], known())}"
-            )
+            raise ValueError(f"{path}.name is {section['name']!r}. {near(section['name'], known())}")
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items() if k != "name"}
         built[column] = call(function, path, options, facts)
     return built
@@ -64,8 +64,9 @@ def build(sections: Mapping[str, Mapping[str, Any]], facts: Facts) -> dict[str, 
 ROWS = ("trained", "untrained", "raw pixels")
 
 
-def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, Callable]:
-    """The evaluators of a config: all that they would refuse after hours of training is refused now.
+def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[str, Callable]]:
+    """The evaluators of a config, for each set that an encoder is judged on (``source.judged``): all that they
+    would refuse after hours of training is refused now.
 
     Raises:
         ValueError: one sentence.
@@ -87,19 +88,27 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, Callabl
         raise ValueError(
             f"evaluate.metric is {settings['metric']!r}. {near(settings['metric'], ('auto', *METRICS))}"
         )
-    if source.test is not None and source.train.labelled and settings["metric"] != "auto":
-        several = bool(source.train.label_shape)
+    train, test = source.judged[""]
+    if test is not None and train.labelled and settings["metric"] != "auto":
+        several = bool(train.label_shape)
         if several != (settings["metric"] in OF_SEVERAL):
             fitting = [name for name in METRICS if (name in OF_SEVERAL) == several]
             raise ValueError(
                 f"evaluate.metric is {settings['metric']!r}; with {'several labels' if several else 'one label'}"
                 f" an image it is auto or one of {', '.join(fitting)}."
             )
-    labels = None
-    if source.test is not None and source.train.labelled:
-        labels, rows = known_labels(source.train), labelled(source.train).rows
-        labels = labels if rows is None else labels[rows]
-    return build(config["evaluators"], Facts(layers, labels))
+    return {
+        name: build(config["evaluators"], Facts(layers, _judging_labels(train, test)))
+        for name, (train, test) in source.judged.items()
+    }
+
+
+def _judging_labels(train: Any, test: Any) -> np.ndarray | None:
+    """Of the labelled training images, where they are known and there is something to judge."""
+    if test is None or not train.labelled:
+        return None
+    labels, rows = known_labels(train), labelled(train).rows
+    return labels if rows is None else labels[rows]
 
 
 def layers_of(sections: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

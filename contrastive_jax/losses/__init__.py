@@ -19,8 +19,8 @@ Almost all of them are one number per query, the contrast of its negatives with 
     decoupled_nt_xent     lambda logsumexp_all(s / tau) - s+            lambda = tau: tau times info_nce
 
 Beside the family: alignment, logsumexp_distribution, uniformity and sliced_wasserstein on the embeddings;
-byol and relic_kl between views; cross_entropy and sigmoid_cross_entropy on labels; and the estimates of
-mutual information (``information`` says which of them are bounds).
+byol and relic_kl between views; cross_entropy, sigmoid_cross_entropy and cross_entropy_of_parts on labels; and
+the estimates of mutual information (``information`` says which of them are bounds).
 
 A loss is found by its name. Its positional parameters are quantities (``c``, ``positive``, ``count``, ...),
 its keyword-only parameters are its options. One that reads contrasts at other multiples of 1/tau says so in
@@ -64,7 +64,7 @@ from contrastive_jax.losses.information import (
     tuba,
 )
 from contrastive_jax.losses.invariance import byol, relic, relic_kl
-from contrastive_jax.losses.supervised import cross_entropy, sigmoid_cross_entropy
+from contrastive_jax.losses.supervised import cross_entropy, cross_entropy_of_parts, sigmoid_cross_entropy
 
 __all__ = [
     "alignment",
@@ -96,6 +96,7 @@ __all__ = [
     "relic_kl",
     "row_statistics",
     "sigmoid_cross_entropy",
+    "cross_entropy_of_parts",
     "sliced_wasserstein",
     "sliced_wasserstein_distance",
     "smile",

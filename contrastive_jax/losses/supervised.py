@@ -17,6 +17,24 @@ def cross_entropy(logits: Array, label: Array) -> Array:
     return jnp.where(label[:, None] < 0, 0.0, -chosen)
 
 
+def cross_entropy_of_parts(logits: Array, label: Array, *, parts: int = 2) -> Array:
+    """Mean over parts of the softmax cross-entropy within each, logits [B, W, C] and label [B, C] -> [B, W].
+
+    The C classes are ``parts`` questions one after another, of each of which one answer is 1: one softmax for
+    each digit size of MultiDigits. A part without a 1 contributes 0.
+    Source: Intriguing Properties (Chen et al., 2021), section 4.3.
+
+    Args:
+      parts: how many; each has as many classes.
+    """
+    if parts < 1 or logits.shape[-1] % parts:
+        raise ValueError(f"parts is {parts}; it must divide the {logits.shape[-1]} classes.")
+    logits = at_least_float32(logits).reshape(*logits.shape[:-1], parts, -1)
+    log_probability = jax.nn.log_softmax(logits, axis=-1)
+    label = label.reshape(label.shape[0], 1, parts, -1).astype(logits.dtype)
+    return -jnp.mean(jnp.sum(label * log_probability, axis=-1), axis=-1)
+
+
 def sigmoid_cross_entropy(logits: Array, label: Array) -> Array:
     """Sum over classes of the binary cross-entropy, logits [B, W, C] and label [B, C] in {0, 1} -> [B, W].
 

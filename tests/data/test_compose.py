@@ -216,6 +216,259 @@ def test_streamed_images_get_the_same_bits():
         assert stream.metrics() == {"replaced": 0, "mi_floor": made.made.facts["mi_floor"]}
 
 
+# ------------------------------------------------------------------------------------------- MultiDigits
+
+DIGITS = data.Split(random.integers(0, 256, (N, 4, 4, 1), np.uint8), random.integers(0, 10, N))
+DIGITS_TEST = data.Split(random.integers(0, 256, (9, 4, 4, 1), np.uint8), np.arange(9))
+
+
+def many(**options):
+    return compose.multi_digits(source(DIGITS, DIGITS_TEST), None, **{"side": 13, "seed": SEED} | options)
+
+
+def pasted(split, combine=np.maximum):
+    """Images by pasting one digit after another."""
+    which, place = split.made.tables
+    rule = split.made.composition
+
+    def expected(id):
+        canvas = np.zeros((rule.side, rule.side, rule.channels), int)
+        for digit, (top, left), number in zip(which[id], place[id], rule.banks, strict=True):
+            tile = split.made.bank[number][digit]
+            under = canvas[top : top + len(tile), left : left + len(tile)]
+            assert under.shape == tile.shape  # inside the canvas
+            under[:] = np.minimum(combine(under, tile), 255)
+        return canvas.astype(np.uint8)
+
+    return expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"count": 1},
+        {"count": 5},
+        {"count": 9, "placement": "grid"},
+        {"count": 3, "overlap": "add"},
+        {"second_size": 9},
+        {"size": 6, "second_size": 6},
+    ],
+    ids=str,
+)
+def test_digits_on_a_canvas(options):
+    made = many(**options)
+    combine = np.add if options.get("overlap") == "add" else np.maximum
+    splits = [made.train, made.test, *(split for pair in made.probes.values() for split in pair)]
+    for split in splits:
+        assert split.shape == (13, 13, 1)
+        for id in (0, len(split) - 1):
+            np.testing.assert_array_equal(split.pictures(np.array([id]))[0], pasted(split, combine)(id))
+    all_ways_give(made.train, pasted(made.train, combine))
+
+
+def test_places_are_everywhere_within_the_canvas():
+    made = many(count=2, second_size=9, examples=4000)
+    place = made.train.made.tables[1]
+    for digit, size in enumerate((4, 9)):
+        assert place[:, digit].min() == 0 and place[:, digit].max() == 13 - size
+        shares = np.bincount(place[:, digit].ravel()) / place[:, digit].size
+        np.testing.assert_allclose(shares, 1 / (13 - size + 1), atol=0.02)
+    assert abs(np.corrcoef(place.reshape(len(place), -1).T) - np.eye(4)).max() < 0.1
+
+
+def test_in_a_grid_digits_have_cells_of_their_own():
+    place = many(count=9, placement="grid", examples=300).train.made.tables[1]
+    for squares in place:
+        cells = {tuple(cell) for cell in (squares // 4).tolist()}
+        assert len(cells) == 9 and set((squares % 4).ravel().tolist()) <= {0}
+    few = many(count=2, placement="grid", examples=3000).train.made.tables[1] // 4
+    np.testing.assert_allclose(np.bincount(few.reshape(-1, 2) @ [3, 1]) / 6000, 1 / 9, atol=0.02)
+
+
+def test_labels_are_what_the_canvas_shows():
+    made = many(count=3, examples=60)
+    which = made.train.made.tables[0]
+    assert made.train.label.shape == (60, 10) and made.classes == tuple("0123456789")
+    for label, digits in zip(made.train.label, DIGITS.label[which], strict=True):
+        assert set(np.flatnonzero(label)) == set(digits)
+    np.testing.assert_array_equal(which[:, 0], np.arange(60) % N)  # every digit is the first of some canvas
+    two = many(second_size=9, examples=60)
+    assert two.train.label.shape == (60, 20) and two.classes[:2] == ("4 px: 0", "4 px: 1")
+    assert two.classes[-1] == "9 px: 9"
+    for label, digits in zip(two.train.label, DIGITS.label[two.train.made.tables[0]], strict=True):
+        assert np.flatnonzero(label).tolist() == [digits[0], 10 + digits[1]]
+    assert many(size=6, second_size=6).train.label.shape == (N, 10)
+
+
+def test_an_encoder_is_judged_on_one_digit_of_each_size():
+    for made, sizes in ((many(count=4), {"": 4}), (many(second_size=9), {"": 4, "9": 9})):
+        assert list(made.judged) == list(sizes)
+        for name, size in sizes.items():
+            for split, digits in zip(made.judged[name], (DIGITS, DIGITS_TEST), strict=True):
+                np.testing.assert_array_equal(split.label, digits.label)
+                images = split.pictures(np.arange(len(split)))
+                shown = [np.nonzero(image[..., 0]) for image in images]
+                assert max(np.ptp(rows) for rows, _ in shown) < size
+                tiles = compose.resized(digits.image, size)
+                np.testing.assert_array_equal(images.sum((1, 2, 3)), tiles.astype(int).sum((1, 2, 3)))
+
+
+def test_a_digit_is_resized_by_pillow():
+    from PIL import Image
+
+    found = compose.resized(DIGITS.image, 9)
+    one = Image.fromarray(DIGITS.image[3, ..., 0]).resize((9, 9), Image.Resampling.BICUBIC)
+    np.testing.assert_array_equal(found[3, ..., 0], np.asarray(one))
+    assert compose.resized(DIGITS.image, 4) is DIGITS.image
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"count": 0}, "compose.count=0"),
+        ({"count": 5, "second_size": 9}, "compose.second_size=9 is of two digits, and compose.count=5"),
+        ({"second_size": 14}, "compose.second_size=14 is not a whole number from 0 to 13"),
+        ({"side": 3}, "compose.side=3 is less than the 4 pixels"),
+        ({"placement": "in-grid"}, "compose.placement='in-grid' is none of random, grid"),
+        ({"overlap": "sum"}, "compose.overlap='sum' is none of maximum, add"),
+        ({"count": 10, "placement": "grid"}, "compose.count=10 is more than the 9 cells of 4 in 13 pixels"),
+        ({"second_size": 9, "placement": "grid"}, "compose.placement=grid"),
+    ],
+)
+def test_impossible_canvases_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        many(**options)
+
+
+def test_digits_need_labels_and_squares():
+    with pytest.raises(ValueError, match="images of some are 6 x 5"):
+        compose.multi_digits(source(GRAY), None)
+    with pytest.raises(ValueError, match="without a label"):
+        compose.multi_digits(source(data.Split(DIGITS.image)), None)
+    with pytest.raises(ValueError, match="streamed"):
+        from test_stream import IMAGES, Memory
+
+        compose.multi_digits(source(data.Streamed(Memory(IMAGES))), None)
+
+
+# ----------------------------------------------------------------------------------------- DigitOnImage
+
+PICTURES = data.Split(random.integers(0, 256, (N, 24, 24, 3), np.uint8), random.integers(0, 3, N))
+PICTURES_TEST = data.Split(random.integers(0, 256, (8, 24, 24, 3), np.uint8), random.integers(0, 3, 8))
+
+
+def bank(name, dir):
+    assert (name, dir) == ("mnist", "there")
+    return source(DIGITS, DIGITS_TEST)
+
+
+def on_images(images=None, **options):
+    return compose.digit_on_image(
+        images or source(PICTURES, PICTURES_TEST), bank, **{"dir": "there", "seed": SEED} | options
+    )
+
+
+def nine(image, digit, combine):
+    """Pasted at the notebook's places, one after another."""
+    image = image.astype(int)
+    for top in (3, 10, 18):  # 0.15, 0.45 and 0.75 of 24
+        for left in (3, 10, 18):
+            part = image[top : top + len(digit), left : left + len(digit)]
+            part[:] = np.minimum(combine(part, digit), 255)
+    return image.astype(np.uint8)
+
+
+@pytest.mark.parametrize("overlap, combine", [("add", np.add), ("maximum", np.maximum)])
+def test_a_digit_lies_at_nine_places_of_an_image(overlap, combine):
+    made = on_images(overlap=overlap, unique=5)
+    for split, stored in ((made.train, PICTURES), (made.test, PICTURES_TEST)):
+        (which,), (digits,) = split.made.tables, split.made.bank
+        all_ways_give(split, lambda id, s=stored, w=which, d=digits: nine(s.image[id], d[w[id]], combine))
+        np.testing.assert_array_equal(split.label, stored.label)
+
+
+def test_training_has_few_digits_and_the_test_has_all():
+    pictures = data.Split(np.zeros((400, 24, 24, 1), np.uint8), np.zeros(400, int))
+    for unique in (1, 5, 0):
+        made = on_images(source(pictures, pictures), unique=unique)
+        (digits,), (which,) = made.train.made.bank, made.train.made.tables
+        assert len(digits) == (unique or N) and set(which) == set(range(unique or N))
+        rows = [np.flatnonzero((DIGITS.image == digit).all((1, 2, 3)))[0] for digit in digits]
+        assert len(set(rows)) == len(rows)
+        labels = DIGITS.label[np.array(rows)[which]]
+        np.testing.assert_array_equal(made.judged["digit"][0].label, labels)
+        (digits,), (which,) = made.test.made.bank, made.test.made.tables
+        np.testing.assert_array_equal(digits, DIGITS_TEST.image)
+        assert set(which) == set(range(9))
+        np.testing.assert_array_equal(made.judged["digit"][1].label, DIGITS_TEST.label[which])
+    again = on_images(source(pictures, pictures), unique=5)
+    few = on_images(source(pictures[:40], pictures), unique=5)  # by id, whatever the size of the set
+    np.testing.assert_array_equal(again.train.made.tables[0][:40], few.train.made.tables[0])
+
+
+def test_both_label_sets_are_judged_on_the_same_images():
+    made = on_images()
+    assert list(made.judged) == ["", "digit"]
+    for plain, of_digits in zip(made.judged[""], made.judged["digit"], strict=True):
+        rows = np.arange(8)
+        np.testing.assert_array_equal(plain.pictures(rows), of_digits.pictures(rows))
+        assert (plain.label != of_digits.label).any()
+
+
+def test_images_and_digits_are_resized():
+    made = on_images(side=30, size=6)
+    assert made.train.shape == (30, 30, 3) and made.train.made.bank[0].shape == (N, 6, 6, 1)
+
+
+def test_streamed_images_get_their_digits_before_they_are_cut():
+    from test_stream import Memory, png
+
+    for label in (True, False):
+        records = Memory([png(image) for image in PICTURES.image])
+        if label:
+            records.label = PICTURES.label
+        streamed = data.Streamed(records, 24, workers=0)
+        made = on_images(source(streamed, streamed), unique=5)
+        resident = on_images(source(PICTURES, PICTURES), unique=5)
+        view = augment.make_eval(preset="none", size=24)
+        for name, pair in made.judged.items():
+            images, labels = zip(*pair[0].batches(8, view), strict=True)
+            wanted = resident.judged[name][0]
+            np.testing.assert_array_equal(np.concatenate(images), wanted.pictures(np.arange(N)))
+            if name or label:
+                assert pair[0].labelled and pair[0].label_shape == ()
+                np.testing.assert_array_equal(pair[0].label, wanted.label)
+            if name:
+                np.testing.assert_array_equal(np.concatenate(labels), wanted.label)
+        chosen = made.judged["digit"][0][np.array([5, 2])]
+        np.testing.assert_array_equal(chosen.label, resident.judged["digit"][0].label[[5, 2]])
+    with pytest.raises(ValueError, match="cannot read image 1 of memory"):
+        broken = data.Streamed(Memory([records.images[0], b"none"]), 24, workers=0)
+        list(on_images(source(broken, broken)).train.batches(2, view))
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"unique": 23}, "compose.unique=23 is not a whole number from 0 to 22"),
+        ({"overlap": "sum"}, "compose.overlap='sum' is none of maximum, add"),
+        ({"size": 8}, "digits of 8 pixels do not fit nine times on 24: at most 6"),
+        ({"side": 12}, "digits of 4 pixels do not fit nine times on 12: at most 3"),
+    ],
+)
+def test_impossible_digits_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        on_images(**options)
+
+
+def test_places_need_images_of_one_size():
+    from test_stream import IMAGES, Memory
+
+    with pytest.raises(ValueError, match="set compose.side, or data.size"):
+        streamed = data.Streamed(Memory(IMAGES), workers=0)
+        on_images(source(streamed, streamed))
+
+
 # --------------------------------------------------------------------------------------------- in common
 
 
@@ -242,4 +495,8 @@ def test_an_older_config_composes_nothing():
     assert configs.base().compose.name == "none"
 
 
-SETS = [compose.rand_bit(source(COLOR), None, bits=3).train]
+SETS = [
+    compose.rand_bit(source(COLOR), None, bits=3).train,
+    many(count=3).train,
+    on_images().train,
+]

@@ -189,6 +189,22 @@ def test_cross_entropy():
     assert np.isnan(losses.cross_entropy(logits, jnp.full(5, 3))).all()  # no such class
 
 
+def test_cross_entropy_of_parts_is_a_softmax_each():
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 6)), jnp.float32)
+    label = np.zeros((3, 6), np.uint8)
+    answers = [(0, 2), (1, 1), (2, 0)]
+    for row, (one, two) in enumerate(answers):
+        label[row, [one, 3 + two]] = 1
+    each = [losses.cross_entropy(logits[..., 3 * p : 3 * p + 3], jnp.asarray(answers)[:, p]) for p in (0, 1)]
+    found = losses.cross_entropy_of_parts(logits, jnp.asarray(label), parts=2)
+    np.testing.assert_allclose(found, (each[0] + each[1]) / 2, rtol=1e-6)
+    label[0, :3] = 0  # no answer to the first question
+    half = losses.cross_entropy_of_parts(logits, jnp.asarray(label), parts=2)
+    np.testing.assert_allclose(half[0], each[1][0] / 2, rtol=1e-6)
+    with pytest.raises(ValueError, match="parts is 4; it must divide the 6 classes"):
+        losses.cross_entropy_of_parts(logits, jnp.asarray(label), parts=4)
+
+
 def test_sigmoid_cross_entropy():
     logits = jnp.asarray([[[0.0, 100.0, -100.0], [2.0, -1.0, 3.0]]])
     one = losses.sigmoid_cross_entropy(logits, jnp.asarray([[1, 1, 0]]))
