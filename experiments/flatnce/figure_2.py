@@ -31,6 +31,7 @@ RUNS = {
         f" --config.train.batch_size={batch}{OWN.get(scale, '')}"
         for name, method in METHODS.items()
         for batch in batches
+        if scale != "smoke" or name == "FlatCLR"
     }
     for scale, batches in BATCHES.items()
 }

@@ -38,7 +38,6 @@ RUNS = {
         " --config.evaluate.rows=\"('trained', 'untrained')\""
         for name, method in figure_2.METHODS.items()
     },
-    "smoke": figure_2.RUNS["smoke"],
 }
 d = harness.doubtful
 REPORTED = {

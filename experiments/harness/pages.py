@@ -11,6 +11,8 @@ from experiments.harness.measured import found, is_measured
 from experiments.harness.results import Results
 from experiments.harness.table import ROOT, Cell, Doubtful, command, where
 
+PAGES = ("paper", "gpu", "cpu")  # scales that a page shows
+
 
 def number(value: float | None) -> str:
     """A printed number as it was printed; a lost one stays empty."""
@@ -73,41 +75,52 @@ def section(table: ModuleType, scale: str) -> list[str]:
     return lines
 
 
-def render(table: ModuleType) -> str:
-    """Writes ``results/<file>.md``, and a figure for each scale with results where the table draws one."""
-    page = (ROOT / where(table)).parent / "results" / f"{where(table).name}.md"
+def page_of(table: ModuleType) -> pathlib.Path:
+    """``results/<file>.md`` beside the table."""
+    return (ROOT / where(table)).parent / "results" / f"{where(table).name}.md"
+
+
+def text(table: ModuleType) -> str:
+    """The page: what was found at each scale, beside the paper's, claims, assumptions."""
     title, _, about = (table.__doc__ or "").partition("\n")
-    title = title.rstrip(".")
-    lines = [f"# {title}", "", about.strip("\n"), ""]
+    lines = [f"# {title.rstrip('.')}", "", about.strip("\n").rstrip(), ""]
     if is_measured(table):
-        measured = found(table)
-        lines += ["Not measured yet.", ""] if measured is None else [*table.page(measured), ""]
-        lines += _drawn(table, measured, page, title, "measured")
-    for scale in ("paper", "gpu", "cpu"):
-        results = Results(table, scale)
-        if scale in table.RUNS and (scale != "gpu" or results):
+        there = found(table)
+        lines += ["Not measured yet.", ""] if there is None else [*table.page(there), ""]
+    for scale in PAGES:
+        if scale in table.RUNS and (scale != "gpu" or Results(table, scale)):
             lines += section(table, scale)
-        lines += _drawn(table, results, page, title, scale)
+    lines += [f"![{scale}]({page_of(table).stem}/{scale}.svg)\n" for scale in drawn(table)]
     if table.CLAIMS:
         lines += ["## Claims", "", "| claim | evidence | verdict |", "| --- | --- | --- |"]
         lines += [f"| {text} | {evidence} | {word} |" for text, evidence, word in ledger_rows(table)] + [""]
     for heading, entries in (("Assumed", table.ASSUMED), ("Not produced here", table.NEEDS)):
         if entries:
             lines += [f"## {heading}", "", *(f"- {name}: {why}" for name, why in entries.items()), ""]
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text("\n".join(lines))
     return "\n".join(lines)
 
 
-def _drawn(table: ModuleType, results: Any, page: pathlib.Path, title: str, scale: str) -> list[str]:
-    if not results or not hasattr(table, "draw"):
-        return []
-    figure = table.draw(results)
-    stem = page.parent / page.stem / scale
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(f"{stem}.svg", metadata={"Date": None})
-    figure.savefig(f"{stem}.png", dpi=150)
-    return [f"![{title}: {scale}]({page.stem}/{scale}.svg)", ""]
+def drawn(table: ModuleType) -> dict[str, Any]:
+    """Scale -> its results, where the table draws them."""
+    results = {"measured": found(table)} if is_measured(table) else {s: Results(table, s) for s in PAGES}
+    return {scale: of for scale, of in results.items() if of} if hasattr(table, "draw") else {}
+
+
+def render(table: ModuleType) -> str:
+    """Writes the page, and a figure for each scale with results where the table draws one; returns the page."""
+    import matplotlib
+
+    page = page_of(table)
+    folder = page.with_suffix("")
+    for scale, results in drawn(table).items():
+        folder.mkdir(parents=True, exist_ok=True)
+        with matplotlib.rc_context({"svg.hashsalt": page.stem}):  # the same drawing, the same file
+            figure = table.draw(results)
+            figure.savefig(folder / f"{scale}.svg", metadata={"Date": None})
+            figure.savefig(folder / f"{scale}.png", dpi=150)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text(table))
+    return page.read_text()
 
 
 def lines(results: Results, axis: str, heading: str | None = None, log: bool = False):
