@@ -31,8 +31,8 @@ def check(run: Run, compiled: jax.stages.Compiled) -> None:
     Raises:
       OutOfMemory: see :func:`sentence`.
     """
-    there, cost = limit(run.mesh), program.cost(compiled)
-    if there is not None and cost.memory > there:
+    there = limit(run.mesh)
+    if there is not None and (cost := program.cost(compiled)).memory > there:
         raise OutOfMemory(sentence(run, cost, there))
 
 
