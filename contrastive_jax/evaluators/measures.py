@@ -4,9 +4,8 @@ As the protocols they are found by their name, take :class:`~contrastive_jax.eva
 ``evaluate(subject)``; what that returns are numbers with clear names, their protocol and settings.
 
 Args:
-  layer: whose output is read: pooled, projection_1, ...; papers seldom say which.
+  layer: whose output is judged: pooled, projection_1, ...
   images: test images that are read, drawn at random; 0: all.
-  seed: of that draw, of augmentations and of directions.
 """
 
 from collections.abc import Callable
@@ -42,6 +41,7 @@ def geometry(
       t: of uniformity: the kernel's inverse squared width.
       self_pairs: whether an image counts as its own pair.
       metric: of the silhouette: euclidean or cosine.
+      seed: of the choice of images and of the augmentation.
     """
     _check_layer(facts, layer)
     _at_least("images", images, 0)
@@ -73,6 +73,9 @@ def rankme(facts: Facts, *, images: int = 0, seed: int = 0, layer: str = "pooled
     centred nor normalised. ``participation_ratio`` is (tr C)^2 / tr(C^2) of their covariance C, what
     ``effective_rank`` says of a batch: it takes the mean off and squares the values twice, so that strong
     directions count for more. Neither exceeds ``largest``.
+
+    Args:
+      seed: of the choice of images.
     """
     _check_layer(facts, layer)
     _at_least("images", images, 0)
@@ -119,6 +122,7 @@ def mutual_information(
       score: the critic: cosine or dot, over the temperature.
       temperature: what the scores are divided by.
       temperatures: the one that makes large_pool largest is taken for everything; empty: temperature.
+      seed: of the choice of images, of the augmentation, the pool and the batches.
     """
     _check_layer(facts, layer)
     _at_least("images", images, 0)
@@ -177,9 +181,9 @@ def random_projections(
     seed: int = 0,
     layer: str = "pooled",
 ) -> Evaluate:
-    """Histograms of the test embeddings along random orthogonal directions (Intriguing Properties, Chen et al., 2021,
-    figure A.1), and how far they are from the normal distribution, which a uniform sphere has nearly.
+    """Histograms of the test embeddings along random orthogonal directions, and their distance to a normal one.
 
+    Source: Intriguing Properties (Chen et al., 2021, figure A.1). A uniform sphere has nearly normal ones.
     Embeddings are L2-normalised and multiplied by the root of their width, so that the uniform sphere projects to a
     variance of 1. ``distance_to_standard_normal`` is the Wasserstein-1 distance to N(0, 1), the mean over the
     directions; ``distance_to_normal`` the same once each projection has its own mean and deviation taken out: shape
@@ -189,6 +193,7 @@ def random_projections(
     Args:
       directions: how many, at most the embedding's width.
       bins: of each histogram.
+      seed: of the choice of images and of the directions.
     """
     _check_layer(facts, layer)
     _at_least("images", images, 0)
