@@ -5,6 +5,7 @@ what to evaluate on (``data``) and how (``evaluators``, ``evaluate``). So no dat
 """
 
 import functools
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,7 +31,7 @@ PIXEL_LIMIT = 2**31  # bytes of float32; a linear classifier of more raw pixels 
 def pixels_fit(train: Part, test: Part) -> bool:
     """Whether a linear classifier of the raw pixels of two parts is worth its memory."""
     return all(isinstance(part.split, data.Split) for part in (train, test)) and (
-        4 * (len(train) + len(test)) * np.prod(train.split.shape) <= PIXEL_LIMIT
+        4 * (len(train) + len(test)) * math.prod(train.split.shape) <= PIXEL_LIMIT
     )
 
 

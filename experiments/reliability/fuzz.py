@@ -323,11 +323,11 @@ def main() -> None:
             outcome, why = attempt(config, changes, steps=2)
             counts["traced"] += outcome == "trained"
         counts[outcome] += 1
-        leaves.update(changes)
+        leaves.update(list(changes))
         if outcome == "failed":
             failures.setdefault(re.sub(r"[\d'\"].*", "", why)[:100], f"{changes}: {why}")
 
-    with tiny():
+    with tiny(), contextlib.suppress(KeyboardInterrupt):  # the table then says of how many
         look()
     seconds = time.perf_counter() - began
     total = counts["refused"] + counts["traced"] + counts["failed"]
