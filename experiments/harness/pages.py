@@ -1,6 +1,7 @@
 """A table as a page of Markdown, with a figure."""
 
 import pathlib
+import re
 import statistics
 from collections.abc import Iterable
 from types import ModuleType
@@ -14,20 +15,26 @@ from experiments.harness.table import ROOT, Cell, Doubtful, command, where
 PAGES = ("paper", "gpu", "cpu")  # scales that a page shows
 
 
-def number(value: float | None) -> str:
+def number(value: float | None, decimals: int | None = None) -> str:
     """A printed number as it was printed; a lost one stays empty."""
     if value is None:
         return "—"
-    return f"{float(value):g}{' ?' if isinstance(value, Doubtful) else ''}"
+    shown = f"{float(value):g}" if decimals is None else f"{float(value):.{decimals}f}"
+    return f"{shown}{' ?' if isinstance(value, Doubtful) else ''}"
 
 
-def summary(values: Iterable[float]) -> str:
+def _decimals(values: Iterable[float | None]) -> int:
+    """How many a table prints: those of its longest number."""
+    return max((len(f"{float(v):g}".partition(".")[2]) for v in values if v is not None), default=0)
+
+
+def summary(values: Iterable[float], percent: bool = False) -> str:
     """mean ± standard deviation (n); a dash where nothing was run."""
     values = list(values)
     if not values:
         return "—"
     mean = statistics.mean(values)
-    digits = 1 if abs(mean) >= 10 else 3
+    digits = 1 if percent or abs(mean) >= 10 else 3
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{mean:.{digits}f}{spread} ({len(values)})"
 
@@ -40,7 +47,11 @@ def markdown(head: Iterable, rows: Iterable[Iterable]) -> list[str]:
 
 
 def _ordered(cells: Iterable[Cell]) -> tuple[list[str], list[str]]:
-    return list(dict.fromkeys(r for r, _ in cells)), list(dict.fromkeys(c for _, c in cells))
+    """Rows and columns as they come; columns that are numbers by size."""
+    rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True)) if cells else ([], [])
+    if all(re.fullmatch(r"[\d.]+", column) for column in columns):
+        columns.sort(key=float)
+    return rows, columns
 
 
 def section(table: ModuleType, scale: str) -> list[str]:
@@ -50,16 +61,19 @@ def section(table: ModuleType, scale: str) -> list[str]:
     for heading in table.METRIC:
         reported = table.REPORTED.get(heading, {})
         paper = scale == "paper" and reported
+        if not (results or paper):
+            continue
         rows, columns = _ordered([*runs, *reported] if paper else runs)
         if not rows:
             continue
         label = f"{heading}: ours, mean ± standard deviation (n)" + (" / the paper's" if paper else "")
+        decimals = _decimals(reported.values())
         lines += [label, "", f"| | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]
         for row in rows:
             cells = []
             for column in columns:
-                ours = summary(results.values(row, column, heading).values())
-                known = f" / {number(reported.get((row, column)))}" if paper else ""
+                ours = summary(results.values(row, column, heading).values(), "%" in heading)
+                known = f" / {number(reported.get((row, column)), decimals)}" if paper else ""
                 cells.append(ours + known if (row, column) in runs or (row, column) in reported else "")
             lines.append(f"| {row} | {' | '.join(cells)} |")
         lines.append("")
@@ -67,11 +81,12 @@ def section(table: ModuleType, scale: str) -> list[str]:
         found = results.found
         lines += [f"{found['device']['kind']}, jax {found['versions']['jax']}. Protocols: "]
         lines[-1] += "; ".join(f"{column}: {text}" for column, text in found["protocols"].items()) + "."
-        lines += ["", "<details><summary>The command of every cell</summary>", "", "```sh"]
-        lines += [command(entry["arguments"]) for entry in results.cells.values()]
-        lines += ["```", "</details>", ""]
     elif runs:
-        lines += ["Not run at this scale.", ""]
+        lines += ["Not run at this scale."]
+    if runs:
+        lines += ["", "<details><summary>The command of every cell</summary>", "", "```sh"]
+        lines += [command(results.cells.get(cell, {"arguments": runs[cell]})["arguments"]) for cell in runs]
+        lines += ["```", "</details>", ""]
     return lines
 
 
