@@ -227,6 +227,7 @@ def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
     """Rows [n, 2] on a plane, L2-normalised first, and how they came there."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     unit = embedded / np.maximum(np.linalg.norm(embedded, axis=1, keepdims=True), 1e-12)
     if how == "pca":
@@ -234,7 +235,12 @@ def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
         share = np.nan_to_num(fit.explained_variance_ratio_).sum()
         return fit.transform(unit), f"the first two principal components, {share:.0%} of the variance"
     perplexity = min(30.0, (len(unit) - 1) / 3)
-    found = TSNE(2, perplexity=perplexity, init="pca", random_state=0, metric="cosine").fit_transform(unit)
+    with threadpool_limits(
+        1
+    ):  # so few points are as fast, and threads that wait for one another slow a busy machine
+        found = TSNE(2, perplexity=perplexity, init="pca", random_state=0, metric="cosine").fit_transform(
+            unit
+        )
     return found, f"t-SNE of cosine distances (scikit-learn, perplexity {perplexity:.3g}, seed 0)"
 
 
@@ -330,7 +336,7 @@ def summary(run: Shown) -> str:
 
 def config_table(runs: Sequence[Shown]) -> str:
     """Of one run the leaves that differ from the base; of several those in which they differ; all, folded away."""
-    base = configs.leaves(configs.plain(configs.base()))
+    base = configs.leaves(configs.plain(configs.complete(configs.base())))
     found = [configs.leaves(run.config) for run in runs]
     names = list(dict.fromkeys(name for leaves in [base, *found] for name in leaves))
     if len(runs) == 1:
