@@ -26,6 +26,7 @@ class Overlaid:
     size: int
     made: Made
     label: np.ndarray | None = None
+    _replaced: bool = dataclasses.field(default=False, init=False)  # whether the labels are not the records'
 
     def __post_init__(self):
         own = getattr(self.records, "label", None) if self.label is None else self.label
