@@ -48,6 +48,8 @@ GENERALIZED = tuple({"loss": loss, "layers": layers} for loss, layers in itertoo
 
 RANDBIT = ((0, "simclr"), (8, "simclr"), (15, "byol"), (15, "moco_v2"), (24, "swd_normal"), (4, "supervised"))
 
+SATURATION = ("logsumexp", "swd_normal", "swd_hypercube", "swd_hypersphere")
+
 # What each file documents besides the scale: one dict of arguments a case.
 ARGUMENTS = {
     "digits": tuple({"method": name} for name in methods.METHODS),
@@ -71,6 +73,17 @@ ARGUMENTS = {
         f"randbit_{name}": tuple({"bits": bits, "method": m} for bits, m in RANDBIT)
         for name in ("mnist", "cifar10", "imagenet")
     },
+    "multidigits": (
+        {},
+        {"count": 1},
+        {"count": 16, "placement": "grid"},
+        {"size": 20},
+        {"size": 80},
+        {"size": 80, "method": "supervised"},
+        {"method": "supervised"},
+    ),
+    "saturation": tuple({"loss": loss, "bits": 12} for loss in SATURATION) + ({"batch": 128, "tau": 0.05},),
+    "digit_on_imagenet": ({}, {"unique": 100}, {"unique": 100, "tau": 0.5}, {"method": "supervised"}),
     "macl_cifar10": tuple({"method": method} for method in MACL),
     "macl_cifar100": tuple({"method": method} for method in MACL),
     "macl_stl10": tuple({"method": method} for method in MACL),
@@ -106,6 +119,10 @@ def source_of(settings: str) -> data.Source:
 
     def black(name: str, dir: str = "") -> data.Source:
         shape, classes, examples = SIZES[name]
+        if name == config["data"]["name"] and (size := config["data"].get("size")):
+            shape = (size, size, shape[2])
+        if config["compose"]["name"] not in ("none", "rand_bit", "digit_on_image"):
+            examples = min(examples, 1_500)  # digits are resized
         label = np.arange(examples) % classes
         split = data.Split(np.broadcast_to(np.uint8(0), (examples, *shape)), label)
         return data.Source(name, split, split, tuple(map(str, range(classes))))
@@ -335,6 +352,31 @@ FROZEN = {
     ("intriguing_cifar10.py:loss=swd_normal", "intriguing_cifar10.py:loss=swd_hypercube"): """
         loss.sliced_wasserstein.prior: 'normal' -> 'hypercube'
     """,
+    ("multidigits.py:count=2", "multidigits.py:count=16,placement=grid"): """
+        compose.count: 2 -> 16
+        compose.placement: 'random' -> 'grid'
+    """,
+    ("multidigits.py:count=2", "multidigits.py:size=60"): """
+        compose.size: 28 -> 20
+        compose.second_size: 0 -> 60
+    """,
+    ("multidigits.py:size=60", "multidigits.py:size=60,method=supervised"): """
+        probe.weight: 1.0 -> 0.0
+        probe.gradient: False -> True
+        loss.info_nce.weight: 1.0 -> None
+        loss.cross_entropy_of_parts.weight: None -> 1.0
+        loss.cross_entropy_of_parts.parts: None -> 2
+    """,
+    ("digit_on_imagenet.py:unique=10", "digit_on_imagenet.py:unique=1000,tau=0.2"): """
+        compose.unique: 10 -> 1000
+        temperature.tau: 0.1 -> 0.2
+    """,
+    ("saturation.py:bits=4", "saturation.py:bits=20,tau=0.1,batch=2048"): """
+        compose.bits: 4 -> 20
+        temperature.tau: 0.2 -> 0.1
+        train.batch_size: 512 -> 2048
+        evaluators.entropy.temperature: 0.2 -> 0.1
+    """,
     ("randbit_cifar10.py:bits=0", "randbit_cifar10.py:bits=12"): """
         compose.bits: 0 -> 12
     """,
@@ -410,6 +452,10 @@ def test_differs_in_exactly_these_lines(pair, lines):
         ("macl_stl10.py:method=macl_c", ["'macl_c'", "'macl"]),
         ("simclr_mnist.py:scale=huge", ["'huge'", "cpu"]),
         ("randbit_mnist.py:method=buol", ["'buol'", "'byol'"]),
+        ("saturation.py:loss=lse", ["'lse'", "logsumexp"]),
+        ("multidigits.py:count=17", ["count=17", "1 to 16"]),
+        ("multidigits.py:size=81", ["size=81", "20 to 80"]),
+        ("multidigits.py:size=30,count=3", ["size=30", "two digits"]),
     ],
 )
 def test_a_wrong_argument_is_one_sentence_that_names_it(spec, words):
@@ -454,6 +500,9 @@ def test_the_learning_rate_is_the_published_one(name):
         "simo_imagenet": 0.03,
         "few_negatives_cifar100": 1.2 * 1120 / 256,
         "few_negatives_imagenet64": 1.2 * 4096 / 256,
+        "multidigits": 0.075 * 32,
+        "digit_on_imagenet": 0.075 * 32,
+        "saturation": 0.2 * 512**0.5,
         "randbit_mnist": 1.0 * 512 / 256,
         "randbit_cifar10": 0.2 * 512**0.5,
         "randbit_imagenet": 0.075 * 32,

@@ -11,9 +11,10 @@ METRICS = {
     "mean_per_class": "Mean per-class accuracy",
     "map_11_point": "11-point mAP",
     "mean_average_precision": "mAP",
+    "recovered": "Information recovered",
 }
 # Sets whose literature reports the mean over classes (Kornblith et al., 2019; SimCLR, appendix B.8).
-OF_SEVERAL = ("map_11_point", "mean_average_precision")  # metrics of images with several labels
+OF_SEVERAL = ("map_11_point", "mean_average_precision", "recovered")  # metrics of images with several labels
 MEAN_PER_CLASS = ("caltech101", "oxford_flowers102", "oxford_iiit_pet", "fgvc_aircraft")
 
 

@@ -1,0 +1,62 @@
+"""Entropy at a resolution: between nothing and what there is."""
+
+import math
+
+import numpy as np
+import pytest
+
+from contrastive_jax.evaluators import protocols, resolved
+from contrastive_jax.evaluators.subject import Facts
+
+INTEGERS = np.random.default_rng(0).integers(0, 8, 600)
+BITS = INTEGERS[:, None] >> np.arange(3) & 1
+ORTHOGONAL = np.eye(8)[INTEGERS]
+
+
+def entropy(points, labels=BITS, temperature=0.1):
+    return resolved.resolved_entropy(points, labels, temperature=temperature, layer="pooled")
+
+
+def test_the_floor_is_the_entropy_of_the_integers():
+    share = np.bincount(INTEGERS) / 600
+    assert entropy(ORTHOGONAL)["floor"] == pytest.approx(-np.sum(share * np.log(share)), rel=1e-12)
+    assert entropy(ORTHOGONAL, INTEGERS)["floor"] == pytest.approx(entropy(ORTHOGONAL)["floor"], rel=1e-12)
+
+
+def test_embeddings_far_apart_tell_all_and_equal_ones_nothing():
+    found = entropy(ORTHOGONAL, temperature=0.01)
+    assert found["nats"] == pytest.approx(found["floor"], rel=1e-9) and found["recovered"] == pytest.approx(1)
+    assert entropy(np.ones((600, 4)))["nats"] == pytest.approx(0, abs=1e-12)
+    first_bit = entropy(np.eye(2)[BITS[:, 0]], temperature=0.01)
+    assert first_bit["nats"] == pytest.approx(math.log(2), abs=0.01)
+
+
+def test_against_a_direct_sum_and_never_above_the_floor():
+    random = np.random.default_rng(1)
+    points = random.normal(size=(8, 5))[INTEGERS] * 3.0
+    unit = points / np.linalg.norm(points, axis=1, keepdims=True)
+    for temperature in (0.05, 0.2, 1.0):
+        found = entropy(points, temperature=temperature)
+        direct = [
+            -math.log(np.mean([math.exp((one @ other - 1) / temperature) for other in unit]))
+            for one in unit[:40]
+        ]
+        assert np.mean(direct) == pytest.approx(found["nats"], abs=0.2)
+        every = -np.log(np.exp((unit @ unit.T - 1) / temperature).mean(1)).mean()
+        assert found["nats"] == pytest.approx(every, rel=1e-9)
+        assert 0 < found["nats"] <= found["floor"] + 1e-9
+
+
+def test_chunks_change_nothing(monkeypatch):
+    whole = entropy(ORTHOGONAL)
+    monkeypatch.setattr(resolved, "CHUNK", 7)
+    assert entropy(ORTHOGONAL)["nats"] == pytest.approx(whole["nats"], rel=1e-12)
+
+
+def test_images_without_entropy_recover_none_of_it():
+    assert entropy(ORTHOGONAL, np.zeros((600, 1), int))["recovered"] == 0.0
+
+
+def test_a_temperature_is_positive():
+    with pytest.raises(ValueError, match="temperature is 0; it must be positive"):
+        protocols.resolved_entropy(Facts(("pooled",), None), temperature=0)
