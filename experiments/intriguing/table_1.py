@@ -59,7 +59,7 @@ def page(found: dict) -> list[str]:
     return [
         *harness.markdown(["prior distribution", "distribution term", "config"], rows),
         "",
-        "Largest difference of a gradient from tau times NT-Xent's, lambda = tau; 1,000 queries, 64 negatives, random cosines:",
+        "Largest difference of a gradient from tau times NT-Xent's at lambda = tau; 1,000 queries, 64 negatives:",
         "",
         *harness.markdown(["tau", "difference"], [(tau, f"{value:.1e}") for tau, value in found.items()]),
     ]
