@@ -344,6 +344,7 @@ def main() -> None:
     ]
     lines += ["", *(f"- {failure[:600]}" for failure in failures.values())] if failures else []
     print("\n".join(lines))
+    RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text("\n".join(lines) + "\n")
 
 
