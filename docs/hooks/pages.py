@@ -20,7 +20,7 @@ GENERATED = {"assumptions.md"}
 LINK = re.compile(r"(!?\[[^\]]*\]\()(?!https?:|mailto:|#|\.?/?$)([^)\s#]+)(#[^)\s]*)?(\))")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 REMOTE = re.compile(
-    r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//|<link\b[^>]*stylesheet[^>]*//"
+    r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//|<link\b(?![^>]*canonical)[^>]*//"
 )
 
 log = logging.getLogger("mkdocs.hooks.pages")

@@ -1,0 +1,110 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Feature suppression
+#
+# Two views of an image share more than one thing. Where one of them is enough to tell images apart, contrastive
+# learning may take that one and leave the others (*Intriguing Properties of Contrastive Losses*, Chen, Luo and Li
+# 2021, section 4). RandBit shows it: behind the channels of every digit stand b channels of one random number's bits,
+# the same in both views. They say nothing of the digit; they only tell images apart.
+#
+# The first cell finds or fetches the repository, and ends in a working jax.
+
+# %%
+# In a clone of the repository nothing is to be set. Elsewhere (Colab) REPOSITORY is what `git clone` takes.
+REPOSITORY = ""
+
+import glob
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+here = pathlib.Path.cwd()
+roots = [here, *here.parents, here / "contrastive_jax"]
+roots = [path for path in roots if (path / "contrastive_jax/step.py").exists()]
+if not roots:
+    if not REPOSITORY:
+        raise SystemExit("Set REPOSITORY, the first line of this cell, to the address of the repository.")
+    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "contrastive_jax"], check=True)
+    roots = [here / "contrastive_jax"]
+os.chdir(roots[0])
+sys.path.insert(0, str(roots[0]))
+
+accelerator = "tpu" if glob.glob("/dev/accel*") or glob.glob("/dev/vfio/*") else ""
+accelerator = "cuda" if shutil.which("nvidia-smi") else accelerator
+installed = "contrastive_jax" in {distribution.name for distribution in importlib.metadata.distributions()}
+plugin = {"cuda": "jax_cuda12_plugin", "tpu": "libtpu", "": "jax"}[accelerator]
+if not installed or importlib.util.find_spec(plugin) is None:
+    what = f".[{accelerator}]" if accelerator else "."
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "-e", what], check=True)
+    importlib.invalidate_caches()
+
+import jax
+
+found = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
+if found != (accelerator or "cpu") and not os.environ.get("JAX_PLATFORMS"):
+    raise SystemExit(f"Here is {accelerator}, but jax {jax.__version__} uses {found}: restart the kernel.")
+print(f"jax {jax.__version__} on {found}: {', '.join(device.device_kind for device in jax.devices())}")
+
+# %% [markdown]
+# ## The same run, with more and more bits
+
+# %%
+import tempfile
+
+from contrastive_jax import config as configs
+from contrastive_jax import logbook
+from contrastive_jax.train import train
+
+BITS = (0, 4, 12)
+found, curves = {}, {}
+for bits in BITS:
+    config = configs.load(f"configs/randbit_mnist.py:bits={bits},scale=cpu")
+    config.train.duration = "12 epochs"
+    config.evaluate.rows = ("trained",)
+    config.evaluators = {"linear": {"name": "lbfgs"}, "knn": {"name": "knn", "k": 10}}
+    config.log.every = 11  # an epoch
+    workdir = tempfile.mkdtemp()
+    print(f"{bits} bits")
+    result = train(configs.plain(configs.complete(config)), workdir, quiet=True)
+    found[bits] = {name: result["evaluations"]["trained"][name]["top1"] for name in ("linear", "knn")}
+    curves[bits] = logbook.read_metrics(workdir)
+
+# %% [markdown]
+# ## What is left of the digits
+#
+# Top-1 on test images (which have bits of their own, unknown to training). The contrast becomes easier with every bit,
+# and the digits are forgotten.
+
+# %%
+import matplotlib.pyplot as plt
+
+for bits, scores in found.items():
+    print(f"{bits:3d} bits: " + ", ".join(f"{name} {100 * top1:.1f} %" for name, top1 in scores.items()))
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
+for name in ("linear", "knn"):
+    left.plot(BITS, [100 * found[bits][name] for bits in BITS], marker="o", label=name)
+left.axhline(10, color="gray", linestyle=":", label="chance")
+left.set(xlabel="random bits", ylabel="top-1, %", ylim=(0, 100))
+left.legend(fontsize=8)
+for bits, rows in curves.items():
+    right.plot([row["epoch"] for row in rows], [row["info_nce"] for row in rows], label=f"{bits} bits")
+right.set(xlabel="epoch", ylabel="InfoNCE, nats")
+right.legend(fontsize=8)
+plt.show()
+
+# %% [markdown]
+# The paper's Figure 7, other losses, MoCo and BYOL too: `python -m experiments.intriguing.figure_7 plan`.

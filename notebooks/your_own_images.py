@@ -1,0 +1,148 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Your own images
+#
+# A folder of images, labelled by its sub-folders, by a file, or not at all. Here it is made from scikit-learn's digits;
+# set `folder` to your own instead.
+#
+# The first cell finds or fetches the repository, and ends in a working jax.
+
+# %%
+# In a clone of the repository nothing is to be set. Elsewhere (Colab) REPOSITORY is what `git clone` takes.
+REPOSITORY = ""
+
+import glob
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+here = pathlib.Path.cwd()
+roots = [here, *here.parents, here / "contrastive_jax"]
+roots = [path for path in roots if (path / "contrastive_jax/step.py").exists()]
+if not roots:
+    if not REPOSITORY:
+        raise SystemExit("Set REPOSITORY, the first line of this cell, to the address of the repository.")
+    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "contrastive_jax"], check=True)
+    roots = [here / "contrastive_jax"]
+os.chdir(roots[0])
+sys.path.insert(0, str(roots[0]))
+
+accelerator = "tpu" if glob.glob("/dev/accel*") or glob.glob("/dev/vfio/*") else ""
+accelerator = "cuda" if shutil.which("nvidia-smi") else accelerator
+installed = "contrastive_jax" in {distribution.name for distribution in importlib.metadata.distributions()}
+plugin = {"cuda": "jax_cuda12_plugin", "tpu": "libtpu", "": "jax"}[accelerator]
+if not installed or importlib.util.find_spec(plugin) is None:
+    what = f".[{accelerator}]" if accelerator else "."
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "-e", what], check=True)
+    importlib.invalidate_caches()
+
+import jax
+
+found = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
+if found != (accelerator or "cpu") and not os.environ.get("JAX_PLATFORMS"):
+    raise SystemExit(f"Here is {accelerator}, but jax {jax.__version__} uses {found}: restart the kernel.")
+print(f"jax {jax.__version__} on {found}: {', '.join(device.device_kind for device in jax.devices())}")
+
+# %% [markdown]
+# ## A folder
+
+# %%
+import pathlib
+import tempfile
+
+import numpy as np
+from PIL import Image
+
+from contrastive_jax import data
+
+scratch = pathlib.Path(tempfile.mkdtemp())
+folder = scratch / "photos"
+digits = data.load(name="digits").train
+for number, (image, label) in enumerate(zip(digits.image[:700], digits.label[:700], strict=True)):
+    path = folder / f"digit_{label}" / f"{number:04d}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image[..., 0]).resize((16, 16), Image.Resampling.BICUBIC).save(path)
+print(f"{len(list(folder.rglob('*.png')))} images in {len(list(folder.iterdir()))} folders")
+
+# %% [markdown]
+# ## What the network sees
+#
+# Before hours of training: does the augmentation leave alone what matters? Characters must not be mirrored
+# (`augment.flip`), microscopy has no up (`augment.quarter_turns`).
+
+# %%
+from contrastive_jax import config as configs
+from contrastive_jax.preview import preview
+
+config = configs.load("configs/digits.py:method=simclr")
+config.data = {"name": "folder", "dir": str(folder), "test_fraction": 0.2}
+config.augment.size = 16
+config.augment.shift = 2.0
+config.train.duration, config.train.batch_size = "15 epochs", 112
+config.evaluators = {"linear": {"name": "lbfgs"}, "knn": {"name": "knn", "k": 10}}
+config = configs.complete(config)
+
+import matplotlib.pyplot as plt
+
+sheet = preview(configs.plain(config), str(scratch))
+figure, axis = plt.subplots(figsize=(7, 9))
+axis.imshow(Image.open(sheet))
+axis.axis("off")
+plt.show()
+
+# %% [markdown]
+# ## Train
+#
+# A fifth of the images is held out to judge. Frames of one clip or tiles of one slide belong together: `data.group`, a
+# regular expression on the path, keeps them from being each other's negatives and on one side of the split.
+
+# %%
+from contrastive_jax.train import train
+
+result = train(configs.plain(config), str(scratch / "run"))
+
+# %% [markdown]
+# ## Search by image
+#
+# The encoder by itself: features of any images, here of all of the folder's, and the nearest of three of them.
+
+# %%
+from contrastive_jax import load_encoder
+
+encoder = load_encoder(scratch / "run")
+paths = sorted(folder.rglob("*.png"))
+images = np.stack([np.asarray(Image.open(path))[..., None] for path in paths])
+features = encoder(images)
+features /= np.linalg.norm(features, axis=1, keepdims=True)
+
+figure, axes = plt.subplots(3, 8, figsize=(8, 3.4))
+for line, query in zip(axes, (10, 333, 690), strict=True):
+    for axis, row in zip(line, np.argsort(-(features @ features[query]))[:8], strict=True):
+        axis.imshow(images[row, ..., 0], cmap="gray_r")
+        axis.set_title(paths[row].parent.name, fontsize=7)
+        axis.axis("off")
+plt.show()
+
+# %% [markdown]
+# ## Take it away
+#
+# A file under torchvision's names, which PyTorch and timm read without executing code (`docs/export.md`).
+
+# %%
+from contrastive_jax.export import export
+
+export(configs.plain(config), str(scratch / "run"))
+print(*sorted(path.name for path in (scratch / "run").iterdir()), sep="\n")

@@ -1,0 +1,219 @@
+"""Every command on the site exists, every link leads somewhere, code blocks run; ``mkdocs build --strict`` is CI's."""
+
+import importlib
+import importlib.util
+import pathlib
+import re
+import shlex
+import tomllib
+
+import pytest
+import yaml
+
+from contrastive_jax import browse
+from contrastive_jax import config as configs
+from contrastive_jax import main as door
+from experiments import harness
+
+ROOT = pathlib.Path(__file__).parent.parent
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FLAGS = {flag.name for flag in door.flags.FLAGS.flags_by_module_dict()["contrastive_jax.main"]}
+
+
+def module_of(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hooks = module_of(ROOT / "docs" / "hooks" / "pages.py")
+PAGES = [page for page in hooks.pages() if page.startswith("docs/")]
+TEXT = {page: (ROOT / page).read_text() for page in PAGES}
+PYTHON = [
+    (page, code)
+    for page, text in TEXT.items()
+    for language, code in BLOCK.findall(text)
+    if language == "python" and page != "docs/export.md"  # tests/test_export.py runs that page's
+]
+
+
+def commands(text):
+    """Of blocks for a shell, and of sentences; one command each, without comment or redirection."""
+    lines = []
+    for language, code in BLOCK.findall(text):
+        if language in ("bash", "sh"):
+            lines += code.replace("\\\n", " ").splitlines()
+    lines += re.findall(r"`((?:python|pip) [^`]+)`", BLOCK.sub("", text))
+    for line in lines:
+        for command in re.sub(r"\s+> \S+$", "", " ".join(line.split())).split(" && "):
+            if argv := shlex.split(command, comments=True):
+                yield argv
+
+
+COMMANDS = [(page, argv) for page, text in TEXT.items() for argv in commands(text)]
+
+
+def check_training(arguments):
+    """The command's flags and leaves, up to the config that it would train."""
+    assert all(argument.startswith("--") for argument in arguments), arguments
+    leaves = [a for a in arguments if a.startswith("--config.")]
+    flags = dict(a[2:].partition("=")[::2] for a in arguments if a not in leaves)
+    assert set(flags) <= FLAGS and flags.get("mode", "train") in door.MODES, flags
+    harness.config_of(shlex.join([flags["config"], *leaves]))
+
+
+def check_looking(arguments):
+    """``python -m contrastive_jax.config``."""
+    verb, *rest = arguments
+    count, _ = browse.COMMANDS[verb]
+    assert count == (1 if verb == "search" else len(rest))
+    if verb in ("diff", "show"):
+        for spec in rest:
+            configs.load(f"{ROOT}/{spec}")
+
+
+def check_experiment(file, arguments):
+    """Its words and options are in its file, or the harness's."""
+    known = file.read_text() + (ROOT / "experiments" / "harness" / "cli.py").read_text()
+    known += (ROOT / "experiments" / "harness" / "__main__.py").read_text()
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        assert f'"{name}"' in known, argument
+
+
+def check(argv):
+    """One command of a page."""
+    if argv[0] == "srun":
+        argv = argv[1:]
+    if argv[:2] == ["pip", "install"]:
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        named = re.findall(r"\[([\w,]+)\]", " ".join(argv))
+        assert {extra for names in named for extra in names.split(",")} <= set(extras), argv
+    elif argv[0] in ("jupyter", "jupytext"):
+        assert (ROOT / argv[-1]).exists()
+    elif argv[:3] == ["python", "-m", "contrastive_jax.main"]:
+        check_training(argv[3:])
+    elif argv[:3] == ["python", "-m", "contrastive_jax.config"]:
+        check_looking(argv[3:])
+    elif argv[:2] == ["python", "-m"] and argv[2].startswith("experiments."):
+        path = ROOT / argv[2].replace(".", "/")
+        check_experiment(path / "__main__.py" if path.is_dir() else path.with_suffix(".py"), argv[3:])
+    elif argv[0] == "python":
+        check_experiment(ROOT / argv[1], argv[2:])
+    else:
+        raise AssertionError(f"a new kind of command: {shlex.join(argv)}")
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Files that the pages tell to write, and the tree, where a command would find them."""
+    for name in ("configs", "experiments"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for _, code in PYTHON:
+        if found := re.match(r"# (\w+\.py)\n", code):
+            (tmp_path / found[1]).write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_command_exists(written):
+    assert len(COMMANDS) > 40
+    wrong = []
+    for page, argv in COMMANDS:
+        try:
+            check(argv)
+        except Exception as error:
+            wrong.append(f"{page}: {shlex.join(argv)}: {type(error).__name__}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m contrastive_jax.main --config=configs/digits.py --config.temperature.tua=0.1",
+        "python -m contrastive_jax.main --config=configs/digits.py --mode=trian",
+        "python -m contrastive_jax.main --config=configs/digit.py",
+        "python -m contrastive_jax.main --config=configs/digits.py:method=simcrl",
+        "python -m contrastive_jax.main --config=configs/digits.py --work=runs/a",
+        "python -m contrastive_jax.config look temperature",
+        "python -m experiments.flatnce.figure_2 play",
+        "python -m experiments.flatnce.figure_99 run",
+        "python experiments/flatnce/figure_identities.py --outt=a",
+        "pip install -e '.[gpu]'",
+        "make docs",
+    ],
+)
+def test_a_command_that_does_not_exist_is_noticed(command):
+    with pytest.raises((AssertionError, ValueError, OSError, KeyError)):
+        check(shlex.split(command))
+
+
+@pytest.mark.parametrize(
+    ("page", "code"),
+    [pytest.param(page, code, marks=[pytest.mark.slow] if "train(" in code else []) for page, code in PYTHON],
+    ids=lambda value: value.splitlines()[0],
+)
+def test_python_blocks_run(page, code, written):
+    exec(compile(code, page, "exec"), {})
+
+
+@pytest.mark.parametrize("page", hooks.pages())
+def test_links_lead_somewhere(page):
+    for link, target in hooks.targets(page, (ROOT / page).read_text()).items():
+        there = (ROOT / target).is_file() or hooks.site_uri(target) in hooks.GENERATED
+        assert there, f"{page}: {link}"
+
+
+def test_the_navigation_names_pages():
+    def leaves(item):
+        if isinstance(item, str):
+            yield item
+        for child in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
+            yield from leaves(child)
+
+    named = list(leaves(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    for uri in named:
+        assert uri in hooks.GENERATED or (ROOT / hooks.in_tree(uri)).exists(), uri
+    assert set(map(hooks.site_uri, PAGES)) <= set(named), "a page of docs/ that the navigation does not reach"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "/reference/" in page])
+def test_the_reference_names_what_there_is(page):
+    for name in re.findall(r"^::: (\S+)", TEXT[page], re.MULTILINE):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            module, _, attribute = name.rpartition(".")
+            assert hasattr(importlib.import_module(module), attribute), name
+
+
+def test_the_ledger_of_assumptions_has_every_replication():
+    ours = {"digits", "flatclr_digits"}  # of no paper
+    found = hooks.assumed_by_configs()
+    assert {path.stem for path in (ROOT / "configs").glob("*.py")} - ours == set(found)
+    page = hooks.assumptions()
+    for name, (title, text) in found.items():
+        assert f"### `{name}`" in page and title in page and text in page
+    for table in map(harness.table_of, harness.all_tables()):
+        for what in table.ASSUMED:
+            assert what.replace("|", "\\|") in page, (table.__name__, what)
+
+
+def test_what_another_host_would_be_asked_for_is_noticed():
+    for tag in (
+        '<script src="https://cdn.example/katex.js">',
+        "<img src=//host.example/a.png>",
+        '<link href="https://fonts.example/css" rel="stylesheet">',
+        '<link rel="stylesheet" href="https://fonts.example/css">',
+    ):
+        assert hooks.REMOTE.search(tag), tag
+    for tag in ('<a href="https://host.example">', '<script src="assets/a.js">', '<img src="../a.svg">'):
+        assert not hooks.REMOTE.search(tag), tag
+
+
+def test_docstrings_become_markdown():
+    pytest.importorskip("griffe", reason="the extra docs is not installed")
+    markdown = module_of(ROOT / "docs" / "hooks" / "docstrings.py").markdown
+    assert markdown("see :func:`~a.b` and ``c = 1``") == "see `a.b` and `c = 1`"
