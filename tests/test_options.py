@@ -138,7 +138,11 @@ def test_every_metric_that_a_run_writes_is_listed(tmp_path):
     written = set()
     for row in logbook.read_metrics(tmp_path):
         written |= {f"timing.{name}" for name in row.pop("timing", {})} | set(row)
-    always = {name for name in browse.metrics() if not re.search("<|^alarm/|^replaced$|^gradient_snr|^c_quantiles$|^rankme$", name)}
+    always = {
+        name
+        for name in browse.metrics()
+        if not re.search("<|^alarm/|^replaced$|^gradient_snr|^c_quantiles$|^rankme$", name)
+    }
     assert always | {"loss/flat_nce", "eval/knn_top1"} <= written
     for name in written:
         assert listed(name), f"{name}: say what it is, under Metrics in the docstring of what makes it"
