@@ -9,7 +9,8 @@ import sys
 
 from experiments import harness
 
-METRIC, RUNS = {}, {}
+METRIC: dict = {}
+RUNS: dict = {}
 NEEDS = {
     "the picture": "`--mode=preview` of `configs/multidigits.py:count=8,placement=random` and `placement=grid`"
 }
