@@ -14,7 +14,7 @@ import sys
 
 from experiments import harness
 from experiments.flatnce import figure_1, figure_2
-from experiments.harness import Claim, Results
+from experiments.harness import Claim
 
 SCALE = "cpu"
 PEARSON = 0.65  # printed; its p-value's exponent is illegible
@@ -38,12 +38,14 @@ def measure() -> dict:
     from contrastive_jax import evaluate, sharding
     from contrastive_jax.run import source_of
     from experiments.harness.jobs import Job
+    from experiments.harness.results import curves, pick
 
-    results, rows, judge = Results(figure_2, SCALE), [], None
+    rows, judge = [], None
     for cell, text in figure_2.RUNS[SCALE].items():
         job = Job(figure_2.__name__, SCALE, cell)
         for seed in job.seeds():
-            if job.result(seed) is None:
+            result = job.result(seed)
+            if result is None:
                 raise ValueError(f"{job.name}, seed {seed} is not here: run figure_2 first.")
             if judge is None:
                 config = harness.config_of(text)
@@ -54,14 +56,14 @@ def measure() -> dict:
             with jax.set_mesh(judge.mesh):
                 weights, _ = evaluate.restored(str(job.folder(seed)), judge)
                 found = judge.evaluators["mi"](judge.subject("", weights))
-            epochs, loss = results.curve(*cell, "info_nce")[str(seed)]
+            curve = curves(job.folder(seed) / "metrics.jsonl", ("info_nce",))
             rows.append({
                 "method": cell[0],
                 "batch": int(cell[1]),
                 "seed": seed,
                 "large_pool": found["large_pool"],
-                "mini_batch": mini_batch(int(cell[1]), epochs, loss),
-                "linear": results.values(*cell)[str(seed)],
+                "mini_batch": mini_batch(int(cell[1]), curve["epoch"], curve["info_nce"]),
+                "linear": pick(result, "trained.linear.top1 %"),
             })  # fmt: skip
     return {"rows": rows}
 

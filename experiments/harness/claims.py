@@ -61,7 +61,7 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
         )
     else:
         inside, outside = (low > 0, high < 0) if claim.expects == "above" else (high < 0, low > 0)
-    return "holds" if inside else "does not hold" if outside else "undecided"
+    return "holds" if inside else "does not hold" if outside or claim.every else "undecided"
 
 
 def best(table: ModuleType) -> tuple[str, Any]:
@@ -146,4 +146,4 @@ command of every cell.
 A verdict is of the 95 % interval (Student's t, paired over seeds: the same seed gives every cell the same first
 weights, order and augmentation). A claim *holds* where the whole interval is on its side, *does not hold* where it
 is on the other, and is *undecided* else. Of formulas and exact measurements the range of all numbers is in the
-place of the interval. It is a verdict at our scale, not on the paper."""
+place of the interval, and one counterexample is enough. It is a verdict at our scale, not on the paper."""

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from contrastive_jax import config as configs
-from experiments.harness.results import _curves, _numbers, pick, results_file
+from experiments.harness.results import curves, numbers, pick, results_file
 from experiments.harness.table import ROOT, VALIDATION, Cell, config_of, seeds_of, table_of
 
 
@@ -145,14 +145,12 @@ def collect(table: ModuleType, scale: str) -> dict[str, Any]:
                 continue
             entry = cells.setdefault(key, {"arguments": job.arguments(), "seeds": {}})
             entry["seeds"][str(seed)] = {
-                "evaluations": _numbers(result["evaluations"]),
-                "metrics": _numbers(result["metrics"]),
+                "evaluations": numbers(result["evaluations"]),
+                "metrics": numbers(result["metrics"]),
                 "seconds": round(result["seconds"], 1),
             }
             if table.CURVES:
-                entry["seeds"][str(seed)]["curves"] = _curves(
-                    job.folder(seed) / "metrics.jsonl", table.CURVES
-                )
+                entry["seeds"][str(seed)]["curves"] = curves(job.folder(seed) / "metrics.jsonl", table.CURVES)
             found["device"], found["versions"] = result["device"], result["versions"]
             found["git_commit"] = result["git_commit"]
             found["protocols"] = {

@@ -35,18 +35,18 @@ def pick(result: Mapping[str, Any], path: str) -> float:
     return 100.0 * value if percent == "%" else float(value)
 
 
-def _numbers(tree: Any) -> Any:
+def numbers(tree: Any) -> Any:
     """The scalars of an evaluation: what a table may read."""
     if isinstance(tree, Mapping):
         return {
             k: v
-            for k, v in ((k, _numbers(v)) for k, v in tree.items() if k != "settings")
+            for k, v in ((k, numbers(v)) for k, v in tree.items() if k != "settings")
             if v not in (None, {})
         }
     return tree if isinstance(tree, int | float) and not isinstance(tree, bool) else None
 
 
-def _curves(file: pathlib.Path, names: Sequence[str], points: int = 60) -> dict[str, list]:
+def curves(file: pathlib.Path, names: Sequence[str], points: int = 60) -> dict[str, list]:
     """Metrics over training, thinned: ``{"epoch": [...], name: [...]}``."""
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     rows = [row for row in rows if all(name in row for name in names)]

@@ -207,7 +207,7 @@ def test_interval_is_students():
         (Claim("within", expects="within", margin=1.0), [5.0, 5.1, 4.9], "does not hold"),
         (Claim("within", expects="within", margin=1.0), [0.0, 2.0, -2.0], "undecided"),
         (Claim("every", every=True), [0.1, 5.0, 90.0], "holds"),
-        (Claim("every", every=True), [-0.1, 5.0, 90.0], "undecided"),
+        (Claim("every", every=True), [-0.1, 5.0, 90.0], "does not hold"),
         (Claim("every", every=True), [0.1], "holds"),
     ],
 )

@@ -1,0 +1,118 @@
+"""Every table and figure of the papers, as it is declared: configs that exist, numbers of the right kind, pages."""
+
+import json
+import math
+
+import pytest
+
+from contrastive_jax import config as configs
+from experiments import harness
+from experiments.harness import claims, jobs, pages
+from experiments.harness.results import Results, pick
+from experiments.harness.running import run_job
+from experiments.harness.table import Doubtful, seeds_of
+
+TABLES = harness.all_tables()
+SMOKE = [
+    (name, cell) for name in TABLES for cell in harness.table_of(name).RUNS.get("smoke", {})
+]  # of a paper the first is run by default
+FIRST = {name.split(".")[1]: (name, cell) for name, cell in reversed(SMOKE)}.values()
+MOST_STEPS = 6
+# Leaves that a compiled step does not depend on.
+AFTERWARDS = ("name", "evaluat", "log.", "checkpoint.", "embed.", "export.", "preview.", "seed")
+
+
+def all_runs(table):
+    return [(scale, cell, text) for scale, cells in table.RUNS.items() for cell, text in cells.items()]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_is_a_config(name):
+    table = harness.table_of(name)
+    assert set(table.RUNS) <= set(harness.SCALES)
+    for scale, cell, text in all_runs(table):
+        assert len(cell) == 2 and all(isinstance(part, str) and " | " not in part for part in cell)
+        digits = harness.config_of(text)["data"]["name"]
+        assert scale in ("paper", "gpu") or "imagenet" not in digits, f"{cell} at {scale} reads {digits}"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_reported_numbers_have_a_heading_and_a_kind(name):
+    table = harness.table_of(name)
+    assert set(table.REPORTED) <= set(table.METRIC)
+    for cells in table.REPORTED.values():
+        for cell, value in cells.items():
+            assert len(cell) == 2 and all(isinstance(part, str) for part in cell)
+            assert value is None or isinstance(value, float | int | Doubtful) and math.isfinite(value)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_nothing_is_assumed_in_silence(name):
+    table = harness.table_of(name)
+    assert table.ASSUMED or not table.RUNS.get("paper")
+    assert all(isinstance(why, str) and why for why in {**table.ASSUMED, **table.NEEDS}.values())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_lost_numbers_are_dashes_on_the_page(name):
+    table = harness.table_of(name)
+    for heading, cells in table.REPORTED.items():
+        for cell, value in cells.items():
+            shown = pages.number(value)
+            assert (shown == "—") == (value is None), f"{heading}, {cell}: {shown}"
+            assert shown.endswith("?") == isinstance(value, Doubtful)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_pages_are_what_their_numbers_say(name):
+    table = harness.table_of(name)
+    page = pages.page_of(table)
+    assert page.exists(), f"python -m {name} render"
+    assert page.read_text() == pages.text(table), f"python -m {name} render"
+    for scale in table.RUNS:
+        for cell, entry in Results(table, scale).cells.items():
+            assert cell in table.RUNS[scale] and set(entry["seeds"]) <= set(map(str, seeds_of(table, scale)))
+
+
+def test_the_ledger_is_current():
+    assert (harness.ROOT / "experiments" / "README.md").read_text() == claims.ledger(), (
+        "python -m experiments.harness ledger"
+    )
+
+
+def test_every_paper_has_tables_and_a_smoke_cell():
+    assert {name.split(".")[1] for name in TABLES} == set(
+        ("flatnce", "intriguing", "eqco", "less_can_be_more", "macl")
+    )
+    assert len(FIRST) == 5
+
+
+def test_smoke_cells_share_compiled_steps():
+    steps = set()
+    for name, cell in SMOKE:
+        config = harness.config_of(harness.table_of(name).RUNS["smoke"][cell])
+        leaves = {k: v for k, v in configs.leaves(config).items() if not k.startswith(AFTERWARDS)}
+        steps.add(json.dumps(leaves, sort_keys=True))
+    assert len(steps) <= MOST_STEPS
+
+
+def smoke(name, cell, tmp_path, monkeypatch):
+    """One cell at the scale of seconds, by the harness's own worker; every heading's path must be there."""
+    monkeypatch.setattr(jobs, "ROOT", tmp_path)
+    job, table = jobs.Job(name, "smoke", cell), harness.table_of(name)
+    assert not job.done()
+    run_job(job)
+    assert job.done()
+    for path in filter(None, table.METRIC.values()):
+        assert math.isfinite(pick(job.result(0), path)), path
+
+
+@pytest.mark.parametrize(("name", "cell"), FIRST)
+def test_a_cell_of_each_paper_runs(name, cell, tmp_path, monkeypatch):
+    smoke(name, cell, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "cell"), [one for one in SMOKE if one not in FIRST])
+def test_every_smoke_cell_runs(name, cell, tmp_path, monkeypatch):
+    smoke(name, cell, tmp_path, monkeypatch)
