@@ -225,18 +225,23 @@ class Checkpoints:
         self,
         names: Iterable[str],
         *,
+        step: int | None = None,
         sharding: jax.sharding.Sharding | None = None,
         report: Callable[[str], None] = print,
     ) -> tuple[dict[str, Any], int, dict[str, Any]]:
-        """Parts of the newest intact state, its step and its meta, without knowing the rest of it.
+        """Parts of the newest intact state (or of ``step``'s), its step and its meta, without knowing the rest.
 
         ``names`` are paths such as "params" or "stats/encoder". The parts come as nested dicts from the
         root, ``{"stats": {"encoder": ...}}``, on ``sharding`` (default: the first device), verified, and an
-        empty subtree as ``{}``. Raises FileNotFoundError without a checkpoint, ValueError for a name that
-        the state does not have, and DamagedCheckpoints as :meth:`restore`.
+        empty subtree as ``{}``. Raises FileNotFoundError without a checkpoint (of that step), ValueError for a
+        name that the state does not have, and DamagedCheckpoints as :meth:`restore`.
         """
         if not self.steps():
             raise FileNotFoundError(f"{self.directory} holds no checkpoint")
+        if step is not None and step not in self.steps():
+            raise FileNotFoundError(
+                f"{self.directory} holds no checkpoint of step {step}; it has {', '.join(map(str, self.steps()))}"
+            )
         names = tuple(names)
         sharding = sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
@@ -247,7 +252,7 @@ class Checkpoints:
                 like = self._read_arrays(step, like, record, partial=True)
             return like, step, record["meta"]
 
-        return self._newest_intact(read, report)
+        return self._newest_intact(read, report, None if step is None else [step])
 
     def read_meta(self) -> tuple[int, dict[str, Any]] | None:
         """Step and meta of the newest checkpoint whose meta is readable, without its state; or None."""
@@ -261,10 +266,12 @@ class Checkpoints:
 
     # What follows reads one checkpoint, raising _Damaged for what is wrong with it.
 
-    def _newest_intact(self, read: Callable[[int], Any], report: Callable[[str], None]) -> Any:
+    def _newest_intact(
+        self, read: Callable[[int], Any], report: Callable[[str], None], among: list[int] | None = None
+    ) -> Any:
         self.wait()
         damaged: dict[int, str] = {}
-        for step in reversed(self.steps()):
+        for step in reversed(among or self.steps()):
             try:
                 found, trouble = read(step), ""
             except _Damaged as error:
@@ -278,9 +285,8 @@ class Checkpoints:
                 return found
             damaged[step] = trouble or "another process could not read it"
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in damaged.items())
-        raise DamagedCheckpoints(
-            f"every checkpoint in {self.directory} is damaged and none was touched ({reasons})"
-        )
+        which = "the checkpoint" if among else "every checkpoint"
+        raise DamagedCheckpoints(f"{which} in {self.directory} is damaged and none was touched ({reasons})")
 
     def _move_aside(self, step: int) -> str:
         if self._read_only:

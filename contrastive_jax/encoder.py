@@ -38,24 +38,27 @@ def read(
     path: str | os.PathLike,
     *,
     rooms: tuple[str, ...] = ROOMS,
+    step: int | None = None,
     sharding: jax.sharding.Sharding | None = None,
     report: Callable[[str], None] = logbook.say,
 ) -> Saved:
-    """The newest intact checkpoint's weights, or a file's, on ``sharding`` (default: the first device).
+    """The newest intact checkpoint's weights (or ``step``'s), or a file's, on ``sharding`` (default: one device).
 
     A file has an encoder alone: its other rooms are empty, and its config says so.
 
     Raises:
-      FileNotFoundError: nothing there.
-      ValueError: a file that holds no ResNet.
+      FileNotFoundError: nothing there, or no checkpoint of that step.
+      ValueError: a file that holds no ResNet, or a step of a file.
     """
     if weights.is_file(path):
+        if step is not None:
+            raise ValueError(f"step is {step}, but {path} is a file, which holds one state.")
         saved = _read_file(path, rooms)
         where = sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         return saved._replace(params=_place(saved.params, where), stats=_place(saved.stats, where))
     names = [f"{kind}/{room}" for kind in ("params", "stats") for room in rooms]
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as there:
-        found, step, meta = there.restore_part(names, sharding=sharding, report=report)
+        found, step, meta = there.restore_part(names, step=step, sharding=sharding, report=report)
     return Saved(found["params"], found["stats"], step, meta["config"])
 
 
@@ -143,21 +146,24 @@ class Encoder:
         return layer
 
 
-def load_encoder(path: str | os.PathLike, *, view: Mapping[str, Any] | None = None) -> Encoder:
+def load_encoder(
+    path: str | os.PathLike, *, step: int | None = None, view: Mapping[str, Any] | None = None
+) -> Encoder:
     """The encoder of a workdir (its newest intact checkpoint) or of a safetensors file.
 
     Args:
       path: a workdir, a folder of checkpoints, or a file that ``--mode=export`` wrote, or torchvision's state
         dict of a ResNet saved as safetensors.
+      step: of an earlier checkpoint that ``checkpoint.keep_every`` or ``checkpoint.keep_last`` kept.
       view: how images are prepared, options of :func:`contrastive_jax.augment.make_eval`; default: as in the
         pretraining. A foreign file does not say, so it needs one; torchvision's ImageNet weights (V1) want
         ``dict(preset="moco_v2", size=224)``: bilinear, the central 7/8, ImageNet's mean and deviation.
 
     Raises:
-      FileNotFoundError: nothing there.
-      ValueError: a file that holds no ResNet, or does not say how images are prepared.
+      FileNotFoundError: nothing there, or no checkpoint of that step.
+      ValueError: a file that holds no ResNet, or does not say how images are prepared, or a step of a file.
     """
-    saved = read(path)
+    saved = read(path, step=step)
     section = view or saved.config.get("augment")
     if section is None:
         raise ValueError(

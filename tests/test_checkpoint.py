@@ -208,6 +208,14 @@ def test_part_of_another_run(two_steps):
     assert spread["temperature"].sharding == everywhere and spread["temperature"] == state.temperature
 
 
+def test_part_of_an_earlier_step(two_steps):
+    with Checkpoints(two_steps, read_only=True) as checkpoints:
+        part, step, meta = checkpoints.restore_part(["params"], step=1, report=pytest.fail)
+        with pytest.raises(FileNotFoundError, match="no checkpoint of step 3; it has 1, 2"):
+            checkpoints.restore_part(["params"], step=3)
+    assert (step, meta["config"]["seed"]) == (1, 1) and bits(part) == bits({"params": make_state(1).params})
+
+
 # ------------------------------------------------------------------------------------------------- damage
 
 
@@ -295,6 +303,16 @@ def test_a_damaged_part_is_not_restored_but_damage_elsewhere_does_not_matter(dir
         assert step == 1 and bits(part["candidates"]) == bits(make_state(1).candidates | {"none": {}})
     assert "step 2 is damaged" in said[0]
     assert (directory / "2").exists() and not (directory / "damaged-2").exists()  # another run's: not ours
+
+
+def test_a_damaged_step_that_was_asked_for_is_not_replaced_by_another(directory):
+    flip_data(directory / "2")
+    with (
+        Checkpoints(directory) as checkpoints,
+        pytest.raises(checkpoint.DamagedCheckpoints, match=r"the checkpoint in .*step 2: the bits"),
+    ):
+        checkpoints.restore_part(["candidates"], step=2, report=pytest.fail)
+    assert (directory / "2").exists()
 
 
 def test_when_all_are_damaged_nothing_is_restored_and_nothing_is_touched(directory):
