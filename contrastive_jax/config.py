@@ -106,7 +106,7 @@ def base() -> ConfigDict:
             },
             "gradient_snr": {"decay": 0.0},
             "diagnostics": {"quantiles": 0, "rankme": False},
-            "log": {"every": 10, "tensorboard": True},
+            "log": {"every": 10, "tensorboard": True, "wandb": ""},
             "checkpoint": {"every_seconds": 60.0, "keep_last": 3, "keep_every": "0 epochs"},
             "init": {"checkpoint": ""},
             "preview": {"images": 8, "draws": 4},
@@ -119,7 +119,6 @@ def base() -> ConfigDict:
                 "map": "tsne",
                 "queries": 8,
                 "neighbours": 7,
-                "file": "",
             },
         }
     )

@@ -50,6 +50,7 @@ LEAVES = {
     "evaluate.size": "of the images that the encoder sees, in pixels; 0: as in its pretraining.",
     "log.every": "steps between two log points.",
     "log.tensorboard": "TensorBoard files too, where TensorFlow is installed.",
+    "log.wandb": 'project of Weights & Biases to log to (extra wandb); "" does not.',
     "checkpoint.every_seconds": "least time between two checkpoints.",
     "checkpoint.keep_last": "how many of the latest checkpoints are kept.",
     "checkpoint.keep_every": "duration between two checkpoints that are kept for good; 0: none.",
@@ -64,7 +65,6 @@ LEAVES = {
     "report.map": "how they are laid out on a plane: tsne or pca.",
     "report.queries": "images whose nearest neighbours are shown.",
     "report.neighbours": "of each of them.",
-    "report.file": "where the page is written; '': report.html in the first workdir.",
     "export.architecture": "names of the weights that --mode=export writes.",
 }
 LEAVES |= {  # what the module says that the function is from

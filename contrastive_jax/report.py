@@ -130,7 +130,7 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
         read(path, name, COLOURS[i % len(COLOURS)], settings, say)
         for i, (path, name) in enumerate(zip(paths, names(paths), strict=True))
     ]
-    file = pathlib.Path(settings["file"] or paths[0] / "report.html")
+    file = paths[0] / "report.html"
     if distributed.first():
         logbook.write_text(file, page(runs, settings))
         say(f"report of {', '.join(run.name for run in runs)}: {file}")

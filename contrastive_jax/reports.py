@@ -55,7 +55,12 @@ class Reports(contextlib.ExitStack):
                 workdir, run.config, configs.diff_text(configs.plain(configs.base()), run.config)
             )
         self._book = logbook.Logbook(
-            workdir, start_step=start, tensorboard=run.config["log"]["tensorboard"], active=active
+            workdir,
+            start_step=start,
+            active=active,
+            config=run.config,
+            tensorboard=run.config["log"]["tensorboard"],
+            wandb=run.config["log"]["wandb"],
         )
         known = active and start < run.total_steps
         self._progress = logbook.Progress(

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -108,6 +109,9 @@ def prepare(
         raise ValueError(f"train.duration is {config['train']['duration']!r}; it must be at least one step.")
     if config["log"]["every"] < 1:
         raise ValueError(f"log.every is {config['log']['every']}; it must be at least 1 step.")
+    if config["log"]["wandb"] and importlib.util.find_spec("wandb") is None:
+        project = config["log"]["wandb"]
+        raise ValueError(f"log.wandb is {project!r}; it needs wandb: pip install 'contrastive_jax[wandb]'.")
     schedule = dict(config["schedule"])
     schedule["warmup"] = steps("schedule.warmup", schedule["warmup"])
     schedule["milestones"] = tuple(steps("schedule.milestones", m) for m in schedule["milestones"])

@@ -3,6 +3,7 @@ import io
 import json
 import math
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -14,8 +15,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from contrastive_jax import config as configs
 from contrastive_jax import logbook
+from contrastive_jax import run as runs
 from contrastive_jax.logbook import Logbook, Progress, read_metrics, result
+
+ROOT = pathlib.Path(__file__).parent.parent
 
 
 def lines(workdir):
@@ -494,3 +499,32 @@ def test_in_a_terminal_a_bar_with_every_field_and_sentences_above_it(width):
         len(line) <= width for line in re.split(r"[\r\n]+", shown)
     )
     assert console._live_stack == []  # the terminal is given back
+
+
+def test_weights_and_biases_by_option_goes_on_in_the_workdirs_run(tmp_path, monkeypatch):
+    calls = []
+
+    class Run:
+        def log(self, scalars, step):
+            calls.append((step, scalars))
+
+        def finish(self):
+            calls.append("finish")
+
+    fake = types.SimpleNamespace(init=lambda **given: calls.append(given) or Run())
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    for step in (1, 2):
+        with Logbook(tmp_path, start_step=step - 1, wandb="zoo", config={"seed": 7}) as book:
+            book.write(step, 0.1, {"loss": jnp.float32(0.5), "c_histogram": [1, 2]}, {"seconds": 2.0})
+    first, one, _, second, two, _ = calls
+    assert first == second and first["resume"] == "allow" and first["project"] == "zoo"
+    assert first["config"] == {"seed": 7} and first["name"] == tmp_path.name
+    assert (one, two) == ((1, {"loss": 0.5, "seconds": 2.0}), (2, {"loss": 0.5, "seconds": 2.0}))
+
+
+def test_weights_and_biases_missing_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "wandb" else object())
+    config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))
+    config["log"]["wandb"] = "zoo"
+    with pytest.raises(ValueError, match=r"log.wandb is 'zoo'.*contrastive_jax\[wandb\]"):
+        runs.prepare(config)

@@ -21,7 +21,7 @@ from contrastive_jax import run as runs
 from contrastive_jax.step import init_state
 
 ROOT = pathlib.Path(__file__).parent.parent
-SETTINGS = {"images": 40, "layer": "pooled", "map": "pca", "queries": 3, "neighbours": 4, "file": ""}
+SETTINGS = {"images": 40, "layer": "pooled", "map": "pca", "queries": 3, "neighbours": 4}
 EMPTY = {"meta", "img", "path", "use", "br", "rect", "line", "circle", "image"}
 
 

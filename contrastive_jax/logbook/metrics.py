@@ -1,5 +1,6 @@
 """``metrics.jsonl``: one JSON object a line, and the source of truth."""
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -18,7 +19,7 @@ _NON_FINITE = {"NaN", "Infinity", "-Infinity"}
 
 
 class Logbook:
-    """Writes ``metrics.jsonl`` and, where TensorFlow is installed, TensorBoard files.
+    """Writes ``metrics.jsonl`` and, where TensorFlow is installed, TensorBoard files; Weights & Biases by option.
 
     A line is ``{"step": …, "epoch": …, every metric, "timing": {…}}``. ``timing`` holds what the wall clock
     says (images_per_second, seconds); the rest is a function of the config, bit for bit. JSON has no NaN
@@ -34,6 +35,8 @@ class Logbook:
         workdir: is made if it is not there.
         start_step: the step of the checkpoint from which the run goes on; 0 for a new run.
         tensorboard: also write TensorBoard files, through ``clu.metric_writers``.
+        wandb: also log to this project of Weights & Biases; "" does not.
+        config: what W&B shows as the run's config.
         verbose: say, once, that TensorBoard files are not written and what to install.
         active: False writes nothing: for every process but the first.
 
@@ -48,10 +51,12 @@ class Logbook:
         *,
         start_step: int = 0,
         tensorboard: bool = True,
+        wandb: str = "",
+        config: Mapping[str, Any] | None = None,
         verbose: bool = False,
         active: bool = True,
     ):
-        self._file = self._writer = None
+        self._file, self._writers = None, []
         self._written: set[tuple] = set()
         if not active:
             return
@@ -62,9 +67,11 @@ class Logbook:
         if tensorboard and importlib.util.find_spec("tensorflow") is not None:
             from clu import metric_writers  # imports TensorFlow
 
-            self._writer = metric_writers.SummaryWriter(str(workdir))
+            self._writers.append(metric_writers.SummaryWriter(str(workdir)))
         elif tensorboard and verbose:
             say("No TensorBoard files: TensorFlow is not installed (pip install 'contrastive_jax[tf]').")
+        if wandb:
+            self._writers.append(_WeightsAndBiases(wandb, pathlib.Path(workdir), config or {}))
 
     def write(
         self, step: int, epoch: float, metrics: Mapping[str, Any], timing: Mapping[str, Any] | None = None
@@ -101,25 +108,51 @@ class Logbook:
             record["timing"] = {name: _numbers_of(name, value) for name, value in timing.items()}
         self._file.write(_line(record))  # one system call a record
         self._written.add(_identity(record))
-        if self._writer is not None:
-            scalars = {name: value for name, value in numbers.items() if not isinstance(value, list)}
-            self._writer.write_scalars(int(step), {**scalars, **timing})
-            self._writer.flush()
+        scalars = {name: value for name, value in numbers.items() if not isinstance(value, list)}
+        for writer in self._writers:
+            writer.write_scalars(int(step), {**scalars, **timing})
+            writer.flush()
 
     def close(self) -> None:
         """Close the files; a second time does nothing."""
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        while self._writers:
+            self._writers.pop().close()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
         self.close()
+
+
+class _WeightsAndBiases:
+    """A run of Weights & Biases behind the methods of a ``clu`` writer; a resumed workdir goes on in its run."""
+
+    def __init__(self, project: str, workdir: pathlib.Path, config: Mapping[str, Any]):
+        import wandb
+
+        name = workdir.absolute()
+        identity = hashlib.sha256(str(name).encode()).hexdigest()[:16]
+        self._run = wandb.init(
+            project=project,
+            name=name.name,
+            id=identity,
+            resume="allow",
+            dir=str(workdir),
+            config=dict(config),
+        )
+
+    def write_scalars(self, step: int, scalars: Mapping[str, Any]) -> None:
+        self._run.log(dict(scalars), step=step)
+
+    def flush(self) -> None:
+        pass  # its own process sends
+
+    def close(self) -> None:
+        self._run.finish()
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
