@@ -24,7 +24,8 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
 
     A row is an image, of those that the first steps of training take: as evaluation sees it, then its
     training views in its first ``preview.draws`` epochs, to the bit those of the run. Normalization is taken
-    back; of more than three channels the first three are shown, of two the first.
+    back; of more than three channels the first three are shown, of two the first. Bits (``compose``) are
+    written out, the lowest first.
 
     Args:
       config: ``preview.images`` rows, and ``preview.draws`` epochs.
@@ -43,6 +44,7 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
     ids, _ = data.rows(config["seed"], count, 0, settings["images"])
     seen, views, labels, groups = shown(config, source.train, ids)
     captions = [caption(*row, source.classes) for row in zip(ids, groups, labels, strict=True)]
+    seen, views, captions = without_bits(seen, views, captions, source.train.made.composition.constant)
     options = ", ".join(
         f"{name}={_short(value)}" for name, value in config["augment"].items() if name != "preset"
     )
@@ -101,6 +103,19 @@ def caption(row: int, group: int, label: np.ndarray, classes: tuple[str, ...]) -
     numbers = np.flatnonzero(label) if np.ndim(label) else [label] if label >= 0 else []
     first = f"id {row}" if group == row else f"id {row}, group {group}"
     return first, ", ".join(classes[i] for i in numbers) or "no label"
+
+
+def without_bits(seen: np.ndarray, views: np.ndarray, captions: list[tuple[str, str]], bits: int) -> tuple:
+    """Images whose last channels are so many bits: without these, which are in their captions. Where there is
+    nothing else, they stay."""
+    if not bits:
+        return seen, views, captions
+    written = ["".join(str(round(float(bit))) for bit in image[0, 0, -bits:]) for image in seen]
+    captions = [
+        (f"{first}, bits {text}", second) for (first, second), text in zip(captions, written, strict=True)
+    ]
+    colors = seen.shape[-1] - bits or bits
+    return seen[..., :colors], views[..., :colors], captions
 
 
 def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray, views: np.ndarray):

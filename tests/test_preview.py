@@ -7,7 +7,7 @@ from PIL import Image
 
 from contrastive_jax import augment, data, models
 from contrastive_jax import config as configs
-from contrastive_jax.preview import GAP, LINE, TILE, caption, preview
+from contrastive_jax.preview import GAP, LINE, TILE, caption, preview, without_bits
 
 random = np.random.default_rng(0)
 
@@ -117,3 +117,16 @@ def test_captions():
     assert caption(2, 0, np.int32(-1), classes) == ("id 2, group 0", "no label")
     assert caption(1, 1, np.array([1, 1], np.uint8), classes)[1] == "cat, dog"
     assert caption(1, 1, np.array([0, 0], np.uint8), classes)[1] == "no label"
+
+
+def test_bits_are_written_out_and_not_painted():
+    """Of grey images with bits the grey is shown; of bits alone, bits."""
+    seen = np.zeros((2, 4, 4, 4), np.float32)
+    seen[..., 0], seen[1, ..., 2] = 0.5, 1.0
+    views = np.repeat(np.repeat(seen[:, None, None], 3, 1), 2, 2)
+    captions = [("id 4", "7"), ("id 9", "no label")]
+    found = without_bits(seen, views, captions, 3)
+    assert found[0].shape == (2, 4, 4, 1) and found[1].shape == (2, 3, 2, 4, 4, 1)
+    assert found[2] == [("id 4, bits 000", "7"), ("id 9, bits 010", "no label")]
+    assert without_bits(seen, views, captions, 4)[0].shape == seen.shape
+    assert without_bits(seen, views, captions, 0)[2] is captions
