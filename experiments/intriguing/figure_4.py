@@ -2,8 +2,8 @@
 
     python -m experiments.intriguing.figure_3 SimCLR=WORKDIR Supervised=WORKDIR --size=448
 
-The figure is a picture. ``figure_3.py`` draws region maps like it of any encoder's mid-layer features on the test images
-of any config, and measures them where the true regions are known (MultiDigits).
+The figure is a picture. ``figure_3.py`` draws region maps like it of any encoder's mid-layer features on the test
+images of any config, and measures them where the true regions are known (MultiDigits).
 """
 
 import sys
