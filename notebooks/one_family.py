@@ -68,7 +68,8 @@ import numpy as np
 
 from contrastive_jax import contrastive_loss
 
-a, b = np.random.default_rng(0).normal(size=(2, 64, 32)).astype(np.float32)
+a, noise = np.random.default_rng(0).normal(size=(2, 64, 32)).astype(np.float32)
+b = a + 0.5 * noise  # the other view: positives are ahead of most negatives
 
 
 def gradient(loss, tau=0.1, **options):

@@ -28,7 +28,7 @@ def test_each_has_its_pair():
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_pairs_agree(script):
     notebook = script.with_suffix(".ipynb")
-    assert cells(script) == cells(notebook), f"jupytext --to ipynb notebooks/{script.name}"
+    assert cells(script) == cells(notebook), f"jupytext --sync notebooks/{script.name}"
     for cell in jupytext.read(notebook).cells:
         assert not cell.get("outputs") and cell.get("execution_count") is None, (
             "outputs make no readable diff"
