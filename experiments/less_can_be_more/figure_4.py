@@ -6,7 +6,7 @@
 The paper claims that few negatives raise the mean of the ratio over the parameters, that its spread is then often
 higher, and that a single negative is qualitatively different. The curves' values are not printed.
 
-A gradient that is nothing but noise has a ratio of about 0.056 at a decay of 0.99 (its moving average is of some 200
+A gradient that is nothing but noise has a ratio of about 0.06 at a decay of 0.99 (its moving average is of some 200
 steps): read small ratios with that in mind.
 """
 
