@@ -326,7 +326,8 @@ def drawn(seed: int, number: int, count: int, below: int) -> np.ndarray:
 
 
 def _stream(*names) -> int:
-    """The number of what is drawn from here on, by what it is for."""
+    """The number of what is drawn, by what it is for. Not a small one: by (seed, epoch) the order of the examples
+    (:mod:`order`) is drawn, from the same generator."""
     return zlib.crc32("/".join(map(str, names)).encode())
 
 
@@ -335,7 +336,7 @@ def _raw(seed: int, number: int, count: int) -> np.ndarray:
 
 
 def _bits(count: int, bits: int, seed: int, number: int) -> Made:
-    integers = drawn(seed, number, count, 2**bits)
+    integers = drawn(seed, _stream("bits", number), count, 2**bits)
     return Made(Bits(bits), (integers,), facts={"mi_floor": entropy(integers)})
 
 
