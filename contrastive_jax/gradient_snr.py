@@ -30,7 +30,8 @@ def gradient_snr(*, decay: float = 0.0) -> GradientSNR:
     first step, all): it is left out, and where that leaves none the metrics are nan.
 
     A gradient of pure noise has a ratio too, on average ``sqrt(2 (1 - decay) / (pi (1 + decay)))`` in a long run:
-    0.06 at 0.99, 0.18 at 0.9.
+    0.06 at 0.99, 0.18 at 0.9. In a run's first steps, when some parameters' few gradients happen to be nearly equal,
+    single ratios are huge and rule the metrics: read them after some 1 / (1 - decay) steps.
 
     Metrics:
       gradient_snr: mean over the parameters of |mean| / std of their gradient, where gradient_snr.decay is not 0.
