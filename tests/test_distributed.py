@@ -87,6 +87,34 @@ def test_two_processes_are_one(tmp_path):
 
 
 @pytest.mark.slow
+def test_two_processes_describe_embed_and_export_as_one_does(tmp_path):
+    """One of them speaks and writes; what it writes is what one process writes."""
+    options = (
+        "--config.train.duration=2 steps",
+        "--config.schedule.warmup=1 step",
+        "--config.evaluate.final=False",
+    )
+    options += ("--config.encoder.variant=torchvision", "--config.embed.splits=('test',)")
+    said, codes = ended(start(tmp_path / "run", *options))
+    assert codes == [0, 0], said
+    for mode, says in (
+        ("describe", "8 x cpu"),
+        ("embed", "embeddings_test.npz"),
+        ("export", "encoder.safetensors"),
+    ):
+        said, codes = ended(start(tmp_path / "run", *options, f"--mode={mode}"))
+        assert codes == [0, 0], (mode, said)
+        assert says in said[0] and says not in said[1], (mode, said)
+    with np.load(tmp_path / "run/embeddings_test.npz") as written:
+        two = dict(written)
+    said, codes = ended(start(tmp_path / "run", *options, "--mode=embed", processes=1, devices=1))
+    assert codes == [0], said
+    with np.load(tmp_path / "run/embeddings_test.npz") as written:
+        np.testing.assert_array_equal(written["label"], two["label"])
+        np.testing.assert_allclose(written["pooled"], two["pooled"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_a_stop_of_one_stops_both_at_one_step(tmp_path):
     processes = start(tmp_path, "--config.train.duration=100000 steps")
     wait_for_step(tmp_path, 3)
