@@ -21,6 +21,8 @@ OWN = (
     " --config.checkpoint.keep_last=1 --config.log.tensorboard=False"
 )
 
+SMALL = " --config.encoder.stem=imagenet --config.encoder.width=0.25 --config.augment.crop_min=0.3"
+
 
 def cells(scale, sizes, taus, supervised, own=""):
     """Method down, size of the second digit across."""
@@ -48,7 +50,7 @@ LAST = "SimCLR, second tau"
 RUNS = {
     "paper": cells("paper", SIZES, TAUS, SIZES),
     "gpu": cells("gpu", (20, 50, 80), [LAST], (20, 80)),
-    "cpu": cells("cpu", (20, 40, 60, 80), [LAST], (20, 80), OWN),
+    "cpu": cells("cpu", (20, 40, 80), [LAST], (20, 80), SMALL + OWN),
     "smoke": cells("smoke", (60,), [LAST], (), OWN),
 }
 REPORTED = {
@@ -72,7 +74,8 @@ ASSUMED = {
     "overlapping digits": "their maximum",
     "supervised baseline": "a softmax for each size; with two digits of 20 pixels, the set of classes",
     "gpu": "50 epochs",
-    "cpu": "digits of 8 pixels on 32 (6 to 23 for 20 to 80), ResNet-18 of width 8, batch 128, 20 epochs, AdamW",
+    "cpu": "digits of 8 pixels on 32 (6 to 23 for 20 to 80), ResNet-18 of width 16, batch 128, 20 epochs, AdamW; crops of at least"
+    " 30 % of the area, as smaller ones of so small digits are often black",
 }
 
 
