@@ -74,8 +74,8 @@ ASSUMED = {
     "overlapping digits": "their maximum",
     "supervised baseline": "a softmax for each size; with two digits of 20 pixels, the set of classes",
     "gpu": "50 epochs",
-    "cpu": "digits of 8 pixels on 32 (6 to 23 for 20 to 80), ResNet-18 of width 16, batch 128, 20 epochs, AdamW; crops of at least"
-    " 30 % of the area, as smaller ones of so small digits are often black",
+    "cpu": "digits of 8 pixels on 32 (6 to 23 for 20 to 80), ResNet-18 of width 16, batch 128, 20 epochs, AdamW;"
+    " crops of at least 30 % of the area, as smaller ones of so small digits are often black",
 }
 
 
