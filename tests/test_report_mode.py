@@ -164,8 +164,8 @@ def test_the_nearest_neighbours_are_scikit_learns_and_their_pictures_the_images(
 
 def test_several_runs_side_by_side_show_what_differs(workdir, tmp_path):
     other = make_run(tmp_path / "second", seed=1, tau=0.5)
-    _, page = of(f"{workdir},{other}", file=str(tmp_path / "both.html"))
-    assert (tmp_path / "both.html").exists() and "second" in page.text
+    _, page = of(f"{workdir},{other}")
+    assert (workdir / "report.html").exists() and "second" in page.text
     before_all = page.text.partition("All ")[0]
     assert "Leaves in which the runs differ." in page.text and "temperature.tau 0.1 0.5" in before_all
     assert "seed 0 1" in before_all and "optimizer.name" not in before_all

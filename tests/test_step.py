@@ -81,8 +81,9 @@ def test_one_device_equals_eight(method, x64):
     for a, b in zip(history_one, history_eight, strict=True):
         assert a.keys() == b.keys()
         for name in a:
-            # Of two or three gradients some hardly differ: their ratio to that difference magnifies rounding.
-            tolerance = 1e-6 if name.startswith("gradient_snr") else 1e-9
+            # Of two or three gradients some hardly differ: their ratio to that difference magnifies rounding. The
+            # moments themselves are of the state, below.
+            tolerance = 1e-3 if name.startswith("gradient_snr") else 1e-9
             np.testing.assert_allclose(a[name], b[name], rtol=tolerance, atol=1e-9, err_msg=name)
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(eight), strict=True):
         largest = np.abs(a).max(initial=0.0)

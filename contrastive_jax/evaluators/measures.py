@@ -14,6 +14,7 @@ import numpy as np
 
 from contrastive_jax.evaluators import geometry as _geometry
 from contrastive_jax.evaluators import mutual_information as _information
+from contrastive_jax.evaluators import resolved as _resolved
 from contrastive_jax.evaluators.subject import Facts, Subject, left_out
 
 Evaluate = Callable[[Subject], dict]
@@ -228,6 +229,23 @@ def random_projections(
 
 
 # ------------------------------------------------------------------------------------------------ in common
+
+
+def resolved_entropy(facts: Facts, *, temperature: float = 0.1, layer: str = "pooled") -> Evaluate:
+    """How many nats of what test images show their embeddings tell apart: see :func:`resolved.resolved_entropy`.
+
+    Args:
+        temperature: what cosines are divided by; the smaller, the finer.
+    """
+    _check_layer(facts, layer)
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}; it must be positive.")
+
+    def evaluate(subject):
+        _, _, test, labels = subject.arrays(layer)
+        return _resolved.resolved_entropy(test, labels, temperature=temperature, layer=subject.layer(layer))
+
+    return evaluate
 
 
 def _test(subject: Subject, layer: str, images: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

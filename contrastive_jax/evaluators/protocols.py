@@ -28,7 +28,7 @@ Args:
 
 from collections.abc import Callable
 
-from contrastive_jax.evaluators import finetune, linear_probe, resolved
+from contrastive_jax.evaluators import finetune, linear_probe
 from contrastive_jax.evaluators import knn as _knn
 from contrastive_jax.evaluators.subject import Facts, Subject, left_out
 from contrastive_jax.evaluators.training import Plan
@@ -386,23 +386,6 @@ def finetune_flatnce(
         batch_size=batch_size, epochs=epochs, seed=seed,
     )  # fmt: skip
     return _finetune(facts, plan, "FlatNCE's fine-tuning", fraction, crop_min, flip, crop)
-
-
-def resolved_entropy(facts: Facts, *, temperature: float = 0.1, layer: str = "pooled") -> Evaluate:
-    """How many nats of what test images show their embeddings tell apart: see :func:`resolved.resolved_entropy`.
-
-    Args:
-        temperature: what cosines are divided by; the smaller, the finer.
-    """
-    _check_layer(facts, layer)
-    if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}; it must be positive.")
-
-    def evaluate(subject):
-        _, _, test, labels = subject.arrays(layer)
-        return resolved.resolved_entropy(test, labels, temperature=temperature, layer=subject.layer(layer))
-
-    return evaluate
 
 
 # ------------------------------------------------------------------------------------------------ in common

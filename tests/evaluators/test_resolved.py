@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from contrastive_jax.evaluators import protocols, resolved
+from contrastive_jax.evaluators import measures, resolved
 from contrastive_jax.evaluators.subject import Facts
 
 INTEGERS = np.random.default_rng(0).integers(0, 8, 600)
@@ -59,4 +59,4 @@ def test_images_without_entropy_recover_none_of_it():
 
 def test_a_temperature_is_positive():
     with pytest.raises(ValueError, match="temperature is 0; it must be positive"):
-        protocols.resolved_entropy(Facts(("pooled",), None), temperature=0)
+        measures.resolved_entropy(Facts(("pooled",), None), temperature=0)

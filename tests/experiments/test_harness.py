@@ -167,7 +167,7 @@ def test_a_lost_number_stays_empty_and_a_doubtful_one_is_marked(table):
     table.REPORTED["top-5, %"] = {("A", "x"): 80.0}
     page = pages.render(table)
     assert "| A | — / — |" in page and "| B | — / 54.62 ? |" in page
-    assert re.search(r"\| C \|.*— / 3 \|", page)
+    assert re.search(r"\| C \|.*— / 3.00 \|", page)
     assert "| A | — / 80 |" in page
     all_done(table, "paper")
     page = pages.render(table)
