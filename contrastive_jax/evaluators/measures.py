@@ -232,7 +232,9 @@ def random_projections(
 
 
 def resolved_entropy(facts: Facts, *, temperature: float = 0.1, layer: str = "pooled") -> Evaluate:
-    """How many nats of what test images show their embeddings tell apart: see :func:`resolved.resolved_entropy`.
+    """How many nats of what test images show their embeddings tell apart (Leinster and Cobbold, 2012).
+
+    See :func:`resolved.resolved_entropy`.
 
     Args:
         temperature: what cosines are divided by; the smaller, the finer.
