@@ -281,7 +281,8 @@ def kind_of(settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any])
     """The type of a leaf's values: of the function that takes it, else of its default; None: not known."""
     option = option_of(settings, leaf)
     if option.function:
-        return parameters(option.function)[leaf.rpartition(".")[2]].annotation
+        kind = parameters(option.function)[leaf.rpartition(".")[2]].annotation
+        return None if kind is inspect.Parameter.empty else kind  # a user's own function need not say
     if leaf in defaults and leaf in LEAVES:
         default = defaults[leaf]
         element: Any = type(default[0]) if isinstance(default, tuple) and default else str

@@ -3,6 +3,8 @@
 import json
 import pathlib
 import re
+import sys
+import types
 
 import jax
 import pytest
@@ -146,3 +148,16 @@ def test_every_metric_that_a_run_writes_is_listed(tmp_path):
     assert always | {"loss/flat_nce", "eval/knn_top1"} <= written
     for name in written:
         assert listed(name), f"{name}: say what it is, under Metrics in the docstring of what makes it"
+
+
+def test_an_option_without_annotation_takes_what_it_is_given():
+    """The loss of a user's own module, as the README writes it."""
+    config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))
+    config["loss"] = {"unannotated:focal_nce": {"weight": 1.0, "gamma": 0.5}}
+    module = types.ModuleType("unannotated")
+    exec("def focal_nce(c, *, gamma=1.0):\n    return c ** gamma", module.__dict__)
+    sys.modules["unannotated"] = module
+    try:
+        options.check(config)
+    finally:
+        del sys.modules["unannotated"]
