@@ -154,11 +154,12 @@ def _outlasted(
             f"process {holder['pid']} on {holder['host']} left a lock; waiting up to {GONE - silent:.0f} s for a sign"
             " of its life."
         )
+        touched = path.stat().st_mtime
         while silent < GONE:
             time.sleep(min(BEAT, GONE - silent))
-            before, silent = silent, _silence(path)
-            if silent < before:
+            if path.stat().st_mtime > touched:
                 return False
+            silent = _silence(path)
     return silent >= GONE
 
 
@@ -167,7 +168,7 @@ def _silence(path: pathlib.Path) -> float:
     trial = path.with_name(f".now-{socket.gethostname()}-{os.getpid()}")
     trial.touch()
     try:
-        return trial.stat().st_mtime - path.stat().st_mtime
+        return max(0.0, trial.stat().st_mtime - path.stat().st_mtime)
     finally:
         trial.unlink()
 
