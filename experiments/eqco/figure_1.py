@@ -55,7 +55,7 @@ CLAIMS = (
         margin=0.1,
     ),
     Claim(
-        "Without EqCo it falls with K",
+        "Without EqCo it is lower the fewer the negatives",
         "SimCLR, bound at the smallest K - at the largest, nats",
         lambda results: over_k(results, "SimCLR"),
         expects="below",
