@@ -70,12 +70,6 @@ ASSUMED = {
 }
 
 
-def over_k(results: Results, row: str, above: int = 0) -> list[float]:
-    """Accuracy at the smallest K beyond a bound less that at the largest, a seed each."""
-    columns = sorted(int(column) for name, column in results.cells if name == row and int(column) > above)
-    return results.differences((row, str(columns[0])), (row, str(columns[-1]))) if columns else []
-
-
 def margin(results: Results) -> list[float]:
     """What the margin brings at the smallest K, a seed each."""
     k = min((int(column) for row, column in results.cells if row == "SimCLR"), default=0)
@@ -86,13 +80,13 @@ CLAIMS = (
     Claim(
         "Without EqCo the accuracy drops at very small K",
         "SimCLR at the smallest K - at the largest, points",
-        lambda results: over_k(results, "SimCLR"),
+        lambda results: harness.of_extremes(results, "SimCLR"),
         expects="below",
     ),
     Claim(
         "With EqCo the accuracy does not depend on K for K > 16",
         "SimCLR with EqCo at the smallest K above 16 - at the largest, points",
-        lambda results: over_k(results, "SimCLR, EqCo", above=16),
+        lambda results: harness.of_extremes(results, "SimCLR, EqCo", above=16),
         expects="within",
         margin=1.0,
     ),
@@ -104,7 +98,7 @@ CLAIMS = (
     Claim(
         "MoCo v2 degrades at K of 16 and below even with EqCo",
         "MoCo v2 with EqCo at the smallest K - at the largest, points",
-        lambda results: over_k(results, "MoCo v2, EqCo"),
+        lambda results: harness.of_extremes(results, "MoCo v2, EqCo"),
         expects="below",
     ),
 )

@@ -11,7 +11,6 @@ import sys
 
 from experiments import harness
 from experiments.eqco import common
-from experiments.eqco.figure_2 import over_k
 
 COLUMNS = (1, 2, 4, 8, 16, 32, 64, 128, 255)
 METRIC = common.METRIC
@@ -28,14 +27,14 @@ CLAIMS = (
     harness.Claim(
         "SiMo does not degrade at K of 16 and below",
         "linear top-1, SiMo with EqCo at the smallest K - at the largest, points",
-        lambda results: over_k(results, "SiMo"),
+        lambda results: harness.of_extremes(results, "SiMo"),
         expects="within",
         margin=1.0,
     ),
     harness.Claim(
         "SiMo without EqCo drops at very small K",
         "linear top-1, SiMo without EqCo at the smallest K - at the largest, points",
-        lambda results: over_k(results, "SiMo without EqCo"),
+        lambda results: harness.of_extremes(results, "SiMo without EqCo"),
         expects="below",
     ),
 )

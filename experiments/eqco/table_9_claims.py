@@ -62,7 +62,7 @@ CLAIMS = (
         "Gaussians of 2 to 10 nats, EqCo at 512 pairs - at 64 where that is the largest, nats",
         largest,
         expects="within",
-        margin=0.35,
+        margin=0.2,  # the largest change in the paper's own table
     ),
     Claim(
         "InfoNCE's grows with K",

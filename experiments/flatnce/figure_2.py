@@ -7,6 +7,7 @@ The paper claims that FlatCLR is better at every batch size and that at batch 16
 methods have the same budget of epochs and the learning rate that their batch size gives.
 """
 
+import statistics
 import sys
 
 from experiments import harness
@@ -50,9 +51,10 @@ def gap(results: Results, batch: int) -> list[float]:
     return results.differences(("FlatCLR", str(batch)), ("SimCLR", str(batch)))
 
 
-def smallest(results: Results) -> list[float]:
-    """The gap at the smallest batch size that was run."""
-    return gap(results, min(int(column) for _, column in results.cells))
+def least(results: Results) -> list[float]:
+    """The gap at the batch size where it is the least in the mean."""
+    gaps = [gap(results, batch) for batch in sorted({int(column) for _, column in results.cells})]
+    return min((found for found in gaps if found), key=statistics.mean, default=[])
 
 
 def shrinkage(results: Results) -> list[float]:
@@ -63,9 +65,9 @@ def shrinkage(results: Results) -> list[float]:
 
 
 def eightfold(results: Results) -> list[float]:
-    """FlatCLR at the smallest batch against SimCLR at the next larger ones."""
+    """FlatCLR at the smallest batch less SimCLR at eight times that, or at the largest that there is."""
     batches = sorted({int(column) for _, column in results.cells})
-    larger = next((b for b in batches if b >= 4 * batches[0]), batches[-1])
+    larger = next((b for b in batches if b >= 8 * batches[0]), batches[-1])
     return results.differences(("FlatCLR", str(batches[0])), ("SimCLR", str(larger)))
 
 
@@ -76,11 +78,13 @@ CLAIMS = (
         shrinkage,
     ),
     Claim(
-        "FlatCLR is better at every batch size", "FlatCLR - SimCLR at the smallest batch, points", smallest
+        "FlatCLR is better at every batch size",
+        "FlatCLR - SimCLR at the batch size where that is the least, points",
+        least,
     ),
     Claim(
         "FlatCLR at batch 16 equals SimCLR at 128 (8 times)",
-        "FlatCLR at the smallest batch - SimCLR at 4 to 8 times that, points",
+        "FlatCLR at the smallest batch - SimCLR at 8 times that (cpu: 16 times), points",
         eightfold,
         expects="within",
         margin=1.0,

@@ -22,11 +22,17 @@ RUNS = {
 } | {"smoke": figure_2.RUNS["smoke"]}
 ASSUMED = figure_2.ASSUMED | {"points": "three learning rates by three temperatures, chosen by linear top-1"}
 
+
+def smallest(results):
+    """FlatCLR - SimCLR at the smallest batch size that was run, a seed each."""
+    return figure_2.gap(results, min(int(column) for _, column in results.cells))
+
+
 CLAIMS = (
     Claim(
         "FlatCLR's advantage at small batches survives a SimCLR tuned with the same budget",
         "linear top-1 at the smallest batch, FlatCLR - SimCLR, each at its best point, points",
-        figure_2.smallest,
+        smallest,
     ),
 )
 

@@ -49,8 +49,38 @@ WEIGHTS = {
 }
 ALIKE = {"InfoNCE, FlatNCE+": (losses.flat_nce_plus,), "FlatNCE, DCL, MACL": (losses.dcl, losses.macl)}
 
+
+def published(form):
+    """A loss as its paper prints it, of two views: ``form`` of the scores of positives and negatives."""
+
+    def loss(a, b, tau):
+        z = jnp.concatenate([a, b])
+        z = z / jnp.linalg.norm(z, axis=1, keepdims=True)
+        scores = z @ z.T / tau
+        itself = jnp.eye(len(z), dtype=bool)
+        partner = jnp.roll(itself, len(a), axis=1)
+        positive = jnp.sum(scores, axis=1, where=partner)
+        return jnp.mean(form(positive, jnp.where(itself | partner, -jnp.inf, scores)))
+
+    return loss
+
+
+def flat_nce_printed(positive, negative):
+    """FlatNCE, eq. 6: the sum of exp(s_j - s+) over itself, detached."""
+    ratio = jnp.sum(jnp.exp(negative - positive[:, None]), axis=1)
+    return ratio / jax.lax.stop_gradient(ratio)
+
+
+def macl_printed(positive, negative):
+    """MACL, eq. 14: -log P of the positive over 1 - P, detached."""
+    minus_log_p = jnp.logaddexp(0.0, jax.nn.logsumexp(negative, axis=1) - positive)
+    return minus_log_p / jax.lax.stop_gradient(-jnp.expm1(-minus_log_p))
+
+
 # First loss, second loss, factor: the second's gradient is the factor times the first's (None: temperature).
 IDENTITIES = {
+    "FlatNCE as published = DCL": ({"loss": "dcl"}, published(flat_nce_printed), 1.0),
+    "MACL as published = DCL": ({"loss": "dcl"}, published(macl_printed), 1.0),
     "FlatNCE = DCL": ({"loss": "dcl"}, {"loss": "flat_nce"}, 1.0),
     "MACL = DCL": ({"loss": "dcl"}, {"loss": "macl"}, 1.0),
     "FlatNCE+ = InfoNCE": ({"loss": "info_nce"}, {"loss": "flat_nce_plus"}, 1.0),
@@ -87,6 +117,8 @@ def identities(draws: int = 8, examples: int = 16, width: int = 32) -> dict:
 
     def gradient(options, tau):
         def loss(a, b):
+            if callable(options):
+                return options(a, b, tau)
             return jnp.mean(contrastive_jax.contrastive_loss(a, b, temperature=tau, **options))
 
         a, b = jax.vmap(jax.grad(loss, (0, 1)))(first, second)

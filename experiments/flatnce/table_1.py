@@ -15,6 +15,7 @@ Nguyen-Wainwright-Jordan's estimate query for query, so its row is computed and 
 
 import functools
 import json
+import statistics
 import sys
 
 from experiments import harness
@@ -23,6 +24,7 @@ from experiments.harness import Claim
 INFORMATION = (2.0, 4.0, 6.0, 8.0, 10.0)  # nats
 NEGATIVES = (16, 64, 256)
 BATCHES = 200
+SEEDS = (1, 2, 3, 4, 5)  # of the batches; the page shows the first
 NAMES = {
     "dv": "Donsker-Varadhan",
     "nwj": "Nguyen-Wainwright-Jordan",
@@ -43,7 +45,7 @@ ASSUMED = {
 }
 
 
-def estimates(information: float, negatives: int, batches: int) -> dict:
+def estimates(information: float, negatives: int, batches: int, seed: int) -> dict:
     """Estimate -> [batches]: a batch's mean over its queries."""
     import jax
     import jax.numpy as jnp
@@ -52,9 +54,9 @@ def estimates(information: float, negatives: int, batches: int) -> dict:
     from experiments.eqco.table_9 import batch_noise, correlation, joint_sample, log_density_ratio
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
-    def all_batches(negatives, batches, rho):
+    def all_batches(negatives, batches, rho, seed):
         def of_batch(number):
-            key = jax.random.fold_in(jax.random.key(1), number)
+            key = jax.random.fold_in(jax.random.key(seed), number)
             x, y = joint_sample(batch_noise(key, negatives + 1), rho)
             positive, negative, count = losses.row_statistics(log_density_ratio(x, y, rho))
             c = negative - positive
@@ -68,7 +70,7 @@ def estimates(information: float, negatives: int, batches: int) -> dict:
 
         return jax.lax.map(of_batch, jnp.arange(batches))
 
-    return all_batches(negatives, batches, correlation(information))
+    return all_batches(negatives, batches, correlation(information), seed)
 
 
 def measure() -> dict:
@@ -78,20 +80,22 @@ def measure() -> dict:
     rows = []
     for negatives in NEGATIVES:
         for information in INFORMATION:
-            for name, values in estimates(information, negatives, BATCHES).items():
-                values = np.asarray(values, np.float64)
+            draws = [estimates(information, negatives, BATCHES, seed) for seed in SEEDS]
+            for name in draws[0]:
+                values = np.asarray([draw[name] for draw in draws], np.float64)
                 rows.append({
                     "estimate": name,
                     "information": information,
                     "negatives": negatives,
-                    "bias": round(float(values.mean()) - information, 4),
-                    "spread": round(float(values.std(ddof=1)), 4),
+                    "bias": round(float(values[0].mean()) - information, 4),
+                    "spread": round(float(values[0].std(ddof=1)), 4),
+                    "spreads": [round(float(s), 4) for s in values.std(axis=1, ddof=1)],
                 })  # fmt: skip
     return {"rows": rows}
 
 
-def of(found: dict, name: str, what: str) -> list[float]:
-    """Bias or spread of an estimate, a number each information and K."""
+def of(found: dict, name: str, what: str) -> list:
+    """Bias, spread or spreads of an estimate, a number each information and K."""
     return [row[what] for row in found["rows"] if row["estimate"] == name]
 
 
@@ -119,6 +123,12 @@ def page(found: dict) -> list[str]:
 def differences(first: list[float], second: list[float]) -> list[float]:
     """``|first| - |second|``, number by number."""
     return [abs(a) - abs(b) for a, b in zip(first, second, strict=True)]
+
+
+def steadier(found: dict) -> list[float]:
+    """By how much FlatNCE's spread is below Donsker-Varadhan's where that is the least in the mean, a draw each."""
+    pairs = zip(of(found, "dv", "spreads"), of(found, "flat_nce", "spreads"), strict=True)
+    return min((differences(dv, flat_nce) for dv, flat_nce in pairs), key=statistics.mean)
 
 
 def precision(dtype: str, label: str) -> float:
@@ -168,9 +178,9 @@ CLAIMS = (
     ),
     Claim(
         "FlatNCE is more stable than Donsker-Varadhan (Table 1)",
-        "standard deviation over batches, Donsker-Varadhan - FlatNCE, nats, a number each information and K",
-        lambda found: differences(of(found, "dv", "spread"), of(found, "flat_nce", "spread")),
-        every=True,
+        "standard deviation over batches, Donsker-Varadhan - FlatNCE, nats, where that is the least of all"
+        " informations and K, a number each draw of the batches",
+        steadier,
     ),
     Claim(
         "InfoNCE's gradient drowns in low precision",

@@ -25,6 +25,7 @@ The same seed gives every cell the same first weights, order and augmentation, s
 
 from experiments.harness.claims import Claim
 from experiments.harness.cli import main
+from experiments.harness.evidence import above_best, of_extremes
 from experiments.harness.pages import lines, markdown, summary
 from experiments.harness.results import Results
 from experiments.harness.table import (
@@ -41,6 +42,6 @@ from experiments.harness.table import (
 )
 
 __all__ = [
-    "BRIEF", "ROOT", "SCALES", "Claim", "Results", "all_tables", "brief", "command", "config_of", "doubtful", "grid",
-    "lines", "main", "markdown", "summary", "table_of",
+    "BRIEF", "ROOT", "SCALES", "Claim", "Results", "above_best", "all_tables", "brief", "command", "config_of",
+    "doubtful", "grid", "lines", "main", "markdown", "of_extremes", "summary", "table_of",
 ]  # fmt: skip

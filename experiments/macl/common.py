@@ -58,14 +58,18 @@ def smoke() -> dict[tuple[str, str], str]:
     return {("MACL-a", "batch 32"): arguments("smoke", "macl", " --config.train.batch_size=32")}
 
 
-def difference(one: str, other: str, heading: str | None = None) -> Callable[[Results], list[float]]:
-    """Evidence: row ``one`` less row ``other``, the mean over the columns that both were run in, a seed each."""
+def difference(
+    one: str, other: str, heading: str | None = None, columns: Container[str] | None = None
+) -> Callable[[Results], list[float]]:
+    """Evidence: row ``one`` less row ``other``, the mean over the ``columns`` that both were run in, a seed each."""
 
     def evidence(results: Results) -> list[float]:
-        columns = sorted(
-            column for row, column in results.cells if row == one and (other, column) in results.cells
+        both = sorted(
+            column
+            for row, column in results.cells
+            if row == one and (other, column) in results.cells and (columns is None or column in columns)
         )
-        found = [results.differences((one, column), (other, column), heading) for column in columns]
+        found = [results.differences((one, column), (other, column), heading) for column in both]
         return [statistics.mean(seed) for seed in zip(*found, strict=True)]
 
     return evidence

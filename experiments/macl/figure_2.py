@@ -23,7 +23,7 @@ ASSUMED = table_1.ASSUMED
 CLAIMS = (
     Claim(
         "Semantic sensitivity rises during training",
-        "S, end - a tenth of the way, fixed tau",
+        "S, end - first look, fixed tau",
         rise(["Fixed"]),
     ),
     Claim(

@@ -9,6 +9,7 @@ numbers have MACL-a below InfoNCE on STL-10 from tau0 = 0.15 on, and MACL-b best
 
 import json
 import sys
+from collections.abc import Callable
 
 from experiments import harness
 from experiments.harness import Claim, Results
@@ -16,6 +17,7 @@ from experiments.macl import common, drawing
 from experiments.macl.common import difference, rise
 
 TAUS = (0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
+LATER_TAUS = [f"tau0 {tau}" for tau in TAUS if tau >= 0.15]
 BATCHES = {"paper": (64, 128, 256, 512, 1024), "gpu": (64, 256), "cpu": (64, 256)}
 
 METRIC, CURVES, ASSUMED = common.METRIC, common.CURVES, common.ASSUMED
@@ -32,6 +34,7 @@ RUNS["paper"] = {
     for loss, method in common.LOSSES.items()
     for tau in TAUS
 } | RUNS["paper"]
+BY_BATCH = [f"batch {batch}" for batch in BATCHES["paper"]]
 COLUMNS = [f"tau0 {tau}" for tau in TAUS] + [f"batch {batch}" for batch in BATCHES["paper"]]
 REPORTED = {
     common.LINEAR: harness.grid(common.LOSSES, COLUMNS, [
@@ -62,41 +65,53 @@ def identities(results: Results) -> list[float]:
     """Relative difference of two gradients, a number each identity and temperature, as figure_identities measured."""
     file = harness.ROOT / "experiments" / "flatnce" / "results" / "identities.json"
     found = json.loads(file.read_text())["identities"]
-    return found["FlatNCE = DCL"] + found["MACL = DCL"]
+    return found["FlatNCE as published = DCL"] + found["MACL as published = DCL"]
+
+
+def best_at(column: str) -> Callable[[Results], list[float]]:
+    """Evidence: MACL-a less the best of the others in a column, a seed each."""
+    others = [(row, column) for row in ("InfoNCE", "DCL", "Dual")]
+    return lambda results: harness.above_best(results, ("MACL-a", column), others)
 
 
 CLAIMS = (
     Claim(
         "MACL is better than DCL over batch sizes",
         "linear top-1, MACL-a - DCL, mean over batch sizes, points",
-        difference("MACL-a", "DCL"),
+        difference("MACL-a", "DCL", columns=BY_BATCH),
     ),
     Claim(
         "DCL and Dual are equal over batch sizes",
         "linear top-1, DCL - Dual, mean over batch sizes, points",
-        difference("DCL", "Dual"),
+        difference("DCL", "Dual", columns=BY_BATCH),
         expects="within",
         margin=1.0,
     ),
     Claim(
         "DCL is better than InfoNCE over batch sizes",
         "linear top-1, DCL - InfoNCE, mean over batch sizes, points",
-        difference("DCL", "InfoNCE"),
+        difference("DCL", "InfoNCE", columns=BY_BATCH),
     ),
     Claim(
         "Semantic sensitivity is higher with MACL than with InfoNCE",
         "S, MACL-a - InfoNCE, mean over batch sizes",
-        difference("MACL-a", "InfoNCE", common.S),
+        difference("MACL-a", "InfoNCE", common.S, BY_BATCH),
     ),
     Claim(
         "Semantic sensitivity rises during training, whatever the loss",
-        "S, end - epoch 2, mean over all cells",
+        "S, end - first look, mean over all cells",
         rise(common.LOSSES),
     ),
     Claim(
-        "MACL is better than InfoNCE on STL-10 for every tau0",
-        "the paper's own table says otherwise: MACL-a - InfoNCE, linear, is -0.37, -1.73, -0.32 and -0.38 points"
-        " at tau0 0.15, 0.2, 0.3 and 0.5",
+        "On STL-10 MACL is the best at tau0 = 0.1",
+        "linear top-1, STL-10, tau0 0.1, MACL-a - the best of InfoNCE, DCL and Dual, points",
+        best_at("tau0 0.1"),
+    ),
+    Claim(
+        "On STL-10 MACL is not better than InfoNCE for tau0 of 0.15 and more, as the paper's own table has it",
+        "linear top-1, MACL-a - InfoNCE, mean over tau0 of 0.15 and more, points; printed: -0.37, -1.73, -0.32, -0.38",
+        difference("MACL-a", "InfoNCE", columns=LATER_TAUS),
+        expects="below",
     ),
     Claim(
         "DCL, FlatNCE and MACL have one gradient at the same temperature",
