@@ -5,10 +5,14 @@ every checkpoint carries a fingerprint of each of its arrays, and a damaged one 
 previous one is, and the damaged one is moved aside for inspection. A state with a NaN is never written.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import hashlib
 import json
+import logging
+import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,6 +27,10 @@ EMPTY = "empty"  # what stands for a subtree without arrays, (), {} or None
 
 class NonFiniteState(ValueError):
     """The state holds a NaN or an infinity and was not written."""
+
+
+class NotWritten(OSError):
+    """A checkpoint could not be written; the message names the last good one."""
 
 
 class DamagedCheckpoints(RuntimeError):
@@ -134,6 +142,7 @@ class Checkpoints:
         self.directory = _open_directory(directory, read_only)
         self._read_only = read_only
         self._manager = _make_manager(self.directory, keep_last, keep_every, read_only)
+        self._writing: int | None = None  # the step whose end nobody has waited for yet
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -146,13 +155,13 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def wait(self) -> None:
-        """Returns once everything is on disk. Raises OSError where it could not be written."""
+        """Returns once everything is on disk. Raises NotWritten where it could not be written."""
         try:
             self._manager.wait_until_finished()
         except Exception as error:
-            raise OSError(
-                f"a checkpoint could not be written to {self.directory}: {_brief(error)}"
-            ) from error
+            raise self._not_written(self._writing, error) from error
+        finally:
+            self._writing = None
 
     def close(self) -> None:
         """Waits, and ends the background threads."""
@@ -166,7 +175,7 @@ class Checkpoints:
 
         ``meta`` is anything that JSON can hold (config, metrics). False where the step is there already.
         Raises NonFiniteState, before anything is written, for a state with a NaN; ValueError for a step
-        older than the latest; OSError where this or the previous checkpoint could not be written.
+        older than the latest; NotWritten where this or the previous checkpoint could not be written.
         """
         import orbax.checkpoint as ocp
 
@@ -189,11 +198,32 @@ class Checkpoints:
         record = _seal(meta, _describe(state), fingerprints)
         arguments = ocp.args.Composite(state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave(record))
         self.wait()
+        self._writing = step
         try:
             written = self._manager.save(step, args=arguments, force=True)
         except Exception as error:
-            raise OSError(f"the checkpoint of step {step} could not be written: {_brief(error)}") from error
+            raise self._not_written(step, error) from error
         return bool(written)
+
+    def _not_written(self, step: int | None, error: Exception) -> NotWritten:
+        self._remove_unfinished(step)
+        good = max((other for other in self.steps() if other != step), default=None)
+        return NotWritten(
+            f"the checkpoint of step {step} could not be written to {self.directory} ({_brief(error)}). Last good"
+            f" checkpoint: {'none' if good is None else f'step {good}'}; once the cause is mended, the same command"
+            " goes on from there."
+        )
+
+    def _remove_unfinished(self, step: int | None) -> None:
+        """What a failed write left, at once: the disk may be full. Arrays may be under way, so it is tried again."""
+        for _ in range(50):
+            left = list(self.directory.glob(f"{step}.*tmp*")) if jax.process_index() == 0 else []
+            if not left:
+                return
+            for path in left:
+                with contextlib.suppress(OSError):
+                    path.rmtree()
+            time.sleep(0.1)
 
     def restore(
         self, like: PyTree, report: Callable[[str], None] = print
@@ -335,6 +365,26 @@ class Checkpoints:
         if differ:
             raise _Damaged(f"the bits of {_list(differ)} differ from those that were saved")
         return state
+
+
+def quiet() -> None:
+    """Keeps off the terminal what orbax and TensorStore tell of a write that failed: NotWritten is raised of it.
+
+    Otherwise every array that was under way has a stack trace of its own.
+    """
+
+    def foreign(record: logging.LogRecord) -> bool:
+        return "orbax" not in record.pathname and "orbax" not in record.getMessage()
+
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(foreign)
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if not (unraisable.object is None and str(unraisable.exc_value) == "Event loop is closed"):
+            before(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def _open_directory(directory: Any, read_only: bool) -> Any:

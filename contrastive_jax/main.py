@@ -9,8 +9,10 @@ PyTorch; ``preview`` draws what the network sees; ``report`` shows runs (``--wor
 import importlib
 import os
 import pathlib
+import re
 import sys
 import traceback
+import warnings
 
 # What the command says first should not wait for a log line of a library.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -95,6 +97,30 @@ def _use_compilation_cache() -> None:
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         home = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "contrastive_jax" / "compiled"))
+    _mend_compilation_cache(pathlib.Path(jax.config.jax_compilation_cache_dir))  # type: ignore[attr-defined]
+
+
+def _mend_compilation_cache(folder: pathlib.Path) -> None:
+    """Takes out entries that jax cannot read, or could not finish: it warns of them, and never replaces them."""
+    show = warnings.showwarning
+
+    def look(message, *where, **options):
+        found = re.match(
+            r"Error (reading|writing) persistent compilation cache entry for '(\w+)'", str(message)
+        )
+        if not found:
+            return show(message, *where, **options)
+        for entry in folder.glob(f"{found[2]}-*-cache"):
+            entry.unlink(missing_ok=True)
+        if found[1] == "reading":
+            print(f"removed a damaged entry of the compilation cache in {folder}.", flush=True)
+        else:
+            print(
+                f"the compilation cache in {folder} cannot be written: {str(message).splitlines()[0]}",
+                flush=True,
+            )
+
+    warnings.showwarning = look
 
 
 def main(argv: list[str]) -> None:
@@ -102,9 +128,12 @@ def main(argv: list[str]) -> None:
     del argv
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.ERROR)  # orbax tells a story at every checkpoint
+    from contrastive_jax import checkpoint, distributed, options, train
     from contrastive_jax import config as configs
-    from contrastive_jax import distributed, options, train
+    from contrastive_jax import workdir as workdirs
 
+    if not flags.FLAGS["verbosity"].present and not _DEBUG.value:
+        checkpoint.quiet()
     try:
         distributed.start(_DISTRIBUTED.value)
     except (ValueError, RuntimeError) as error:
@@ -134,7 +163,8 @@ def main(argv: list[str]) -> None:
     try:
         mode = importlib.import_module(f"contrastive_jax.{_MODE.value}")
         options = {"topology": _TOPOLOGY.value} if _TOPOLOGY.value else {}
-        getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value, **options)
+        with workdirs.answered(workdir):
+            getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value, **options)
     except train.Stopped as stopped:
         if distributed.first():
             print(stopped, flush=True)

@@ -102,7 +102,7 @@ def train(
       Stopped: Ctrl-C or SIGTERM; the state is saved.
       memory.OutOfMemory: the step does not fit; says what would.
       reports.Diverged: a loss or gradient is not finite.
-      OSError: another run lives in the workdir, it cannot be written, or has no room for the checkpoints.
+      OSError: another run lives in the workdir, it cannot be written, or its disk is full.
     """
     began = time.perf_counter()
     first = distributed.first()  # of several processes one writes and speaks
@@ -111,7 +111,7 @@ def train(
     every, settings = config["log"]["every"], config["checkpoint"]
     profile = logbook.Profile(workdir, config["profile"]["steps"] if first else (0, 0))
     held = workdirs.lock(workdir, say) if first else contextlib.nullcontext()
-    with jax.set_mesh(run.mesh), held, checkpoint.Checkpoints(
+    with workdirs.answered(workdir), jax.set_mesh(run.mesh), held, checkpoint.Checkpoints(
         epath.Path(workdir) / "checkpoints", keep_last=settings["keep_last"], keep_every=run.keep_every
     ) as saved:  # fmt: skip
         state = restored(run, saved, say)

@@ -1,6 +1,7 @@
 """The folder of a run: one run in it at a time, and room for what the run will write."""
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -15,8 +16,15 @@ BEAT = 30.0  # seconds between two signs of life
 GONE = 300.0  # seconds without one after which a process of another host is taken for dead
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, the largest file allowed
+
+
 class InUse(OSError):
     """Another run lives in the workdir."""
+
+
+class Full(OSError):
+    """The disk of the workdir took no more; the message says what is safe and what to do."""
 
 
 @contextlib.contextmanager
@@ -210,6 +218,41 @@ def check_room(workdir: str | os.PathLike, checkpoint: int, kept: int, there: in
             f" checkpoint.keep_last={kept} of them and the one being written are there at once. Make room for"
             f" {_size(needed - free)}, lower checkpoint.keep_last, or choose another --workdir."
         )
+
+
+@contextlib.contextmanager
+def answered(workdir: str | os.PathLike) -> Iterator[None]:
+    """Around whatever writes into a workdir: a full disk, however it shows, is one sentence.
+
+    Files are replaced whole, a line of metrics that did not fit is taken back, and a checkpoint has its name only
+    when it is complete: what is there can be trusted.
+
+    Raises:
+      Full: in place of the error.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = None if isinstance(error, Full) else _full(error)
+        if reason is None:
+            raise
+        folder = pathlib.Path(workdir, "checkpoints")
+        steps = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+        safe = f"Its checkpoint of step {max(steps)} is whole: m" if steps else "M"
+        raise Full(
+            f"the disk of {workdir} is full ({reason}). {safe}ake room or raise the quota, and give the same command"
+            f" again{'; it goes on from there' if steps else ''}."
+        ) from error
+
+
+def _full(error: BaseException | None) -> str | None:
+    """What a system says where a disk is full, if that is behind the error: libraries hide it in theirs."""
+    while error is not None:
+        for reason in map(os.strerror, FULL):
+            if reason in str(error):
+                return reason
+        error = error.__cause__
+    return None
 
 
 def _size(count: int) -> str:

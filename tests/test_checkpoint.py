@@ -451,14 +451,55 @@ def test_a_meta_that_json_cannot_hold_is_refused_before_writing(tmp_path):
 def test_a_full_disk_is_said_in_one_sentence_and_the_next_save_goes_on(tmp_path):
     noise = {"w": jnp.asarray(np.random.default_rng(0).integers(0, 2**32, 2**18, np.uint32))}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    good = "none"
     with Checkpoints(tmp_path) as checkpoints:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2**18, hard))  # a file of 1 MiB does not fit
-        try:
-            with pytest.raises(OSError, match="could not be written") as error:
-                checkpoints.save(1, noise, {})
-                checkpoints.wait()
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert "\n" not in str(error.value) and checkpoints.steps() == []
-        assert checkpoints.save(1, noise, {})
-        assert bits(checkpoints.restore(noise, report=pytest.fail)[0]) == bits(noise)
+        for step in (1, 2):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2**18, hard))  # a file of 1 MiB does not fit
+            try:
+                with pytest.raises(checkpoint.NotWritten) as error:
+                    checkpoints.save(step, noise, {})
+                    checkpoints.wait()
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            assert str(error.value).startswith(
+                f"the checkpoint of step {step} could not be written to {tmp_path}"
+            )
+            assert f"Last good checkpoint: {good};" in str(error.value) and "\n" not in str(error.value)
+            assert checkpoints.steps() == list(range(1, step))
+            assert checkpoints.save(step, noise, {})
+            assert bits(checkpoints.restore(noise, report=pytest.fail)[0]) == bits(noise)
+            good = f"step {step}"
+
+
+QUIET = """
+import logging, resource, sys
+import jax.numpy as jnp
+import numpy as np
+from absl import logging as absl_logging
+from contrastive_jax import checkpoint
+absl_logging.use_absl_handler()
+absl_logging.set_verbosity(absl_logging.ERROR)
+if sys.argv[2] == "quiet":
+    checkpoint.quiet()
+noise = np.random.default_rng(0).integers(0, 2**32, (60, 2**12), np.uint32)
+with checkpoint.Checkpoints(sys.argv[1]) as checkpoints:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**13, resource.RLIM_INFINITY))
+    try:
+        checkpoints.save(1, {str(i): jnp.asarray(row) for i, row in enumerate(noise)}, {})
+        checkpoints.wait()
+    except checkpoint.NotWritten as error:
+        print(error)
+absl_logging.error("somebody else's")
+logging.getLogger("asyncio").error("nor this")
+"""
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_of_a_write_that_failed_nothing_is_printed_but_what_is_raised(quiet, tmp_path):
+    """Orbax logs a stack trace for it, and TensorStore one for every array that was under way."""
+    arguments = [sys.executable, "-c", QUIET, tmp_path, "quiet" if quiet else "loud"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and len(done.stdout.strip().splitlines()) == 1, done.stderr
+    *told, before, last = [line for line in done.stderr.splitlines() if "before flag parsing" not in line]
+    assert "somebody else's" in before and "nor this" in last
+    assert (told == []) if quiet else ("Traceback" in done.stderr)

@@ -1,3 +1,4 @@
+import errno
 import importlib.util
 import io
 import json
@@ -5,6 +6,7 @@ import math
 import os
 import pathlib
 import re
+import resource
 import subprocess
 import sys
 import types
@@ -248,6 +250,23 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
     with pytest.raises(OSError, match="disk"):
         logbook.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 1} and os.listdir(tmp_path) == ["config.json"]
+
+
+@pytest.mark.parametrize("room", [0, 1, 20, 60])
+def test_a_record_for_which_the_disk_has_no_room_leaves_nothing_of_itself(room, tmp_path):
+    path, (soft, hard) = tmp_path / "metrics.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    with logbook.Logbook(tmp_path, tensorboard=False) as book:
+        book.write(1, 0.1, {"loss": 1.0})
+        before = path.read_bytes()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + room, hard))
+        try:
+            with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+                book.write(2, 0.2, {"loss": 2.0, "accuracy": 0.123456789012345, "temperature": 0.1})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert path.read_bytes() == before
+        book.write(2, 0.2, {"loss": 2.0})  # there is room again
+    assert [row["loss"] for row in logbook.read_metrics(tmp_path)] == [1.0, 2.0]
 
 
 def test_written_files_have_the_usual_permissions(tmp_path):

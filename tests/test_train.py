@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from contrastive_jax import checkpoint, data, describe, evaluate, logbook, reports, train
+from contrastive_jax import checkpoint, data, describe, evaluate, logbook, reports, train, workdir
 from contrastive_jax import config as configs
 from contrastive_jax import run as runs
 from contrastive_jax.step import init_state
@@ -75,6 +76,34 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(method, tmp_path, monk
     whole = left_behind(tmp_path / "whole", config)
     assert whole[1] == len(whole[2]) == 6 and whole[2][-1]["gradient_snr"] > 0
     assert_same(whole, left_behind(tmp_path / "parts", config))
+
+
+@pytest.mark.parametrize("room", [10, 2_000], ids=["for no line of metrics", "for no checkpoint"])
+def test_a_disk_that_fills_up_ends_in_a_sentence_and_loses_nothing(room, tmp_path, monkeypatch):
+    config = smoke(**{"checkpoint.every_seconds": 0.0})
+    one, (soft, hard) = jax.devices()[:1], resource.getrlimit(resource.RLIMIT_FSIZE)
+    train.train(config, tmp_path / "whole", quiet=True, devices=one)
+    add, metrics = reports.Reports.add, tmp_path / "parts" / "metrics.jsonl"
+
+    def fill_up(self, step, values):
+        if step == 4:
+            self._saved.wait()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (metrics.stat().st_size + room, hard))
+        add(self, step, values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reports.Reports, "add", fill_up)
+        try:
+            with pytest.raises(
+                workdir.Full, match=r"parts is full \(.*checkpoint of step 3 is whole: make room"
+            ):
+                train.train(config, tmp_path / "parts", quiet=True, devices=one)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert metrics.read_text().count("\n") == (3 if room == 10 else 4)
+    assert {path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()} == {"1", "2", "3"}
+    train.train(config, tmp_path / "parts", quiet=True, devices=one)
+    assert_same(left_behind(tmp_path / "whole", config), left_behind(tmp_path / "parts", config))
 
 
 @pytest.mark.slow
@@ -353,6 +382,39 @@ def test_a_mistake_on_the_command_line_is_one_sentence(arguments, message):
     done = command(*arguments)
     assert done.returncode == 2 and message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
+
+
+DAMAGED_CACHE = """
+import os, pathlib, warnings
+import jax
+from contrastive_jax import main
+folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+main._use_compilation_cache()
+jax.jit(lambda x: x + 1)(1)
+entry, = folder.glob("jit__lambda*-cache")
+other = folder / "jit_other-0-cache"
+other.touch()
+os.truncate(entry, entry.stat().st_size // 2)
+for _ in range(2):  # the second finds what the first wrote
+    jax.clear_caches()
+    jax.jit(lambda x: x + 1)(1)
+assert entry.exists() and other.exists()
+warnings.warn("something else")
+"""
+
+
+def test_a_damaged_entry_of_the_compilation_cache_is_replaced(tmp_path):
+    """By a kill or a full disk while it was written; jax would warn of it at every start, and compile anew."""
+    environment = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", DAMAGED_CACHE], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"removed a damaged entry of the compilation cache in {tmp_path}.\n"
+    assert "something else" in done.stderr and "compilation cache" not in done.stderr
 
 
 def test_a_run_in_microbatches_and_rematerialised(tmp_path):

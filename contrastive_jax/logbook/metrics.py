@@ -91,6 +91,7 @@ class Logbook:
 
         Raises:
             ValueError: a value that is no number nor a list of them, or a metric called step, epoch or timing.
+            OSError: it could not be written; nothing of it is in the file.
         """
         if self._file is None:
             return
@@ -106,7 +107,7 @@ class Logbook:
             return
         if timing:
             record["timing"] = {name: _numbers_of(name, value) for name, value in timing.items()}
-        self._file.write(_line(record))  # one system call a record
+        _append(self._file, _line(record))
         self._written.add(_identity(record))
         scalars = {name: value for name, value in numbers.items() if not isinstance(value, list)}
         for writer in self._writers:
@@ -202,6 +203,17 @@ def _identity(record: Mapping[str, Any]) -> tuple:
 
 def _line(record: Mapping[str, Any]) -> bytes:
     return (json.dumps(plain(record), allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def _append(file: Any, line: bytes) -> None:
+    """One system call, unless the disk fills up: it then takes a part, and that is taken back."""
+    length = os.fstat(file.fileno()).st_size
+    try:
+        while line:
+            line = line[file.write(line) :]
+    except OSError:
+        file.truncate(length)
+        raise
 
 
 def _numbers_of(name: str, value: Any) -> bool | int | float | list:
