@@ -1,12 +1,12 @@
 """Faults injected into real runs of digits, and what was lost: bits of the final parameters, metrics, or nothing.
 
-    python -m experiments.reliability.soak run [--kills=50] [--fault=NAME]    # results/soak.json and soak.md
+    python -m experiments.reliability.soak run [--kills=50] [--fault NAME ...]  # results/soak.json and soak.md
     python -m experiments.reliability.soak render
     python -m experiments.reliability.soak memory [--steps=10000]             # results/memory.json
 
 Every run is the command in a process of its own. One uninterrupted run is the reference; each faulted run is started
 again, by the same command, until it ends, and must then have the same parameters, optimizer state and metrics bit for
-bit. A fault is *survived* where it has, or where the run was to end with a sentence and did, and left a workdir from
+bit. All share a compilation cache of their own, which is as exposed to the faults as a user's. A fault is *survived* where it has, or where the run was to end with a sentence and did, and left a workdir from
 which a healthy command goes on to the reference.
 """
 
@@ -26,6 +26,7 @@ import time
 
 import numpy as np
 
+SCRATCH = pathlib.Path(tempfile.mkdtemp(prefix="soak-"))
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = pathlib.Path(__file__).parent / "results"
 STEPS = 300
@@ -65,8 +66,12 @@ runpy.run_module("contrastive_jax.main", run_name="__main__", alter_sys=True)
 
 def start(workdir, *extra, program=("-m", "contrastive_jax.main"), devices=1, limit=None):
     """The command in a process of its own; ``limit``: bytes that a file may have, as on a disk that is full."""
-    environment = dict(os.environ)
-    environment |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_COMPILATION_CACHE_DIR": str(SCRATCH / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # a start is then tracing and reading
+    }
 
     def restrict():
         if limit is not None:
@@ -142,7 +147,7 @@ def wait_for(condition, process, seconds=120.0) -> bool:
 
 def kill(workdir, reference, kills):
     """SIGKILL, in turn at a random moment of start-up or the first steps, while a checkpoint is written, after one."""
-    generator, done, written = random.Random(0), 0, 0
+    generator, done, written, early, seconds = random.Random(0), 0, 0, 0, 20.0
 
     def writing():
         return any("tmp" in f.name for f in (workdir / "checkpoints").glob("*"))
@@ -151,22 +156,30 @@ def kill(workdir, reference, kills):
         return {f.name for f in (workdir / "checkpoints").glob("*") if f.name.isdigit()}
 
     while done < kills:
-        before = saved()
-        process = start(workdir)
+        before, many, began = saved(), generator.randint(0, 1), time.monotonic()
+        process = start(workdir, "--config.checkpoint.every_seconds=0.0")  # one at every log point
+
+        def more(before=before, many=many):
+            return len(saved() - before) >= many
+
         if done % 3 == 0:
-            wait_for(lambda: False, process, generator.uniform(0.0, 10.0))
+            wait_for(lambda: False, process, generator.uniform(0.0, 1.2 * seconds))
+            early += 1
         elif done % 3 == 1:
+            wait_for(more, process)
             written += wait_for(writing, process)
+            seconds = time.monotonic() - began
         else:
             wait_for(lambda before=before: saved() - before and not writing(), process)
         if process.poll() is not None:
+            print(process.communicate()[0], flush=True)
             break  # it came to its end
         process.kill()
         process.communicate()
         done += 1
-        print(f"kill {done}, step {steps_done(workdir)}", flush=True)
+        print(f"kill {done}, step {steps_done(workdir)}, {time.monotonic() - began:.0f} s", flush=True)
     ended, said = finish(workdir)
-    return done, done if ended else 0, f"{written} of them while a checkpoint was written"
+    return done, done if ended else 0, f"{early} at random moments, {written} while a checkpoint was written"
 
 
 def sigterm(workdir, reference, kills):
@@ -182,12 +195,20 @@ def sigterm(workdir, reference, kills):
 
 
 def disk_full(workdir, reference, kills):
-    """Files that cannot grow beyond a size: of the metrics, or of a checkpoint's arrays."""
-    survived = 0
-    for limit in (4_096, 50_000):
-        ended, said = finish(workdir, limit=limit)
-        survived += not ended and "error: " in said and "Traceback" not in said
-    return 2, survived if finish(workdir)[0] else 0, said.strip().splitlines()[-1]
+    """Files that cannot grow beyond a size: none for config.json, the metrics, a checkpoint's arrays."""
+    survived, rare = 0, "--config.checkpoint.every_seconds=1000.0"
+    for limit, options, word in ((2_000, (), ""), (6_000, (rare,), ""), (50_000, (), "is whole")):
+        if word:
+            process = start(workdir)
+            wait_for(lambda: steps_done(workdir) >= STEPS // 2, process)
+            process.terminate()
+            process.communicate(timeout=120)
+        ended, said = finish(workdir, *options, limit=limit)
+        last = said.strip().splitlines()[-1]
+        survived += (
+            not ended and last.startswith("error: the disk of ") and word in last and "Traceback" not in said
+        )
+    return 3, survived if finish(workdir)[0] else 0, last
 
 
 def _half(workdir):
@@ -278,33 +299,28 @@ FAULTS = {
 }  # fmt: skip
 
 
-def run(kills: int, chosen: str) -> None:
+def run(kills: int, chosen: list[str]) -> None:
     """Injects the faults, and keeps what came of it."""
     from contrastive_jax import logbook
 
     file = RESULTS / "soak.json"
-    found = json.loads(file.read_text()) if file.exists() else {"faults": {}}
-    RESULTS.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        scratch = pathlib.Path(scratch)
-        ended, said = finish(scratch / "reference")
-        if not ended:
-            raise SystemExit(f"the reference did not end: {said}")
-        reference = left_by(scratch / "reference")
-        for name, fault in FAULTS.items():
-            if chosen not in ("", name):
-                continue
-            began, workdir = time.monotonic(), scratch / name
-            injected, survived, note = fault(workdir, reference, kills)
-            lost = bits_lost(workdir, reference)
-            note = note.replace(str(scratch), "...")
-            found["faults"][name] = {
-                "what": fault.__doc__.split("\n")[0], "injected": injected, "survived": survived, "bits lost": lost,
-                "note": note, "seconds": round(time.monotonic() - began),
-            }  # fmt: skip
-            print(name, found["faults"][name], flush=True)
-            file.write_text(json.dumps(found | logbook.environment(), indent=1) + "\n")
-            shutil.rmtree(workdir)
+    ended, said = finish(SCRATCH / "reference")
+    if not ended:
+        raise SystemExit(f"the reference did not end: {said}")
+    reference = left_by(SCRATCH / "reference")
+    for name in chosen or FAULTS:
+        began, workdir = time.monotonic(), SCRATCH / name
+        injected, survived, note = FAULTS[name](workdir, reference, kills)
+        entry = {
+            "what": FAULTS[name].__doc__.split("\n")[0], "injected": injected, "survived": survived,
+            "bits lost": bits_lost(workdir, reference), "note": note.replace(str(SCRATCH), "..."),
+            "seconds": round(time.monotonic() - began),
+        }  # fmt: skip
+        print(name, entry, flush=True)
+        found = json.loads(file.read_text())["faults"] if file.exists() else {}
+        found = {fault: (found | {name: entry})[fault] for fault in FAULTS if fault in found | {name: entry}}
+        file.write_text(json.dumps({"faults": found} | logbook.environment(), indent=1) + "\n")
+        shutil.rmtree(workdir)
 
 
 def render() -> str:
@@ -323,29 +339,22 @@ def render() -> str:
 
 def memory(steps: int) -> dict:
     """Resident memory, file descriptors and threads of a long run, sampled every second; medians of its parts."""
-    with tempfile.TemporaryDirectory() as scratch:
-        workdir = pathlib.Path(scratch) / "run"
-        process = start(
-            workdir, f"--config.train.duration={steps} steps", "--config.checkpoint.every_seconds=5", "-q"
-        )
-        samples = []
-        while process.poll() is None:
-            try:
-                status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
-                fields = dict(line.split(":", 1) for line in status.splitlines())
-                handles = len(os.listdir(f"/proc/{process.pid}/fd"))
-                samples.append(
-                    (
-                        steps_done(workdir),
-                        int(fields["VmRSS"].split()[0]) / 1024,
-                        handles,
-                        int(fields["Threads"]),
-                    )
-                )
-            except (OSError, KeyError):
-                pass
-            time.sleep(1.0)
-        said = process.communicate()[0]
+    workdir, samples = SCRATCH / "run", []
+    process = start(
+        workdir, f"--config.train.duration={steps} steps", "--config.checkpoint.every_seconds=5", "-q"
+    )
+    while process.poll() is None:
+        try:
+            status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+            fields = dict(line.split(":", 1) for line in status.splitlines())
+            resident, threads = int(fields["VmRSS"].split()[0]) / 1024, int(fields["Threads"])
+            samples.append(
+                (steps_done(workdir), resident, len(os.listdir(f"/proc/{process.pid}/fd")), threads)
+            )
+        except (OSError, KeyError):  # it has just ended
+            pass
+        time.sleep(1.0)
+    said = process.communicate()[0]
     if process.returncode:
         raise SystemExit(said)
     parts = {}
@@ -366,15 +375,18 @@ def main() -> None:
     )
     parser.add_argument("verb", choices=["run", "render", "memory"])
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--fault", choices=["", *FAULTS], default="")
+    parser.add_argument("--fault", nargs="+", choices=list(FAULTS), default=[])
     parser.add_argument("--steps", type=int, default=10_000)
     options = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
-    if options.verb == "memory":
-        print(json.dumps(memory(options.steps), indent=1))
-    else:
-        if options.verb == "run":
+    try:
+        if options.verb == "memory":
+            print(json.dumps(memory(options.steps), indent=1))
+        elif options.verb == "run":
             run(options.kills, options.fault)
+    finally:
+        shutil.rmtree(SCRATCH)
+    if options.verb != "memory":
         print(render())
 
 
