@@ -6,8 +6,9 @@
 
 Every run is the command in a process of its own. One uninterrupted run is the reference; each faulted run is started
 again, by the same command, until it ends, and must then have the same parameters, optimizer state and metrics bit for
-bit. All share a compilation cache of their own, which is as exposed to the faults as a user's. A fault is *survived* where it has, or where the run was to end with a sentence and did, and left a workdir from
-which a healthy command goes on to the reference.
+bit. All share a compilation cache, which is as exposed to the faults as a user's. A fault is *survived* where it has,
+or where the run was to end with a sentence and did, and left a workdir from which a healthy command goes on to the
+reference.
 """
 
 import argparse
