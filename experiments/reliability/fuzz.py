@@ -1,22 +1,24 @@
 """Random configs at the door: each is traced, or refused in one sentence that names the leaf.
 
-    python -m experiments.reliability.fuzz [--configs 2000] [--trained 100] [--seed 0]
+    python -m experiments.reliability.fuzz [--configs 2000] [--trained 100] [--seed 0] [--processes 2]
 
 A config is that of a method on digits with a few leaves replaced: by values of their kind, by values out of range,
 of another type, by names of other functions, by sections and options that there are none of. ``prepare`` must
 refuse it with a ValueError (or an OSError, of a path) or make a run whose train step traces, with the network
-forced tiny. Some of those take 2 real steps. Nothing may be written by a config that is refused.
+forced tiny. Some of those take 2 real steps, compiled without most optimisations. Nothing may be written by a config that is refused.
 
 Needs hypothesis (``pip install 'contrastive_jax[test]'``).
 """
 
 import argparse
 import collections
+import concurrent.futures
 import contextlib
 import copy
 import functools
 import json
 import math
+import multiprocessing
 import os
 import pathlib
 import re
@@ -299,43 +301,65 @@ def _remove(folder: pathlib.Path) -> None:
     shutil.rmtree(folder)
 
 
-def main() -> None:
-    """Prints the table, and writes it beside this file."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    for name, default in (("configs", 2000), ("trained", 100), ("seed", 0)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    wanted = parser.parse_args()
-    counts: collections.Counter = collections.Counter()
-    leaves: collections.Counter = collections.Counter()
-    failures: dict[str, str] = {}
-    began = time.perf_counter()
+class Found(NamedTuple):
+    """What a search saw: outcomes, leaves that were changed, and failures, one of a kind."""
 
-    @hypothesis.seed(wanted.seed)
+    counts: collections.Counter
+    leaves: collections.Counter
+    failures: dict[str, str]
+
+
+def search(wanted: int, trained: int, seed: int) -> Found:
+    """So many configs, of which so many of the valid take 2 real steps."""
+    found = Found(collections.Counter(), collections.Counter(), {})
+    counts = found.counts
+    jax.config.update("jax_disable_most_optimizations", True)
+
+    @hypothesis.seed(seed)
     @hypothesis.settings(
-        max_examples=wanted.configs, deadline=None, database=None, phases=[hypothesis.Phase.generate],
+        max_examples=wanted, deadline=None, database=None, phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
     @hypothesis.given(changed())
     def look(example):
         config, changes = example
         outcome, why = attempt(config, changes)
-        if outcome == "traced" and counts["trained"] < wanted.trained and counts["traced"] % 3 == 0:
+        if outcome == "traced" and counts["trained"] < trained and counts["traced"] % 3 == 0:
             outcome, why = attempt(config, changes, steps=2)
             counts["traced"] += outcome == "trained"
         counts[outcome] += 1
-        leaves.update(list(changes))
+        found.leaves.update(list(changes))
         if outcome == "failed":
-            failures.setdefault(re.sub(r"[\d'\"].*", "", why)[:100], f"{changes}: {why}")
+            found.failures.setdefault(re.sub(r"[\d'\"].*", "", why)[:100], f"{changes}: {why}")
+            print(f"{changes}: {why}", flush=True)
+        if not (looked := counts["refused"] + counts["traced"] + counts["failed"]) % 100:
+            print(f"seed {seed}: {looked} of {wanted}", flush=True)
 
     with tiny(), contextlib.suppress(KeyboardInterrupt):  # the table then says of how many
         look()
+    return found
+
+
+def main() -> None:
+    """Prints the table, and writes it beside this file."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    for name, default in (("configs", 2000), ("trained", 100), ("seed", 0), ("processes", 2)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    wanted = parser.parse_args()
+    began, parts = time.perf_counter(), wanted.processes
+    with concurrent.futures.ProcessPoolExecutor(parts, multiprocessing.get_context("spawn")) as pool:
+        shares = [[(total + i) // parts for i in range(parts)] for total in (wanted.configs, wanted.trained)]
+        found = list(pool.map(search, *shares, range(wanted.seed, wanted.seed + parts)))
     seconds = time.perf_counter() - began
+    counts = sum((part.counts for part in found), collections.Counter())
+    leaves = sum((part.leaves for part in found), collections.Counter())
+    failures = {kind: why for part in found for kind, why in part.failures.items()}
     total = counts["refused"] + counts["traced"] + counts["failed"]
     lines = [
         "# Random configs at the door",
         "",
         f"`python -m experiments.reliability.fuzz --configs {wanted.configs} --trained {wanted.trained}"
-        f" --seed {wanted.seed}`, {seconds:.0f} s.",
+        f" --seed {wanted.seed} --processes {parts}`, {seconds:.0f} s.",
         "",
         "| configs | refused in a sentence | traced | of them 2 real steps | failures | leaves changed |",
         "| --- | --- | --- | --- | --- | --- |",
