@@ -5,7 +5,8 @@
 A config is that of a method on digits with a few leaves replaced: by values of their kind, by values out of range,
 of another type, by names of other functions, by sections and options that there are none of. ``prepare`` must
 refuse it with a ValueError (or an OSError, of a path) or make a run whose train step traces, with the network
-forced tiny. Some of those take 2 real steps, compiled without most optimisations. Nothing may be written by a config that is refused.
+forced tiny. Some of those take 2 real steps, compiled without most optimisations. Nothing may be
+written by a config that is refused.
 
 Needs hypothesis (``pip install 'contrastive_jax[test]'``).
 """

@@ -74,14 +74,13 @@ def start(workdir, *extra, program=("-m", "contrastive_jax.main"), devices=1, li
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # a start is then tracing and reading
     }
 
-    def restrict():
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, *program, *CONFIG, *extra, f"--workdir={workdir}"],
-        cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=restrict,
+        cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
+    if limit is not None:
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+    return process
 
 
 def finish(workdir, *extra, tries=1, **options) -> tuple[bool, str]:
