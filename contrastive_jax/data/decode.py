@@ -16,6 +16,20 @@ COLOR = {1: "GRAY", 3: "RGB"}
 MARGIN = 2  # a reduced box has this many pixels for each of its view's, at least
 
 
+class Damaged(ValueError):
+    """Bytes that are no image, or not a whole one."""
+
+
+def whole(image: bytes, channels: int, size: int = 0) -> np.ndarray:
+    """:func:`pixels.decode`; Damaged, whatever the decoder raises but for a lack of memory."""
+    try:
+        return pixels.decode(image, channels, size)
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
+        raise Damaged(str(error)) from error
+
+
 class Jpeg:
     """A JPEG of which only the header was read."""
 
@@ -43,7 +57,7 @@ class Jpeg:
             buffer = _buffer(height * width * self._channels)
             array = simplejpeg.decode_jpeg(self._image, color, buffer=buffer, **least if factor > 1 else {})
         except ValueError:
-            return pixels.decode(self._image, self._channels), 1
+            return whole(self._image, self._channels), 1
         if factor > 1 and array.shape[:2] != (least["min_height"], least["min_width"]):
             raise RuntimeError(f"simplejpeg decoded {height}x{width} at 1/{factor} to {array.shape[:2]}")
         return array, factor
@@ -63,7 +77,7 @@ class Decoded:
     """An image that had to be decoded before its size was known, or is resized before it is cropped."""
 
     def __init__(self, image: bytes, channels: int, size: int):
-        self._array = pixels.decode(image, channels, size)
+        self._array = whole(image, channels, size)
         self.size = self._array.shape[:2]
 
     def cut(self, cut, boxes: np.ndarray) -> np.ndarray:
@@ -80,7 +94,7 @@ def opened(image: bytes, channels: int, size: int = 0) -> Jpeg | Decoded:
         size: short side resized to it, centre cropped, before anything else; 0 leaves the image as it is.
 
     Raises:
-        Exception: of whatever kind Pillow raises on bytes that are no image.
+        Damaged: the bytes are no image. A JPEG may turn out to be damaged only when it is cut.
     """
     if image[:2] == b"\xff\xd8" and channels in COLOR and not size:
         try:

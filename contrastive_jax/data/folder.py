@@ -180,14 +180,15 @@ class FolderRecords:
         """The records of some rows, in that order.
 
         Raises:
-            Unreadable: the first image that cannot be read, by its path.
+            Unreadable: the first damaged image, by its path.
+            OSError: a file that is there no more, or a file system that does not answer.
         """
         return [self._read(int(row)) for row in rows]
 
     def _read(self, row: int) -> Record:
-        label = self.label[row]
+        label, file = self.label[row], (self._root / self.paths[row]).read_bytes()
         try:
-            image = pixels.plain((self._root / self.paths[row]).read_bytes(), self.shape[2], self._white)
+            image = pixels.plain(file, self.shape[2], self._white)
         except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
             raise Unreadable(f"cannot read {self.name(row)}: {error}") from error
         return Record(image, label if label.ndim else int(label), int(self._group[row]))
@@ -308,6 +309,11 @@ def group_array(paths: list[str], group: str, listing: Listing | None) -> np.nda
     return numbers
 
 
+def _outside(error: Exception) -> bool:
+    """Whether an error is the file system's (its own have a number, Pillow's have none) or of what is not installed."""
+    return isinstance(error, ImportError) or getattr(error, "errno", None) is not None
+
+
 def common_shape(files: list[pathlib.Path], skip: bool = False) -> tuple[int | None, int | None, int]:
     """(h, w, c) of the images; h and w are None where they differ. Only headers are looked at: what cannot work
     is said before decoding; with ``skip`` an image without a header is left to be met later."""
@@ -317,7 +323,7 @@ def common_shape(files: list[pathlib.Path], skip: bool = False) -> tuple[int | N
             with open(file, "rb") as stream:
                 return pixels.header(stream)
         except Exception as error:  # Pillow's plugins raise nearly anything on a damaged file
-            if skip:
+            if skip and not _outside(error):
                 return None
             raise ValueError(f"cannot read the image {file}: {error}") from error
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from contrastive_jax.data import pixels
+from contrastive_jax.data.decode import whole
 from contrastive_jax.data.split import Split
 
 
@@ -45,7 +45,8 @@ class Records(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, rows: Sequence[int]) -> list[Record]:
-        """The records of some rows, in that order; Unreadable where that cannot be, naming the first."""
+        """The records of some rows, in that order; Unreadable where one of them is damaged, naming the first. What
+        else can happen to a file (OSError) is not the record's fault, and no other image stands in for it."""
 
     def name(self, row: int) -> str:
         """What to call a record in a message: "image 7 of cifar10/3.0.2, train", or a path."""
@@ -75,8 +76,8 @@ def decoded(records: Records, size: int) -> Split:
 
     def decode(row: int, record: Record):
         try:
-            image[row] = pixels.decode(record.image, channels, size)
-        except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
+            image[row] = whole(record.image, channels, size)
+        except ValueError as error:  # damaged, or of another shape than the set says
             raise Unreadable(f"cannot read {records.name(row)}: {error}") from error
         label[row], group[row] = record.label, record.group
 

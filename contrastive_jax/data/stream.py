@@ -100,7 +100,7 @@ class Loader:
             pictures = [decode.opened(record.image, self._channels, self.size) for record in records]
             boxes = self._boxes(rows, epochs, [picture.size for picture in pictures])
             image = decode.views(pictures, self.cut, boxes)
-        except Exception:  # some record is corrupt: Pillow's plugins raise nearly anything
+        except (Unreadable, decode.Damaged):  # some record is corrupt; any other error is none of a record's
             found = [self._one(int(position), messages) for position in positions]
             rows = np.array([row for row, _, _ in found], np.int32)
             records, image = [record for _, record, _ in found], np.stack([view for _, _, view in found])
@@ -134,7 +134,7 @@ class Loader:
                 picture = decode.opened(record.image, self._channels, self.size)
                 boxes = self._boxes(np.array([row]), np.array([epoch]), [picture.size])
                 views = picture.cut(self.cut, boxes[0])
-            except Exception as error:
+            except (Unreadable, decode.Damaged) as error:
                 message = str(error)
                 if not isinstance(error, Unreadable):
                     message = f"cannot read {self.records.name(row)}: {message}"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from contrastive_jax.data.pixels import MODES
-from contrastive_jax.data.records import Record
+from contrastive_jax.data.records import Record, Unreadable
 from contrastive_jax.data.split import Source
 from contrastive_jax.data.storage import stored
 
@@ -194,12 +194,26 @@ class TfdsRecords:
         return len(self._source)
 
     def read(self, rows: Sequence[int]) -> list[Record]:
-        """The records of some rows, in that order."""
+        """The records of some rows, in that order.
+
+        Raises:
+            Unreadable: the first damaged record, by name.
+            OSError: a file system that does not answer.
+        """
         rows = [int(row) for row in rows]
-        return [
-            Record(example["image"], self._label(example), row)
-            for row, example in zip(rows, self._source.__getitems__(rows), strict=True)
-        ]
+        try:
+            return [
+                Record(example["image"], self._label(example), row)
+                for row, example in zip(rows, self._source.__getitems__(rows), strict=True)
+            ]
+        except OSError:
+            raise
+        except Exception as error:  # array_record has one kind of error for all, the parser has many
+            if isinstance(error, RuntimeError) and "Corrupted" not in str(error):
+                raise OSError(f"cannot read {self._place}: {error}") from error
+            if len(rows) > 1:  # one of them
+                return [record for row in rows for record in self.read([row])]
+            raise Unreadable(f"cannot read {self.name(rows[0])}: {error}") from error
 
     def _label(self, example) -> int | np.ndarray:
         if not self.label_shape:

@@ -64,6 +64,24 @@ def test_cmyk_is_left_to_pillow():
     assert np.abs(views - np.asarray(Image.open(io.BytesIO(image)).convert("RGB"))[0, 0]).max() <= 2
 
 
+def test_damaged_bytes_are_told_from_a_decoders_own_mistake(monkeypatch):
+    """Half a JPEG shows only when it is cut."""
+    half = encoded(smooth(60, 80))[:900]
+    picture = decode.opened(half, 3)
+    assert isinstance(picture, decode.Jpeg)
+    with pytest.raises(decode.Damaged, match="truncated"):
+        picture.cut(cut(16), BOX)
+    with pytest.raises(decode.Damaged):
+        decode.opened(b"none", 3)
+
+    def no_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(decode.pixels, "decode", no_memory)
+    with pytest.raises(MemoryError):
+        decode.opened(b"none", 3)
+
+
 def test_no_more_is_decoded_than_the_views_need(monkeypatch):
     import simplejpeg
 

@@ -1,6 +1,8 @@
 """Folders of images as people have them."""
 
+import errno
 import io
+import os
 import pickle
 import sys
 
@@ -9,6 +11,7 @@ import pytest
 from PIL import Image
 
 from contrastive_jax import augment, data
+from contrastive_jax.data import pixels
 from contrastive_jax.data.folder import FolderRecords
 from contrastive_jax.data.records import Unreadable
 
@@ -284,6 +287,24 @@ def test_records_are_upright_and_of_eight_bits_for_any_decoder(tmp_path):
     (tmp_path / "3.png").write_bytes(b"nothing")
     with pytest.raises(Unreadable, match="cannot read the image .*3.png"):
         records.read([3])
+    (tmp_path / "3.png").unlink()  # gone is not damaged: nothing may stand in for it
+    with pytest.raises(FileNotFoundError, match="3.png"):
+        records.read([3])
+
+
+def test_a_folder_that_does_not_answer_is_no_folder_of_damaged_images(tmp_path, monkeypatch):
+    for name in ("0.png", "1.png"):
+        save(tmp_path / name, rgb(8, 8))
+    real = pixels.header
+
+    def header(file):
+        if file.name.endswith("1.png"):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(file)
+
+    monkeypatch.setattr(pixels, "header", header)
+    with pytest.raises(ValueError, match="cannot read the image .*1.png: .*Stale file handle"):
+        data.load(name="folder", dir=str(tmp_path), corrupt="replace", stream="on")
 
 
 @pytest.mark.parametrize("kind", ["turned", "grey16", "five"])

@@ -1,5 +1,7 @@
 """Streamed splits: the same batches as resident ones, on any number of processes, from any step."""
 
+import contextlib
+import errno
 import io
 import multiprocessing
 import os
@@ -17,7 +19,8 @@ from PIL import Image
 from contrastive_jax import augment, checkpoint, data, logbook, sharding, train
 from contrastive_jax import config as configs
 from contrastive_jax import run as runs
-from contrastive_jax.data import order, records, stream
+from contrastive_jax.data import decode, order, records, stream
+from contrastive_jax.data.made import Plain
 from contrastive_jax.step import init_state
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -185,6 +188,49 @@ def test_a_corrupt_record_is_replaced_by_the_next_of_the_order_and_counted(first
     same(later, got[3:5])
     half, _, _ = batches(range(2), own=np.arange(8, 16), images=CORRUPT, corrupt="replace")
     same(half, [jax.tree.map(lambda x: x[8:], batch) for batch in got[:2]])
+
+
+class Gone(Memory):
+    """A file system that goes away behind some records."""
+
+    def read(self, rows):
+        if any(row in (7, 8) for row in rows):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return super().read(rows)
+
+
+@pytest.mark.parametrize("corrupt", ["raise", "replace"])
+def test_a_file_system_that_goes_away_is_no_corrupt_record(corrupt):
+    """Nothing stands in for what is sound where it lies."""
+    feed = data.feed(
+        stream.Streamed(Gone(IMAGES), workers=0, corrupt=corrupt),
+        view=VIEWS,
+        seed=3,
+        batch_size=BATCH,
+        steps=3,
+    )
+    with contextlib.closing(feed), pytest.raises(OSError, match="Stale file handle"):
+        for step in range(3):
+            feed.feed(step)
+
+
+@pytest.mark.parametrize("broken", ["boxes", "cut", "compose"])
+def test_a_mistake_of_the_programs_own_is_no_corrupt_record(broken, monkeypatch):
+    """Neither replaced nor made up for image by image: it ends the run, as what it is."""
+    calls = []
+
+    def wrong(*_, **__):
+        calls.append(1)
+        raise TypeError("a mistake")
+
+    place = {
+        "boxes": (type(VIEWS.cut), "boxes"), "cut": (decode.Decoded, "cut"), "compose": (Plain, "__call__"),
+    }[broken]  # fmt: skip
+    monkeypatch.setattr(*place, wrong)
+    loader = split(corrupt="replace").loader(stream.Endless(3, N), VIEWS.cut, 3)
+    with pytest.raises(TypeError, match="a mistake"):
+        loader.load(np.arange(4))
+    assert len(calls) == 1
 
 
 def test_where_nothing_can_be_read_replacing_ends():

@@ -11,6 +11,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from contrastive_jax import data
+from contrastive_jax.data.records import Unreadable
 
 random = np.random.default_rng(0)
 PIXELS = {
@@ -174,6 +175,30 @@ def test_memory_limit(dir):
 def test_a_broken_image_is_named(dir):
     with pytest.raises(ValueError, match=r"cannot read image \d of broken/1.0.0, train: "):
         data.load(name="broken", dir=dir)
+
+
+@pytest.mark.parametrize(
+    "reason, error",
+    [
+        ("Corrupted Riegeli/records file: chunk data hash mismatch", Unreadable),
+        ("pread() failed: Stale file handle; reading x.array_record", OSError),
+    ],
+)
+def test_a_damaged_record_is_told_from_a_file_system_that_went_away(dir, monkeypatch, reason, error):
+    """array_record raises a RuntimeError for both."""
+    records = data.load(name="tiny", dir=dir, stream="on").train.records
+    real = type(records._source).__getitems__
+
+    def getitems(source, rows):
+        if 3 in rows:
+            raise RuntimeError(reason)
+        return real(source, rows)
+
+    monkeypatch.setattr(type(records._source), "__getitems__", getitems)
+    assert len(records.read([0, 1, 2])) == 3
+    name = "image 3 of tiny" if error is Unreadable else "tiny/1.0.0, train"
+    with pytest.raises(error, match=f"cannot read {name}.*{reason[:5]}"):
+        records.read([1, 3])
 
 
 def test_the_folder_comes_from_the_environment(dir, monkeypatch):
