@@ -71,6 +71,8 @@ class Reports(contextlib.ExitStack):
             utilisation=utilisation.of_one_image_a_second(run) if known else None,
             quiet=quiet,
         )
+        if start >= run.total_steps:
+            self._progress.end()  # before it began: there is only something to judge
         self.pause = self._progress.pause
 
     def __enter__(self):
@@ -133,7 +135,9 @@ class Reports(contextlib.ExitStack):
         self._book.write(step, step / self._run.steps_per_epoch, metrics, timing)
 
     def result(self, step: int, evaluations: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Writes ``result.json`` and ``curves.png``; what the first holds."""
+        """Writes ``result.json`` and ``curves.png``; what the first holds. Training is over by the first call: what
+        is judged after it is not time that training lost."""
+        self._progress.end()
         rows = logbook.read_metrics(self._workdir) if self._active else []
         last = next((row for row in reversed(rows) if "loss" in row), {})
         result = logbook.write_result(

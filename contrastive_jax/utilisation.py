@@ -15,15 +15,20 @@ from contrastive_jax.run import Run
 SIDES = {"cpu": 1024, "gpu": 8192, "tpu": 8192}
 
 
-def of_one_image_a_second(run: Run) -> float:
+def of_one_image_a_second(run: Run) -> float | None:
     """The utilisation at one image a second, by which images a second become utilisation.
 
     The peak is measured on one device for each of the mesh; CPU devices of a process share its cores, and count
-    as one.
+    as one. None where the device has no room to measure by: the run itself may still fit.
     """
     device = run.mesh.local_devices[0]
     devices = jax.process_count() if device.platform == "cpu" else run.mesh.size
-    return model_flops(run) / (devices * peak(device, run.config["dtype"]))
+    try:
+        return model_flops(run) / (devices * peak(device, run.config["dtype"]))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return None
 
 
 def model_flops(run: Run) -> float:

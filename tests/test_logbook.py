@@ -447,6 +447,26 @@ def test_the_shares_of_lost_time_are_those_since_the_last_log_point():
     assert progress.utilisation == pytest.approx(0.01 * progress.images_per_second)
 
 
+def test_what_comes_after_training_is_no_time_that_it_lost():
+    """The table at the end may take hours; the shares are those that the lines gave, by the time of each."""
+    clock = Clock()
+    progress = Progress(100, 10, 8, quiet=True, clock=clock)
+    lines, seconds = [], (20, 60)
+    for step, duration in enumerate(seconds, start=1):
+        with progress.pause("evaluation"):
+            clock.time += 5
+        clock.time += duration - 5
+        lines.append(progress.update(10 * step, METRICS)["lost_to_evaluation"])
+    progress.end()
+    wanted = sum(share * duration for share, duration in zip(lines, seconds, strict=True)) / sum(seconds)
+    for _ in range(2):
+        assert progress.lost["lost_to_evaluation"] == pytest.approx(wanted) == pytest.approx(10 / 80)
+        with progress.pause("evaluation"):
+            clock.time += 3600
+        clock.time += 3600
+        progress.end()
+
+
 def test_time_left_follows_the_recent_rate():
     clock, console = Clock(), piped()
     progress = Progress(10_000, 10, 1, console=console, clock=clock)
@@ -520,29 +540,58 @@ def test_in_a_terminal_a_bar_with_every_field_and_sentences_above_it(width):
     assert console._live_stack == []  # the terminal is given back
 
 
-def test_weights_and_biases_by_option_goes_on_in_the_workdirs_run(tmp_path, monkeypatch):
+@pytest.fixture
+def wandb(monkeypatch):
+    """What was asked of a stand-in for the library: its ``init`` in full, then lines."""
     calls = []
 
     class Run:
+        def __init__(self, **given):
+            calls.append(given)
+            self.id = given["id"]
+
         def log(self, scalars, step):
             calls.append((step, scalars))
 
         def finish(self):
             calls.append("finish")
 
-    fake = types.SimpleNamespace(init=lambda **given: calls.append(given) or Run())
-    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=Run))
+    return calls
+
+
+def test_weights_and_biases_by_option_goes_on_in_the_workdirs_run(tmp_path, wandb):
     for step in (1, 2):
         with Logbook(tmp_path, start_step=step - 1, wandb="zoo", config={"seed": 7}) as book:
             book.write(step, 0.1, {"loss": jnp.float32(0.5), "c_histogram": [1, 2]}, {"seconds": 2.0})
-    first, one, _, second, two, _ = calls
-    assert first == second and first["resume"] == "allow" and first["project"] == "zoo"
+    first, one, _, second, two, _ = wandb
+    assert (first.pop("resume"), second.pop("resume")) == ("never", "allow")
+    assert first == second and first["project"] == "zoo" and len(first["id"]) == 16
     assert first["config"] == {"seed": 7} and first["name"] == tmp_path.name
     assert (one, two) == ((1, {"loss": 0.5, "seconds": 2.0}), (2, {"loss": 0.5, "seconds": 2.0}))
 
 
+def test_a_new_run_at_an_old_path_is_a_new_run_of_weights_and_biases(tmp_path, wandb):
+    """Two machines with one path, or a workdir that was deleted, share no run: a curve would be lost."""
+    workdir = tmp_path / "run"
+
+    def opened(start_step):
+        Logbook(workdir, start_step=start_step, wandb="zoo").close()
+        return wandb[-2]["id"]
+
+    first = opened(0)
+    assert opened(10) == opened(20) == first
+    (workdir / "wandb_id.txt").unlink()
+    another = opened(30)  # another machine's part of the run, or one that did not log there
+    assert another != first and opened(40) == another
+    assert opened(0) not in (first, another)  # begun again where it lay
+
+
 def test_weights_and_biases_missing_is_said_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "wandb" else object())
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "wandb" else real(name, *a)
+    )
     config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))
     config["log"]["wandb"] = "zoo"
     with pytest.raises(ValueError, match=r"log.wandb is 'zoo'.*contrastive_jax\[wandb\]"):

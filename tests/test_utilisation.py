@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, logbook, train, utilisation
+from contrastive_jax import data, evaluate, logbook, train, utilisation
 from contrastive_jax import run as runs
 
 
@@ -60,6 +60,23 @@ def test_cpu_devices_share_their_cores():
     assert utilisation.of_one_image_a_second(one) == utilisation.of_one_image_a_second(eight) > 0
 
 
+def test_a_device_without_room_to_measure_leaves_the_figure_out(monkeypatch):
+    """A diagnostic must not end a run that fits."""
+    run = runs.prepare(config(), devices=jax.devices()[:1])
+
+    def fails(reason):
+        def peak(*_):
+            raise jax.errors.JaxRuntimeError(reason)
+
+        monkeypatch.setattr(utilisation, "peak", peak)
+
+    fails("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 268435456 bytes.")
+    assert utilisation.of_one_image_a_second(run) is None
+    fails("INTERNAL: the device is gone")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="gone"):
+        utilisation.of_one_image_a_second(run)
+
+
 def test_waiting_for_data_is_in_the_log(tmp_path, monkeypatch):
     feed = data.Resident.feed
 
@@ -68,8 +85,18 @@ def test_waiting_for_data_is_in_the_log(tmp_path, monkeypatch):
         return feed(self, step)
 
     monkeypatch.setattr(data.Resident, "feed", slow)
-    leaves = {"train.duration": "8 steps", "schedule.warmup": "1 step", "log.every": 4}
+    written, write = [], logbook.write_result
+    monkeypatch.setattr(logbook, "write_result", lambda *a, **k: written.append(k["lost"]) or write(*a, **k))
+    monkeypatch.setattr(evaluate.Judge, "table", lambda *_, **__: time.sleep(0.2) or {})
+    leaves = {
+        "train.duration": "8 steps",
+        "schedule.warmup": "1 step",
+        "log.every": 4,
+        "evaluate.final": True,
+    }
     result = train.train(config(**leaves), tmp_path, quiet=True, devices=jax.devices()[:1])
     last = logbook.read_metrics(tmp_path)[-1]["timing"]
     assert last["lost_to_data"] > 0.5 and 0 < last["utilisation"] < 1
     assert 0 < result["lost_to_data"] < 1 and result["lost_to_checkpoint"] > 0 and result["utilisation"] > 0
+    before, after = written  # the table at the end
+    assert before == after

@@ -1,20 +1,21 @@
 """``metrics.jsonl``: one JSON object a line, and the source of truth."""
 
-import hashlib
 import importlib.util
 import json
 import os
 import pathlib
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from contrastive_jax.logbook.files import plain, replacing
+from contrastive_jax.logbook.files import plain, replacing, write_text
 from contrastive_jax.logbook.progress import say
 
 METRICS = "metrics.jsonl"
+WANDB = "wandb_id.txt"  # which run of Weights & Biases is this workdir's
 _NON_FINITE = {"NaN", "Infinity", "-Infinity"}
 
 
@@ -35,7 +36,7 @@ class Logbook:
         workdir: is made if it is not there.
         start_step: the step of the checkpoint from which the run goes on; 0 for a new run.
         tensorboard: also write TensorBoard files, through ``clu.metric_writers``.
-        wandb: also log to this project of Weights & Biases; "" does not.
+        wandb: also log to this project of Weights & Biases; "" does not. The id of its run is in ``wandb_id.txt``.
         config: what W&B shows as the run's config.
         verbose: say, once, that TensorBoard files are not written and what to install.
         active: False writes nothing: for every process but the first.
@@ -71,7 +72,9 @@ class Logbook:
         elif tensorboard and verbose:
             say("No TensorBoard files: TensorFlow is not installed (pip install 'contrastive_jax[tf]').")
         if wandb:
-            self._writers.append(_WeightsAndBiases(wandb, pathlib.Path(workdir), config or {}))
+            self._writers.append(
+                _WeightsAndBiases(wandb, pathlib.Path(workdir), config or {}, resumed=start_step > 0)
+            )
 
     def write(
         self, step: int, epoch: float, metrics: Mapping[str, Any], timing: Mapping[str, Any] | None = None
@@ -130,21 +133,27 @@ class Logbook:
 
 
 class _WeightsAndBiases:
-    """A run of Weights & Biases behind the methods of a ``clu`` writer; a resumed workdir goes on in its run."""
+    """A run of Weights & Biases behind the methods of a ``clu`` writer.
 
-    def __init__(self, project: str, workdir: pathlib.Path, config: Mapping[str, Any]):
+    A resumed run goes on in the one that its workdir names; what begins at step 0 is a run of its own, whatever lay
+    at this path, here or on another machine.
+    """
+
+    def __init__(self, project: str, workdir: pathlib.Path, config: Mapping[str, Any], *, resumed: bool):
         import wandb
 
-        name = workdir.absolute()
-        identity = hashlib.sha256(str(name).encode()).hexdigest()[:16]
+        file = workdir / WANDB
+        known = file.read_text().strip() if resumed and file.exists() else ""
         self._run = wandb.init(
             project=project,
-            name=name.name,
-            id=identity,
-            resume="allow",
+            name=workdir.absolute().name,
+            id=known or secrets.token_hex(8),
+            resume="allow" if known else "never",
             dir=str(workdir),
             config=dict(config),
         )
+        if not known:
+            write_text(file, f"{self._run.id}\n")
 
     def write_scalars(self, step: int, scalars: Mapping[str, Any]) -> None:
         self._run.log(dict(scalars), step=step)

@@ -70,6 +70,7 @@ class Progress:
         self._paused = dict.fromkeys(LOST, 0.0)  # seconds, so far; waiting for data is training's
         self._counted = (clock(), dict(self._paused))  # at the last log point
         self._began = clock()
+        self._ended: float | None = None  # when training did; what comes after it is not lost to it
         self._first: tuple[int, float] | None = None  # step and time from which rates count
         self._latest: tuple[int, float] | None = None
         self._recent: collections.deque = collections.deque(maxlen=10)
@@ -137,16 +138,25 @@ class Progress:
             self.lose(what, self._clock() - began)
 
     def lose(self, what: str, seconds: float) -> None:
-        """Takes note of seconds that were lost, see :meth:`pause`."""
-        self._paused[what] += seconds
+        """Takes note of seconds that were lost, see :meth:`pause`; once training is over there is nothing to lose."""
+        if self._ended is None:
+            self._paused[what] += seconds
+
+    def end(self) -> None:
+        """Training is over: :attr:`lost` stands still from here on. A second time does nothing."""
+        if self._ended is None:
+            self._ended = self._clock()
 
     @property
     def lost(self) -> dict[str, float]:
-        """The share of all the time so far that was lost to each of ``LOST``."""
+        """The share of all the time of training so far that was lost to each of ``LOST``.
+
+        The mean of what :meth:`update` said, by the time that each spoke of, and what came after the last of them.
+        """
         return self._shares(self._began, dict.fromkeys(LOST, 0.0))
 
     def _shares(self, since: float, before: Mapping[str, float]) -> dict[str, float]:
-        seconds = self._clock() - since
+        seconds = (self._clock() if self._ended is None else self._ended) - since
         return {
             f"lost_to_{what}": (lost - before[what]) / seconds if seconds else 0.0
             for what, lost in self._paused.items()
