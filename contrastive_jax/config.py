@@ -237,9 +237,9 @@ def _share(duration: str, published: str, now: str) -> str:
 def complete(config: ConfigDict) -> ConfigDict:
     """Fills in what the named functions take by default, so that every option is a leaf one can see and set."""
     for section, module in CHOICES.items():
-        _fill(config, section, functions_of(module).get(config[section].name))
+        _fill(config, section, functions_of(module).get(config[section].get("name")))
     _fill(config, "data", data.load)
-    _fill(config, "augment", functions_of(presets).get(config.augment.preset))
+    _fill(config, "augment", functions_of(presets).get(config.augment.get("preset")))
     _fill(config, "optimizer", optim.optimizer)
     _fill(
         config,
@@ -256,6 +256,36 @@ def complete(config: ConfigDict) -> ConfigDict:
     for column in config.evaluators:
         _fill(config.evaluators, column, evaluators.find(config.evaluators[column].name))
     return config
+
+
+def completed(saved: Mapping[str, Any]) -> ConfigDict:
+    """A config as it was saved, with every option that is newer than it, at its default.
+
+    A run that is older than an option was made with what is now its default. What is wrong (a file edited by hand)
+    is left for ``options.check`` to refuse.
+    """
+    config = base()
+    whole = (
+        *CHOICES,
+        "loss",
+        "evaluators",
+        "augment",
+        "data",
+        "optimizer",
+        "schedule",
+    )  # complete knows their rest
+    with config.unlocked(), config.ignore_type():
+        for section, value in saved.items():
+            given = ConfigDict(value) if isinstance(value, Mapping) else value
+            known = config.get(section)
+            if isinstance(known, ConfigDict) and isinstance(given, ConfigDict) and section not in whole:
+                known.update(given)
+            else:
+                config[section] = given
+        try:
+            return complete(config)
+        except (AttributeError, KeyError, TypeError, ValueError, ImportError):
+            return config  # a section that is none, a loss of one's own that is not here
 
 
 def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) -> ConfigDict:
@@ -338,17 +368,10 @@ def diff_text(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
 
 
 def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What differs between a run's config and its continuation's and may not (see ``MAY_CHANGE``).
-
-    A run that is older than an option was made with what is now its default: that is no difference.
-    """
+    """What differs between a run's config, as it was saved, and its continuation's and may not (``MAY_CHANGE``)."""
     allowed = re.compile("|".join(rf"{re.escape(prefix)}(\.|$)" for prefix in MAY_CHANGE))
-    known, default = leaves(saved), leaves(plain(base()))
-    return {
-        name: (was, is_now)
-        for name, (was, is_now) in diff(saved, now).items()
-        if not allowed.match(name) and (name in known or name not in default or is_now != default[name])
-    }
+    found = diff(plain(completed(saved)), plain(completed(now)))
+    return {name: change for name, change in found.items() if not allowed.match(name)}
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
@@ -402,7 +425,7 @@ def load(spec: str) -> ConfigDict:
             f"there is no config {path!r}; name a file of configs/, a workdir, or a config.json."
         )
     if file.suffix == ".json":
-        return ConfigDict(plain(base()) | json.loads(file.read_text()))  # an older run lacks newer sections
+        return completed(json.loads(file.read_text()))
     return _module(file).get_config(arg)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from contrastive_jax import augment, checkpoint, logbook, models, weights
+from contrastive_jax import config as configs
 from contrastive_jax.evaluators import features
 from contrastive_jax.recipe import call
 from contrastive_jax.run import checkpoints_of
@@ -59,7 +60,7 @@ def read(
     names = [f"{kind}/{room}" for kind in ("params", "stats") for room in rooms]
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as there:
         found, step, meta = there.restore_part(names, step=step, sharding=sharding, report=report)
-    return Saved(found["params"], found["stats"], step, meta["config"])
+    return Saved(found["params"], found["stats"], step, configs.plain(configs.completed(meta["config"])))
 
 
 def config_of(path: str | os.PathLike) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def config_of(path: str | os.PathLike) -> dict[str, Any]:
             raise FileNotFoundError(
                 f"{path} holds no checkpoint; name a run's workdir or a file.safetensors."
             )
-        return meta[1]["config"]
+        return configs.plain(configs.completed(meta[1]["config"]))
 
 
 def _read_file(path: str | os.PathLike, rooms: tuple[str, ...]) -> Saved:

@@ -162,9 +162,9 @@ def main(argv: list[str]) -> None:
             print(f"workdir: {workdir}", flush=True)
     try:
         mode = importlib.import_module(f"contrastive_jax.{_MODE.value}")
-        options = {"topology": _TOPOLOGY.value} if _TOPOLOGY.value else {}
+        extra = {"topology": _TOPOLOGY.value} if _TOPOLOGY.value else {}
         with workdirs.answered(workdir):
-            getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value, **options)
+            getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value, **extra)
     except train.Stopped as stopped:
         if distributed.first():
             print(stopped, flush=True)

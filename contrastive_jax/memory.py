@@ -49,31 +49,36 @@ def answered(run: Run, compiled: jax.stages.Compiled | None = None) -> Iterator[
         if EXHAUSTED not in str(error):
             raise
         there = limit(run.mesh)
-        cost = _of_smaller(run) if compiled is None else program.cost(compiled)
-        if cost is None:
+        try:
+            cost = _of_smaller(run) if compiled is None else program.cost(compiled)
+        except ValueError:  # an option that needs the whole batch
+            message = "the step does not fit in a device's memory: take a smaller train.batch_size."
+        except jax.errors.JaxRuntimeError:
             message = "the step does not fit in a device's memory, nor does an eighth of its batch."
         else:
-            asked = SAFE * cost.memory
-            message = sentence(run, cost, int(asked if there is None else min(there, asked)))
+            asked = int(SAFE * cost.memory)
+            message = sentence(run, cost, there, room=asked if there is None else min(there, asked))
         raise OutOfMemory(message) from error
 
 
-def _of_smaller(run: Run) -> program.Cost | None:
-    """The cost of a step that did not compile, from that of an eighth of its batch."""
+def _of_smaller(run: Run) -> program.Cost:
+    """The cost of a step that did not compile, from that of an eighth of its batch.
+
+    Raises:
+      ValueError: an option does not go with so small a batch.
+      jax.errors.JaxRuntimeError: that one does not compile either.
+    """
     batch_size = run.config["train"]["batch_size"]
     multiple = run.mesh.size * max(1, run.config["train"]["microbatches"])
-    few = max(2, batch_size // 8 // multiple * multiple) or multiple
+    few = max(batch_size // 8 // multiple, math.ceil(2 / multiple)) * multiple
     config = copy.deepcopy(run.config)
     config["train"]["batch_size"] = few
-    try:
-        smaller = prepare(config, list(run.mesh.devices.flat), source=run.source)
-        cost = program.cost(program.compiled_from_shapes(smaller))
-    except (ValueError, jax.errors.JaxRuntimeError):  # options that need the batch, or still too large
-        return None
+    smaller = prepare(config, list(run.mesh.devices.flat), source=run.source)
+    cost = program.cost(program.compiled_from_shapes(smaller))
     return cost._replace(temporary=_temporary(smaller, cost, batch_size, parts=None))
 
 
-def sentence(run: Run, cost: program.Cost, there: int) -> str:
+def sentence(run: Run, cost: program.Cost, there: int | None, room: int | None = None) -> str:
     """What the step needs, what there is, and what would fit: by the compiled program's own count, scaled.
 
     Arguments (weights, optimizer state, images in memory), results and gradients stay as they are, the views
@@ -82,14 +87,17 @@ def sentence(run: Run, cost: program.Cost, there: int) -> str:
     Args:
       run: whose batch does not fit.
       cost: of its step.
-      there: bytes of a device.
+      there: bytes of a device; None where it is not known.
+      room: bytes that an answer may ask for; ``there`` where None.
     """
+    room = there if room is None else room
+    assert room is not None
     train = run.config["train"]
     batch_size, parts, devices = train["batch_size"], max(1, train["microbatches"]), run.mesh.size
     fixed = cost.arguments + cost.results
 
     def fits(batch: int, parts: int) -> bool:
-        return fixed + _temporary(run, cost, batch, parts) <= there
+        return fixed + _temporary(run, cost, batch, parts) <= room
 
     multiple = devices * parts
     largest = max(
@@ -101,7 +109,11 @@ def sentence(run: Run, cost: program.Cost, there: int) -> str:
     )  # fmt: skip
     says = (
         f"train.batch_size={batch_size} does not fit: the step needs {_gib(cost.memory)} on each device,"
-        f" and there are {_gib(there)}."
+        + (
+            " more than is free."
+            if there is None or cost.memory <= there
+            else f" and there are {_gib(there)}."
+        )
     )
     if run.config["norm"].get("scope") == "groups":
         in_parts = None  # micro-batches are norm groups of their own

@@ -121,8 +121,19 @@ def meanings(function: Callable) -> dict[str, str]:
 @functools.cache
 def parameters(function: Callable) -> dict[str, inspect.Parameter]:
     """The options of a function: its keyword-only parameters."""
-    found = inspect.signature(function, eval_str=True).parameters
-    return {name: p for name, p in found.items() if p.kind is p.KEYWORD_ONLY}
+    return {name: p for name, p in signature(function).items() if p.kind is p.KEYWORD_ONLY}
+
+
+def signature(function: Callable) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function; annotations that cannot be read (names for type checkers alone) say nothing."""
+    try:
+        return inspect.signature(function, eval_str=True).parameters
+    except NameError:
+        found = inspect.signature(function).parameters
+        return {
+            name: p.replace(annotation=p.empty) if isinstance(p.annotation, str) else p
+            for name, p in found.items()
+        }
 
 
 class Option(NamedTuple):
@@ -155,11 +166,7 @@ def functions(section: str) -> tuple[Callable, ...]:
 
 def _is_loss(function: Callable) -> bool:
     """Whether a step can feed it."""
-    needed = {
-        p.name
-        for p in inspect.signature(function, eval_str=True).parameters.values()
-        if p.kind is not p.KEYWORD_ONLY
-    }
+    needed = {name for name, p in signature(function).items() if p.kind is not p.KEYWORD_ONLY}
     return all(name in objective.QUANTITIES or re.fullmatch(r"c(_\w+)?", name) for name in needed)
 
 
@@ -223,7 +230,6 @@ def _reachable(path: str, leaf: str, base: Mapping[str, Any]) -> bool:
 
 # ------------------------------------------------------------------------------------------------ values
 
-NEWER = ("compose", "diagnostics", "gradient_snr")  # sections that configs of older runs do not have
 LARGEST = 2**31  # whole numbers lie below it: lengths and steps are int32
 OVERFLOW = 3.4e38  # and numbers below this: float32
 FILE_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no separator, no way up, no hidden file
@@ -241,11 +247,11 @@ def check(settings: Mapping[str, Any]) -> None:
     for section, default in base.items():
         if section in settings:
             _check_section(section, settings[section], default)
-        elif section not in NEWER:
+        else:
             raise ValueError(f"{section} is missing; every config has it.")
     defaults, found = config.leaves(base), config.leaves(settings)
     for name in defaults:
-        fixed = name.split(".")[0] not in (*config.CHOICES, *NEWER, "loss", "evaluators")
+        fixed = name.split(".")[0] not in (*config.CHOICES, "loss", "evaluators")
         if fixed and name not in found:
             raise ValueError(f"{name} is missing. It is {option_of(settings, name).meaning}")
     for leaf, value in found.items():
@@ -295,6 +301,8 @@ def fits(value: Any, kind: Any) -> bool:
 
     Numbers are finite, and lie where int32 and float32 do; a whole number is a number, True is none.
     """
+    if kind is Any:
+        return True
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, part) for part in parts)
@@ -304,7 +312,7 @@ def fits(value: Any, kind: Any) -> bool:
         each = [parts[0]] * len(value) if origin is Sequence or parts[1:] == (...,) else parts
         return len(each) == len(value) and all(map(fits, value, each))
     if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind in (bool, Any)
+        return isinstance(value, bool) and kind is bool
     if kind is int:
         return isinstance(value, int) and abs(value) < LARGEST
     if kind is float:

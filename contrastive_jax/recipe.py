@@ -6,6 +6,7 @@ config. A misspelt name or option is an error that shows what there is.
 """
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -101,18 +102,26 @@ def pick(module: ModuleType, path: str, section: Mapping[str, Any], *context: An
 
 def _check_labels(terms: tuple[objective.Term, ...], classes: int, several: bool) -> bool:
     """Whether a loss reads labels; refuses one that reads others than the data has."""
-    reading = [term.name for term in terms if "logits" in term.quantities]
-    for name in reading:
+    reading = [term for term in terms if "logits" in term.quantities]
+    for term in reading:
         if not classes:
-            raise ValueError(f"loss.{name} reads labels, and the data has none.")
-        if name == "cross_entropy" and several:
+            raise ValueError(f"loss.{term.name} reads labels, and the data has none.")
+        if several and term.labels == "one":
             raise ValueError(
-                f"loss.{name} reads one label an image, and these have several: take loss.sigmoid_cross_entropy."
+                f"loss.{term.name} reads one label an image, and these have several: take"
+                " loss.sigmoid_cross_entropy."
             )
-        if name in ("sigmoid_cross_entropy", "cross_entropy_of_parts") and not several:
+        if not several and term.labels == "several":
             raise ValueError(
-                f"loss.{name} reads several labels an image, and these have one: take loss.cross_entropy."
+                f"loss.{term.name} reads several labels an image, and these have one: take loss.cross_entropy."
             )
+        if set(term.quantities) == {"logits", "label"} and not term.multiples:
+            logits = jax.ShapeDtypeStruct((2, 2, classes), "float32")
+            label = jax.ShapeDtypeStruct((2, classes) if several else (2,), "int32")
+            try:  # an option that does not go with so many classes
+                jax.eval_shape(functools.partial(term.function, **term.options), logits, label)
+            except ValueError as error:
+                raise ValueError(f"loss.{term.name}: {error}") from None
     return bool(reading)
 
 
@@ -222,8 +231,8 @@ def build(
         terms=terms,
         optimizer=optimizer,
         learning_rate=learning_rate,
-        diagnose=call(diagnostics, "diagnostics", config.get("diagnostics", {}), config["dtype"]),
-        gradient_snr=call(gradient_snr, "gradient_snr", config.get("gradient_snr", {})),
+        diagnose=call(diagnostics, "diagnostics", config["diagnostics"], config["dtype"]),
+        gradient_snr=call(gradient_snr, "gradient_snr", config["gradient_snr"]),
         online_views=both if keys_from.shared or not one_way else first,
         target_views=second if one_way else both,
         directions=directions,

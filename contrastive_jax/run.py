@@ -43,11 +43,15 @@ def source_of(config: Mapping[str, Any]) -> data.Source:
     """
 
     def another(name: str, dir: str) -> data.Source:
-        return call(data.load, "compose", {"name": name, "dir": dir or config["data"].get("dir", "")})
+        if not dir and data.accepts(name, "dir"):
+            dir = config["data"].get("dir", "")
+        try:
+            return data.load(name=name, dir=dir)
+        except ValueError as error:
+            raise ValueError(f"compose.digits={name!r}: {error}") from None
 
     source = call(data.load, "data", config["data"])
-    section = config.get("compose", {"name": "none"})  # which older configs do not have
-    return pick(compose, "compose", section, source, another)
+    return pick(compose, "compose", config["compose"], source, another)
 
 
 def check_constant(section: Mapping[str, Any], source: data.Source) -> None:

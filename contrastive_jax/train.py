@@ -56,24 +56,24 @@ def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], No
 
     Raises:
       ValueError: the config differs from the run's in leaves that may not change.
+      checkpoint.DamagedCheckpoints: there are some, and none is intact.
     """
-    meta = saved.read_meta()
-    if meta is None:
+    if not saved.steps():
         return first_state(run, report)
-    before = meta[1]["config"]
-    if wrong := configs.forbidden_changes(before, run.config):
-        changes = "; ".join(f"{name} was {was!r}, is {now!r}" for name, (was, now) in wrong.items())
-        raise ValueError(
-            f"this workdir's run has another config: {changes}. Take those back, or choose another --workdir."
-        )
-    if before["train"]["duration"] != run.config["train"]["duration"]:
-        report(
-            f"train.duration was {before['train']['duration']}, is {run.config['train']['duration']}:"
-            " schedules stretch to the new length from here on."
-        )
+    if (meta := saved.read_meta()) is not None:  # else restore says that all are damaged
+        before = meta[1]["config"]
+        if wrong := configs.forbidden_changes(before, run.config):
+            changes = "; ".join(f"{name} was {was!r}, is {now!r}" for name, (was, now) in wrong.items())
+            raise ValueError(
+                f"this workdir's run has another config: {changes}. Take those back, or choose another --workdir."
+            )
+        if before["train"]["duration"] != run.config["train"]["duration"]:
+            report(
+                f"train.duration was {before['train']['duration']}, is {run.config['train']['duration']}:"
+                " schedules stretch to the new length from here on."
+            )
     found = saved.restore(initial_state(run), report)
-    if found is None:  # not one of them is intact
-        return first_state(run, report)
+    assert found is not None  # there are steps
     state, step, _ = found
     report(f"resuming at step {step} of {run.total_steps}")
     return state

@@ -92,6 +92,33 @@ def test_the_runtimes_error_at_the_first_step_is_answered(one, monkeypatch, tmp_
     assert "RESOURCE" not in str(error.value)
 
 
+def test_a_device_that_has_more_than_the_step_asked_for_is_not_said_to_have_less(one, monkeypatch):
+    """Others use the device, or its memory is in pieces: what there is was not measured, so no figure is given."""
+    run, compiled = one
+    for limit in (2 * program.cost(compiled).memory, None):
+        monkeypatch.setattr(memory, "limit", lambda mesh, limit=limit: limit)
+        with pytest.raises(memory.OutOfMemory, match="on each device, more than is free"):
+            with memory.answered(run, compiled):
+                exhausted()
+
+
+def test_an_eighth_of_a_small_batch_on_many_devices_is_a_multiple_of_them(monkeypatch):
+    asked = []
+
+    def smaller(config, *_, **__):
+        asked.append(config["train"]["batch_size"])
+        raise ValueError("norm.groups is 8")
+
+    run = runs.prepare(config(**{"train.batch_size": 32}), jax.devices()[:8])
+    monkeypatch.setattr(memory, "prepare", smaller)
+    with pytest.raises(
+        memory.OutOfMemory, match="^the step does not fit in a device's memory: take a smaller"
+    ):
+        with memory.answered(run):
+            exhausted()
+    assert asked == [8]
+
+
 def test_another_error_of_the_runtime_stays_what_it_is(one):
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), memory.answered(*one):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")

@@ -5,6 +5,7 @@ import pathlib
 import re
 import sys
 import types
+from typing import Any
 
 import jax
 import pytest
@@ -161,3 +162,13 @@ def test_an_option_without_annotation_takes_what_it_is_given():
         options.check(config)
     finally:
         del sys.modules["unannotated"]
+
+
+def test_annotations_that_only_a_type_checker_reads_say_nothing():
+    """``from __future__ import annotations`` with imports under TYPE_CHECKING, and Any: a user's own loss may."""
+    namespace = {}
+    source = "from __future__ import annotations\ndef loss(c: Array, *, scale: Any = 1.0, power: float = 2.0): return c"
+    exec(compile(source, "own", "exec"), namespace)  # noqa: S102
+    found = options.parameters(namespace["loss"])
+    assert [(p.name, p.default) for p in found.values()] == [("scale", 1.0), ("power", 2.0)]
+    assert options.fits(True, Any) and options.fits([1], Any) and options.fits(None, Any)

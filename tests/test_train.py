@@ -227,11 +227,33 @@ def test_a_changed_config_is_refused_unless_it_may_change(tmp_path, capsys):
 
 
 def test_a_run_older_than_an_option_goes_on_with_its_default():
-    now = smoke()
-    before = {name: section for name, section in now.items() if name != "gradient_snr"}
+    """The config of a run of an older version: sections and leaves that came since are at their defaults."""
+    before = json.loads((pathlib.Path(__file__).parent / "saved/config_before_compose.json").read_text())
+    now = configs.plain(configs.load("configs/digits.py:method=moco_v2,scale=smoke"))
+    assert configs.leaves(now).keys() - configs.leaves(before).keys() >= {"compose.name", "log.wandb"}
     assert configs.forbidden_changes(before, now) == {}
+    assert configs.plain(configs.completed(before)) == now
     other = now | {"gradient_snr": {"decay": 0.9}}
-    assert configs.forbidden_changes(before, other) == {"gradient_snr.decay": (None, 0.9)}
+    assert configs.forbidden_changes(before, other) == {"gradient_snr.decay": (0.0, 0.9)}
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 3}, {"loss": {"not_here:own": {"weight": 1.0}}}])
+def test_a_saved_config_that_is_wrong_is_refused_by_the_door_not_by_completing_it(wrong):
+    with pytest.raises((ValueError, ImportError), match="temperature is 3|not_here"):
+        runs.prepare(configs.plain(configs.completed(smoke() | wrong)))
+
+
+def test_checkpoints_of_which_none_can_be_read_are_no_new_start(tmp_path):
+    config, one = smoke(**{"train.duration": "2 steps"}), jax.devices()[:1]
+    train.train(config, tmp_path, quiet=True, devices=one)
+    (meta,) = (tmp_path / "checkpoints").glob("2/meta/metadata")
+    meta.write_text("x")
+    before = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+    with pytest.raises(
+        checkpoint.DamagedCheckpoints, match="every checkpoint .* is damaged and none was touched"
+    ):
+        train.train(config, tmp_path, quiet=True, devices=one)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == before
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(tmp_path):

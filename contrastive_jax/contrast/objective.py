@@ -146,6 +146,11 @@ class Term(NamedTuple):
     multiples: tuple[float, ...]  # of 1 / tau: the contrasts that are its first parameters
     quantities: tuple[str, ...]
 
+    @property
+    def labels(self) -> str:
+        """How many labels an image has that the loss reads, "one" or "several"; empty where it does not say."""
+        return getattr(self.function, "labels", "")
+
     def values(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
         """The loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
         contrasts = [comparison.contrast(multiple) for multiple in self.multiples]

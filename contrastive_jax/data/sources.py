@@ -70,7 +70,7 @@ def load(
         raise ValueError(f"data.memory_limit={memory_limit} is not a positive number of GiB")
     if not 0 <= validation < 1:
         raise ValueError(f"data.validation={validation} is not a fraction: at least 0 and less than 1")
-    read: Callable[..., Source] = {"digits": digits, "folder": folder}.get(name, tfds_images)
+    read = _reader(name)
     accepted = inspect.signature(read).parameters
     for option, parameter in inspect.signature(load).parameters.items():
         if option not in ("name", "validation", *accepted) and options[option] != parameter.default:
@@ -80,6 +80,16 @@ def load(
             )
     source = read(**{option: options[option] for option in accepted})
     return _held_out(source, validation) if validation else source
+
+
+def _reader(name: str) -> Callable[..., Source]:
+    readers: dict[str, Callable[..., Source]] = {"digits": digits, "folder": folder}
+    return readers.get(name, tfds_images)
+
+
+def accepts(name: str, option: str) -> bool:
+    """Whether the set of a name takes an option of :func:`load`."""
+    return option in inspect.signature(_reader(name)).parameters
 
 
 def _held_out(source: Source, fraction: float) -> Source:

@@ -17,6 +17,9 @@ def cross_entropy(logits: Array, label: Array) -> Array:
     return jnp.where(label[:, None] < 0, 0.0, -chosen)
 
 
+cross_entropy.labels = "one"  # type: ignore[attr-defined]
+
+
 def cross_entropy_of_parts(logits: Array, label: Array, *, parts: int = 2) -> Array:
     """Mean over parts of the softmax cross-entropy within each, logits [B, W, C] and label [B, C] -> [B, W].
 
@@ -35,6 +38,9 @@ def cross_entropy_of_parts(logits: Array, label: Array, *, parts: int = 2) -> Ar
     return -jnp.mean(jnp.sum(label * log_probability, axis=-1), axis=-1)
 
 
+cross_entropy_of_parts.labels = "several"  # type: ignore[attr-defined]
+
+
 def sigmoid_cross_entropy(logits: Array, label: Array) -> Array:
     """Sum over classes of the binary cross-entropy, logits [B, W, C] and label [B, C] in {0, 1} -> [B, W].
 
@@ -44,3 +50,6 @@ def sigmoid_cross_entropy(logits: Array, label: Array) -> Array:
     label = label[:, None].astype(logits.dtype)
     loss = jax.nn.softplus(logits) - label * logits
     return jnp.sum(jnp.where(label < 0, 0.0, loss), axis=-1)
+
+
+sigmoid_cross_entropy.labels = "several"  # type: ignore[attr-defined]
