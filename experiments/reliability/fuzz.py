@@ -40,9 +40,9 @@ from contrastive_jax import methods, options, run, step, train
 from contrastive_jax.augment import presets
 from contrastive_jax.data import sources
 from contrastive_jax.evaluators import protocols
-from contrastive_jax.models import resnet
 from contrastive_jax.recipe import functions_of
 from contrastive_jax.types import Batch
+from experiments.reliability import small
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 RESULT = pathlib.Path(__file__).parent / "results" / "fuzz.md"
@@ -105,7 +105,6 @@ ASIDE = (  # sections that a step knows nothing of
     *("name", "log", "checkpoint", "evaluate", "evaluators", "preview", "embed", "export", "init", "profile"),
 )
 TRACED: set[str] = set()  # what was traced, without these
-TINY = dict.fromkeys(resnet.BLOCKS, (1,))  # one block
 
 
 @functools.cache
@@ -203,13 +202,7 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def tiny():
     """Encoders of one block, and the digits read once."""
-    digits = functools.cache(sources.digits)
-    features = property(lambda encoder: encoder.channels * (4 if encoder.depth >= 50 else 1))
-    with (
-        mock.patch.dict(resnet.BLOCKS, TINY),
-        mock.patch.object(resnet.ResNet, "features", features),
-        mock.patch.object(sources, "digits", digits),
-    ):
+    with small.one_block(), mock.patch.object(sources, "digits", functools.cache(sources.digits)):
         yield
 
 

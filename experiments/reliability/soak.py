@@ -4,15 +4,17 @@
     python -m experiments.reliability.soak render
     python -m experiments.reliability.soak memory [--steps=10000]             # results/memory.json
 
-Every run is the command in a process of its own. One uninterrupted run is the reference; each faulted run is started
-again, by the same command, until it ends, and must then have the same parameters, optimizer state and metrics bit for
-bit. All share a compilation cache, which is as exposed to the faults as a user's. A fault is *survived* where it has,
-or where the run was to end with a sentence and did, and left a workdir from which a healthy command goes on to the
-reference.
+Every run is the command, with an encoder of one block, in a process of its own, which is forked from one that has
+imported it: 50 starts cost what they compute, not what they load. One uninterrupted run is the reference; each faulted
+run is started again, by the same command, until it ends, and must then have the same parameters, optimizer state and
+metrics bit for bit. All share a compilation cache, which is as exposed to the faults as a user's. A fault is *survived*
+where it has, or where the run was to end with a sentence and did, and left a workdir from which a healthy command goes
+on to the reference.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import pathlib
 import random
@@ -20,14 +22,16 @@ import resource
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 import numpy as np
 
-SCRATCH = pathlib.Path(tempfile.mkdtemp(prefix="soak-"))
+from experiments.reliability import small
+
+SERVER = multiprocessing.get_context("forkserver")
+SCRATCH = pathlib.Path(tempfile.gettempdir(), f"soak-{os.getpid()}")
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = pathlib.Path(__file__).parent / "results"
 STEPS = 300
@@ -37,61 +41,93 @@ CONFIG = (
     "--config.log.every=5",
     "--config.log.tensorboard=False",
     "--config.evaluate.final=False",
-    "--config.checkpoint.every_seconds=0.5",
+    "--config.checkpoint.every_seconds=2.0",
 )
-CLOCK = """
-import random, runpy, sys, time
-true, generator = time.time, random.Random(0)
-time.time = lambda: true() + generator.choice([-86400.0, 0.0, 86400.0])
-sys.argv[0] = "main"
-runpy.run_module("contrastive_jax.main", run_name="__main__", alter_sys=True)
-"""
-
-NAN = """
-import runpy, sys
-import jax.numpy as jnp
-from contrastive_jax import train
-made = train.compiled_step
-def spoilt(*arguments):
-    step, seconds = made(*arguments)
-    def call(state, feed):
-        late = int(state.step) >= 150
-        state, metrics = step(state, feed)
-        return state, metrics | ({"loss": metrics["loss"] * jnp.nan} if late else {})
-    return call, seconds
-train.compiled_step = spoilt
-sys.argv[0] = "main"
-runpy.run_module("contrastive_jax.main", run_name="__main__", alter_sys=True)
-"""
 
 
-def start(workdir, *extra, program=("-m", "contrastive_jax.main"), devices=1, limit=None):
-    """The command in a process of its own; ``limit``: bytes that a file may have, as on a disk that is full."""
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_COMPILATION_CACHE_DIR": str(SCRATCH / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # a start is then tracing and reading
-    }
+class Started:
+    """The command in a process of its own.
 
-    process = subprocess.Popen(
-        [sys.executable, *program, *CONFIG, *extra, f"--workdir={workdir}"],
-        cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    Args:
+      workdir: of the run.
+      *extra: options.
+      spoil: called before the command, in its process.
+      devices: emulated.
+      limit: bytes that a file may have, as on a disk that is full.
+    """
+
+    def __init__(self, workdir, *extra, spoil=None, devices=1, limit=None):
+        self._log = SCRATCH / f"{workdir.name}.log"
+        self._log.unlink(missing_ok=True)
+        arguments = ["main", *CONFIG, *extra, f"--workdir={workdir}"]
+        self._process = SERVER.Process(target=_command, args=(arguments, self._log, spoil, devices, limit))
+        self._process.start()
+        self.pid = self._process.pid
+
+    def code(self) -> int | None:
+        """The exit status; None while it runs."""
+        return self._process.exitcode
+
+    def ask(self, number) -> None:
+        """Sends a signal."""
+        os.kill(self.pid, number)
+
+    def end(self, seconds=1800.0) -> str:
+        """Waits for the end; what was said."""
+        self._process.join(seconds)
+        if self.code() is None:
+            self._process.kill()
+            raise TimeoutError(f"did not end within {seconds:.0f} s: {self._log.read_text()}")
+        return self._log.read_text() if self._log.exists() else ""
+
+
+def _command(arguments, log, spoil, devices, limit) -> None:
+    os.chdir(ROOT)
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    for number in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which the server ignores
     if limit is not None:
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
-    return process
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    if spoil:
+        spoil()
+    sys.argv = arguments
+    from contrastive_jax import main
+
+    with small.one_block():
+        main.run()
 
 
-def finish(workdir, *extra, tries=1, **options) -> tuple[bool, str]:
-    """Runs the command until it ends well; whether it did, and what it said last."""
-    said = ""
-    for _ in range(tries):
-        process = start(workdir, *extra, **options)
-        said = process.communicate(timeout=600)[0]
-        if process.returncode == 0:
-            return True, said
-    return False, said
+def jumping_clock() -> None:
+    """It is yesterday, today or tomorrow."""
+    true, generator = time.time, random.Random(0)
+    time.time = lambda: true() + generator.choice([-86400.0, 0.0, 86400.0])
+
+
+def spoilt_loss() -> None:
+    """From the middle on the loss is no number."""
+    from contrastive_jax import train
+
+    made = train.compiled_step
+
+    def spoilt(*arguments):
+        step, seconds = made(*arguments)
+
+        def call(state, feed):
+            late = int(state.step) >= STEPS // 2
+            state, metrics = step(state, feed)
+            return state, metrics | ({"loss": metrics["loss"] * float("nan")} if late else {})
+
+        return call, seconds
+
+    train.compiled_step = spoilt
+
+
+def finish(workdir, *extra, **options) -> tuple[bool, str]:
+    """Runs the command to its end; whether that was a good one, and what it said."""
+    process = Started(workdir, *extra, **options)
+    said = process.end()
+    return process.code() == 0, said
 
 
 def left_by(workdir) -> tuple[dict[str, np.ndarray], list[dict]]:
@@ -101,8 +137,13 @@ def left_by(workdir) -> tuple[dict[str, np.ndarray], list[dict]]:
     from contrastive_jax import checkpoint, logbook
     from contrastive_jax import run as runs
 
-    run = runs.prepare(json.loads((workdir / "config.json").read_text()), jax.devices()[:1])
-    with jax.set_mesh(run.mesh), checkpoint.Checkpoints(workdir / "checkpoints", read_only=True) as saved:
+    with small.one_block():
+        run = runs.prepare(json.loads((workdir / "config.json").read_text()), jax.devices()[:1])
+    with (
+        small.one_block(),
+        jax.set_mesh(run.mesh),
+        checkpoint.Checkpoints(workdir / "checkpoints", read_only=True) as saved,
+    ):
         state, step, _ = saved.restore(runs.initial_state(run))
     assert step == STEPS, f"{workdir} ended at step {step} of {STEPS}"
     arrays = {jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(state)}
@@ -135,7 +176,7 @@ def steps_done(workdir) -> int:
 def wait_for(condition, process, seconds=120.0) -> bool:
     """Whether it came true while the process lived."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end and process.poll() is None:
+    while time.monotonic() < end and process.code() is None:
         if condition():
             return True
         time.sleep(0.002)
@@ -157,7 +198,7 @@ def kill(workdir, reference, kills):
 
     while done < kills:
         before, many, began = saved(), generator.randint(0, 1), time.monotonic()
-        process = start(workdir, "--config.checkpoint.every_seconds=0.0")  # one at every log point
+        process = Started(workdir, "--config.checkpoint.every_seconds=0.0")  # one at every log point
 
         def more(before=before, many=many):
             return len(saved() - before) >= many
@@ -171,11 +212,11 @@ def kill(workdir, reference, kills):
             seconds = time.monotonic() - began
         else:
             wait_for(lambda before=before: saved() - before and not writing(), process)
-        if process.poll() is not None:
-            print(process.communicate()[0], flush=True)
+        if process.code() is not None:
+            print(process.end(), flush=True)
             break  # it came to its end
-        process.kill()
-        process.communicate()
+        process.ask(signal.SIGKILL)
+        process.end()
         done += 1
         print(f"kill {done}, step {steps_done(workdir)}, {time.monotonic() - began:.0f} s", flush=True)
     ended, said = finish(workdir)
@@ -183,15 +224,18 @@ def kill(workdir, reference, kills):
 
 
 def sigterm(workdir, reference, kills):
-    """SIGTERM with a grace period of 30 s (preemption): saved in time, and no step lost."""
-    survived = 0
+    """SIGTERM (preemption): saved, and ended by itself."""
+    survived, seconds = 0, []
     for step in (STEPS // 6, STEPS // 3, STEPS // 2):
-        process = start(workdir)
+        process = Started(workdir)
         wait_for(lambda step=step: steps_done(workdir) >= step, process)
-        process.terminate()
-        said = process.communicate(timeout=30)[0]
-        survived += process.returncode == 128 + signal.SIGTERM and "same command goes on" in said
-    return 3, survived if finish(workdir)[0] else 0, "ended within 30 s"
+        began = time.monotonic()
+        process.ask(signal.SIGTERM)
+        said = process.end()
+        seconds.append(time.monotonic() - began)
+        survived += process.code() == 128 + signal.SIGTERM and "same command goes on" in said
+    note = f"after {max(seconds):.0f} s at most, with {os.getloadavg()[0] / os.cpu_count():.1f} processes to a core"
+    return 3, survived if finish(workdir)[0] else 0, note
 
 
 def disk_full(workdir, reference, kills):
@@ -199,10 +243,10 @@ def disk_full(workdir, reference, kills):
     survived, rare = 0, "--config.checkpoint.every_seconds=1000.0"
     for limit, options, word in ((2_000, (), ""), (6_000, (rare,), ""), (50_000, (), "is whole")):
         if word:
-            process = start(workdir)
+            process = Started(workdir)
             wait_for(lambda: steps_done(workdir) >= STEPS // 2, process)
-            process.terminate()
-            process.communicate(timeout=120)
+            process.ask(signal.SIGTERM)
+            process.end()
         ended, said = finish(workdir, *options, limit=limit)
         last = said.strip().splitlines()[-1]
         survived += (
@@ -213,10 +257,10 @@ def disk_full(workdir, reference, kills):
 
 def _half(workdir):
     """A run that is killed half-way."""
-    process = start(workdir)
+    process = Started(workdir)
     wait_for(lambda: steps_done(workdir) >= STEPS // 2, process)
-    process.kill()
-    process.communicate(timeout=60)
+    process.ask(signal.SIGKILL)
+    process.end()
 
 
 def bit_flip(workdir, reference, kills):
@@ -255,22 +299,22 @@ def truncated_metrics(workdir, reference, kills):
 
 def two_runs(workdir, reference, kills):
     """A second run started in the same workdir."""
-    process = start(workdir)
+    process = Started(workdir)
     wait_for(lambda: steps_done(workdir) >= 50, process)
     ended, said = finish(workdir)
     refused = not ended and str(process.pid) in said
-    process.communicate(timeout=600)
-    return 1, int(refused and process.returncode == 0), said.strip().splitlines()[-1]
+    process.end()
+    return 1, int(refused and process.code() == 0), said.strip().splitlines()[-1]
 
 
 def clock(workdir, reference, kills):
     """A clock that jumps by a day, back and forth, at every look."""
-    return 1, int(finish(workdir, program=("-c", CLOCK))[0]), ""
+    return 1, int(finish(workdir, spoil=jumping_clock)[0]), ""
 
 
 def not_finite(workdir, reference, kills):
     """A loss that turns NaN: the run ends with a sentence that names the last good checkpoint, which goes on."""
-    ended, said = finish(workdir, program=("-c", NAN))
+    ended, said = finish(workdir, spoil=spoilt_loss)
     named = (
         not ended
         and "not finite" in said
@@ -284,11 +328,11 @@ def interrupted_often(workdir, reference, kills):
     """Ctrl-C ten times over a run."""
     survived = 0
     for step in range(25, 275, 25):
-        process = start(workdir)
+        process = Started(workdir)
         wait_for(lambda step=step: steps_done(workdir) >= step, process)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-        survived += process.returncode == 128 + signal.SIGINT
+        process.ask(signal.SIGINT)
+        process.end()
+        survived += process.code() == 128 + signal.SIGINT
     return 10, survived if finish(workdir)[0] else 0, ""
 
 
@@ -340,10 +384,10 @@ def render() -> str:
 def memory(steps: int) -> dict:
     """Resident memory, file descriptors and threads of a long run, sampled every second; medians of its parts."""
     workdir, samples = SCRATCH / "run", []
-    process = start(
+    process = Started(
         workdir, f"--config.train.duration={steps} steps", "--config.checkpoint.every_seconds=5", "-q"
     )
-    while process.poll() is None:
+    while process.code() is None:
         try:
             status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
             fields = dict(line.split(":", 1) for line in status.splitlines())
@@ -354,8 +398,8 @@ def memory(steps: int) -> dict:
         except (OSError, KeyError):  # it has just ended
             pass
         time.sleep(1.0)
-    said = process.communicate()[0]
-    if process.returncode:
+    said = process.end()
+    if process.code():
         raise SystemExit(said)
     parts = {}
     for number in (2, 3, 4):  # the first quarter compiles
@@ -379,6 +423,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10_000)
     options = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
+    os.environ |= {  # of the server, and of what it forks
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(SCRATCH / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # a start is then tracing and reading
+    }
+    SCRATCH.mkdir()
+    SERVER.set_forkserver_preload(
+        ["orbax.checkpoint", "contrastive_jax.main", "contrastive_jax.train", __spec__.name]
+    )
     try:
         if options.verb == "memory":
             print(json.dumps(memory(options.steps), indent=1))
