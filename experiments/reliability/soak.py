@@ -13,6 +13,7 @@ on to the reference.
 """
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -190,28 +191,35 @@ def kill(workdir, reference, kills):
     """SIGKILL, in turn at a random moment of start-up or the first steps, while a checkpoint is written, after one."""
     generator, done, written, early, seconds = random.Random(0), 0, 0, 0, 20.0
 
-    def writing():
-        return any("tmp" in f.name for f in (workdir / "checkpoints").glob("*"))
+    def unfinished():
+        found = set()
+        for folder in (workdir / "checkpoints").glob("*tmp*"):
+            with contextlib.suppress(FileNotFoundError):
+                found.add(folder.stat().st_ino)
+        return found
 
     def saved():
         return {f.name for f in (workdir / "checkpoints").glob("*") if f.name.isdigit()}
 
     while done < kills:
-        before, many, began = saved(), generator.randint(0, 1), time.monotonic()
+        before, left, many, began = saved(), unfinished(), generator.randint(0, 1), time.monotonic()
         process = Started(workdir, "--config.checkpoint.every_seconds=0.0")  # one at every log point
 
         def more(before=before, many=many):
             return len(saved() - before) >= many
+
+        def writing(left=left):
+            return unfinished() - left
 
         if done % 3 == 0:
             wait_for(lambda: False, process, generator.uniform(0.0, 1.2 * seconds))
             early += 1
         elif done % 3 == 1:
             wait_for(more, process)
-            written += wait_for(writing, process)
+            written += bool(wait_for(writing, process))
             seconds = time.monotonic() - began
         else:
-            wait_for(lambda before=before: saved() - before and not writing(), process)
+            wait_for(lambda before=before, writing=writing: saved() - before and not writing(), process)
         if process.code() is not None:
             print(process.end(), flush=True)
             break  # it came to its end
