@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, methods, recipe
+from contrastive_jax import run as runs
 from contrastive_jax.data import compose
 from contrastive_jax.step import init_state, make_train_step
 from contrastive_jax.types import Batch
@@ -572,3 +574,35 @@ def test_what_an_override_names_brings_its_own_options():
     assert "C" not in settled["evaluators"]["linear"] and settled["loss"] == {"dcl": {"weight": 1.0}}
     unchanged = configs.load("configs/digits.py").lock()
     assert configs.plain(configs.settle(unchanged, before, set())) == configs.plain(before)
+
+
+@pytest.mark.parametrize(
+    ("spec", "leaves", "message"),
+    [
+        (
+            "multidigits.py:size=80,method=supervised,scale=smoke",
+            {"loss.cross_entropy_of_parts.parts": 3},
+            r"loss.cross_entropy_of_parts: parts is 3; it must divide the 20 classes",
+        ),
+        ("digit_on_imagenet.py:scale=smoke", {"compose.digits": "minst"}, r"compose.digits='minst': .*minst"),
+    ],
+)
+def test_what_does_not_go_with_the_data_is_refused_at_the_door(spec, leaves, message):
+    config = configs.load(f"configs/{spec}")
+    with config.unlocked():
+        config.update_from_flattened_dict(leaves)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        runs.prepare(configs.plain(config), jax.devices()[:1])
+
+
+def test_digits_on_a_set_that_has_a_folder_need_none(tmp_path):
+    """``data.dir`` is of the images; scikit-learn's digits take none."""
+    for name in ("a", "b"):
+        for number in range(4):
+            path = tmp_path / name / f"{number}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(np.full((16, 16, 3), number, np.uint8)).save(path)
+    config = configs.load("configs/digit_on_imagenet.py:scale=smoke")
+    config.data = {"name": "folder", "dir": str(tmp_path), "test_fraction": 0.25}
+    source = runs.source_of(configs.plain(configs.complete(config)))
+    assert source.train.shape == (32, 32, 3)  # as the config says
