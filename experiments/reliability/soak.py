@@ -13,7 +13,6 @@ on to the reference.
 """
 
 import argparse
-import contextlib
 import json
 import multiprocessing
 import os
@@ -191,32 +190,30 @@ def kill(workdir, reference, kills):
     """SIGKILL, in turn at a random moment of start-up or the first steps, while a checkpoint is written, after one."""
     generator, done, written, early, seconds = random.Random(0), 0, 0, 0, 20.0
 
-    def unfinished():
-        found = set()
-        for folder in (workdir / "checkpoints").glob("*tmp*"):
-            with contextlib.suppress(FileNotFoundError):
-                found.add(folder.stat().st_ino)
-        return found
-
     def saved():
         return {f.name for f in (workdir / "checkpoints").glob("*") if f.name.isdigit()}
 
     while done < kills:
-        before, left, many, began = saved(), unfinished(), generator.randint(0, 1), time.monotonic()
+        before, many, began = saved(), generator.randint(0, 1), time.monotonic()
+        since, last = time.time(), max(map(int, before), default=0)
         process = Started(workdir, "--config.checkpoint.every_seconds=0.0")  # one at every log point
 
         def more(before=before, many=many):
             return len(saved() - before) >= many
 
-        def writing(left=left):
-            return unfinished() - left
+        def writing(since=since, last=last):
+            """Not what the last kill left: this process has written metrics behind the last checkpoint."""
+            folder, metrics = workdir / "checkpoints", workdir / "metrics.jsonl"
+            return any("tmp" in f.name for f in folder.glob("*")) and (
+                metrics.stat().st_mtime > since and steps_done(workdir) > last
+            )
 
         if done % 3 == 0:
             wait_for(lambda: False, process, generator.uniform(0.0, 1.2 * seconds))
             early += 1
         elif done % 3 == 1:
             wait_for(more, process)
-            written += bool(wait_for(writing, process))
+            written += wait_for(writing, process)
             seconds = time.monotonic() - began
         else:
             wait_for(lambda before=before, writing=writing: saved() - before and not writing(), process)
