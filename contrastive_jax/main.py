@@ -64,11 +64,12 @@ def _flag_error(argv: list[str], error: Exception) -> str:
     """What was wrong with the command line, with the section's options where a leaf is unknown."""
     from contrastive_jax import config
 
-    overrides = [
-        a.lstrip("-").removeprefix("config.").partition("=")[0]
+    given = [
+        a.lstrip("-").removeprefix("config.").partition("=")
         for a in argv
         if a.startswith(("--config.", "-config."))
     ]
+    overrides = [name for name, _, _ in given]
     spec = next((a.partition("=")[2] for a in argv if a.lstrip("-").startswith("config=")), None)
     if spec is None:
         return "--config is missing; it must come before --config.section.option=value."
@@ -79,6 +80,14 @@ def _flag_error(argv: list[str], error: Exception) -> str:
     sections = {name.rpartition(".")[0] for name in known}
     for name in overrides:
         if name not in known and name not in sections:
+            section, _, option = name.rpartition(".")
+            chosen = next((v for n, _, v in given if n in (f"{section}.name", f"{section}.preset")), None)
+            if chosen is not None:  # flags are read before the choice is made
+                key = "preset" if section == "augment" else "name"
+                return (
+                    f"--config.{name}: there is no such option where the file chooses {known[f'{section}.{key}']!r};"
+                    f""" write the section, --config.{section}='{{"{key}": "{chosen}", "{option}": ...}}'."""
+                )
             return f"--config.{name}: there is no such option. {config.suggest(name, known)}"
     return str(error).replace("\n", " ")
 

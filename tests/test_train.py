@@ -396,6 +396,10 @@ def command(*arguments):
             ["--config=configs/digits.py", "--config.schedule.learning_rat=3"],
             "Did you mean 'schedule.learning_rate'",
         ),
+        (
+            ["--config=configs/digits.py", "--config.temperature.name=linear", "--config.temperature.end=0.3"],
+            """--config.temperature='{"name": "linear", "end": ...}'""",
+        ),
         (["--config=configs/digits.py", "stray"], "'stray' is not an option"),
         ([], "--config is missing"),
     ],
