@@ -7,12 +7,12 @@ Source: Intriguing Properties of Contrastive Losses (Chen, Luo and Li 2021), sec
 """
 
 import dataclasses
-import zlib
 from collections.abc import Callable
 
 import numpy as np
 
 from contrastive_jax.data import pixels
+from contrastive_jax.data.draws import drawn, entropy, raw, stream
 from contrastive_jax.data.made import OVERLAPS, Bits, Canvas, Made, NinePlaces, starts
 from contrastive_jax.data.overlaid import Overlaid
 from contrastive_jax.data.split import Source, Split
@@ -25,7 +25,7 @@ TRAIN, TEST = 0, 1  # splits draw from streams of their own
 def none(source: Source, another: Callable[..., Source]) -> Source:
     """The images themselves.
 
-    Every choice takes the set that ``data`` names and ``another(name, dir)``, which loads one that it needs.
+    Every choice is given the set that ``data`` names and ``another(name, dir)``, which loads a second one.
     """
     return source
 
@@ -41,8 +41,8 @@ def rand_bit(source: Source, another: Callable[..., Source], *, bits: int = 8, s
         bits: binary channels, 0 to 24; 0 leaves the images as they are.
         seed: of the integers.
     """
-    _whole("bits", bits, 0, MOST_BITS)
-    _whole("seed", seed, 0, 2**63 - 1)
+    _within("bits", bits, 0, MOST_BITS)
+    _within("seed", seed, 0, 2**63 - 1)
 
     def with_bits(split, number):
         return split and dataclasses.replace(split, made=_bits(len(split), bits, seed, number))
@@ -72,10 +72,10 @@ def binary(
         test_examples: test images.
         seed: of the integers.
     """
-    _whole("bits", bits, 1, MOST_BITS)
-    _whole("seed", seed, 0, 2**63 - 1)
+    _within("bits", bits, 1, MOST_BITS)
+    _within("seed", seed, 0, 2**63 - 1)
     for name, value in (("side", side), ("examples", examples), ("test_examples", test_examples)):
-        _whole(name, value, 1, 2**31 - 1)
+        _within(name, value, 1, 2**31 - 1)
 
     def split(count, number):
         made = _bits(count, bits, seed, number)
@@ -117,11 +117,11 @@ def multi_digits(
         seed: of digits and places.
     """
     for name, value, low in (("count", count, 1), ("side", side, 1)):
-        _whole(name, value, low, 10_000)
+        _within(name, value, low, 10_000)
     for name, value in (("size", size), ("second_size", second_size)):
-        _whole(name, value, 0, side)
-    _whole("examples", examples, 0, 2**31 - 1)
-    _whole("seed", seed, 0, 2**63 - 1)
+        _within(name, value, 0, side)
+    _within("examples", examples, 0, 2**31 - 1)
+    _within("seed", seed, 0, 2**63 - 1)
     _choice("placement", placement, ("random", "grid"))
     _choice("overlap", overlap, tuple(OVERLAPS))
     _digits(source, "data.name")
@@ -138,7 +138,9 @@ def multi_digits(
         raise ValueError(f"compose.count={count} is more than the {cells} cells of {size} in {side} pixels")
 
     distinct = tuple(dict.fromkeys(sizes))
-    banks = {split: [resized(part.image, s) for s in distinct] for split, part in _parts(source).items()}
+    banks = {
+        split: [pixels.resized(part.image, s) for s in distinct] for split, part in _parts(source).items()
+    }
     classes = len(source.classes)
 
     def squares(split: int, sizes: tuple[int, ...], purpose: str, total: int) -> tuple[Split, np.ndarray]:
@@ -147,7 +149,7 @@ def multi_digits(
         which = np.stack(
             [np.arange(total, dtype=np.int32) % len(part)]
             + [
-                drawn(seed, _stream(purpose, split, "digit", k), total, len(part))
+                drawn(seed, stream(purpose, split, "digit", k), total, len(part))
                 for k in range(1, len(sizes))
             ],
             axis=1,
@@ -198,13 +200,16 @@ def digit_on_image(
 ) -> Source:
     """DigitOnImageNet (section 4.1): on every image a digit of its own at nine fixed places, before augmentation.
 
-    Training images have one of ``unique`` training digits each, test images any test digit. An encoder is judged
-    on the classes of the images (plain columns) and on those of the digits (``<column>@digit``).
+    Training images have one of ``unique`` training digits each, test images any test digit (section 4.2). An encoder
+    is judged on the classes of the images (plain columns) and on those of the digits (``<column>@digit``): the
+    encoder alone is trained on few digits. What learns digits from its features sees the training images with any
+    training digit on them, as every class is tested; with one digit it would know one class. (The paper says that
+    all digits are in validation, and not what its classifier of digits is trained on: assumed.)
 
     Args:
         digits: the set with the digits, by its name: ``digits``, ``mnist``, or another of ``data.name``.
         dir: where that set lies; "" is ``data.dir``.
-        unique: how many training digits are used, drawn without replacement; 0: all.
+        unique: how many training digits the encoder is trained on, drawn without replacement; 0: all.
         size: their height and width in pixels, resized by Pillow (bicubic); 0 is as they are stored.
         side: height and width of the images, to which they are resized likewise; 0: as they are.
         overlap: ``add``, the sum with the image, at most 255 (the paper), or ``maximum`` (the authors' notebook).
@@ -212,34 +217,35 @@ def digit_on_image(
     """
     _choice("overlap", overlap, tuple(OVERLAPS))
     for name, value in (("size", size), ("side", side)):
-        _whole(name, value, 0, 10_000)
-    _whole("seed", seed, 0, 2**63 - 1)
+        _within(name, value, 0, 10_000)
+    _within("seed", seed, 0, 2**63 - 1)
     bank = another(digits, dir)
     _digits(bank, f"compose.digits={digits!r}")
-    _whole("unique", unique, 0, len(bank.train))
+    _within("unique", unique, 0, len(bank.train))
     if source.test is not None and bank.test is None:
         raise ValueError(f"compose.digits={digits!r} has no test digits, and {source.name} has test images")
     size = size or bank.train.shape[0]
-    chosen = np.argsort(_raw(seed, _stream("unique"), len(bank.train)), kind="stable")
-    rows = {TRAIN: chosen[: unique or None], TEST: np.arange(len(bank.test or ()))}
-    pairs = {
-        number: _with_digits(part, _parts(bank)[number][rows[number]], number, size, side, overlap, seed)
-        for number, part in _parts(source).items()
-    }
-    (train, train_of_digits), (test, test_of_digits) = pairs[TRAIN], pairs.get(TEST, (None, None))
+    chosen = np.argsort(raw(seed, stream("unique"), len(bank.train)), kind="stable")
+    options = size, side, overlap, seed
+    train, probe = _with_digits(source.train, bank.train[chosen[: unique or None]], TRAIN, *options)
+    if unique:
+        _, probe = _with_digits(source.train, bank.train[chosen], TRAIN, *options)
+    test, test_probe = None, None
+    if source.test is not None:
+        test, test_probe = _with_digits(source.test, bank.test, TEST, *options)
     return dataclasses.replace(
         source,
         name=f"{bank.name} on {source.name}",
         train=train,
         test=test,
-        probes={"digit": (train_of_digits, test_of_digits)},
+        probes={"digit": (probe, test_probe)},
     )
 
 
 def _with_digits(part, digits: Split, number: int, size: int, side: int, overlap: str, seed: int) -> tuple:
     """The images of a split with digits on them: with their own labels, and with the digits'."""
-    which = drawn(seed, _stream("which", number), len(part), len(digits))
-    made = Made(NinePlaces(overlap), (which,), (resized(digits.image, size),))
+    which = drawn(seed, stream("which", number), len(part), len(digits))
+    made = Made(NinePlaces(overlap), (which,), (pixels.resized(digits.image, size),))
     streamed = isinstance(part, Streamed)
     if streamed and not (side or part.size):
         raise ValueError("digits lie at fixed places of images of one size: set compose.side, or data.size")
@@ -268,24 +274,19 @@ def _fit(length: int, size: int) -> bool:
     return last + size <= length and second - first >= size and last - second >= size
 
 
-def resized(image: np.ndarray, size: int) -> np.ndarray:
-    """Square images [n, s, s, c] uint8 at another size, by Pillow (bicubic)."""
-    return image if image.shape[1] == size else np.stack([pixels.fit(x, size) for x in image])
-
-
 def _places(
     seed: int, names: tuple, total: int, sizes: tuple[int, ...], side: int, placement: str
 ) -> np.ndarray:
     """[total, k, 2] int32: top and left pixel of each digit."""
     if placement == "random":
         places = [
-            [drawn(seed, _stream(*names, axis, k), total, side - s + 1) for axis in ("top", "left")]
+            [drawn(seed, stream(*names, axis, k), total, side - s + 1) for axis in ("top", "left")]
             for k, s in enumerate(sizes)
         ]
         return np.moveaxis(np.array(places, np.int32), -1, 0)
     along = side // sizes[0]
-    raw = _raw(seed, _stream(*names, "cells"), total * along**2).reshape(total, -1)
-    cell = np.argsort(raw, axis=1, kind="stable")[:, : len(sizes)].astype(np.int32)
+    draw = raw(seed, stream(*names, "cells"), total * along**2).reshape(total, -1)
+    cell = np.argsort(draw, axis=1, kind="stable")[:, : len(sizes)].astype(np.int32)
     margin = (side - along * sizes[0]) // 2
     return np.stack([cell // along, cell % along], axis=-1) * np.int32(sizes[0]) + np.int32(margin)
 
@@ -310,33 +311,8 @@ def _digits(source: Source, option: str) -> None:
             )
 
 
-def entropy(integers: np.ndarray) -> float:
-    """Empirical entropy of some integers, in nats."""
-    share = np.unique(integers, return_counts=True)[1] / len(integers)
-    return float(-np.sum(share * np.log(share)))
-
-
-def drawn(seed: int, number: int, count: int, below: int) -> np.ndarray:
-    """[count] int32, uniform in [0, below), the same for ever: from raw Philox bits, by multiplication.
-
-    ``number`` tells the streams of one seed apart.
-    """
-    raw = _raw(seed, number, count)
-    return ((raw >> np.uint64(32)) * np.uint64(below) >> np.uint64(32)).astype(np.int32)
-
-
-def _stream(*names) -> int:
-    """The number of what is drawn, by what it is for. Not a small one: by (seed, epoch) the order of the examples
-    (:mod:`order`) is drawn, from the same generator."""
-    return zlib.crc32("/".join(map(str, names)).encode())
-
-
-def _raw(seed: int, number: int, count: int) -> np.ndarray:
-    return np.random.Philox(key=np.array([seed, number], np.uint64)).random_raw(count)
-
-
 def _bits(count: int, bits: int, seed: int, number: int) -> Made:
-    integers = drawn(seed, _stream("bits", number), count, 2**bits)
+    integers = drawn(seed, stream("bits", number), count, 2**bits)
     return Made(Bits(bits), (integers,), facts={"mi_floor": entropy(integers)})
 
 
@@ -345,6 +321,6 @@ def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"compose.{name}={value!r} is none of {', '.join(allowed)}")
 
 
-def _whole(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+def _within(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
         raise ValueError(f"compose.{name}={value!r} is not a whole number from {low} to {high}")

@@ -127,6 +127,11 @@ def fit(array: np.ndarray, size: int) -> np.ndarray:
     )
 
 
+def resized(image: np.ndarray, size: int) -> np.ndarray:
+    """Square images [n, s, s, c] uint8 at another size, each by :func:`fit`."""
+    return image if image.shape[1] == size else np.stack([fit(x, size) for x in image])
+
+
 def _fit(image, size: int):
     from PIL import Image, ImageOps
 

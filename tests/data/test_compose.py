@@ -12,7 +12,8 @@ import pytest
 
 from contrastive_jax import augment, data, sharding
 from contrastive_jax import config as configs
-from contrastive_jax.data import compose
+from contrastive_jax.data import compose, draws, pixels
+from contrastive_jax.recipe import functions_of
 from contrastive_jax.run import check_constant, source_of
 
 N, SEED = 22, 3
@@ -105,15 +106,13 @@ def test_the_floor_is_the_entropy_of_the_integers_that_were_drawn():
 
 
 def test_the_integers_are_uniform_and_follow_the_seed_and_the_split():
-    draws = {key: compose.drawn(*key, 40_000, 8) for key in ((0, 0), (0, 1), (1, 0))}
-    for integers in draws.values():
+    found = {key: draws.drawn(*key, 40_000, 8) for key in ((0, 0), (0, 1), (1, 0))}
+    for integers in found.values():
         np.testing.assert_allclose(np.bincount(integers) / 40_000, 1 / 8, atol=0.01)
-    first = draws[0, 0]
-    np.testing.assert_array_equal(
-        compose.drawn(0, 0, 40, 8), first[:40]
-    )  # by id, whatever the size of the set
-    assert all(np.mean(first == draws[key]) < 0.2 for key in ((0, 1), (1, 0)))
-    assert compose.drawn(0, 0, 5, 1000).tolist() == [int(x) >> 32 for x in 1000 * (
+    first = found[0, 0]
+    np.testing.assert_array_equal(draws.drawn(0, 0, 40, 8), first[:40])  # by id, whatever the size of the set
+    assert all(np.mean(first == found[key]) < 0.2 for key in ((0, 1), (1, 0)))
+    assert draws.drawn(0, 0, 5, 1000).tolist() == [int(x) >> 32 for x in 1000 * (
         np.random.Philox(key=[0, 0]).random_raw(5) >> np.uint64(32))]  # fmt: skip
 
 
@@ -162,7 +161,7 @@ def test_an_augmentation_that_would_change_bits_is_refused(options, words):
     [
         ({"name": "rand_bit", "bits": 25}, "compose.bits=25 is not a whole number from 0 to 24"),
         ({"name": "rand_bit", "bits": -1}, "compose.bits=-1"),
-        ({"name": "rand_bit", "bits": 2.0}, "compose.bits=2.0"),
+        ({"name": "drawn"}, "compose.name is 'drawn'. Allowed: binary, digit_on_image"),
         ({"name": "rand_bit", "seed": -1}, "compose.seed=-1"),
         ({"name": "rand_bits"}, "compose.name is 'rand_bits'. Did you mean 'rand_bit'"),
         ({"name": "rand_bit", "bit": 3}, "compose.bit: no such option.*'bits'"),
@@ -311,17 +310,17 @@ def test_an_encoder_is_judged_on_one_digit_of_each_size():
                 images = split.pictures(np.arange(len(split)))
                 shown = [np.nonzero(image[..., 0]) for image in images]
                 assert max(np.ptp(rows) for rows, _ in shown) < size
-                tiles = compose.resized(digits.image, size)
+                tiles = pixels.resized(digits.image, size)
                 np.testing.assert_array_equal(images.sum((1, 2, 3)), tiles.astype(int).sum((1, 2, 3)))
 
 
 def test_a_digit_is_resized_by_pillow():
     from PIL import Image
 
-    found = compose.resized(DIGITS.image, 9)
+    found = pixels.resized(DIGITS.image, 9)
     one = Image.fromarray(DIGITS.image[3, ..., 0]).resize((9, 9), Image.Resampling.BICUBIC)
     np.testing.assert_array_equal(found[3, ..., 0], np.asarray(one))
-    assert compose.resized(DIGITS.image, 4) is DIGITS.image
+    assert pixels.resized(DIGITS.image, 4) is DIGITS.image
 
 
 @pytest.mark.parametrize(
@@ -398,7 +397,8 @@ def test_training_has_few_digits_and_the_test_has_all():
         rows = [np.flatnonzero((DIGITS.image == digit).all((1, 2, 3)))[0] for digit in digits]
         assert len(set(rows)) == len(rows)
         labels = DIGITS.label[np.array(rows)[which]]
-        np.testing.assert_array_equal(made.judged["digit"][0].label, labels)
+        if not unique:
+            np.testing.assert_array_equal(made.judged["digit"][0].label, labels)
         (digits,), (which,) = made.test.made.bank, made.test.made.tables
         np.testing.assert_array_equal(digits, DIGITS_TEST.image)
         assert set(which) == set(range(9))
@@ -406,6 +406,20 @@ def test_training_has_few_digits_and_the_test_has_all():
     again = on_images(source(pictures, pictures), unique=5)
     few = on_images(source(pictures[:40], pictures), unique=5)  # by id, whatever the size of the set
     np.testing.assert_array_equal(again.train.made.tables[0][:40], few.train.made.tables[0])
+
+
+@pytest.mark.parametrize("unique", [1, 5])
+def test_digits_are_learnt_from_all_of_them_and_the_encoder_from_few(unique):
+    """With few digits a classifier of them would know few classes, whatever the encoder saw."""
+    made, whole = on_images(unique=unique), on_images()
+    train, _ = made.judged["digit"]
+    assert set(made.train.made.tables[0]) <= set(range(unique))
+    assert len(set(train.label)) > min(unique, 4) and set(train.label) <= set(DIGITS.label)
+    rows = np.arange(N)
+    np.testing.assert_array_equal(train.label, whole.judged["digit"][0].label)
+    np.testing.assert_array_equal(train.pictures(rows), whole.train.pictures(rows))  # each shows its label
+    np.testing.assert_array_equal(made.judged[""][0].pictures(rows), made.train.pictures(rows))
+    assert (made.train.pictures(rows) != train.pictures(rows)).any()
 
 
 def test_both_label_sets_are_judged_on_the_same_images():
@@ -507,8 +521,8 @@ def test_equal_compositions_share_their_programs():
     assert one.take != data.Resident(GRAY, seed=0, batch_size=2).take
 
 
-def test_an_older_config_composes_nothing():
-    assert source_of({"data": {"name": "digits"}}).name == "digits"
+def test_what_is_to_be_chosen_makes_images():
+    assert set(functions_of(compose)) == {"none", "rand_bit", "binary", "multi_digits", "digit_on_image"}
     assert configs.base().compose.name == "none"
 
 

@@ -1,12 +1,15 @@
 """Entropy at a resolution: between nothing and what there is."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
+from contrastive_jax import data
+from contrastive_jax.data import compose
 from contrastive_jax.evaluators import measures, resolved
-from contrastive_jax.evaluators.subject import Facts
+from contrastive_jax.evaluators.subject import Facts, Part
 
 INTEGERS = np.random.default_rng(0).integers(0, 8, 600)
 BITS = INTEGERS[:, None] >> np.arange(3) & 1
@@ -45,6 +48,41 @@ def test_against_a_direct_sum_and_never_above_the_floor():
         every = -np.log(np.exp((unit @ unit.T - 1) / temperature).mean(1)).mean()
         assert found["nats"] == pytest.approx(every, rel=1e-9)
         assert 0 < found["nats"] <= found["floor"] + 1e-9
+
+
+def test_without_labels_that_say_what_images_show_nothing_is_said_of_a_share():
+    """1,000 rows and two labels: the entropy of the labels is no floor, and 9.97 of it no share."""
+    points = np.random.default_rng(0).normal(size=(1000, 32))
+    found = entropy(points, None)
+    assert found["nats"] > math.log(2) and not {"floor", "recovered"} & set(found)
+    assert "without a floor: labels do not say" in found["protocol"]
+
+
+def test_whether_labels_say_what_images_show_is_seen_in_the_images(monkeypatch):
+    source = data.Source("some", data.Split(np.zeros((1, 1, 1, 1), np.uint8), np.zeros(1, int)), None, ())
+    of_bits = compose.binary(source, None, bits=3, side=2, examples=40, test_examples=30).test
+    several = data.Split(np.repeat(of_bits.pictures(np.arange(30))[..., :1], 2, axis=0), np.arange(60) // 2)
+    noisy = dataclasses.replace(several, image=several.image ^ (np.arange(60) == 7)[:, None, None, None])
+    for chunk in (7, 1024):
+        monkeypatch.setattr(resolved, "CHUNK", chunk)
+        assert resolved.shown_by_labels(Part(of_bits)) and resolved.shown_by_labels(Part(several))
+        assert not resolved.shown_by_labels(Part(noisy))
+        assert resolved.shown_by_labels(Part(noisy, np.arange(8, 60)))
+
+
+def test_the_measure_leaves_out_a_share_of_what_labels_do_not_say():
+    class Given:
+        def __init__(self, split):
+            self.test, self.layer = Part(split), lambda layer: layer
+
+        def encoded(self, part):
+            points = np.random.default_rng(0).normal(size=(len(part), 8))
+            return {"pooled": points}, part.split.label
+
+    judge = measures.resolved_entropy(Facts(("pooled",), None))
+    images = np.random.default_rng(0).integers(0, 256, (40, 2, 2, 1), np.uint8)
+    assert "recovered" not in judge(Given(data.Split(images, np.arange(40) % 2)))
+    assert 0 <= judge(Given(data.Split(images, np.arange(40))))["recovered"] <= 1
 
 
 def test_chunks_change_nothing(monkeypatch):
