@@ -31,7 +31,8 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
     Of n images each holds, in the order of the set: an array [n, F] float32 for each layer of
     ``embed.layers``, by its name; ``label`` [n] int32, -1 where there is none ([n, C] of a multi-label set);
     ``id`` [n] int32; ``path`` [n], of images that are files; ``classes``; and, as text, ``config`` (JSON: the
-    network's and the data's sections), ``checkpoint`` and ``step`` (-1 where a file does not say).
+    network's sections, and ``data`` and ``compose`` of these images), ``checkpoint`` and ``step`` (-1 where a file
+    does not say).
 
     Returns:
       split -> path.
@@ -48,13 +49,14 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
     source = source_of(config)
     splits, layers = chosen_splits(config, source), chosen_layers(config, known)
     view = call(augment.make_eval, "augment", section)
+    images = {name: dict(config[name]) for name in ("data", "compose")}  # not those of the training run
     mesh, written = sharding.make_mesh(), {}
     with jax.set_mesh(mesh):
         saved = encoder.read(path, sharding=sharding.named(mesh, sharding.REPLICATED))
         check_channels(saved, source, path)
         about = {
             "classes": np.array(source.classes, str),
-            "config": json.dumps(saved.config | {"augment": dict(section), "data": dict(config["data"])}),
+            "config": json.dumps(saved.config | {"augment": dict(section), **images}),
             "checkpoint": str(path),
             "step": -1 if saved.step is None else saved.step,
         }

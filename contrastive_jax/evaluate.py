@@ -149,7 +149,7 @@ class Judge:
         """The score that the table shows: ``evaluate.metric``, or the one that the set's literature reports."""
         chosen = self.settings["metric"]
         test = self.sets[""][1].split
-        return report.metric_of(self.source.name, several(test)) if chosen == "auto" else chosen
+        return report.metric_of(self.config["data"]["name"], several(test)) if chosen == "auto" else chosen
 
     def print(self, results: dict) -> None:
         """Prints the table."""
@@ -190,6 +190,7 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
         "step": step,
         "config": configs.fingerprint(trained),
         "data": dict(config["data"]),
+        "compose": dict(config["compose"]),
         "metric": judge.metric(),
         "results": results,
         "seconds": time.perf_counter() - began,

@@ -59,6 +59,7 @@ def test_a_folder_without_labels_by_a_file(trained, tmp_path):
         Image.fromarray(random.integers(0, 256, (9, 12), np.uint8)).save(tmp_path / name)
     settings = {
         "data": {"name": "folder", "dir": str(tmp_path), "size": 8, "label_key": ""},
+        "compose": {"name": "rand_bit", "bits": 0, "seed": 0},
         "evaluate": config["evaluate"] | {"checkpoint": str(path / "encoder.safetensors")},
     }
     written = embed(config | settings, tmp_path / "out", quiet=True)
@@ -69,7 +70,11 @@ def test_a_folder_without_labels_by_a_file(trained, tmp_path):
     split = data.load(**settings["data"]).train
     expected = contrastive_jax.load_encoder(path / "encoder.safetensors")(split.image)
     np.testing.assert_allclose(found["pooled"], expected, rtol=1e-5, atol=1e-5)
-    assert json.loads(str(found["config"]))["data"]["dir"] == str(tmp_path)
+    said = json.loads(str(found["config"]))  # what these images are, not those of the training
+    assert {name: said[name] for name in ("data", "compose")} == {
+        name: settings[name] for name in ("data", "compose")
+    }
+    assert said["encoder"] == config["encoder"] and config["compose"] == {"name": "none"}
 
 
 def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, tmp_path):

@@ -12,6 +12,7 @@ from PIL import Image
 from contrastive_jax import config as configs
 from contrastive_jax import data, evaluate, export, sharding, train
 from contrastive_jax import run as runs
+from contrastive_jax.data import compose
 from contrastive_jax.step import init_state
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -65,7 +66,12 @@ def other(run, folder, **leaves):
 
 def test_a_checkpoint_is_judged_on_another_set_without_its_own(trained, tmp_path, capsys):
     run, config = trained
-    found = evaluate.evaluate(other(run, pictures(tmp_path / "pictures")), tmp_path / "out")
+    judging = other(run, pictures(tmp_path / "pictures"))
+    judging["compose"] = {"name": "rand_bit", "bits": 0, "seed": 0}
+    found = evaluate.evaluate(judging, tmp_path / "out")
+    assert {name: found[name] for name in ("data", "compose")} == {
+        name: judging[name] for name in ("data", "compose")
+    }
     printed = capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["results"] == found["results"]
     assert found["step"] == 2 and found["config"] == configs.fingerprint(config)
@@ -147,6 +153,16 @@ def test_a_look_is_at_any_columns(trained):
     with jax.set_mesh(run.mesh):
         seen = judge.look(runs.replicate(init_state(run.recipe, 0), run.mesh))
     assert set(seen) == {"eval/knn_top1", "eval/nearer_top1"}
+
+
+def test_the_metric_is_the_sets_own_whatever_is_made_of_its_images():
+    """A display name such as "oxford_flowers102 + 2 random bits" is in no list."""
+    config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))
+    whole, mesh = data.load(name="digits"), sharding.make_mesh(jax.devices()[:1])
+    for name, metric in (("oxford_flowers102:2.1.1", "mean_per_class"), ("cifar10", "top1")):
+        config["data"] = config["data"] | {"name": name}
+        source = compose.rand_bit(dataclasses.replace(whole, name=name), None, bits=2)
+        assert evaluate.Judge(config, source, mesh).metric() == metric
 
 
 def test_every_set_that_is_judged_has_columns_of_its_own():

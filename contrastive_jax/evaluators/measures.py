@@ -15,7 +15,7 @@ import numpy as np
 from contrastive_jax.evaluators import geometry as _geometry
 from contrastive_jax.evaluators import mutual_information as _information
 from contrastive_jax.evaluators import resolved as _resolved
-from contrastive_jax.evaluators.subject import Facts, Subject, left_out
+from contrastive_jax.evaluators.subject import Facts, Subject, at_least, left_out
 
 Evaluate = Callable[[Subject], dict]
 SCORES = _information.SCORES
@@ -44,8 +44,9 @@ def geometry(
       metric: of the silhouette: euclidean or cosine.
       seed: of the choice of images and of the augmentation.
     """
-    _check_layer(facts, layer)
-    _at_least("images", images, 0)
+    facts.check_layer(layer)
+    at_least("images", images, 3, or_zero=True)
+    at_least("seed", seed, 0)
     if metric not in ("euclidean", "cosine"):
         raise ValueError(f"metric={metric!r} must be euclidean or cosine.")
     if not t > 0:
@@ -70,16 +71,18 @@ def geometry(
 def rankme(facts: Facts, *, images: int = 0, seed: int = 0, layer: str = "pooled") -> Evaluate:
     """Effective rank of the test embeddings by the entropy of their singular values (RankMe, Garrido et al., 2023).
 
-    ``rankme`` is exp of that entropy, the values over their sum, plus 1e-7 as in the paper; embeddings are neither
-    centred nor normalised. ``participation_ratio`` is (tr C)^2 / tr(C^2) of their covariance C, what
+    ``rankme`` is exp of that entropy, the values over their sum, plus 1e-7 as in the paper: with it the shares sum
+    to a little more than 1, and a flat spectrum of 512 comes out as 512.1. Embeddings are neither centred nor
+    normalised. ``participation_ratio`` is (tr C)^2 / tr(C^2) of their covariance C, what
     ``effective_rank`` says of a batch: it takes the mean off and squares the values twice, so that strong
-    directions count for more. Neither exceeds ``largest``.
+    directions count for more. But for the 1e-7, neither exceeds ``largest``.
 
     Args:
       seed: of the choice of images.
     """
-    _check_layer(facts, layer)
-    _at_least("images", images, 0)
+    facts.check_layer(layer)
+    at_least("images", images, 0)
+    at_least("seed", seed, 0)
 
     def evaluate(subject):
         features, _, _ = _test(subject, layer, images, seed)
@@ -118,17 +121,19 @@ def mutual_information(
     :mod:`evaluators.mutual_information`.
 
     Args:
-      pool: negatives of a query in the large pool, drawn from the other images' second views; 0: all of them.
+      pool: second views in the large pool, drawn from all images; 0: all of them. A query's own is not its
+        negative: where it was drawn, the query has one negative fewer, and ``largest`` counts that.
       batch_size: pairs in a mini-batch.
       score: the critic: cosine or dot, over the temperature.
       temperature: what the scores are divided by.
       temperatures: the one that makes large_pool largest is taken for everything; empty: temperature.
       seed: of the choice of images, of the augmentation, the pool and the batches.
     """
-    _check_layer(facts, layer)
-    _at_least("images", images, 0)
-    _at_least("pool", pool, 0)
-    _at_least("batch_size", batch_size, 2)
+    facts.check_layer(layer)
+    at_least("images", images, 2, or_zero=True)
+    at_least("pool", pool, 2, or_zero=True)
+    at_least("seed", seed, 0)
+    at_least("batch_size", batch_size, 2)
     if score not in SCORES:
         raise ValueError(f"score={score!r} must be one of {', '.join(SCORES)}.")
     for name, values in (("temperature", (temperature,)), ("temperatures", temperatures)):
@@ -140,6 +145,8 @@ def mutual_information(
         if subject.encoder is None:
             return left_out("pixels are not augmented")
         number = subject.some(images, seed)
+        if len(number) < 2:
+            return left_out("a query needs another image for its negative")
         views = subject.two_views(layer, number, seed)
         query, key, size = views[:, 0], views[:, 1], min(batch_size, len(number))
         drawn = np.random.default_rng(seed).permutation(len(number))[: pool or None]
@@ -196,10 +203,11 @@ def random_projections(
       bins: of each histogram.
       seed: of the choice of images and of the directions.
     """
-    _check_layer(facts, layer)
-    _at_least("images", images, 0)
-    _at_least("directions", directions, 1)
-    _at_least("bins", bins, 2)
+    facts.check_layer(layer)
+    at_least("images", images, 0)
+    at_least("seed", seed, 0)
+    at_least("directions", directions, 1)
+    at_least("bins", bins, 2)
 
     def evaluate(subject):
         features, _, _ = _test(subject, layer, images, seed)
@@ -228,9 +236,6 @@ def random_projections(
     return evaluate
 
 
-# ------------------------------------------------------------------------------------------------ in common
-
-
 def resolved_entropy(facts: Facts, *, temperature: float = 0.1, layer: str = "pooled") -> Evaluate:
     """How many nats of what test images show their embeddings tell apart (Leinster and Cobbold, 2012).
 
@@ -239,15 +244,20 @@ def resolved_entropy(facts: Facts, *, temperature: float = 0.1, layer: str = "po
     Args:
         temperature: what cosines are divided by; the smaller, the finer.
     """
-    _check_layer(facts, layer)
+    facts.check_layer(layer)
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}; it must be positive.")
 
     def evaluate(subject):
-        _, _, test, labels = subject.arrays(layer)
-        return _resolved.resolved_entropy(test, labels, temperature=temperature, layer=subject.layer(layer))
+        rows, labels = subject.encoded(subject.test)
+        known = labels if _resolved.shown_by_labels(subject.test) else None
+        where = subject.layer(layer)
+        return _resolved.resolved_entropy(rows[where], known, temperature=temperature, layer=where)
 
     return evaluate
+
+
+# ------------------------------------------------------------------------------------------------ in common
 
 
 def _test(subject: Subject, layer: str, images: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -257,13 +267,3 @@ def _test(subject: Subject, layer: str, images: int, seed: int) -> tuple[np.ndar
     if not np.isfinite(features).all():
         raise ValueError("the test features hold values that are not finite: the encoder has diverged.")
     return features[number].astype(np.float64), np.asarray(labels)[number], number
-
-
-def _check_layer(facts: Facts, layer: str) -> None:
-    if layer not in facts.layers:
-        raise ValueError(f"layer is {layer!r}; this network has {', '.join(facts.layers)}.")
-
-
-def _at_least(name: str, value: float, least: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}.")

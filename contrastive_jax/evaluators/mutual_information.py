@@ -159,8 +159,12 @@ def batch_estimates(
     group, _, _ = _pool(query, key, group, None, None)
     batches = len(query) // batch_size
     order = np.random.default_rng(seed).permutation(len(query))[: batches * batch_size]
-    arrays = (np.asarray(a)[order].reshape(batches, batch_size, *a.shape[1:]) for a in (query, key, group))
-    values, fewest = _of_batches(*map(jnp.asarray, arrays), temperature, score=score, alpha=alpha)
+    query, key, group = (
+        np.asarray(a)[order].reshape(batches, batch_size, *a.shape[1:]) for a in (query, key, group)
+    )
+    rows = [jnp.asarray(_padded(a, axis=1)) for a in (query, key, group)]
+    pools = Pool(jnp.asarray(key), jnp.asarray(group))
+    values, fewest = _of_batches(*rows, pools, temperature, score=score, alpha=alpha)
     if int(fewest) == 0:
         raise ValueError("a query has no negatives in its batch: all of the batch is of its group.")
     bounds = {"info_nce": True, "nwj": True, "flat_nce": False, "donsker_varadhan": False}
@@ -216,11 +220,12 @@ def _pool(query, key, group, negatives, negatives_group):
     return group, negatives, negatives_group
 
 
-def _padded(array):
+def _padded(array, axis=0):
     """Rows repeated up to a multiple of the devices; what they give is dropped."""
     devices = jax.sharding.get_abstract_mesh().size if sharding.on_mesh() else 1
     array = np.asarray(array)
-    return np.pad(array, [(0, -len(array) % devices)] + [(0, 0)] * (array.ndim - 1), mode="edge")
+    width = [(0, -length % devices if number == axis else 0) for number, length in enumerate(array.shape)]
+    return np.pad(array, width, mode="edge")
 
 
 def _embed(score, array):
@@ -259,15 +264,18 @@ def _critic_contrasts(critic, x, y, group, candidates, candidates_group, valid):
 
 
 @functools.partial(jax.jit, static_argnames=("score", "alpha"))
-def _of_batches(query, key, group, temperature, *, score, alpha):
-    """{estimate: [batches]}, and the fewest negatives that a query has."""
+def _of_batches(query, key, group, pools, temperature, *, score, alpha):
+    """{estimate: [batches]}, and the fewest negatives that a query has; a batch has the queries of its pool's keys, and
+    behind them such as fill it up."""
 
     def of_batch(batch):
-        query, key, group = batch
-        query, key = _embed(score, query), _embed(score, key)
+        query, key, group, pool = batch
+        query, key, candidates = (_embed(score, a) for a in (query, key, pool.key))
         positive = _joint(query, key)
-        found = negative_statistics(query, group, Pool(key, group), 1 / temperature, positive)
-        c, count, positive = found.logsumexp[0], found.count, positive / temperature
+        pool = Pool(candidates, pool.group)
+        found = negative_statistics(query, group, pool, 1 / temperature, positive)
+        found = found.logsumexp[0], found.count, positive / temperature
+        c, count, positive = (sharding.gather(a)[: len(candidates)] for a in found)
         estimates = {
             "info_nce": losses.info_nce_estimate(c, count),
             "nwj": losses.nwj(positive, c + positive, count),
@@ -278,7 +286,7 @@ def _of_batches(query, key, group, temperature, *, score, alpha):
             estimates["eqco"] = losses.eqco_estimate(c, count, alpha=alpha)
         return {name: jnp.mean(value) for name, value in estimates.items()}, jnp.min(count)
 
-    values, fewest = lax.map(of_batch, (query, key, group))
+    values, fewest = lax.map(of_batch, (query, key, group, pools))
     return values, jnp.min(fewest)
 
 

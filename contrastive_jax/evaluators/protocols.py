@@ -30,7 +30,7 @@ from collections.abc import Callable
 
 from contrastive_jax.evaluators import finetune, linear_probe
 from contrastive_jax.evaluators import knn as _knn
-from contrastive_jax.evaluators.subject import Facts, Subject, left_out
+from contrastive_jax.evaluators.subject import Facts, Subject, at_least, left_out
 from contrastive_jax.evaluators.training import Plan
 
 Evaluate = Callable[[Subject], dict]
@@ -53,9 +53,9 @@ def knn(
       k: neighbours that vote.
       temperature: T of a neighbour's weight exp(cosine / T); 0 gives every neighbour one vote.
     """
-    _check_layer(facts, layer)
-    _at_least("k", k, 1)
-    _at_least("temperature", temperature, 0)
+    facts.check_layer(layer)
+    at_least("k", k, 1)
+    at_least("temperature", temperature, 0)
     if facts.labels is not None and k > len(facts.labels):
         raise ValueError(f"k is {k}; there are {len(facts.labels)} labelled training images.")
 
@@ -92,13 +92,14 @@ def lbfgs(
       tolerance: largest entry of the gradient at which the fit counts as converged.
       max_iterations: of one fit.
     """
-    _check_layer(facts, layer)
+    facts.check_layer(layer)
     options = dict(
         C=C, Cs=tuple(Cs), labels_per_class=labels_per_class, draws=draws,
         tolerance=tolerance, max_iterations=max_iterations,
     )  # fmt: skip
     if labels_per_class and facts.labels is not None and facts.labels.ndim == 2:
         return _leave_out("labels_per_class needs sets of one label an image")
+    at_least("seed", seed, 0)
     linear_probe.check_lbfgs(facts.labels, **options)
 
     def evaluate(subject):
@@ -412,7 +413,7 @@ def _linear(
     learning_rates: tuple[float, ...] = (),
 ) -> Evaluate:
     plan.check()
-    _check_layer(facts, layer)
+    facts.check_layer(layer)
     _check_view(crop_min, flip, crop)
     for rate in learning_rates:
         plan._replace(learning_rate=rate).check()
@@ -457,17 +458,7 @@ def _leave_out(why: str) -> Evaluate:
     return lambda subject: left_out(why)
 
 
-def _check_layer(facts: Facts, layer: str) -> None:
-    if layer not in facts.layers:
-        raise ValueError(f"layer is {layer!r}; this network has {', '.join(facts.layers)}.")
-
-
 def _check_view(crop_min: float, flip: float, crop: float) -> None:
     for name, value, low in (("crop_min", crop_min, 1e-9), ("flip", flip, 0), ("crop", crop, 0)):
         if not low <= value <= 1:
             raise ValueError(f"{name}={value} must be {'above' if low else 'from'} 0 to 1.")
-
-
-def _at_least(name: str, value: float, least: float) -> None:
-    if not value >= least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}.")

@@ -20,7 +20,9 @@ MEAN_PER_CLASS = ("caltech101", "oxford_flowers102", "oxford_iiit_pet", "fgvc_ai
 
 def metric_of(data_name: str, several: bool) -> str:
     """The score that a set's literature reports: 11-point mAP where images have several labels (VOC 2007),
-    mean per class for ``MEAN_PER_CLASS``, else top-1."""
+    mean per class for ``MEAN_PER_CLASS``, else top-1.
+
+    ``data_name``: the config's ``data.name``, whatever is made of its images."""
     if several:
         return "map_11_point"
     base = data_name.split("/")[0].split(":")[0]
@@ -68,15 +70,17 @@ def print_table(results: dict, *, metric: str = "top1", beside: str = "", consol
     console.print(f"{title} on the test images, %", style="italic", soft_wrap=True)  # a title would wrap
     table = Table()
     table.add_column("encoder")
-    columns = next(iter(results.values()))
+    columns = list(dict.fromkeys(column for scores in results.values() for column in scores))
     for column in columns:
         table.add_column(column, justify="right")
     for name, scores in results.items():
-        table.add_row(name, *(cell(scores[column], metric, beside) for column in columns))
+        table.add_row(name, *(cell(scores.get(column, {}), metric, beside) for column in columns))
     console.print(table)
     for column in columns:
         whose = {}  # one line, unless rows differ in more than the layer: a fit that has not converged says so
         for name, scores in results.items():
+            if column not in scores:
+                continue
             text, names = whose.setdefault(_without_layer(scores[column]), (_protocol(scores[column]), []))
             names.append(name)
         for text, names in whose.values():

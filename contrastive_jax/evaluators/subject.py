@@ -24,6 +24,17 @@ class Facts(NamedTuple):
     layers: tuple[str, ...]  # of the encoder
     labels: np.ndarray | None  # [n] or [n, C], of the labelled training images; None where not read yet
 
+    def check_layer(self, layer: str) -> None:
+        """Refuses a layer that the encoder does not have."""
+        if layer not in self.layers:
+            raise ValueError(f"layer is {layer!r}; this network has {', '.join(self.layers)}.")
+
+
+def at_least(name: str, value: float, least: float, *, or_zero: bool = False) -> None:
+    """Refuses an option below ``least``; ``or_zero``: but for 0, which means all there are."""
+    if not value >= least and not (or_zero and value == 0):
+        raise ValueError(f"{name} is {value}; it must be {'0, or ' if or_zero else ''}at least {least}.")
+
 
 def left_out(why: str) -> dict:
     """What an evaluator returns that does not apply to a subject."""

@@ -59,7 +59,7 @@ class Plan(NamedTuple):
             raise ValueError(f"schedule={self.schedule!r} must be one of {', '.join(SCHEDULES)}.")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum={self.momentum} must be in [0, 1).")
-        for name in ("weight_decay", "tolerance"):
+        for name in ("weight_decay", "tolerance", "seed"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be 0 or more.")
         return self

@@ -110,6 +110,32 @@ def test_two_views_do_not_depend_on_the_batch_nor_on_the_devices_and_are_of_the_
     assert np.abs(on.two_views("pooled", number, 6) - whole).max() > 0.01
 
 
+@pytest.mark.parametrize("name", ["geometry", "mutual_information"])
+def test_one_device_measures_what_eight_measure(name):
+    """Both of two augmented views, which the devices share: 60 images in batches of 16, a pool of 21."""
+    options = {"images": 40} | ({"pool": 21, "batch_size": 10} if name == "mutual_information" else {})
+    alone, mesh = measure(name, **options), sharding.make_mesh()
+    with jax.set_mesh(mesh):
+        there = subject()
+        put = sharding.named(mesh, sharding.REPLICATED)
+        there.encoder = there.encoder._replace(params=jax.device_put(there.encoder.params, put))
+        shared = measure(name, there, **options)
+    numbers = {key: value for key, value in alone.items() if isinstance(value, float)}
+    assert len(numbers) >= 5
+    assert {key: shared[key] for key in numbers} == pytest.approx(numbers, rel=1e-4, abs=1e-5)
+    assert shared["protocol"] == alone["protocol"] and shared["settings"] == alone["settings"]
+
+
+def test_the_fewest_that_pass_the_door_can_be_measured():
+    few = measure("mutual_information", images=2, pool=2)
+    assert few["largest"] == pytest.approx(np.log(2))
+    some = measure("mutual_information", pool=2)
+    assert some["largest"] == pytest.approx((58 * np.log(3) + 2 * np.log(2)) / 60)
+    assert measure("rankme", images=1)["rankme"] == pytest.approx(1, abs=1e-5)
+    one = data.Split(TEST.image[:1], TEST.label[:1])
+    assert "another image" in measure("mutual_information", subject(test=one))["left_out"]
+
+
 def test_rankme_is_that_of_the_singular_values():
     on = subject()
     found, f = measure("rankme", on), features(on)
@@ -125,6 +151,7 @@ def test_rankme_is_that_of_the_singular_values():
     values = np.sqrt(geometry.squared_singular_values(rank_two))
     np.testing.assert_allclose(np.sort(values)[-2:], np.linalg.svd(rank_two, compute_uv=False)[1::-1])
     assert geometry.spectral_entropy_rank(np.zeros(4)) == 0
+    assert geometry.spectral_entropy_rank(np.ones(512)) == pytest.approx(512.14, abs=0.01)  # the paper's 1e-7
 
 
 def test_mutual_information_three_ways():
@@ -200,6 +227,16 @@ def test_pixels_several_labels_and_lone_classes_leave_out_what_makes_no_sense():
         ({"name": "mutual_information", "score": "l2"}, "score='l2'"),
         ({"name": "mutual_information", "temperatures": (0.1, 0.0)}, "temperatures=0.0"),
         ({"name": "random_projections", "bins": 1}, "bins is 1"),
+        ({"name": "geometry", "seed": -1}, "seed is -1; it must be at least 0"),
+        ({"name": "geometry", "images": 2}, "images is 2; it must be 0, or at least 3"),
+        ({"name": "rankme", "seed": -1}, "seed is -1"),
+        ({"name": "random_projections", "seed": -1}, "seed is -1"),
+        ({"name": "mutual_information", "seed": -1}, "seed is -1"),
+        ({"name": "mutual_information", "images": 1}, "images is 1; it must be 0, or at least 2"),
+        ({"name": "mutual_information", "pool": 1}, "pool is 1; it must be 0, or at least 2"),
+        ({"name": "lbfgs", "seed": -1}, "seed is -1"),
+        ({"name": "simclr", "seed": -1}, "seed=-1 must be 0 or more"),
+        ({"name": "finetune_simclr", "seed": -1}, "seed=-1 must be 0 or more"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_encoded(section, sentence):

@@ -92,6 +92,18 @@ def test_the_metric_is_that_of_the_sets_literature():
     )
 
 
+def test_a_row_need_not_have_every_column():
+    """Raw pixels of one set may be too many, and of another not."""
+    screen = Console(file=io.StringIO(), width=120)
+    score = {"top1": 0.5, "protocol": "how"}
+    rows = {"raw pixels": {"knn": score}, "trained": {"knn": score, "knn@digit": score | {"top1": 0.25}}}
+    report.print_table(rows, console=screen)
+    lines = screen.file.getvalue().splitlines()
+    assert next(line for line in lines if "raw pixels" in line).split("│")[2:4] == [" 50.0 ", "         — "]
+    assert next(line for line in lines if "trained" in line).split("│")[2:4] == [" 50.0 ", "      25.0 "]
+    assert "knn@digit: how" in lines
+
+
 def test_what_has_not_converged_is_seen_in_the_table():
     with pytest.warns(RuntimeWarning, match="NOT CONVERGED"):
         _, text = judged([BAD], {"linear": {"name": "lbfgs", "max_iterations": 2}})
