@@ -38,13 +38,13 @@ def measure() -> dict:
     from contrastive_jax import evaluate, sharding
     from contrastive_jax.run import source_of
     from experiments.harness.jobs import Job
-    from experiments.harness.results import curves, pick
+    from experiments.harness.records import curves, pick
 
     rows, judge = [], None
     for cell, text in figure_2.RUNS[SCALE].items():
         job = Job(figure_2.__name__, SCALE, cell)
         for seed in job.seeds():
-            result = job.result(seed)
+            result = job.here(seed)
             if result is None:
                 raise ValueError(f"{job.name}, seed {seed} is not here: run figure_2 first.")
             if judge is None:
@@ -56,13 +56,13 @@ def measure() -> dict:
             with jax.set_mesh(judge.mesh):
                 weights, _ = evaluate.restored(str(job.folder(seed)), judge)
                 found = judge.evaluators["mi"](judge.subject("", weights))
-            curve = curves(job.folder(seed) / "metrics.jsonl", ("info_nce",))
+            curve = curves(job.folder(seed) / "metrics.jsonl", ("info_nce",))["info_nce"]
             rows.append({
                 "method": cell[0],
                 "batch": int(cell[1]),
                 "seed": seed,
                 "large_pool": found["large_pool"],
-                "mini_batch": mini_batch(int(cell[1]), curve["epoch"], curve["info_nce"]),
+                "mini_batch": mini_batch(int(cell[1]), *curve),
                 "linear": pick(result, "trained.linear.top1 %"),
             })  # fmt: skip
     return {"rows": rows}

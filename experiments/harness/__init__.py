@@ -14,12 +14,15 @@ training), ``NEEDS`` (what a cell that is not run would take), ``CLAIMS`` (what 
 ``draw(results)`` (a matplotlib figure).
 
 A table without training runs (a formula, a measurement of seconds) says ``measure() -> dict`` in the place of ``RUNS``
-and ``METRIC``, and ``page(found)``, the lines of Markdown that show it.
+and ``METRIC`` (or ``read()``, of what another file has measured), and ``page(found)``, the lines of Markdown that show
+it.
 
     python -m experiments.flatnce.figure_2 plan|run|collect|render|diff [--scale=cpu]
     python -m experiments.harness ledger
 
-Each run lives in a folder of its own below ``runs/experiments``, so that it may be killed, resumed and run elsewhere.
+Each run lives in a folder of its own below ``runs/experiments``, so that it may be killed, resumed and run elsewhere;
+what it found is kept in ``experiments/results``. Both are named by its settled config: tables that ask for the same run
+share it, in whatever words, and a default that has changed since makes it another run (``jobs.stale`` says which).
 The same seed gives every cell the same first weights, order and augmentation, so differences are paired.
 """
 

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ class Claim(NamedTuple):
       expects: "above" or "below" 0 by the claim; or "within": the effect is no larger than ``margin``.
       margin: for "within".
       every: the numbers are no sample (a formula's, at points that were chosen): the claim is of every one of them.
+      not_at_paper: why the runs of the paper's own scale are no evidence; empty: they are.
     """
 
     text: str
@@ -30,6 +31,7 @@ class Claim(NamedTuple):
     expects: str = "above"
     margin: float = 0.0
     every: bool = False
+    not_at_paper: str = ""
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
@@ -64,19 +66,25 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
     return "holds" if inside else "does not hold" if outside or claim.every else "undecided"
 
 
-def best(table: ModuleType) -> tuple[str, Any]:
-    """The largest scale with results, and these; ``("measured", ...)`` of a table without runs; ``("", None)``."""
-    if is_measured(table):
-        return ("measured", found(table)) if found(table) else ("", None)
-    return next(((scale, r) for scale in SCALES[:3] if (r := Results(table, scale))), ("", None))
+def found_by_scale(table: ModuleType) -> dict[str, Any]:
+    """Scale -> results, from the largest; ``{"measured": ...}`` of a table without runs. Without empty ones."""
+    of = {"measured": found(table)} if is_measured(table) else {s: Results(table, s) for s in SCALES[:3]}
+    return {scale: results for scale, results in of.items() if results}
+
+
+def evidence_of(claim: Claim, by_scale: Mapping[str, Any]) -> tuple[str, list[float]]:
+    """The largest scale whose runs are evidence of a claim, and its numbers; ``("", [])`` without such a scale."""
+    if claim.evidence is None:
+        return "", []
+    numbers = ((scale, list(claim.evidence(results))) for scale, results in by_scale.items())
+    return next(((scale, values) for scale, values in numbers if values), ("", []))
 
 
 def ledger_rows(table: ModuleType) -> list[tuple[str, str, str]]:
-    """(claim, evidence, verdict) of a table's claims at its largest scale with results."""
-    scale, results = best(table)
-    rows = []
+    """(claim, evidence, verdict) of a table's claims, each at the largest scale that has evidence of it."""
+    by_scale, rows = found_by_scale(table), []
     for claim in table.CLAIMS:
-        values = list(claim.evidence(results)) if claim.evidence and scale else []
+        scale, values = evidence_of(claim, by_scale)
         if values:
             mean, low, high = bounds(claim, values)
             what = f"range of {len(values)}" if claim.every else f"n = {len(values)}"
@@ -141,7 +149,8 @@ costs, `run` runs it (and goes on after a kill), `collect` gathers the numbers, 
 shows the config leaves in which its cells differ. `--scale` is `paper` (as published), `gpu` (one GPU, hours),
 `cpu` (2 cores, minutes; digits inside scikit-learn) or `smoke` (seconds). `run --workers=8` uses eight devices of
 this host, `run --cluster=slurm --set=slurm_partition=gpu` a cluster (`pip install submitit`). Each page prints the
-command of every cell.
+command of every cell. Finished runs are kept in `results/`, a JSON file each, known by the settled config: what two
+tables ask for is one run.
 
 A verdict is of the 95 % interval (Student's t, paired over seeds: the same seed gives every cell the same first
 weights, order and augmentation). A claim *holds* where the whole interval is on its side, *does not hold* where it

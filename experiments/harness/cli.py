@@ -6,7 +6,7 @@ import re
 import sys
 from types import ModuleType
 
-from experiments.harness.jobs import collect, jobs
+from experiments.harness.jobs import collect, jobs, without_choice
 from experiments.harness.measured import is_measured, measure
 from experiments.harness.pages import render
 from experiments.harness.plan import PEAK_TFLOPS, differing, plan
@@ -22,21 +22,26 @@ def main(name: str = "__main__") -> int:
     return command_line(sys.argv[1:], [table], table.__doc__)
 
 
-def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -> int:
-    """A verb over some tables; the exit status."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=["plan", "run", "collect", "render", "diff"])
-    parser.add_argument("--scale", choices=SCALES, default="cpu")
-    parser.add_argument("--cells", default="", help="regular expression; cells whose 'row | column' it finds")
-    parser.add_argument("--workers", type=int, default=1, help="run: jobs at a time")
-    parser.add_argument("--cluster", choices=["here", "slurm"], default="here")
-    parser.add_argument(
+def parser(about: str | None) -> argparse.ArgumentParser:
+    """Of a table's command, and of the one over all tables."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("verb", choices=["plan", "run", "collect", "render", "diff"])
+    made.add_argument("--scale", choices=SCALES, default="cpu")
+    made.add_argument("--cells", default="", help="regular expression; cells whose 'row | column' it finds")
+    made.add_argument("--workers", type=int, default=1, help="run: jobs at a time")
+    made.add_argument("--cluster", choices=["here", "slurm"], default="here")
+    made.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="run: a submitit parameter"
     )
-    parser.add_argument("--device", choices=PEAK_TFLOPS, default="a100", help="plan: a device")
-    parser.add_argument("--utilisation", type=float, default=0.35, help="plan: share of its peak")
-    parser.add_argument("--price", type=float, default=0.0, help="plan: of a device-hour")
-    options = parser.parse_args(argv)
+    made.add_argument("--device", choices=PEAK_TFLOPS, default="a100", help="plan: a device")
+    made.add_argument("--utilisation", type=float, default=0.35, help="plan: share of its peak")
+    made.add_argument("--price", type=float, default=0.0, help="plan: of a device-hour")
+    return made
+
+
+def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -> int:
+    """A verb over some tables; the exit status."""
+    options = parser(about).parse_args(argv)
 
     def todo():
         found = []
@@ -50,17 +55,20 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
         for table in filter(is_measured, tables):
             print(measure(table))
         failures = run(todo, options.workers, options.cluster, settings)
-        for table in tables if options.scale != "smoke" else ():
-            collect(table, options.scale)
+        for table in tables:
+            failures += without_choice(table, options.scale)
+            if options.scale != "smoke":
+                collect(table, options.scale)
         print(*failures, sep="\n", file=sys.stderr)
         return bool(failures)
+    if options.verb == "plan":
+        plan(tables, options.scale, options.device, options.utilisation, options.price)
+        return 0
     for table in tables:
         if is_measured(table) and options.verb != "render":
             print(f"{where(table)}: no runs; `run` measures in this process")
-        elif options.verb == "plan":
-            plan(table, options.scale, options.device, options.utilisation, options.price)
         elif options.verb == "collect":
-            print(f"{where(table)}: {len(collect(table, options.scale)['cells'])} cells")
+            print(f"{where(table)}: {collect(table, options.scale)} runs are kept")
         elif options.verb == "render":
             print(render(table))
         else:

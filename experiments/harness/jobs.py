@@ -1,19 +1,28 @@
 """Cells as runs: what is left to do, a sweep's choice, and the finished ones gathered."""
 
-import hashlib
 import itertools
 import json
+import math
 import pathlib
-import re
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from contrastive_jax import config as configs
-from experiments.harness.results import curves, numbers, pick, results_file
-from experiments.harness.table import ROOT, VALIDATION, Cell, config_of, seeds_of, table_of
+from experiments.harness import records
+from experiments.harness.table import (
+    ROOT,
+    VALIDATION,
+    Cell,
+    all_tables,
+    config_of,
+    seeds_of,
+    stem_of,
+    table_of,
+)
+
+Point = tuple[tuple[str, Any], ...]  # (leaf, value) of a sweep
 
 
 class Job(NamedTuple):
@@ -22,7 +31,7 @@ class Job(NamedTuple):
     table: str
     scale: str
     cell: Cell
-    point: tuple[tuple[str, Any], ...] = ()
+    point: Point = ()
     chosen: bool = True  # False: judged on the validation part, to choose
 
     @property
@@ -32,12 +41,14 @@ class Job(NamedTuple):
         label = " | ".join([*self.cell, *point, *([] if self.chosen else ["choosing"])])
         return f"{self.table.removeprefix('experiments.')} {label}"
 
+    @property
+    def key(self) -> str:
+        """Of the run: jobs of one key are one run, whatever table asks for it."""
+        return records.key_of(self.arguments())
+
     def folder(self, seed: int) -> pathlib.Path:
-        """The run's workdir. It is named by the arguments, so a run that two tables ask for is one run."""
-        arguments = self.arguments()
-        stem = pathlib.Path(arguments.split(maxsplit=1)[0].partition(":")[0]).stem
-        name = f"{stem}-{hashlib.sha256(arguments.encode()).hexdigest()[:12]}"
-        return ROOT / "runs" / "experiments" / name / f"seed{seed}"
+        """The run's workdir."""
+        return ROOT / "runs" / "experiments" / self.key / f"seed{seed}"
 
     def arguments(self) -> str:
         """Of the command."""
@@ -48,7 +59,7 @@ class Job(NamedTuple):
         return " ".join([own, *overrides])
 
     def done(self) -> bool:
-        """Every seed has finished here."""
+        """Every seed has finished, here or wherever the committed results were made."""
         return all(self.result(seed) is not None for seed in self.seeds())
 
     def seeds(self) -> tuple[int, ...]:
@@ -57,111 +68,184 @@ class Job(NamedTuple):
         return seeds if self.chosen else seeds[:1]
 
     def result(self, seed: int) -> dict[str, Any] | None:
-        """What the finished run says of itself; None before that.
+        """What is kept of the finished run, or it says of itself here; None before that."""
+        kept = records.read(self.key).get("seeds", {}).get(str(seed))
+        return kept if kept and not self.failure(kept) else self.here(seed)
 
-        None also where the same arguments meant another config when it was trained: training there again says so.
+    def here(self, seed: int) -> dict[str, Any] | None:
+        """What the run that finished in :meth:`folder` says of itself.
+
+        None before that, and where a column that the table reads failed: the run is judged again. Of one that
+        diverged, to choose by: ``{"diverged": why}``.
         """
+        if self._diverged(seed).exists():
+            return json.loads(self._diverged(seed).read_text())
         file = self.folder(seed) / "result.json"
         found = json.loads(file.read_text()) if file.exists() else {"evaluations": {}}
-        if not found["evaluations"]:
-            return None
-        saved = json.loads(file.with_name("config.json").read_text())
-        changed = configs.forbidden_changes(saved, config_of(self.arguments()) | {"seed": seed})
-        return None if changed.keys() & configs.leaves(saved).keys() else found
+        return found if found["evaluations"] and not self.failure(found) else None
+
+    def failure(self, result: dict[str, Any]) -> str:
+        """What failed of a finished run that the table reads; empty: nothing."""
+        paths = () if "diverged" in result else filter(None, table_of(self.table).METRIC.values())
+        return next((f"{path}: {why}" for path in paths if (why := records.failure(result, path))), "")
+
+    def diverged(self, seed: int, why: str) -> None:
+        """Takes note that a run to choose by has no number: it is the worst."""
+        self._diverged(seed).write_text(json.dumps({"diverged": why}) + "\n")
+
+    def _diverged(self, seed: int) -> pathlib.Path:
+        return self.folder(seed) / "diverged.json"
 
 
-def sweep_points(table: ModuleType, scale: str, row: str) -> list[tuple[tuple[str, Any], ...]]:
+def sweep_points(table: ModuleType, scale: str, row: str) -> list[Point]:
     """The points of the table's (or of this row's own) sweep at a scale; one empty point where there is none."""
     sweep = getattr(table, "SWEEP", {}).get(scale, {})
-    sweep = sweep.get(row, sweep)
+    if any(isinstance(of_row, Mapping) for of_row in sweep.values()):
+        sweep = sweep.get(row, {})
     return [tuple(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
 
 
-def choose(table: ModuleType, scale: str, cell: Cell) -> tuple[tuple[str, Any], ...] | None:
-    """The best point of the cell's sweep on the validation part; None before all its points have run."""
+def choosing(table: ModuleType, scale: str, cell: Cell) -> list[Job]:
+    """The jobs that a cell's sweep chooses by; none without a sweep."""
     points = sweep_points(table, scale, cell[0])
-    if points == [()]:
-        return ()
-    path = next(iter(table.METRIC.values()))
-    scores = []
-    for point in points:
-        job = Job(table.__name__, scale, cell, point, chosen=False)
+    return [Job(table.__name__, scale, cell, p, chosen=False) for p in points if p]
+
+
+def choose(table: ModuleType, scale: str, cell: Cell) -> Point | None:
+    """The best point of the cell's sweep on the validation part.
+
+    None before all its points have run, or if every one of them diverged.
+    """
+    best, best_score = (), -math.inf
+    jobs = choosing(table, scale, cell)
+    for job in jobs:
         results = [job.result(seed) for seed in job.seeds()]
         if None in results:
             return None
-        scores.append(statistics.mean(pick(result, path) for result in results))
-    return points[max(range(len(points)), key=scores.__getitem__)]
+        if (score := _score(table, results)) > best_score:
+            best, best_score = job.point, score
+    return None if jobs and best == () else best
 
 
-def kept_cells(table: ModuleType, scale: str) -> dict[Cell, dict[str, Any]]:
-    """The cells of the results file whose arguments are still those of RUNS (and a sweep's choice)."""
-    file, runs = results_file(table, scale), table.RUNS.get(scale, {})
-    found = json.loads(file.read_text())["cells"] if file.exists() else {}
-    cells = {tuple(key.split(" | ")): entry for key, entry in found.items()}
-    same = re.compile(r"( --config\.\S+)*")  # what a sweep adds
-    return {
-        cell: entry
-        for cell, entry in cells.items()
-        if cell in runs
-        and entry["arguments"].startswith(runs[cell])
-        and same.fullmatch(entry["arguments"].removeprefix(runs[cell]))
-    }
+def _score(table: ModuleType, results: Sequence[dict[str, Any]]) -> float:
+    """What a sweep chooses by, the first heading of METRIC; the worst where a run diverged."""
+    if any("diverged" in result for result in results):
+        return -math.inf
+    score = statistics.mean(records.pick(result, next(iter(table.METRIC.values()))) for result in results)
+    return score if math.isfinite(score) else -math.inf
 
 
 def jobs(table: ModuleType, scale: str, cells: Sequence[Cell] | None = None) -> list[Job]:
-    """What is left to run: the points to choose among, and the chosen ones of the cells that have chosen.
-
-    Cells that are complete in the committed results are done, wherever they were run.
-    """
-    found, kept = [], kept_cells(table, scale)
+    """What is left to run: the points to choose among, and the chosen ones of the cells that have chosen."""
+    found = []
     for cell in cells or table.RUNS.get(scale, {}):
-        if len(kept.get(cell, {"seeds": ()})["seeds"]) == len(seeds_of(table, scale)):
-            continue
         point = choose(table, scale, cell)
-        if point is None:
-            points = sweep_points(table, scale, cell[0])
-            found += [Job(table.__name__, scale, cell, p, chosen=False) for p in points]
-        else:
-            found.append(Job(table.__name__, scale, cell, point))
-    return found
+        found += choosing(table, scale, cell) if point is None else [Job(table.__name__, scale, cell, point)]
+    return [job for job in found if not job.done()]
 
 
-def collect(table: ModuleType, scale: str) -> dict[str, Any]:
-    """Gathers the finished runs of a scale into the table's results file; returns what it holds.
+def without_choice(table: ModuleType, scale: str) -> list[str]:
+    """A sentence for every cell that cannot choose: all points of its sweep diverged."""
+    return [
+        f"{Job(table.__name__, scale, cell).name}: every point of its sweep diverged; widen SWEEP."
+        for cell in table.RUNS.get(scale, {})
+        if choose(table, scale, cell) is None and all(job.done() for job in choosing(table, scale, cell))
+    ]
 
-    A cell that is in the file and was run elsewhere stays, as long as its arguments are the same.
-    """
-    file = results_file(table, scale)
-    found = json.loads(file.read_text()) if file.exists() else {"cells": {}}
-    cells = {" | ".join(cell): entry for cell, entry in kept_cells(table, scale).items()}
+
+def distinct(found: Sequence[Job]) -> list[Job]:
+    """One job a run, that of the most seeds: tables that ask for the same run do not run it twice at a time."""
+    best: dict[str, Job] = {}
+    for job in found:
+        if job.key not in best or len(job.seeds()) > len(best[job.key].seeds()):
+            best[job.key] = job
+    return list(best.values())
+
+
+def collect(table: ModuleType, scale: str) -> int:
+    """Keeps what has finished here of the runs of a scale; the number of runs that are now kept."""
+    kept = 0
     for cell in table.RUNS.get(scale, {}):
-        key = " | ".join(cell)
-        if (point := choose(table, scale, cell)) is None:
-            continue
-        job = Job(table.__name__, scale, cell, point)
-        done = {seed: job.result(seed) for seed in job.seeds()}
-        for seed, result in done.items():
-            if result is None:
-                continue
-            entry = cells.setdefault(key, {"arguments": job.arguments(), "seeds": {}})
-            entry["seeds"][str(seed)] = {
-                "evaluations": numbers(result["evaluations"]),
-                "metrics": numbers(result["metrics"]),
-                "seconds": round(result["seconds"], 1),
-            }
-            if table.CURVES:
-                entry["seeds"][str(seed)]["curves"] = curves(job.folder(seed) / "metrics.jsonl", table.CURVES)
-            found["device"], found["versions"] = result["device"], result["versions"]
-            found["git_commit"] = result["git_commit"]
-            found["protocols"] = {
-                column: score["protocol"]
-                for column, score in result["evaluations"].get("trained", {}).items()
-                if "protocol" in score
-            }
-    if cells:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(found | {"cells": cells}, indent=1)
-        file.write_text(
-            re.sub(r"\[[^][{}]*\]", lambda m: " ".join(m[0].split()), text) + "\n"
-        )  # a list a line
-    return found | {"cells": cells}
+        point = choose(table, scale, cell)
+        last = [] if point is None else [Job(table.__name__, scale, cell, point)]
+        for job in [*choosing(table, scale, cell), *last]:
+            keep(job)
+            kept += bool(records.read(job.key))
+    return kept
+
+
+def keep(job: Job) -> None:
+    """Puts what a job's run says of itself here into its record; seeds that ran elsewhere stay."""
+    record = records.read(job.key) or {
+        "arguments": job.arguments(),
+        "config": records.material(config_of(job.arguments())),
+        "seeds": {},
+    }
+    done = {seed: result for seed in job.seeds() if (result := job.here(seed)) is not None}
+    for seed, result in done.items():
+        record["seeds"][str(seed)] = _kept(job, seed, result)
+        record |= {name: result[name] for name in ("device", "versions", "git_commit") if name in result}
+        for column, score in result.get("evaluations", {}).get("trained", {}).items():
+            if "protocol" in score:
+                record.setdefault("protocols", {})[column] = score["protocol"]
+    if done:
+        records.write(job.key, record)
+
+
+def _kept(job: Job, seed: int, result: dict[str, Any]) -> dict[str, Any]:
+    """Of a seed's result, what tables read."""
+    if "diverged" in result:
+        return result
+    kept = {
+        "evaluations": records.numbers(result["evaluations"]),
+        "metrics": records.numbers(result["metrics"]),
+        "seconds": round(result["seconds"], 1),
+    }
+    drawn = records.curves(job.folder(seed) / "metrics.jsonl", _drawn(job)) if job.chosen else {}
+    return kept | ({"curves": drawn} if drawn else {})
+
+
+def _drawn(job: Job) -> set[str]:
+    """The CURVES of all tables that read this run."""
+    names = set(table_of(job.table).CURVES)
+    for other in map(table_of, all_tables()):
+        texts = [text for cells in other.RUNS.values() for text in cells.values()] if other.CURVES else []
+        if any(
+            stem_of(text) == stem_of(job.arguments()) and records.key_of(text) == job.key for text in texts
+        ):
+            names |= set(other.CURVES)
+    return names
+
+
+def stale() -> list[str]:
+    """A sentence for every record that no table reads: its command means another run today, or is asked for no more."""
+    asked: dict[str, list[Job]] = {}
+    for table in map(table_of, all_tables()):
+        for scale, cells in table.RUNS.items():
+            for cell in cells:
+                found = [Job(table.__name__, scale, cell, p) for p in sweep_points(table, scale, cell[0])]
+                for job in [*found, *choosing(table, scale, cell)]:
+                    asked.setdefault(stem_of(job.arguments()), []).append(job)
+    wrong = []
+    for file in sorted(records.folder().glob("*.json")):
+        record = records.read(file.stem)
+        if file.stem.rpartition("-")[2] != records.digest(record["config"]):
+            wrong.append(f"{file.name}: its config is not that of its name")
+        elif all(file.stem != job.key for job in asked.get(file.stem.rpartition("-")[0], [])):
+            wrong.append(f"{file.name}: {_why_stale(record)}")
+    return wrong
+
+
+def _why_stale(record: dict[str, Any]) -> str:
+    """How the command of a record has changed its meaning."""
+    try:
+        now = records.material(config_of(record["arguments"]))
+    except ValueError as error:
+        return f"its command is no more: {error}"
+    was = record["config"]
+    changes = [
+        f"{name} was {was.get(name, 'not there')!r}, is {now.get(name, 'not there')!r}"
+        for name in {**was, **now}
+        if name not in was or name not in now or was[name] != now[name]
+    ]
+    return "; ".join(changes) or "no table asks for it"

@@ -9,8 +9,8 @@ from experiments.harness.table import ROOT, where
 
 
 def is_measured(table: ModuleType) -> bool:
-    """Whether the table has ``measure()`` in the place of runs."""
-    return hasattr(table, "measure")
+    """Whether the table has ``measure()``, or ``read()``, in the place of runs."""
+    return hasattr(table, "measure") or hasattr(table, "read")
 
 
 def file_of(table: ModuleType) -> pathlib.Path:
@@ -20,7 +20,9 @@ def file_of(table: ModuleType) -> pathlib.Path:
 
 
 def found(table: ModuleType) -> dict[str, Any] | None:
-    """What ``measure()`` returned when it was run; None before."""
+    """What ``measure()`` returned when it was run, or ``read()`` finds; None before."""
+    if hasattr(table, "read"):
+        return table.read()
     file = file_of(table)
     return json.loads(file.read_text())["found"] if file.exists() else None
 
@@ -29,6 +31,8 @@ def measure(table: ModuleType) -> str:
     """Measures what is not yet measured, and keeps it; a sentence about that."""
     from contrastive_jax import logbook
 
+    if hasattr(table, "read"):
+        return f"{where(table)}: reads what another file has measured"
     file = file_of(table)
     if file.exists():
         return f"{where(table)}: done ({file} can be deleted to measure again)"

@@ -78,9 +78,7 @@ def section(table: ModuleType, scale: str) -> list[str]:
             lines.append(f"| {row} | {' | '.join(cells)} |")
         lines.append("")
     if results:
-        found = results.found
-        lines += [f"{found['device']['kind']}, jax {found['versions']['jax']}. Protocols: "]
-        lines[-1] += "; ".join(f"{column}: {text}" for column, text in found["protocols"].items()) + "."
+        lines += [f"{'; '.join(_machines(results))}. Protocols: {'; '.join(_protocols(results))}."]
     elif runs:
         lines += ["Not run at this scale."]
     if runs:
@@ -88,6 +86,19 @@ def section(table: ModuleType, scale: str) -> list[str]:
         lines += [command(results.cells.get(cell, {"arguments": runs[cell]})["arguments"]) for cell in runs]
         lines += ["```", "</details>", ""]
     return lines
+
+
+def _machines(results: Results) -> list[str]:
+    """What the runs of a scale ran on."""
+    found = [f"{r['device']['kind']}, jax {r['versions']['jax']}" for r in results.cells.values()]
+    return list(dict.fromkeys(found))
+
+
+def _protocols(results: Results) -> list[str]:
+    """How each column was judged."""
+    records = results.cells.values()
+    found = [f"{column}: {text}" for r in records for column, text in r.get("protocols", {}).items()]
+    return list(dict.fromkeys(found))
 
 
 def page_of(table: ModuleType) -> pathlib.Path:

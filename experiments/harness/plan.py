@@ -1,13 +1,12 @@
-"""What a table would cost, and where its cells differ."""
+"""What tables would cost, and where a table's cells differ."""
 
 import json
-import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from experiments.harness.jobs import Job, jobs
+from experiments.harness.jobs import Job, choose, choosing, distinct, jobs
 from experiments.harness.results import Results
 from experiments.harness.table import Cell, config_of
 
@@ -20,6 +19,16 @@ EXAMPLES = {
 PEAK_TFLOPS = {"a100": 312.0, "h100": 989.0, "h200": 989.0, "v4": 275.0, "v5e": 197.0}  # bfloat16, published
 
 
+def images_of(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Training examples of a config and their channels: of the set that ``data`` names, and what ``compose`` makes."""
+    name, compose = config["data"]["name"], config["compose"]
+    if compose["name"] == "binary":  # nothing of the set's images
+        return compose["examples"], compose["bits"]
+    examples = compose.get("examples") or EXAMPLES[name] * (1 - config["data"]["validation"])
+    channels = 1 if name in ("digits", "mnist") else 3
+    return round(examples), channels + (compose["bits"] if compose["name"] == "rand_bit" else 0)
+
+
 def training_flops(config: Mapping[str, Any]) -> float:
     """FLOPs of an example's two views, forward and backward (three times forward), from the traced network."""
     import jax
@@ -27,8 +36,7 @@ def training_flops(config: Mapping[str, Any]) -> float:
 
     from contrastive_jax.encoder import network_of
 
-    channels = 1 if config["data"]["name"] in ("digits", "mnist") else 3
-    shape = (config["augment"]["size"], config["augment"]["size"], channels)
+    shape = (config["augment"]["size"], config["augment"]["size"], images_of(config)[1])
     network = network_of(config)
     params, stats = jax.eval_shape(lambda: network.init(0, shape))
     views = jax.ShapeDtypeStruct((8, 2, *shape), np.float32)
@@ -39,42 +47,48 @@ def training_flops(config: Mapping[str, Any]) -> float:
 
 
 def cost(job: Job, device: str, utilisation: float) -> float:
-    """Device-hours of a job by its FLOPs, at a share of the device's published peak."""
+    """Device-hours of a seed of a job by its FLOPs, at a share of the device's published peak."""
     from contrastive_jax import config as configs
 
     config = config_of(job.arguments())
-    examples = EXAMPLES.get(config["data"]["name"])
-    if examples is None:
-        return math.nan
     batch = config["train"]["batch_size"]
-    steps = configs.steps_of("train.duration", config["train"]["duration"], examples, batch)
-    flops = training_flops(config) * steps * batch * len(job.seeds())
-    return flops / (PEAK_TFLOPS[device] * 1e12 * utilisation) / 3600
+    steps = configs.steps_of("train.duration", config["train"]["duration"], images_of(config)[0], batch)
+    return training_flops(config) * steps * batch / (PEAK_TFLOPS[device] * 1e12 * utilisation) / 3600
 
 
-def plan(table: ModuleType, scale: str, device: str, utilisation: float, price: float) -> None:
-    """Prints what would run, and its device-hours."""
-    todo = jobs(table, scale)
-    results = Results(table, scale)
-    seconds = [s["seconds"] for entry in results.cells.values() for s in entry["seeds"].values()]
+def plan(tables: Sequence[ModuleType], scale: str, device: str, utilisation: float, price: float) -> None:
+    """Prints what would run, each run once, and its device-hours."""
+    seconds = {
+        table.__name__: [
+            seed["seconds"] for run in Results(table, scale).cells.values() for seed in run["seeds"].values()
+        ]
+        for table in tables
+    }
+    todo = distinct([job for table in tables for job in [*jobs(table, scale), *undecided(table, scale)]])
     total = 0.0
     for job in todo:
         left = [seed for seed in job.seeds() if job.result(seed) is None]
-        if seconds:
-            hours = statistics.median(seconds) * len(left) / 3600
-        else:
-            hours = cost(job, device, utilisation) * len(left) / len(job.seeds())
-        total += hours
+        known = seconds[job.table]
+        one = statistics.median(known) / 3600 if known else cost(job, device, utilisation)
+        total += one * len(left)
         print(
-            f"{job.name}: {len(left)} of {len(job.seeds())} runs left, {hours:.2f} hours: {job.arguments()}"
+            f"{job.name}: {len(left)} of {len(job.seeds())} runs left, {one * len(left):.2f} hours: {job.arguments()}"
         )
-    basis = (
-        "the median of the finished runs"
-        if seconds
-        else f"FLOPs at {utilisation:.0%} of the published bfloat16 peak of one {device}"
-    )
+    basis = f"FLOPs at {utilisation:.0%} of the published bfloat16 peak of one {device}"
+    if any(seconds.values()):
+        basis = f"the median of the table's finished runs; without these {basis}"
     dollars = f", {total * price:,.0f} at {price:g} an hour" if price else ""
     print(f"{len(todo)} cells, {total:.1f} device-hours{dollars} ({basis})")
+
+
+def undecided(table: ModuleType, scale: str) -> list[Job]:
+    """The final runs of the cells whose sweep has yet to choose, as if it chose its first point."""
+    sweeps = {cell: choosing(table, scale, cell) for cell in table.RUNS.get(scale, {})}
+    return [
+        Job(table.__name__, scale, cell, swept[0].point)
+        for cell, swept in sweeps.items()
+        if swept and choose(table, scale, cell) is None
+    ]
 
 
 def differing(table: ModuleType, scale: str) -> dict[str, dict[Cell, Any]]:

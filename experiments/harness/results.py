@@ -1,67 +1,28 @@
-"""The collected numbers of a table."""
+"""The kept numbers of a table."""
 
-import fnmatch
-import json
 import math
-import pathlib
 import statistics
-from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from experiments.harness.table import ROOT, Cell, where
-
-
-def results_file(table: ModuleType, scale: str) -> pathlib.Path:
-    """Where a table's numbers are kept."""
-    path = ROOT / where(table)
-    return path.parent / "results" / path.name / f"{scale}.json"
-
-
-def pick(result: Mapping[str, Any], path: str) -> float:
-    """The number at a path of :data:`METRIC`; of alternatives, ``linear@*|linear``, the first that one name meets.
-
-    Raises:
-      KeyError: there is no such number; names the path and what there is.
-    """
-    names, _, percent = path.partition(" ")
-    value = result if names.startswith("metrics.") else result["evaluations"]
-    for name in names.split("."):
-        there = list(value) if isinstance(value, Mapping) else []
-        met = next((m for option in name.split("|") if len(m := fnmatch.filter(there, option)) == 1), None)
-        if met is None:
-            raise KeyError(f"{path}: no {name!r} among {', '.join(there) or value}")
-        value = value[met[0]]
-    return 100.0 * value if percent == "%" else float(value)
-
-
-def numbers(tree: Any) -> Any:
-    """The scalars of an evaluation: what a table may read."""
-    if isinstance(tree, Mapping):
-        return {
-            k: v
-            for k, v in ((k, numbers(v)) for k, v in tree.items() if k != "settings")
-            if v not in (None, {})
-        }
-    return tree if isinstance(tree, int | float) and not isinstance(tree, bool) else None
-
-
-def curves(file: pathlib.Path, names: Sequence[str], points: int = 60) -> dict[str, list]:
-    """Metrics over training, thinned: ``{"epoch": [...], name: [...]}``."""
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    rows = [row for row in rows if all(name in row for name in names)]
-    rows = rows[:: max(1, math.ceil(len(rows) / points))]
-    return {name: [float(f"{row[name]:.6g}") for row in rows] for name in ("epoch", *names)}
+from experiments.harness import records
+from experiments.harness.jobs import Job, choose
+from experiments.harness.records import pick
+from experiments.harness.table import Cell, seeds_of
 
 
 class Results:
-    """The collected numbers of a table at a scale."""
+    """The kept numbers of a table at a scale.
+
+    Attributes:
+      cells: (row, column) -> its run's record, of the seeds of this table; cells without a finished seed are left out.
+    """
 
     def __init__(self, table: ModuleType, scale: str):
-        file = results_file(table, scale)
         self.table, self.scale = table, scale
-        self.found = json.loads(file.read_text()) if file.exists() else {"cells": {}}
-        self.cells = {tuple(key.split(" | ")): entry for key, entry in self.found["cells"].items()}
+        self.cells = {
+            cell: record for cell in table.RUNS.get(scale, {}) if (record := _record(table, scale, cell))
+        }
 
     def __bool__(self):
         return bool(self.cells)
@@ -89,7 +50,19 @@ class Results:
         """Seed -> (epochs, values) of one of CURVES."""
         entry = self.cells.get((str(row), str(column)), {"seeds": {}})
         return {
-            seed: (result["curves"]["epoch"], result["curves"][name])
+            seed: tuple(result["curves"][name])
             for seed, result in entry["seeds"].items()
             if name in result.get("curves", {})
         }
+
+
+def _record(table: ModuleType, scale: str, cell: Cell) -> dict[str, Any] | None:
+    """Of the run that a cell's sweep chose, if it has one; with the command that the table gives for it."""
+    if (point := choose(table, scale, cell)) is None:
+        return None
+    job = Job(table.__name__, scale, cell, point)
+    record = records.read(job.key)
+    known = record.get("seeds", {})
+    wanted = [seed for seed in map(str, seeds_of(table, scale)) if seed in known]
+    seeds = {seed: known[seed] for seed in wanted if not job.failure(known[seed])}
+    return record | {"arguments": job.arguments(), "seeds": seeds} if seeds else None

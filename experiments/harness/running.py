@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments.harness.jobs import Job
+from experiments.harness.jobs import Job, distinct
 from experiments.harness.table import ROOT, config_of
 
 
@@ -19,21 +19,36 @@ def run(todo: Callable[[], list[Job]], workers: int, cluster: str, options: Mapp
 
     ``todo`` is asked again when all its jobs are done: a sweep that has chosen has new ones.
     """
-    failures, tried = [], set()
-    while new := [job for job in todo() if job not in tried and not job.done()]:
+    failures, tried, broken = [], set(), set()
+    while new := distinct([job for job in todo() if job not in tried and job.key not in broken]):
         tried |= set(new)
         failures += (_on_slurm if cluster == "slurm" else _here)(new, workers, options)
+        broken |= {job.key for job in new if not job.done()}
     return failures
 
 
 def run_job(job: Job) -> None:
-    """Trains and judges every seed of a job that is not done, in this process; a killed run goes on where it was."""
-    from contrastive_jax import train
+    """Trains and judges every seed of a job that is not done, in this process; a killed run goes on where it was.
+
+    Raises:
+      RuntimeError: a column that the table reads failed.
+      reports.Diverged: a loss was not finite; where a sweep chooses, it is taken note of instead.
+    """
+    from contrastive_jax import reports, train
 
     config = config_of(job.arguments())
     for seed in job.seeds():
-        if job.result(seed) is None:
-            train.train(config | {"seed": seed}, str(job.folder(seed)))
+        if job.result(seed) is not None:
+            continue
+        try:
+            result = train.train(config | {"seed": seed}, str(job.folder(seed)))
+        except reports.Diverged as error:
+            if job.chosen:
+                raise
+            job.diverged(seed, str(error))
+            continue
+        if why := job.failure(result):
+            raise RuntimeError(f"seed {seed} is trained, and not judged: {why}")
 
 
 def _here(todo: list[Job], workers: int, options: Mapping[str, Any]) -> list[str]:

@@ -131,6 +131,11 @@ def _config_of(arguments: str) -> str:
         raise ValueError(f"{arguments}: {error}") from error
 
 
+def stem_of(arguments: str) -> str:
+    """The name of their config file."""
+    return pathlib.Path(arguments.split(maxsplit=1)[0].partition(":")[0]).stem
+
+
 def command(arguments: str, seed: int = 0) -> str:
     """What a stranger types to run one seed of a cell."""
     return f"python -m contrastive_jax.main --config={arguments} --config.seed={seed}"

@@ -9,44 +9,59 @@ import types
 
 import pytest
 
+from contrastive_jax.run import source_of
 from experiments import harness
-from experiments.harness import claims, jobs, measured, pages, results, running
+from experiments.harness import claims, jobs, measured, pages, plan, records, results, running
 from experiments.harness import table as tables
 from experiments.harness.claims import Claim
 
 NAME = "experiments.paper.table_1"
 ARGUMENTS = "configs/x.py:scale=cpu --config.method={}"
+DEFAULTS = {"name": "x", "method": "c", "lr": "0.5", "data.validation": "0"}
+METRIC = {"top-1, %": "trained.linear.top1 %", "ESS": "metrics.ess", "top-5, %": None}
 
 
 def config_of(arguments):
-    """A config that is nothing but its arguments."""
-    return {"name": "x", "arguments": arguments}
+    """A config of a few leaves; the file's own argument ``m=a`` is another word for ``--config.method=a``."""
+    file, *overrides = arguments.split()
+    leaves = DEFAULTS | {"method": file.partition("m=")[2] or DEFAULTS["method"]}
+    return leaves | dict(text.removeprefix("--config.").split("=") for text in overrides)
+
+
+def made(name, folder, monkeypatch, runs):
+    """A table, made up."""
+    module = types.ModuleType(name, "A table of a paper.\n\nWhat it says.\n")
+    module.__file__ = str(folder / "experiments" / "paper" / f"{name.rpartition('.')[2]}.py")
+    module.RUNS, module.METRIC = runs, dict(METRIC)
+    monkeypatch.setitem(sys.modules, name, module)
+    return tables.table_of(name)
 
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     """A table of two rows and one column in a folder of its own, with nothing run."""
-    for module in (tables, results, pages, jobs, running, claims, measured):
+    for module in (tables, results, records, pages, jobs, running, claims, measured):
         if hasattr(module, "ROOT"):
             monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(jobs, "config_of", config_of)
-    module = types.ModuleType(NAME, "A table of a paper.\n\nWhat it says.\n")
-    module.__file__ = str(tmp_path / "experiments" / "paper" / "table_1.py")
-    module.RUNS = {"cpu": {("A", "x"): ARGUMENTS.format("a"), ("B", "x"): ARGUMENTS.format("b")}}
-    module.RUNS["paper"] = dict(module.RUNS["cpu"])
-    module.METRIC = {"top-1, %": "trained.linear.top1 %", "ESS": "metrics.ess", "top-5, %": None}
+        if hasattr(module, "config_of") and module is not tables:
+            monkeypatch.setattr(module, "config_of", config_of)
+    runs = {"cpu": {("A", "x"): ARGUMENTS.format("a"), ("B", "x"): ARGUMENTS.format("b")}}
+    module = made(NAME, tmp_path, monkeypatch, runs | {"paper": dict(runs["cpu"])})
+    module.RUNS["paper"] = {cell: f"{text} --config.lr=9" for cell, text in runs["cpu"].items()}
     module.CURVES = ("ess",)
-    monkeypatch.setitem(sys.modules, NAME, module)
-    return tables.table_of(NAME)
+    monkeypatch.setattr(jobs, "all_tables", lambda: [NAME])
+    records.key_of.cache_clear()
+    yield module
+    records.key_of.cache_clear()
 
 
-def finish(job, seed, top1, ess=0.5):
+def finish(job, seed, top1, ess=0.5, **others):
     """What a run leaves behind that has ended."""
     folder = job.folder(seed)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     result = {
         "evaluations": {
-            "trained": {"linear": {"top1": top1, "protocol": "a protocol", "settings": {"C": 1}}}
+            "trained": {"linear": {"top1": top1, "protocol": "a protocol", "settings": {"C": 1}}} | others
         },
         "metrics": {"ess": ess},
         "seconds": 1.0,
@@ -55,9 +70,13 @@ def finish(job, seed, top1, ess=0.5):
         "git_commit": None,
     }
     (folder / "result.json").write_text(json.dumps(result))
-    (folder / "config.json").write_text(json.dumps(config_of(job.arguments()) | {"seed": seed}))
     rows = [{"epoch": float(e), "ess": ess * e} for e in (1, 2)] + [{"epoch": 2.0, "eval/knn_top1": 0.5}]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+
+
+def gone(root):
+    """The runs themselves are no longer here: a fresh clone."""
+    (root / "runs" / "experiments").rename(root / "runs" / "gone")
 
 
 def all_done(table, scale="cpu", of_a=(0.5, 0.6, 0.7), of_b=(0.4, 0.4, 0.4)):
@@ -85,39 +104,111 @@ def test_a_run_is_done_once(table):
     assert len(jobs.jobs(table, "cpu")) == 2
     for seed in range(3):
         finish(jobs.Job(NAME, "cpu", ("A", "x")), seed, 0.5)
-    assert [job.done() for job in jobs.jobs(table, "cpu")] == [True, False]
-    jobs.collect(table, "cpu")
-    assert [job.cell for job in jobs.jobs(table, "cpu")] == [("B", "x")]  # committed: nothing left of A
-    other = types.ModuleType("experiments.paper.figure_1")
-    other.__file__, other.RUNS, other.METRIC = table.__file__, table.RUNS, table.METRIC
-    sys.modules[other.__name__] = other
-    try:
-        assert jobs.Job(other.__name__, "cpu", ("A", "x")).done()  # the same arguments: the same run
-    finally:
-        del sys.modules[other.__name__]
+    assert [job.cell for job in jobs.jobs(table, "cpu")] == [("B", "x")]
 
 
-def test_results_from_elsewhere_stay_while_the_arguments_are_the_same(table, tmp_path):
+def test_kept_runs_serve_every_table_that_asks_for_them_in_any_words(table, tmp_path, monkeypatch):
     all_done(table)
-    for folder in (tmp_path / "runs" / "experiments").iterdir():
-        folder.rename(folder.with_name(f"gone-{folder.name}"))
-    assert set(jobs.collect(table, "cpu")["cells"]) == {"A | x", "B | x"}
-    table.RUNS["cpu"]["A", "x"] = ARGUMENTS.format("another")
-    assert set(jobs.collect(table, "cpu")["cells"]) == {"B | x"}
+    gone(tmp_path)
+    assert jobs.jobs(table, "cpu") == []
+    runs = {"cpu": {("other words", "x"): "configs/x.py:scale=cpu,m=a", ("C", "x"): ARGUMENTS.format("c")}}
+    other = made("experiments.paper.figure_1", tmp_path, monkeypatch, runs)
+    assert harness.Results(other, "cpu").values("other words", "x") == pytest.approx(
+        {"0": 50, "1": 60, "2": 70}
+    )
+    assert [job.cell for job in jobs.jobs(other, "cpu")] == [("C", "x")]
+    assert "--config=configs/x.py:scale=cpu,m=a --config.seed=0" in pages.text(other)  # its own words
+    other.SEEDS = {"cpu": (0, 1, 2, 3)}
+    assert {job.cell for job in jobs.jobs(other, "cpu")} == {
+        ("other words", "x"),
+        ("C", "x"),
+    }  # a seed is left
 
 
-def test_a_run_of_another_config_is_not_taken(table):
+def test_seeds_that_ran_elsewhere_stay(table, tmp_path):
+    all_done(table)
+    gone(tmp_path)
     job = jobs.Job(NAME, "cpu", ("A", "x"))
-    finish(job, 0, 0.5)
-    file = job.folder(0) / "config.json"
-    saved = json.loads(file.read_text())
-    assert job.result(0) is not None
-    file.write_text(
-        json.dumps({k: v for k, v in saved.items() if k != "name"})
-    )  # an option that is new since
-    assert job.result(0) is not None
-    file.write_text(json.dumps(saved | {"arguments": "changed"}))
-    assert job.result(0) is None
+    finish(job, 1, 0.9)
+    jobs.collect(table, "cpu")
+    assert harness.Results(table, "cpu").values("A", "x") == pytest.approx({"0": 50, "1": 90, "2": 70})
+
+
+@pytest.mark.parametrize("change", ["an override is dropped", "another value", "a default", "a new leaf"])
+def test_kept_numbers_are_of_the_config_that_they_were_measured_with(table, tmp_path, monkeypatch, change):
+    text = ARGUMENTS.format("a") + " --config.lr=0.1"
+    table.RUNS["cpu"]["A", "x"] = text
+    all_done(table)
+    gone(tmp_path)
+    assert jobs.stale() == [] and set(harness.Results(table, "cpu").cells) == {("A", "x"), ("B", "x")}
+    if change == "a default":
+        monkeypatch.setitem(DEFAULTS, "method", "d")  # of which neither is made
+        monkeypatch.setitem(DEFAULTS, "data.validation", "0.5")
+        left, words = set(), "data.validation was '0', is '0.5'"
+    elif change == "a new leaf":
+        monkeypatch.setitem(DEFAULTS, "clip", "1")
+        left, words = set(), "clip was 'not there', is '1'"
+    elif change == "another value":
+        table.RUNS["cpu"]["A", "x"] = text.replace("0.1", "0.2")
+        left, words = {("B", "x")}, "no table asks for it"
+    else:
+        table.RUNS["cpu"]["A", "x"] = ARGUMENTS.format("a")
+        left, words = {("B", "x")}, "no table asks for it"
+    records.key_of.cache_clear()
+    assert set(harness.Results(table, "cpu").cells) == left
+    stale = jobs.stale()
+    assert len(stale) == 2 - len(left) and all(words in sentence for sentence in stale)
+    if change == "a new leaf":
+        monkeypatch.setitem(records.SINCE, "clip", "1")  # as it was before there was the leaf
+        records.key_of.cache_clear()
+        assert set(harness.Results(table, "cpu").cells) == {("A", "x"), ("B", "x")} and jobs.stale() == []
+
+
+def test_a_record_that_was_edited_is_noticed(table):
+    all_done(table)
+    file = sorted(records.folder().glob("*.json"))[0]
+    file.write_text(file.read_text().replace('"lr": "0.5"', '"lr": "0.6"'))
+    assert jobs.stale() == [f"{file.name}: its config is not that of its name"]
+
+
+def test_a_result_whose_column_failed_is_none(table, tmp_path, monkeypatch):
+    job = jobs.Job(NAME, "cpu", ("A", "x"))
+    for seed in range(3):
+        finish(job, seed, 0.5, knn={"failed": "no room"})
+    assert job.done()  # nobody reads that column
+    jobs.collect(table, "cpu")
+    table.METRIC["kNN, %"] = "trained.knn.top1 %"
+    assert not job.done() and not harness.Results(table, "cpu")
+    assert "kNN" not in pages.text(table)
+    called = []
+
+    def train(config, workdir):
+        called.append(workdir)
+        return json.loads((job.folder(0) / "result.json").read_text())
+
+    monkeypatch.setattr("contrastive_jax.train.train", train)
+    with pytest.raises(RuntimeError, match=r"seed 0 is trained, and not judged: trained.knn.top1 %: no room"):
+        running.run_job(job)
+    assert called == [str(job.folder(0))]
+
+
+def test_one_run_for_all_tables_that_ask_for_it(table, tmp_path, monkeypatch):
+    """Two workers in one workdir would meet."""
+    other = made(
+        "experiments.paper.figure_1",
+        tmp_path,
+        monkeypatch,
+        {"cpu": {("a", "y"): "configs/x.py:scale=cpu,m=a"}},
+    )
+    other.SEEDS = {"cpu": (0, 1, 2, 3)}
+    both = [*jobs.jobs(table, "cpu"), *jobs.jobs(other, "cpu")]
+    once = jobs.distinct(both)
+    assert len(both) == 3 and len(once) == 2 == len({job.folder(0) for job in once})
+    assert once[0].seeds() == (0, 1, 2, 3)  # the one of more seeds
+    seen = []
+    monkeypatch.setattr(running, "_here", lambda new, *_: seen.append([j.key for j in new]) or ["a reason"])
+    running.run(lambda: both, 8, "here", {})
+    assert [len(keys) for keys in seen] == [2]  # what failed is not tried again for the other table
 
 
 def test_a_sweep_chooses_on_the_validation_part_and_reads_no_other(table, monkeypatch):
@@ -141,6 +232,43 @@ def test_a_sweep_chooses_on_the_validation_part_and_reads_no_other(table, monkey
     assert job.arguments().endswith("--config.lr=0.1")
 
 
+def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
+    from contrastive_jax import reports
+
+    table.SWEEP = {"cpu": {"lr": (0.1, 0.3)}}
+    cell = ("A", "x")
+    first, second = jobs.choosing(table, "cpu", cell)
+
+    def train(config, workdir):
+        raise reports.Diverged("step 3: not finite")
+
+    monkeypatch.setattr("contrastive_jax.train.train", train)
+    second.folder(0).mkdir(parents=True)
+    running.run_job(second)
+    assert second.done() and jobs.choose(table, "cpu", cell) is None
+    finish(first, 0, 0.01)
+    assert jobs.choose(table, "cpu", cell) == first.point
+    jobs.collect(table, "cpu")
+    assert records.read(second.key)["seeds"] == {"0": {"diverged": "step 3: not finite"}}
+    final = jobs.Job(NAME, "cpu", cell, first.point)
+    final.folder(0).mkdir(parents=True)
+    with pytest.raises(reports.Diverged):  # the chosen one: there is no number to show
+        running.run_job(final)
+
+
+def test_a_sweep_of_which_all_diverged_says_so(table):
+    table.SWEEP = {"cpu": {"lr": (0.1, 0.3)}}
+    cell = ("A", "x")
+    assert jobs.without_choice(table, "cpu") == []
+    for job in jobs.choosing(table, "cpu", cell):
+        job.folder(0).mkdir(parents=True)
+        job.diverged(0, "step 3")
+    assert [job.cell for job in jobs.jobs(table, "cpu")] == [("B", "x")] * 2
+    assert jobs.without_choice(table, "cpu") == [
+        "paper.table_1 A | x: every point of its sweep diverged; widen SWEEP."
+    ]
+
+
 def test_one_failing_cell_does_not_stop_the_rest(table, monkeypatch):
     seen = []
 
@@ -159,7 +287,7 @@ def test_one_failing_cell_does_not_stop_the_rest(table, monkeypatch):
         signal.signal(signal.SIGTERM, handler)
     assert failures == ["paper.table_1 A | x: exit status 1: a reason"]
     assert seen == [("A", "x"), ("B", "x")]  # each once, the failed one not again
-    assert set(jobs.collect(table, "cpu")["cells"]) == {"B | x"}
+    assert jobs.collect(table, "cpu") == 1 and set(harness.Results(table, "cpu").cells) == {("B", "x")}
 
 
 def test_a_lost_number_stays_empty_and_a_doubtful_one_is_marked(table):
@@ -175,7 +303,7 @@ def test_a_lost_number_stays_empty_and_a_doubtful_one_is_marked(table):
     assert "| B | 40.0 ± 0.0 (3) / 54.62 ? |" in page
     assert pages.page_of(table).read_text() == page == pages.text(table)
     assert (
-        "python -m contrastive_jax.main --config=configs/x.py:scale=cpu --config.method=a --config.seed=0"
+        "python -m contrastive_jax.main --config=configs/x.py:scale=cpu --config.method=a --config.lr=9 --config.seed=0"
         in page
     )
 
@@ -184,6 +312,51 @@ def test_a_page_says_what_was_not_run(table):
     assert "Not run at this scale." in pages.text(table)
     del table.RUNS["cpu"]
     assert "`cpu`" not in pages.text(table)
+
+
+def test_a_path_meets_one_name_or_says_so():
+    result = {"evaluations": {"trained": {"linear": {"top1": 0.1}, "linear@11": {"top1": 0.2}}}}
+    assert records.pick(result, "trained.linear@*|linear.top1 %") == pytest.approx(20)
+    assert records.pick(result, "trained.knn|linear.top1") == 0.1
+    result["evaluations"]["trained"]["linear@23"] = {"top1": 0.3}
+    with pytest.raises(KeyError, match=r"'linear@\*\|linear' is any of linear@11, linear@23"):
+        records.pick(result, "trained.linear@*|linear.top1 %")
+    with pytest.raises(KeyError, match=r"no 'knn' among linear, linear@11, linear@23"):
+        records.pick(result, "trained.knn.top1")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "configs/saturation.py:bits=5,scale=smoke",
+        "configs/randbit_mnist.py:bits=3,scale=smoke",
+        "configs/multidigits.py:scale=smoke",
+        "configs/flatclr_cifar10.py:scale=smoke",
+        "configs/flatclr_cifar10.py:scale=smoke --config.data.validation=0.2",
+    ],
+)
+def test_a_plan_counts_the_images_that_are_trained_on(arguments):
+    config = tables.config_of(arguments)
+    images = source_of(config).train
+    examples, channels = plan.images_of(config)
+    assert channels == images.shape[2]
+    assert examples == pytest.approx(len(images), rel=0.002)  # a validation part is stratified
+
+
+def test_a_plan_has_every_run_once_and_a_sweeps_final_ones(table, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(plan, "cost", lambda *_: 1.0)
+    table.SWEEP = {"cpu": {"A": {"lr": (0.1, 0.3)}}}
+    runs = {"cpu": {("b", "y"): "configs/x.py:scale=cpu,m=b"}}
+    other = made("experiments.paper.figure_1", tmp_path, monkeypatch, runs)
+    plan.plan([table, other], "cpu", "a100", 0.35, 2.0)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "paper.table_1 A | x | lr=0.1 | choosing",
+        "paper.table_1 A | x | lr=0.3 | choosing",
+        "paper.table_1 B | x",
+        "paper.table_1 A | x | lr=0.1",
+        "4 cells, 8.0 device-hours, 16 at 2 an hour (FLOPs at 35% of the published bfloat16 peak of one a100)",
+    ]
 
 
 def test_interval_is_students():
@@ -226,6 +399,12 @@ def test_claims_are_judged_at_the_largest_scale_with_results(table):
     assert (text, word) == ("A beats B", "holds") and about.startswith("A - B, points: +11 [")
     assert about.endswith("(n = 3, cpu)")
     assert claims.ledger_rows(table)[1] == ("nobody looked", "—", "not tested")
+    finish(jobs.Job(NAME, "paper", ("A", "x")), 0, 0.5)
+    jobs.collect(table, "paper")  # one cell, and nothing to compare it with
+    assert claims.ledger_rows(table)[0] == (text, about, word)
+    finish(jobs.Job(NAME, "paper", ("B", "x")), 0, 0.4)
+    jobs.collect(table, "paper")
+    assert claims.ledger_rows(table)[0][1].endswith("(n = 1, paper)")
 
 
 def test_a_table_without_runs_is_measured_once(table):

@@ -7,8 +7,9 @@ import pytest
 
 from contrastive_jax import config as configs
 from experiments import harness
-from experiments.harness import claims, jobs, pages
-from experiments.harness.results import Results, pick
+from experiments.harness import claims, jobs, pages, plan, records
+from experiments.harness.records import pick
+from experiments.harness.results import Results
 from experiments.harness.running import run_job
 from experiments.harness.table import Doubtful, seeds_of
 
@@ -74,6 +75,16 @@ def test_pages_are_what_their_numbers_say(name):
             assert cell in table.RUNS[scale] and set(entry["seeds"]) <= set(map(str, seeds_of(table, scale)))
 
 
+def test_committed_runs_are_what_a_table_asks_for():
+    """By their whole config: what changed since is named, and ``records.SINCE`` is for leaves that are new."""
+    assert not (wrong := jobs.stale()), "\n".join(wrong)
+
+
+def test_no_leaf_is_declared_new_in_vain():
+    kept = [records.read(file.stem)["config"] for file in records.folder().glob("*.json")]
+    assert all(any(name not in config for config in kept) for name in records.SINCE)
+
+
 def test_the_ledger_is_current():
     assert (harness.ROOT / "experiments" / "README.md").read_text() == claims.ledger(), (
         "python -m experiments.harness ledger"
@@ -85,6 +96,13 @@ def test_every_paper_has_tables_and_a_smoke_cell():
         ("flatnce", "intriguing", "eqco", "less_can_be_more", "macl")
     )
     assert len(FIRST) == 5
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_has_a_cost(name):
+    for scale, cell, text in all_runs(harness.table_of(name)):
+        examples, channels = plan.images_of(harness.config_of(text))
+        assert examples > 0 and channels > 0, f"{cell} at {scale}"
 
 
 def test_smoke_cells_share_compiled_steps():
