@@ -1,7 +1,6 @@
 """EqCo (Zhu et al. 2020), Table 9: what its finished measurement says of the paper's claims.
 
-    python -m experiments.eqco.table_9_claims run       # reads the results that table_9.py has written
-    python -m experiments.eqco.table_9_claims render
+    python -m experiments.eqco.table_9_claims render    # of the results that table_9.py has written
 
 Mutual information of correlated Gaussians, estimated by InfoNCE and EqCo over the number of pairs K. The measurement
 has a driver of its own, `experiments/eqco/table_9.py`, whose page has every cell and what was assumed.
@@ -17,14 +16,14 @@ from experiments.harness import Claim
 RESULTS = pathlib.Path(__file__).parent / "results"
 
 
-def measure() -> dict:
-    """Objective -> mutual information -> K -> our estimates, a seed each."""
+def read() -> dict | None:
+    """Objective -> mutual information -> K -> our estimates, a seed each; None before table_9.py has run."""
     found: dict = {"info_nce": {}, "eqco": {}}
     for file in sorted(RESULTS.glob("table_9_paper_*.json")):
         for cell in json.loads(file.read_text())["cells"]:
             rows = found[cell["objective"]].setdefault(f"{cell['information']:g}", {})
             rows[str(cell["pairs"])] = cell["ours"]
-    return found
+    return found if found["eqco"] else None
 
 
 def page(found: dict) -> list[str]:

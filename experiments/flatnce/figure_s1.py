@@ -1,7 +1,6 @@
 """FlatNCE (Chen et al. 2021), Figure S1: accuracy against mini-batch mutual information, over finished runs.
 
-    python -m experiments.flatnce.figure_s1 run       # the numbers of figure_4
-    python -m experiments.flatnce.figure_s1 render
+    python -m experiments.flatnce.figure_s1 render    # of what figure_4 has measured
 
 The paper sees no relation here, where the large pool of Figure 4 shows one.
 """
@@ -15,16 +14,9 @@ from experiments.harness.measured import found as measured_of
 ASSUMED = figure_4.ASSUMED
 
 
-def measure() -> dict:
-    """Figure 4's rows.
-
-    Raises:
-      ValueError: that figure is not measured yet.
-    """
-    found = measured_of(figure_4)
-    if found is None:
-        raise ValueError("figure_4 is not measured yet: python -m experiments.flatnce.figure_4 run")
-    return found
+def read() -> dict | None:
+    """Figure 4's rows; None before that is measured."""
+    return measured_of(figure_4)
 
 
 page = figure_4.page

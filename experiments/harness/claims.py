@@ -22,7 +22,6 @@ class Claim(NamedTuple):
       expects: "above" or "below" 0 by the claim; or "within": the effect is no larger than ``margin``.
       margin: for "within".
       every: the numbers are no sample (a formula's, at points that were chosen): the claim is of every one of them.
-      not_at_paper: why the runs of the paper's own scale are no evidence; empty: they are.
     """
 
     text: str
@@ -31,7 +30,6 @@ class Claim(NamedTuple):
     expects: str = "above"
     margin: float = 0.0
     every: bool = False
-    not_at_paper: str = ""
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:

@@ -421,6 +421,19 @@ def test_a_table_without_runs_is_measured_once(table):
     assert claims.ledger_rows(table)[0][1:] == ("numbers: +1.5 [1, 2] (range of 2, measured)", "holds")
 
 
+def test_what_another_file_measured_is_read_from_there(table, tmp_path):
+    source = []
+    table.RUNS = {}
+    table.read = lambda: {"numbers": source} if source else None
+    table.page = lambda found: harness.markdown(["n"], [[n] for n in found["numbers"]])
+    assert "Not measured yet." in pages.text(table)
+    for number in (1.0, 2.0):
+        source[:] = [number]
+        assert "reads what another file" in measured.measure(table)
+        assert f"| {number} |" in pages.text(table)
+    assert not measured.file_of(table).exists()
+
+
 def test_grid_refuses_what_was_copied_short():
     assert harness.grid("ab", (1, 2), [(1.0, None), (3.0, 4.0)])["a", "2"] is None
     with pytest.raises(ValueError, match="zip"):

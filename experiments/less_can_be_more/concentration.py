@@ -1,0 +1,41 @@
+"""What Figures 2 and 3 share: a measure of how concentrated classes are, over the number of negatives."""
+
+from experiments.harness import Claim, Results
+from experiments.less_can_be_more import common, figure_1
+
+ACCURACY = {"linear top-1, %": "trained.linear.top1 %"}
+SEEDS = figure_1.SEEDS
+RUNS = {
+    "paper": common.published(dict.fromkeys(common.METHODS, figure_1.COUNTS), common.MEASURED),
+    "gpu": common.runs("gpu"),
+    "cpu": common.runs("cpu"),
+    "smoke": common.runs("smoke"),
+}
+ASSUMED = common.ASSUMED | {
+    "layer": "the pooled features, L2-normalised, Euclidean distances, test images; not printed",
+    "hyper-parameters": "not swept here: those of Figure 4",
+}
+
+
+def claims(measure: str, change: str, expects: str) -> tuple[Claim, ...]:
+    """The paper's two of a measure, which fewer negatives make ``change``: "smaller" or "higher"."""
+    return (
+        Claim(
+            f"ReLIC's {measure} is {change} with fewer negatives",
+            "ReLIC, 1 negative - standard",
+            common.difference("ReLIC", "1", "standard"),
+            expects=expects,
+        ),
+        Claim(
+            f"SimCLR's {measure} does not follow its accuracy",
+            "correlation over numbers of negatives with linear top-1, a seed each",
+            lambda results: common.correlation(results, "SimCLR"),
+            expects="within",
+            margin=0.5,
+        ),
+    )
+
+
+def draw(results: Results):
+    """The measure over the number of negatives."""
+    return common.over_negatives(results)
