@@ -16,6 +16,7 @@ from contrastive_jax.run import Run
 from contrastive_jax.step import init_state, make_train_step
 from contrastive_jax.types import PyTree, TrainState
 
+MOST_CHIPS = 2**14  # no slice that was ever built has more
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 _COLLECTIVE = re.compile(rf"^.*? = (.*?) ({'|'.join(KINDS)})(-start)?\(", re.MULTILINE)
 _LAYOUT = re.compile(r"\{[^}]*\}")
@@ -85,15 +86,20 @@ def devices_of(topology: str) -> tuple[list[jax.Device], str]:
       The devices, and a sentence that says what they are.
 
     Raises:
-      ValueError: not a topology.
+      ValueError: not a topology, or one that libtpu does not know, or cannot describe now (another process may hold
+        it): its own words.
     """
-    found = re.fullmatch(r"v\d\w*:(\d+(?:x\d+)*)", topology)
+    found = re.fullmatch(r"v\d\w*:([1-9]\d*(?:x[1-9]\d*)*)", topology)
     if not found:
         raise ValueError(
             f"--topology={topology!r}; write a TPU generation and the extent of a slice, like v5e:16x16."
         )
+    chips = math.prod(int(n) for n in found[1].split("x"))
+    if chips > MOST_CHIPS:
+        raise ValueError(
+            f"--topology={topology!r} has {chips:,} chips; at most {MOST_CHIPS:,} are described."
+        )
     if importlib.util.find_spec("libtpu") is None:
-        chips = math.prod(int(n) for n in found[1].split("x"))
         try:
             jax.config.update("jax_num_cpu_devices", chips)
         except RuntimeError:  # the backend is up
@@ -113,8 +119,8 @@ def devices_of(topology: str) -> tuple[list[jax.Device], str]:
     try:
         devices = topologies.get_topology_desc(topology, "tpu").devices
     except (RuntimeError, ValueError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"--topology={topology!r}: libtpu knows no such slice: {reason}") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"--topology={topology!r}: libtpu could not describe it: {reason}") from error
     return list(devices), f"compiled ahead of time by libtpu for {topology}, which is not here"
 
 

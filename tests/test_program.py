@@ -24,6 +24,13 @@ def small(**leaves):
     return configs.plain(configs.complete(config))
 
 
+def without_libtpu(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        program.importlib.util, "find_spec", lambda name, *a: None if name == "libtpu" else real(name, *a)
+    )
+
+
 @pytest.mark.parametrize("shard_state", [False, True])
 def test_shapes_are_those_of_the_arrays(shard_state):
     run = runs.prepare(small(**{"optimizer.shard_state": shard_state}))
@@ -75,7 +82,7 @@ def test_a_step_of_eight_devices_costs_each_an_eighth():
 
 
 def test_virtual_devices_stand_in_for_a_slice_where_libtpu_is_not(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(program.importlib.util, "find_spec", lambda name: None)
+    without_libtpu(monkeypatch)
     facts = describe.describe(small(), str(tmp_path / "run"), topology="v5e:2x4")
     said = capsys.readouterr().out
     assert "8 virtual CPU devices stand in for v5e:2x4" in said and "speed" not in said
@@ -85,15 +92,34 @@ def test_virtual_devices_stand_in_for_a_slice_where_libtpu_is_not(monkeypatch, c
         program.devices_of("v5e:16x16")
 
 
-@pytest.mark.parametrize("wrong", ["v5e", "16x16", "v5e:", "h100:8", "v5e:16x"])
+@pytest.mark.parametrize("wrong", ["v5e", "16x16", "v5e:", "h100:8", "v5e:16x", "v5e:0x4", "v5e:04"])
 def test_what_is_no_slice_is_refused(wrong):
     with pytest.raises(ValueError, match="--topology='.*'; write a TPU generation"):
         program.devices_of(wrong)
 
 
+def test_more_chips_than_there_are_is_refused_before_they_are_made():
+    with pytest.raises(ValueError, match=r"'v5e:100000x100' has 10,000,000 chips; at most 16,384"):
+        program.devices_of("v5e:100000x100")
+
+
+def test_what_libtpu_says_is_passed_on(monkeypatch):
+    """A slice that it does not know, or a library that another process holds: only its own words tell."""
+    from jax.experimental import topologies
+
+    def locked(*_):
+        raise RuntimeError("ABORTED: The TPU is already in use by process 7\nmore")
+
+    monkeypatch.setattr(program.importlib.util, "find_spec", lambda name, *_: object())
+    monkeypatch.setattr(topologies, "get_topology_desc", locked)
+    with pytest.raises(ValueError, match="libtpu could not describe it: ABORTED: .* by process 7$") as error:
+        program.devices_of("v5e:4x4")
+    assert isinstance(error.value.__cause__, RuntimeError)
+
+
 def test_one_process_of_several_speaks(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(describe.distributed, "first", lambda: False)
-    monkeypatch.setattr(program.importlib.util, "find_spec", lambda name: None)
+    without_libtpu(monkeypatch)
     describe.describe(small(), str(tmp_path), topology="v5e:2x4")
     assert capsys.readouterr().out == ""
 
