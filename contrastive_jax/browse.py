@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from contrastive_jax import alarms, config, diagnostics, evaluate, gradient_snr, logbook, options, step
+from contrastive_jax.data.resident import Resident
 from contrastive_jax.data.stream import Stream
 from contrastive_jax.options import Option
 from contrastive_jax.recipe import functions_of
@@ -103,7 +104,12 @@ def metrics() -> dict[str, str]:
     makers: list[tuple[str, Callable]] = [("", logbook.Logbook.write), ("", step.make_train_step)]
     makers += [("", function) for function in functions_of(diagnostics).values()]
     makers += [("", gradient_snr.gradient_snr)]
-    makers += [("", Stream.metrics), ("", evaluate.Judge.look), ("timing.", logbook.Progress.update)]
+    makers += [
+        ("", Resident.metrics),
+        ("", Stream.metrics),
+        ("", evaluate.Judge.look),
+        ("timing.", logbook.Progress.update),
+    ]
     found = {
         f"{prefix}{name}": meaning
         for prefix, function in makers

@@ -33,23 +33,29 @@ def diagnostics(
     Metrics:
       c_quantiles: a list, the histogram of the contrasts c at the step's tau, without a margin, where
         diagnostics.quantiles is not 0; that of W is sigmoid of it, as W rises with c.
-      rankme: effective rank of the batch's projections as they are, see :func:`rankme`, where diagnostics.rankme.
+      rankme: effective rank of the batch's projections as they are, see :func:`spectral_entropy_rank`, where
+        diagnostics.rankme.
     """
-    if isinstance(quantiles, bool) or not isinstance(quantiles, int) or quantiles < 0:
-        raise ValueError(f"diagnostics.quantiles is {quantiles!r}; it must be a whole number, 0 for none.")
-    if not isinstance(rankme, bool):
-        raise ValueError(f"diagnostics.rankme is {rankme!r}; it must be true or false.")
+    if quantiles < 0:
+        raise ValueError(f"diagnostics.quantiles is {quantiles}; it must be at least 0, which is none.")
 
     def diagnose(comparison: Comparison, outputs: Outputs, label: Array) -> dict[str, Array]:
         found = of_comparison(comparison, dtype) | of_outputs(outputs, label)
         if quantiles:
-            c = gather(comparison.contrast(margin=False)).reshape(-1)
-            found["c_quantiles"] = jnp.quantile(c, jnp.linspace(0.0, 1.0, quantiles + 1, dtype=c.dtype))
+            c, share = comparison.contrast(margin=False), jnp.linspace(0.0, 1.0, quantiles + 1)
+            found["c_quantiles"] = _quantiles(c, comparison.count > 0, share)
         if rankme:
             found["rankme"] = spectral_entropy_rank(outputs.projection)
         return found
 
     return diagnose
+
+
+def _quantiles(values: Array, valid: Array, share: Array) -> Array:
+    """Of the values [B, V] that are valid, at some shares; 0 where none is."""
+    values, valid = gather(values).reshape(-1), gather(valid).reshape(-1)
+    found = jnp.nanquantile(jnp.where(valid, values, jnp.nan), share.astype(values.dtype))
+    return jnp.where(jnp.any(valid), found, 0.0)
 
 
 def effective_sample_size(comparison: Comparison, with_positive: bool = False) -> Array:
@@ -129,7 +135,7 @@ def rounds_to_zero(dtype: jnp.dtype | str) -> float:
 
 
 def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") -> dict[str, Array]:
-    """Scalars of the contrast between positives and negatives.
+    """Scalars of the contrast between positives and negatives, of the queries that have negatives.
 
     Metrics:
       info_nce: InfoNCE at the step's tau, without a margin, whatever the loss.
@@ -151,9 +157,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
     valid = comparison.count > 0
     valid_share = jnp.maximum(jnp.mean(valid.astype(comparison.positive.dtype)), 1e-12)
     c = comparison.contrast(margin=False)
-    every = gather(c).reshape(-1)  # one number a query
-    percent = jnp.asarray([5.0, 50.0, 95.0])
-    of_c, of_w = jnp.percentile(every, percent), jnp.percentile(jax.nn.sigmoid(every), percent)
+    of_c, of_w = (_quantiles(x, valid, jnp.asarray([0.05, 0.5, 0.95])) for x in (c, jax.nn.sigmoid(c)))
     beats = comparison.positive > comparison.negatives.hardest
     return {
         "info_nce": jnp.mean(jnp.where(valid, jax.nn.softplus(c), 0.0)) / valid_share,

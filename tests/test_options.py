@@ -137,6 +137,7 @@ def test_every_metric_that_a_run_writes_is_listed(tmp_path):
     config = configs.load(f"{ROOT}/configs/digits.py:method=flatclr_ess,scale=smoke")
     config.evaluate.every, config.evaluate.final, config.log.every = "3 steps", False, 1
     config.projector.out, config.augment, config.train.duration = 16, {"preset": "none", "size": 8}, "6 steps"
+    config.compose = {"name": "rand_bit", "bits": 2}  # which has a metric of its own
     train.train(configs.plain(configs.complete(config)), tmp_path, quiet=True, devices=jax.devices()[:1])
     written = set()
     for row in logbook.read_metrics(tmp_path):
