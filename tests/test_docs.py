@@ -1,10 +1,13 @@
 """Every command on the site exists, every link leads somewhere, code blocks run; ``mkdocs build --strict`` is CI's."""
 
+import argparse
 import importlib
 import importlib.util
 import pathlib
 import re
+import runpy
 import shlex
+import sys
 import tomllib
 
 import pytest
@@ -14,6 +17,7 @@ from contrastive_jax import browse
 from contrastive_jax import config as configs
 from contrastive_jax import main as door
 from experiments import harness
+from experiments.harness import cli
 
 ROOT = pathlib.Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -29,13 +33,10 @@ def module_of(path):
 
 hooks = module_of(ROOT / "docs" / "hooks" / "pages.py")
 PAGES = [page for page in hooks.pages() if page.startswith("docs/")]
-TEXT = {page: (ROOT / page).read_text() for page in PAGES}
-PYTHON = [
-    (page, code)
-    for page, text in TEXT.items()
-    for language, code in BLOCK.findall(text)
-    if language == "python" and page != "docs/export.md"  # tests/test_export.py runs that page's
-]
+TEXT = {page: (ROOT / page).read_text() for page in [*PAGES, "README.md"]}
+BLOCKS = [(page, language, code) for page, text in TEXT.items() for language, code in BLOCK.findall(text)]
+ELSEWHERE = ("docs/export.md", "README.md")  # tests/test_export.py and tests/test_readme.py run their Python
+PYTHON = [(page, code) for page, language, code in BLOCKS if language == "python" and page not in ELSEWHERE]
 
 
 def commands(text):
@@ -64,22 +65,45 @@ def check_training(arguments):
 
 
 def check_looking(arguments):
-    """``python -m contrastive_jax.config``."""
+    """``python -m contrastive_jax.config``; of workdirs, that they are in the folder of runs."""
     verb, *rest = arguments
     count, _ = browse.COMMANDS[verb]
     assert count == (1 if verb == "search" else len(rest))
     if verb in ("diff", "show"):
         for spec in rest:
-            configs.load(f"{ROOT}/{spec}")
+            assert spec.startswith("runs/") or configs.load(f"{ROOT}/{spec}")
+
+
+class Parsed(BaseException):
+    """Arguments were understood; nothing else is run."""
+
+
+def stop(parse):
+    """``parse_args`` that ends the program where it has understood its arguments."""
+
+    def parsed(self, *arguments):
+        parse(self, *arguments)
+        raise Parsed
+
+    return parsed
 
 
 def check_experiment(file, arguments):
-    """Its words and options are in its file, or the harness's."""
-    known = file.read_text() + (ROOT / "experiments" / "harness" / "cli.py").read_text()
-    known += (ROOT / "experiments" / "harness" / "__main__.py").read_text()
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        assert f'"{name}"' in known, argument
+    """By the file's own parser, or the harness's: the file is run until its arguments are read."""
+    text = file.read_text()
+    if file == ROOT / "experiments" / "harness" / "__main__.py" and arguments == ["ledger"]:
+        return
+    if file.parent.name == "harness" or "sys.exit(harness.main())" in text:
+        cli.parser(None).parse_args(arguments)
+    elif "over_seeds.main(" in text:
+        assert arguments in (["run"], ["render"]), arguments
+    else:
+        assert ".parse_args(" in text, f"{file} takes no arguments"
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Parsed):
+            patch.setattr(argparse.ArgumentParser, "parse_args", stop(argparse.ArgumentParser.parse_args))
+            patch.setattr(sys, "argv", [str(file), *arguments])
+            patch.syspath_prepend(file.parent)
+            runpy.run_path(str(file), run_name="__main__")
 
 
 def check(argv):
@@ -90,6 +114,10 @@ def check(argv):
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         named = re.findall(r"\[([\w,]+)\]", " ".join(argv))
         assert {extra for names in named for extra in names.split(",")} <= set(extras), argv
+    elif argv[0] == "mkdocs":
+        assert argv[1:] == ["build", "--strict"]
+    elif argv[0] == "pytest":
+        assert all(a.startswith("-") or (ROOT / a).exists() for a in argv[1:]), argv
     elif argv[0] in ("jupyter", "jupytext"):
         assert (ROOT / argv[-1]).exists()
     elif argv[:3] == ["python", "-m", "contrastive_jax.main"]:
@@ -110,7 +138,7 @@ def written(tmp_path, monkeypatch):
     """Files that the pages tell to write, and the tree, where a command would find them."""
     for name in ("configs", "experiments"):
         (tmp_path / name).symlink_to(ROOT / name)
-    for _, code in PYTHON:
+    for _, _, code in BLOCKS:
         if found := re.match(r"# (\w+\.py)\n", code):
             (tmp_path / found[1]).write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -119,12 +147,12 @@ def written(tmp_path, monkeypatch):
 
 
 def test_every_command_exists(written):
-    assert len(COMMANDS) > 40
+    assert len(COMMANDS) > 70 and {"docs/how_to/reproduce.md", "README.md"} <= {page for page, _ in COMMANDS}
     wrong = []
     for page, argv in COMMANDS:
         try:
             check(argv)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             wrong.append(f"{page}: {shlex.join(argv)}: {type(error).__name__}: {error}")
     assert not wrong, "\n".join(wrong)
 
@@ -138,15 +166,24 @@ def test_every_command_exists(written):
         "python -m contrastive_jax.main --config=configs/digits.py:method=simcrl",
         "python -m contrastive_jax.main --config=configs/digits.py --work=runs/a",
         "python -m contrastive_jax.config look temperature",
+        "python -m contrastive_jax.config show configs/digit.py",
         "python -m experiments.flatnce.figure_2 play",
+        "python -m experiments.flatnce.figure_2 gpu",
+        "python -m experiments.flatnce.figure_2 run --scale=huge",
+        "python -m experiments.flatnce.figure_2 run --scale",
+        "python -m experiments.flatnce.figure_2 plan run",
         "python -m experiments.flatnce.figure_99 run",
+        "python -m experiments.harness job",
+        "python -m experiments.harness ledger --scale=cpu",
+        "python experiments/digits/table_flatclr.py play",
+        "pytest tests/loses -q",
         "python experiments/flatnce/figure_identities.py --outt=a",
         "pip install -e '.[gpu]'",
         "make docs",
     ],
 )
 def test_a_command_that_does_not_exist_is_noticed(command):
-    with pytest.raises((AssertionError, ValueError, OSError, KeyError)):
+    with pytest.raises((AssertionError, ValueError, OSError, KeyError, SystemExit)):
         check(shlex.split(command))
 
 

@@ -66,7 +66,10 @@ def test_commands_that_only_look(command, where):
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [s for s in SCRIPTS if any(map(training, s))], ids=lambda s: s[0][:80])
 def test_commands_that_train(script, where):
-    """A block from its first line to its last, in one folder: ``sh`` blocks need data that is not here."""
+    """A block from its first line to its last, in one folder.
+
+    ``sh`` blocks need data or hours that are not here: tests/test_docs.py looks whether their commands exist.
+    """
     for command in filter(training, script):
         printed = run(command.removeprefix("pip install -e . && "), where)
         mode = re.search(r"--mode=(\w+)", command)
@@ -78,6 +81,7 @@ def test_commands_that_train(script, where):
 
 def test_every_command_is_accounted_for():
     """A new kind of block needs a test of its own."""
+    assert set(re.findall(r"^```(\w+)$", README, re.MULTILINE)) == {"python", "bash", "sh", "bibtex"}
     others = [c for c in COMMANDS if not training(c) and "contrastive_jax.config" not in c]
     assert all(re.match(r"pip install|pytest", c) for c in others), others
 
