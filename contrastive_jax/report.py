@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, distributed, encoder, logbook, preview, sharding
+from contrastive_jax import augment, data, distributed, encoder, logbook, preview, sharding
 from contrastive_jax import config as configs
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.report import METRICS, cell
@@ -117,11 +117,15 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
       quiet: do not say where the page is.
 
     Raises:
-      ValueError: an option out of range.
+      ValueError: an option out of range, or no workdir.
       FileNotFoundError: a workdir without a run.
     """
     settings = check(config["report"])
     paths = [pathlib.Path(part) for part in str(workdir).split(",") if part]
+    if not paths:
+        raise ValueError(
+            f"--workdir={workdir!r} names no run; it is a workdir, or several with commas between."
+        )
     for path in paths:
         if not (path / "config.json").is_file():
             raise FileNotFoundError(f"{path} holds no run: there is no config.json in it.")
@@ -140,9 +144,8 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
 def check(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The section ``report``; refuses what cannot be drawn."""
     for name, least in (("images", 10), ("queries", 0), ("neighbours", 1)):
-        value = settings[name]
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"report.{name} is {value!r}; it must be a whole number of at least {least}.")
+        if settings[name] < least:
+            raise ValueError(f"report.{name} is {settings[name]}; it must be at least {least}.")
     if settings["queries"] > settings["images"] or settings["neighbours"] >= settings["images"]:
         raise ValueError(
             f"report.queries is {settings['queries']} and report.neighbours {settings['neighbours']}; they are among"
@@ -186,13 +189,19 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+def shown(source: data.Source) -> tuple[str, Any]:
+    """Which images the page shows: those that plain columns judge, which have one label where others have several."""
+    train, test = source.judged[""]
+    return ("training", train) if test is None else ("test", test)
+
+
 def look(path: pathlib.Path, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Seen:
     """The newest checkpoint's features of ``report.images`` test images (training images where there are none)."""
     mesh = sharding.make_mesh()
     with jax.set_mesh(mesh):
         saved = encoder.read(str(path), sharding=sharding.named(mesh, sharding.REPLICATED))
         source, layer = source_of(config), settings["layer"]
-        name, split = ("test", source.test) if source.test is not None else ("training", source.train)
+        name, split = shown(source)
         rows = np.sort(np.random.default_rng(0).permutation(len(split))[: settings["images"]])
         view = call(augment.make_eval, "augment", config["augment"])
         encode = Partial(encoder.network_of(saved.config).encode, saved.params, saved.stats)

@@ -1,6 +1,7 @@
 """The page of a run: self-contained, escaped, and each number the one in the files."""
 
 import base64
+import dataclasses
 import html.parser
 import io
 import pathlib
@@ -15,9 +16,10 @@ from PIL import Image
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
-from contrastive_jax import checkpoint, logbook, report
+from contrastive_jax import checkpoint, data, logbook, report
 from contrastive_jax import config as configs
 from contrastive_jax import run as runs
+from contrastive_jax.data import compose
 from contrastive_jax.step import init_state
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -204,6 +206,22 @@ def test_the_maps_say_what_they_are():
 def test_wrong_options_are_one_sentence(leaf, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
         report.check(SETTINGS | leaf)
+
+
+def test_no_workdir_at_all_is_one_sentence():
+    with pytest.raises(ValueError, match="--workdir=',' names no run"):
+        report.report({"report": SETTINGS}, ",", quiet=True)
+
+
+def test_the_map_shows_images_of_one_label_where_the_set_has_some():
+    """An image of several digits has no colour; the single digits that an encoder is judged on have."""
+    digits = data.Split(np.zeros((6, 4, 4, 1), np.uint8), np.arange(6) % 3)
+    plain = data.Source("some", digits, digits[:4], ("0", "1", "2"))
+    made = compose.multi_digits(plain, None, count=2, side=12)
+    name, split = report.shown(made)
+    assert name == "test" and split.label_shape == () != made.test.label_shape and len(split) == 4
+    assert report.shown(plain)[1] is plain.test
+    assert report.shown(dataclasses.replace(plain, test=None)) == ("training", digits)
 
 
 def test_names_are_the_shortest_ends_that_differ():
