@@ -1,8 +1,8 @@
 """Faults injected into real runs of digits, and what was lost: bits of the final parameters, metrics, or nothing.
 
-    python -m experiments.reliability.soak run [--kills=50] [--fault NAME ...]  # results/soak.json and soak.md
+    python -m experiments.reliability.soak run [--kills 50] [--fault NAME ...] [--steps 300]  # results/soak.json and soak.md
     python -m experiments.reliability.soak render
-    python -m experiments.reliability.soak memory [--steps=10000]             # results/memory.json
+    python -m experiments.reliability.soak memory [--steps 10000]  # results/memory.json
 
 Every run is the command, with an encoder of one block, in a process of its own, which is forked from one that has
 imported it: 50 starts cost what they compute, not what they load. One uninterrupted run is the reference; each faulted
@@ -34,10 +34,9 @@ SERVER = multiprocessing.get_context("forkserver")
 SCRATCH = pathlib.Path(tempfile.gettempdir(), f"soak-{os.getpid()}")
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = pathlib.Path(__file__).parent / "results"
-STEPS = 300
+STEPS = 300  # unless --steps says otherwise
 CONFIG = (
     "--config=configs/digits.py:method=simo,scale=smoke",
-    f"--config.train.duration={STEPS} steps",
     "--config.log.every=5",
     "--config.log.tensorboard=False",
     "--config.evaluate.final=False",
@@ -59,7 +58,13 @@ class Started:
     def __init__(self, workdir, *extra, spoil=None, devices=1, limit=None):
         self._log = SCRATCH / f"{workdir.name}.log"
         self._log.unlink(missing_ok=True)
-        arguments = ["main", *CONFIG, *extra, f"--workdir={workdir}"]
+        arguments = [
+            "main",
+            *CONFIG,
+            f"--config.train.duration={STEPS} steps",
+            *extra,
+            f"--workdir={workdir}",
+        ]
         self._process = SERVER.Process(target=_command, args=(arguments, self._log, spoil, devices, limit))
         self._process.start()
         self.pid = self._process.pid
@@ -361,7 +366,7 @@ def run(kills: int, chosen: list[str]) -> None:
         began, workdir = time.monotonic(), SCRATCH / name
         injected, survived, note = FAULTS[name](workdir, reference, kills)
         entry = {
-            "what": FAULTS[name].__doc__.split("\n")[0], "injected": injected, "survived": survived,
+            "what": FAULTS[name].__doc__.split("\n")[0], "steps": STEPS, "injected": injected, "survived": survived,
             "bits lost": bits_lost(workdir, reference), "note": note.replace(str(SCRATCH), "..."),
             "seconds": round(time.monotonic() - began),
         }  # fmt: skip
@@ -375,12 +380,16 @@ def run(kills: int, chosen: list[str]) -> None:
 def render() -> str:
     """The table."""
     found = json.loads((RESULTS / "soak.json").read_text())
-    lines = ["| fault | injected | survived | bits lost | |", "| --- | ---: | ---: | ---: | --- |"]
+    lines = [
+        "| fault | steps | injected | survived | bits lost | |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+    ]
     for entry in found["faults"].values():
         lines.append(
-            f"| {entry['what']} | {entry['injected']} | {entry['survived']} | {entry['bits lost']} | {entry['note']} |"
+            f"| {entry['what']} | {entry['steps']} | {entry['injected']} | {entry['survived']} | {entry['bits lost']} |"
+            f" {entry['note']} |"
         )
-    about = f"SiMo on digits, {STEPS} steps; {found['device']['kind']}, jax {found['versions']['jax']}."
+    about = f"SiMo on digits; {found['device']['kind']}, jax {found['versions']['jax']}."
     text = "\n".join([*lines, "", about, ""])
     (RESULTS / "soak.md").write_text(text)
     return text
@@ -425,8 +434,10 @@ def main() -> None:
     parser.add_argument("verb", choices=["run", "render", "memory"])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--fault", nargs="+", choices=list(FAULTS), default=[])
-    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, help="of a run; default 300, and 10,000 of memory's")
     options = parser.parse_args()
+    global STEPS
+    STEPS = options.steps or STEPS
     RESULTS.mkdir(exist_ok=True)
     os.environ |= {  # of the server, and of what it forks
         "JAX_PLATFORMS": "cpu",
@@ -439,7 +450,7 @@ def main() -> None:
     )
     try:
         if options.verb == "memory":
-            print(json.dumps(memory(options.steps), indent=1))
+            print(json.dumps(memory(options.steps or 10_000), indent=1))
         elif options.verb == "run":
             run(options.kills, options.fault)
     finally:
