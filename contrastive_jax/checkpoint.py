@@ -397,7 +397,9 @@ def _open_directory(directory: Any, read_only: bool) -> Any:
         raise NotADirectoryError(f"{path} is a file; checkpoints need a directory")
     if read_only:
         if not path.exists():
-            raise FileNotFoundError(f"there is no checkpoint directory {path}")
+            raise FileNotFoundError(
+                f"there is no checkpoint directory {path}; name the workdir of a run that has saved one"
+            )
         return path
     trial = path / f".writable-{jax.process_index()}"
     try:

@@ -425,8 +425,15 @@ def load(spec: str) -> ConfigDict:
             f"there is no config {path!r}; name a file of configs/, a workdir, or a config.json."
         )
     if file.suffix == ".json":
-        return completed(json.loads(file.read_text()))
-    return _module(file).get_config(arg)
+        try:
+            saved = json.loads(file.read_text())
+        except ValueError as error:
+            raise ValueError(f"{file} is no JSON ({error}); it is damaged, or no config.json.") from None
+        return completed(saved)
+    module = _module(file)
+    if not hasattr(module, "get_config"):
+        raise ValueError(f"{path} is no config: it has no function get_config(arg).")
+    return module.get_config(arg)
 
 
 def sibling(file: str, name: str) -> ModuleType:

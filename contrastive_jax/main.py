@@ -49,7 +49,9 @@ def _parse(argv: list[str]) -> list[str]:
         missing = _CONFIG.value is None
         if not missing:
             _CONFIG.value.keys()  # a file that is not there is an error only now
-    except (flags.Error, AttributeError, KeyError, ValueError, TypeError, OSError) as error:
+    except Exception as error:  # a config file is Python, and may raise anything
+        if "--debug" in argv:
+            traceback.print_exc()
         _fail(_flag_error(argv, error))
     if len(rest) > 1:
         _fail(f"{rest[1]!r} is not an option; options are written --name=value.")
@@ -62,7 +64,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 def _flag_error(argv: list[str], error: Exception) -> str:
     """What was wrong with the command line, with the section's options where a leaf is unknown."""
-    from contrastive_jax import config
+    from contrastive_jax import config, options
 
     given = [
         a.lstrip("-").removeprefix("config.").partition("=")
@@ -74,9 +76,23 @@ def _flag_error(argv: list[str], error: Exception) -> str:
     if spec is None:
         return "--config is missing; it must come before --config.section.option=value."
     try:
-        known = config.leaves(config.load(spec))
-    except Exception as problem:
+        settings = config.load(spec)
+        known = config.leaves(settings)
+    except ValueError as problem:
         return str(problem)
+    except Exception as problem:
+        return f"{_raised(spec, problem)}; --debug shows the stack trace."
+    if not spec.partition(":")[0].endswith(".py"):
+        return (
+            f"--config={spec} is of a run that was made; the command takes the file of configs/ that it was made of."
+            f" python -m contrastive_jax.config show {spec} says what it was."
+        )
+    for name, _, value in given:
+        if str(error).startswith(f"flag --config.{name}={value}: ") and name in known:
+            kind = options.kind_of(settings, name, config.leaves(config.base()))
+            return f"{name} is {value!r}" + (
+                f"; it must be {options.words(kind)}." if kind else ": no such value."
+            )
     sections = {name.rpartition(".")[0] for name in known}
     for name in overrides:
         if name not in known and name not in sections:
@@ -90,6 +106,16 @@ def _flag_error(argv: list[str], error: Exception) -> str:
                 )
             return f"--config.{name}: there is no such option. {config.suggest(name, known)}"
     return str(error).replace("\n", " ")
+
+
+def _raised(spec: str, error: Exception) -> str:
+    """What a user's config file raised, and where."""
+    if isinstance(error, SyntaxError):
+        place, what = (error.filename, error.lineno), error.msg
+    else:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place, what = (last.filename, last.lineno), " ".join(str(error).split())
+    return f"--config={spec} raised {type(error).__name__}: {what} ({place[0]}, line {place[1]})"
 
 
 def _fail(message: str, code: int = 2) -> None:
@@ -155,8 +181,9 @@ def main(argv: list[str]) -> None:
     if _CONFIG.value is not None:
         given = configs.load(config_flags.get_config_filename(flags.FLAGS["config"]))
         overridden = config_flags.get_override_values(flags.FLAGS["config"])
-        config = configs.plain(configs.settle(_CONFIG.value, given, set(overridden)))
     try:
+        if _CONFIG.value is not None:
+            config = configs.plain(configs.settle(_CONFIG.value, given, set(overridden)))
         options.check(config)  # its name is part of the workdir's
     except ValueError as error:
         _fail(str(error))

@@ -85,7 +85,9 @@ def _opened(path: pathlib.Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a+", encoding="utf-8")
     except OSError as error:
-        raise OSError(f"the workdir {path.parent} cannot be written: {error.strerror or error}.") from None
+        raise OSError(
+            f"the workdir {path.parent} cannot be written: {error.strerror or error}. Choose another --workdir."
+        ) from None
 
 
 def _take(file, path: pathlib.Path, by_system: bool | None, report: Callable[[str], None]) -> None:

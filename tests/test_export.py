@@ -185,7 +185,10 @@ def test_wrong_choices_and_files_end_in_a_sentence(trained, tmp_path):
     config = trained[1]
     with pytest.raises(ValueError, match="export.architecture is 'onnx'; it must be one of torchvision, own"):
         export(config | {"export": {"architecture": "onnx"}}, tmp_path, quiet=True)
-    with pytest.raises(FileNotFoundError, match="there is no checkpoint directory"):
+    with pytest.raises(
+        FileNotFoundError,
+        match="there is no checkpoint directory .*; name the workdir of a run that has saved one",
+    ):
         export(config, tmp_path / "nowhere", quiet=True)
     assert not (tmp_path / "nowhere").exists()
     with pytest.raises(FileNotFoundError, match="there is no file .*none.safetensors"):

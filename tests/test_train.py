@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import resource
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from contrastive_jax import checkpoint, data, describe, evaluate, logbook, reports, train, workdir
+from contrastive_jax import checkpoint, data, describe, evaluate, logbook, main, reports, train, workdir
 from contrastive_jax import config as configs
 from contrastive_jax import run as runs
 from contrastive_jax.step import init_state
@@ -397,10 +398,19 @@ def command(*arguments):
             "Did you mean 'schedule.learning_rate'",
         ),
         (
-            ["--config=configs/digits.py", "--config.temperature.name=linear", "--config.temperature.end=0.3"],
+            [
+                "--config=configs/digits.py",
+                "--config.temperature.name=linear",
+                "--config.temperature.end=0.3",
+            ],
             """--config.temperature='{"name": "linear", "end": ...}'""",
         ),
         (["--config=configs/digits.py", "stray"], "'stray' is not an option"),
+        (["--config=configs/digits.py", "--config.loss={'flat_nec': 1.0}"], "Did you mean 'flat_nce'"),
+        (
+            ["--config=configs/digits.py", "--config.train.batch_size=abc"],
+            "train.batch_size is 'abc'; it must be a whole number",
+        ),
         ([], "--config is missing"),
     ],
 )
@@ -408,6 +418,40 @@ def test_a_mistake_on_the_command_line_is_one_sentence(arguments, message):
     done = command(*arguments)
     assert done.returncode == 2 and message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "open.py",
+            "def get_config(arg=''",
+            r"raised SyntaxError: '\(' was never closed \(.*open.py, line 1\); --debug",
+        ),
+        (
+            "lacks.py",
+            "def get_config(arg=''):\n    import no_such_module",
+            r"raised ModuleNotFoundError: No module named 'no_such_module' \(.*lacks.py, line 2\); --debug shows",
+        ),
+        ("none.py", "x = 1", r"none.py' is no config: it has no function get_config"),
+        ("cut.json", '{"a": ', r"cut.json is no JSON .*; it is damaged"),
+        (
+            "config.json",
+            "{}",
+            r"config.json is of a run that was made; the command takes the file of configs/",
+        ),
+    ],
+)
+def test_a_config_file_that_is_none_is_one_sentence(name, text, message, tmp_path, monkeypatch, capsys):
+    """Through the parser of the flags, which has its own errors for it."""
+    (tmp_path / name).write_text(text)
+    monkeypatch.setattr(main.flags, "FLAGS", main.flags.FlagValues())
+    flag = main.config_flags.DEFINE_config_file("config", flag_values=main.flags.FLAGS)
+    monkeypatch.setattr(main, "_CONFIG", flag)
+    with pytest.raises(SystemExit, match="2"):
+        main._parse(["main", f"--config={tmp_path / name}"])
+    said = capsys.readouterr().err
+    assert re.search(message, said) and len(said.splitlines()) == 1
 
 
 DAMAGED_CACHE = """

@@ -1,6 +1,6 @@
 """Faults injected into real runs of digits, and what was lost: bits of the final parameters, metrics, or nothing.
 
-    python -m experiments.reliability.soak run [--kills 50] [--fault NAME ...] [--steps 300]  # results/soak.json and soak.md
+    python -m experiments.reliability.soak run [--kills 50] [--fault NAME ...] [--steps 300]  # results/soak.json, .md
     python -m experiments.reliability.soak render
     python -m experiments.reliability.soak memory [--steps 10000]  # results/memory.json
 
