@@ -125,6 +125,24 @@ def _fail(message: str, code: int = 2) -> None:
     sys.exit(code)
 
 
+def _find_devices() -> None:
+    """Before anything else asks for them: where there are none of the kind that was asked for, a sentence."""
+    import jax
+
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        print(
+            f"error: JAX_PLATFORMS={asked!r}: jax finds no such device"
+            f" ({str(error).splitlines()[0].partition(' (set')[0] if str(error) else 'its library is not installed'})."
+            " Unset it to take what there is (cpu at least), or install jax for the device:"
+            " pip install 'contrastive_jax[cuda]' or 'contrastive_jax[tpu]'.",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+
+
 def _use_compilation_cache() -> None:
     """A program compiled once is not compiled again by the next start."""
     import jax
@@ -173,7 +191,7 @@ def main(argv: list[str]) -> None:
         distributed.start(_DISTRIBUTED.value)
     except (ValueError, RuntimeError) as error:
         _fail(str(error))
-
+    _find_devices()
     if _TOPOLOGY.value and _MODE.value != "describe":
         _fail(f"--topology={_TOPOLOGY.value!r} is for --mode=describe, not for {_MODE.value}.")
     _use_compilation_cache()
@@ -207,6 +225,13 @@ def main(argv: list[str]) -> None:
         sys.exit(stopped.code)
     except KeyboardInterrupt:
         _fail("interrupted twice: what came after the last checkpoint is lost.", 130)
+    except ImportError as error:
+        if _DEBUG.value:
+            traceback.print_exc()
+        _fail(
+            f"{error}: it is not installed, or damaged; pip install contrastive_jax brings what every mode needs.",
+            1,
+        )
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if _DEBUG.value:
             traceback.print_exc()

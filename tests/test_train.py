@@ -377,8 +377,8 @@ def test_describe_says_what_a_run_would_be_and_writes_nothing(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def command(*arguments):
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+def command(*arguments, **environment):
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"} | environment
     return subprocess.run(
         [sys.executable, "-m", "contrastive_jax.main", *arguments],
         cwd=ROOT,
@@ -433,7 +433,7 @@ def test_a_mistake_on_the_command_line_is_one_sentence(arguments, message):
             "def get_config(arg=''):\n    import no_such_module",
             r"raised ModuleNotFoundError: No module named 'no_such_module' \(.*lacks.py, line 2\); --debug shows",
         ),
-        ("none.py", "x = 1", r"none.py' is no config: it has no function get_config"),
+        ("none.py", "x = 1", r"none.py is no config: it has no function get_config"),
         ("cut.json", '{"a": ', r"cut.json is no JSON .*; it is damaged"),
         (
             "config.json",
@@ -452,6 +452,36 @@ def test_a_config_file_that_is_none_is_one_sentence(name, text, message, tmp_pat
         main._parse(["main", f"--config={tmp_path / name}"])
     said = capsys.readouterr().err
     assert re.search(message, said) and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu", "gpuu"])
+def test_a_device_that_is_not_there_is_one_sentence(platform):
+    if platform in {device.platform for device in jax.devices()}:
+        pytest.skip("it is there")
+    done = command("--config=configs/digits.py:scale=smoke", "--mode=describe", JAX_PLATFORMS=platform)
+    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert (
+        f"JAX_PLATFORMS='{platform}': jax finds no such device" in done.stderr and "Unset it" in done.stderr
+    )
+
+
+def test_a_library_that_is_missing_is_one_sentence(tmp_path):
+    code = (
+        "import sys; sys.modules['tensorflow_datasets'] = None; from contrastive_jax import main; main.run()"
+    )
+    options = [
+        "--config=configs/digits.py:scale=smoke",
+        "--config.data.name=cifar10",
+        f"--config.data.dir={tmp_path}",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *options, f"--workdir={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "tensorflow_datasets" in done.stderr and "pip install contrastive_jax" in done.stderr
 
 
 DAMAGED_CACHE = """
