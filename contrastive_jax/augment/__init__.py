@@ -47,6 +47,24 @@ class Views:
         """The host's half; a ValueError where a step before the crop forbids it."""
         return crops.cut_of(self._chains)
 
+    def check_constant(self, channels: int, constant: int) -> None:
+        """Refuses views in which the last ``constant`` of ``channels`` channels, each of one value all over an image,
+        would not be so: no step may touch them but to move pixels, or to normalise.
+
+        Raises:
+          ValueError: one sentence that names every such option and what to take.
+        """
+        touches = dict.fromkeys(touch for chain in self._chains for touch in chain.touches(channels))
+        if wrong := [touch for touch in touches if touch.channels > channels - constant]:
+            advice = (
+                f"augment.{touch.option} is {touch.value}, take {touch.instead(channels - constant)}"
+                for touch in wrong
+            )
+            raise ValueError(
+                f"of {channels} channels the last {constant} are bits, the same all over an image, and would not stay"
+                f" so: {'; '.join(advice)}."
+            )
+
     @property
     def _alike(self):
         return all(chain is self._chains[0] for chain in self._chains)

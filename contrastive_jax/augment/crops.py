@@ -9,7 +9,8 @@ import dataclasses
 import functools
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,51 @@ def example_keys(seed, epoch, id):
     """One augmentation key an example, [B], wherever it lies in a batch; ``epoch`` and ``id`` are [B]."""
     root = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"augment"))
     return jax.vmap(lambda epoch, id: jax.random.fold_in(jax.random.fold_in(root, epoch), id))(epoch, id)
+
+
+class Touch(NamedTuple):
+    """What a step does to an image besides moving its pixels, and by which option."""
+
+    option: str
+    value: Any
+    channels: int  # how many of the leading channels it changes
+
+    def instead(self, channels: int) -> str:
+        """What to take where it may touch so many channels."""
+        if self.option not in ("preset", "color_channels"):
+            return f"augment.{self.option}=0"
+        possible = [count for count in (1, 3) if self.option == "color_channels" and count <= channels]
+        return (
+            f"augment.color_channels={possible[-1]}"
+            if possible
+            else "a preset that only moves pixels, crop_only or none"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A step, ``(key, image) -> image``, that says what it touches; a plain function may touch everything.
+
+    Attributes:
+        apply: the step.
+        option: of its preset, that makes it touch anything; "" where it only moves pixels, or maps every channel by
+            numbers of its own.
+        value: of that option.
+        channels: of an image of so many, how many leading ones it touches.
+    """
+
+    apply: Callable
+    option: str = ""
+    value: Any = None
+    channels: Callable[[int], int] = int  # all
+
+    def __call__(self, key, image):
+        """The step."""
+        return self.apply(key, image)
+
+    def touches(self, channels: int) -> list[Touch]:
+        """What it does to an image of so many channels."""
+        return [Touch(self.option, self.value, self.channels(channels))] if self.option else []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +85,10 @@ class RandomCrop:
     def __call__(self, key, image):
         """The image, cropped."""
         return geometry.random_resized_crop(key, image, **dataclasses.asdict(self))
+
+    def touches(self, channels: int) -> list[Touch]:
+        """Moved, black comes in."""
+        return [Touch("shift", self.shift, channels)] if self.shift else []
 
     def frame(self, height: int, width: int) -> np.ndarray:
         """What :meth:`box` has to know of an image's size."""
@@ -63,6 +113,10 @@ class CenterCrop:
     def __call__(self, key, image):
         """The image, cropped."""
         return geometry.center_crop(image, **dataclasses.asdict(self))
+
+    def touches(self, channels: int) -> list[Touch]:
+        """Nothing."""
+        return []
 
     def frame(self, height: int, width: int) -> np.ndarray:
         """The box itself."""
@@ -89,6 +143,16 @@ class Chain:
     def keys(self, key):
         """The steps' keys; evaluation has none."""
         return jax.random.split(key, len(self.steps)) if key is not None else [None] * len(self.steps)
+
+    def touches(self, channels: int) -> list[Touch]:
+        """What its steps do to an image of so many channels, besides moving pixels."""
+        found = []
+        for step in self.steps:
+            if isinstance(step, Step | RandomCrop | CenterCrop | Chain):
+                found += step.touches(channels)
+            elif step is not same:
+                found.append(Touch("preset", getattr(step, "__name__", repr(step)), channels))
+        return found
 
     @property
     def crop(self) -> int:

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 
 from contrastive_jax.augment import color, geometry
-from contrastive_jax.augment.crops import CenterCrop, Chain, RandomCrop, same
+from contrastive_jax.augment.crops import CenterCrop, Chain, RandomCrop, Step, same
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -334,9 +334,7 @@ def digits(
         ),
     )
     view = Chain(
-        (lambda key, image: geometry.slant(image, geometry.between(-slant, slant, geometry.uniform(key))))
-        if slant
-        else same,
+        _slant(slant),
         _crop(size, crop_min, crop_max, ratio, sampler, method, antialias, shift=shift),
         _on_color(values, color_channels),
         _flip(flip),
@@ -397,8 +395,11 @@ def none(
 # The steps that presets are made of: (key, image) -> image.
 
 
-def _clip(key, image):
+def _clipped(key, image):
     return color.clip(image)
+
+
+_clip = Step(_clipped)
 
 
 def _grayscale(key, image):
@@ -407,6 +408,13 @@ def _grayscale(key, image):
 
 def _solarize(key, image):
     return color.solarize(image)
+
+
+def _slant(largest):
+    def slanted(key, image):
+        return geometry.slant(image, geometry.between(-largest, largest, geometry.uniform(key)))
+
+    return Step(slanted, "slant", largest) if largest else same  # black comes in
 
 
 def _sometimes(probability, name, step):
@@ -427,14 +435,14 @@ def _on_color(step, color_channels):
     _check_color_channels(color_channels)
 
     def apply(key, image):
-        count = _count_color(image, color_channels)
+        count = _count_color(image.shape[-1], color_channels)
         return jnp.concatenate([step(key, image[..., :count]), image[..., count:]], axis=-1)
 
-    return apply
+    count = functools.partial(_count_color, color_channels=color_channels)
+    return Step(apply, "color_channels", color_channels, count)
 
 
-def _count_color(image, color_channels):
-    channels = image.shape[-1]
+def _count_color(channels, color_channels):
     count = color_channels or (3 if channels >= 3 else 1)
     if count > channels:
         raise ValueError(f"color_channels is {count}, the image has only {channels}")
@@ -455,11 +463,11 @@ def _crop(size, crop_min, crop_max, ratio, sampler, method, antialias, shift=0.0
 
 def _flip(probability):
     _check(probability, "flip", 0, 1)
-    return functools.partial(geometry.horizontal_flip, probability=probability) if probability else same
+    return Step(functools.partial(geometry.horizontal_flip, probability=probability)) if probability else same
 
 
 def _turn(quarter_turns):
-    return geometry.quarter_turn if quarter_turns else same
+    return Step(geometry.quarter_turn) if quarter_turns else same
 
 
 def _distortion(jitter, jitterer, gray, blur=0.0, solarize=0.0, *, edges="edge"):
@@ -516,7 +524,8 @@ def _normalization(mean, std, color_channels):
         )
 
     def normalization(key, image):
-        count, channels = _count_color(image, color_channels), image.shape[-1]
+        channels = image.shape[-1]
+        count = _count_color(channels, color_channels)
         if len(mean) not in (count, channels):
             raise ValueError(
                 f"mean has {len(mean)} entries, allowed: {count} (colour channels), {channels} (all), or None"
@@ -524,7 +533,7 @@ def _normalization(mean, std, color_channels):
         rest = channels - len(mean)
         return color.normalize(image, (*mean, *[0.0] * rest), (*std, *[1.0] * rest))
 
-    return normalization
+    return Step(normalization)
 
 
 def _evaluation(size, eval_crop, method, antialias, normalization):

@@ -105,7 +105,7 @@ class Canvas(Plain):
 
 @dataclasses.dataclass(frozen=True)
 class NinePlaces(Plain):
-    """A digit at nine fixed places of an image: a third of all rows and columns begins at each of PLACES.
+    """A digit at nine fixed places of an image: its top left corner lies at PLACES of the height and of the width.
 
     Tables: which [B] of the bank [m, s, s, c or 1] it is.
     """

@@ -289,3 +289,52 @@ def test_bad_images_are_errors():
         evaluate(BYTES[0][..., :1])
     with pytest.raises(ValueError, match="color_channels is 3, the image has only 1"):
         augment.make_eval(preset="simclr", size=8, color_channels=3, **IMAGENET)(BYTES[0][..., :1])
+
+
+@pytest.mark.parametrize(
+    ("preset", "options", "wrong"),
+    [
+        ("simclr", {}, []),
+        ("byol", {}, []),
+        ("crop_only", {"flip": 0.5, "quarter_turns": True}, []),
+        ("none", {"mean": (0.5,) * 5, "std": (0.5,) * 5}, []),
+        ("digits", {"shift": 0.0, "slant": 0.0, "erase": 1.0}, []),
+        (
+            "digits",
+            {},
+            ["augment.slant is 0.3, take augment.slant=0", "augment.shift is 1.0, take augment.shift=0"],
+        ),
+    ],
+)
+def test_an_augmentation_says_what_would_not_stay_constant(preset, options, wrong):
+    """By its steps, so that a preset of tomorrow says it too. What they do is in the tests of RandBit."""
+    views = augment.make_views(preset=preset, size=8, **options)
+    assert [f"augment.{t.option} is {t.value}, take augment.{t.option}=0"
+            for t in views._chains[0].touches(5) if t.channels > 3] == wrong  # fmt: skip
+    if not wrong:
+        views.check_constant(5, 2)
+        return
+    with pytest.raises(ValueError) as error:
+        views.check_constant(5, 2)
+    assert all(words in str(error.value) for words in wrong)
+
+
+def test_what_to_take_instead_is_possible():
+    views = augment.make_views(preset="moco_v2", size=8)
+    for channels, constant, advice in (
+        (3, 2, "augment.color_channels is None, take augment.color_channels=1"),
+        (4, 2, "take augment.color_channels=1"),
+        (5, 3, "take augment.color_channels=1"),
+        (2, 2, "augment.color_channels is None, take a preset that only moves pixels, crop_only or none"),
+    ):
+        with pytest.raises(ValueError, match=f"the last {constant} are bits.*{advice}"):
+            views.check_constant(channels, constant)
+
+
+def test_a_step_that_says_nothing_may_touch_everything():
+    def invert(key, image):
+        return 1 - image
+
+    chain = augment.crops.Chain(invert, augment.crops.CenterCrop(8, 1.0, "bilinear", False))
+    with pytest.raises(ValueError, match="augment.preset is invert, take a preset"):
+        augment.Views((chain, chain)).check_constant(5, 1)
