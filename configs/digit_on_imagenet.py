@@ -21,7 +21,8 @@ Assumed: 100 epochs, batch 1,024, 2-layer head with 128 outputs, tau 0.1 of seve
 0.075 x sqrt(batch) (configs/intriguing_imagenet.py); images have their short side resized to 224 and the centre
 cropped before digits are added; each image draws its digit uniformly; places at 0.15, 0.45, 0.75 of the side
 (the notebook, which takes the maximum: --config.compose.overlap=maximum). Linear evaluation on cached clean
-features (simclr's schedule), as crops show no more of digits.
+features (simclr's schedule), as crops show no more of digits; the classifier of digits learns from training images
+with any training digit on them, the encoder alone from ``unique``.
 """
 
 from contrastive_jax import config as configs

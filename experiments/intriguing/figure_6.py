@@ -37,6 +37,8 @@ ASSUMED = {
     "batch, epochs": "1,024 and 100; 'batch sizes and head depths have negligible influence'",
     "learning rate, head": "LARS 0.075 x sqrt(batch), 2 layers with 128 outputs",
     "linear evaluation": "on cached clean features",
+    "classifier of digits": "learns from training images with any training digit on them; the paper says that all"
+    " digits are in validation, not what it learns from",
     "gpu": "20 epochs, batch 512, bfloat16",
 }
 
