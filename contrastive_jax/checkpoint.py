@@ -316,7 +316,10 @@ class Checkpoints:
             damaged[step] = trouble or "another process could not read it"
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in damaged.items())
         which = "the checkpoint" if among else "every checkpoint"
-        raise DamagedCheckpoints(f"{which} in {self.directory} is damaged and none was touched ({reasons})")
+        raise DamagedCheckpoints(
+            f"{which} in {self.directory} is damaged and none was touched ({reasons});"
+            " put back a copy, or move them away to begin anew"
+        )
 
     def _move_aside(self, step: int) -> str:
         if self._read_only:

@@ -52,8 +52,8 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
     folder = epath.Path(workdir)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "preview.png"
-    with path.open("wb") as file:
-        sheet.save(file, "PNG")
+    with logbook.replacing(path) as temporary:
+        sheet.save(temporary, "PNG")
     if not quiet:
         logbook.say(f"{len(ids)} images with their views: {path}")
     return str(path)

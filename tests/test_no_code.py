@@ -1,13 +1,19 @@
-"""Nothing runs that was not asked for: no file that is read can bring code along, but the user's own ``--config``."""
+"""Nothing runs that was not asked for: no file that is read can bring code along, but the user's own ``--config``.
+
+And nothing is written but the workdir, whatever paths a config holds.
+"""
 
 import ast
 import json
 import pathlib
 
+import jax
 import numpy as np
 import pytest
+from test_own_folder import config_of, pictures
 
 from contrastive_jax import config as configs
+from contrastive_jax import embed, evaluate, export, options, preview, train
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "contrastive_jax"
 EXECUTES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib", "yaml"}
@@ -41,3 +47,46 @@ def test_numpy_refuses_pickled_arrays_by_default(tmp_path):
     np.save(tmp_path / "bad.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(ValueError, match="allow_pickle"):
         np.load(tmp_path / "bad.npy")
+
+
+def contents(folder):
+    return {str(p): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+
+
+@pytest.mark.slow
+def test_paths_in_a_config_are_read_and_only_the_workdir_is_written(tmp_path, monkeypatch):
+    """Every option that is a path: data.dir, data.labels, init.checkpoint, evaluate.checkpoint."""
+    pictures(tmp_path / "images", labelled=True)
+    rows = [
+        f"{p.relative_to(tmp_path / 'images')},{p.parent.name}" for p in (tmp_path / "images").rglob("*.png")
+    ]
+    (tmp_path / "labels.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+    data = {"data.size": 10, "data.test_fraction": 0.25, "data.labels": str(tmp_path / "labels.csv")}
+    one, first = jax.devices()[:1], str(tmp_path / "first")
+    train.train(
+        config_of(tmp_path / "images", **data, **{"evaluate.final": False}), first, quiet=True, devices=one
+    )
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    before = contents(tmp_path)
+    paths = {"init.checkpoint": first, "evaluate.checkpoint": first}
+    config = config_of(tmp_path / "images", **data, **paths, **{"evaluate.final": False})
+    second = str(tmp_path / "second")
+    preview.preview(config, second, quiet=True)
+    train.train(config, second, quiet=True, devices=one)
+    for mode in (evaluate.evaluate, embed.embed, export.export):
+        mode(config, second, quiet=True)
+    after = contents(tmp_path)
+    assert {path: after.get(path) for path in before} == before
+    assert {path for path in after if path not in before and not path.startswith(f"{second}/")} == {second}
+    assert {path.name for path in (tmp_path / "second").iterdir()} >= {
+        *("preview.png", "config.json", "metrics.jsonl", "evaluation.json", "embeddings_train.npz"),
+        *("encoder.safetensors", "checkpoints"),
+    }
+
+
+@pytest.mark.parametrize("name", ["../out", "/etc/x", "..", "a/b", "a\\..\\b", ".x", "a\0b", "", "a\n"])
+def test_a_name_which_is_part_of_the_default_workdir_leads_nowhere_else(name):
+    config = configs.plain(configs.complete(configs.base())) | {"name": name}
+    with pytest.raises(ValueError, match="name is .*; it names a folder"):
+        options.check(config)

@@ -266,8 +266,8 @@ def disk_full(workdir, reference, kills):
 
 
 def _half(workdir):
-    """A run that is killed half-way."""
-    process = Started(workdir)
+    """A run that is killed half-way, with several checkpoints."""
+    process = Started(workdir, "--config.checkpoint.every_seconds=0.2")
     wait_for(lambda: steps_done(workdir) >= STEPS // 2, process)
     process.ask(signal.SIGKILL)
     process.end()
