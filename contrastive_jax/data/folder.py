@@ -186,7 +186,11 @@ class FolderRecords:
         return [self._read(int(row)) for row in rows]
 
     def _read(self, row: int) -> Record:
-        label, file = self.label[row], (self._root / self.paths[row]).read_bytes()
+        label, path = self.label[row], self._root / self.paths[row]
+        try:
+            file = path.read_bytes()
+        except OSError as error:  # one that reading raises, not opening, does not say of what
+            raise OSError(error.errno, error.strerror, str(path)) from error
         try:
             image = pixels.plain(file, self.shape[2], self._white)
         except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes

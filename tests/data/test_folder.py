@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import pathlib
 import pickle
 import sys
 
@@ -267,7 +268,7 @@ def test_several_channels_without_tifffile(tmp_path, monkeypatch):
         data.load(name="folder", dir=str(tmp_path))
 
 
-def test_records_are_upright_and_of_eight_bits_for_any_decoder(tmp_path):
+def test_records_are_upright_and_of_eight_bits_for_any_decoder(tmp_path, monkeypatch):
     """Plain files go as they are; the others as pixels, so that no decoder needs to know of them."""
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -290,6 +291,13 @@ def test_records_are_upright_and_of_eight_bits_for_any_decoder(tmp_path):
     (tmp_path / "3.png").unlink()  # gone is not damaged: nothing may stand in for it
     with pytest.raises(FileNotFoundError, match="3.png"):
         records.read([3])
+
+    def stale(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(pathlib.Path, "read_bytes", stale)
+    with pytest.raises(OSError, match="Stale file handle: .*0.jpg"):
+        records.read([0])
 
 
 def test_a_folder_that_does_not_answer_is_no_folder_of_damaged_images(tmp_path, monkeypatch):

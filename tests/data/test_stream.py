@@ -199,11 +199,11 @@ class Gone(Memory):
         return super().read(rows)
 
 
-@pytest.mark.parametrize("corrupt", ["raise", "replace"])
-def test_a_file_system_that_goes_away_is_no_corrupt_record(corrupt):
+@pytest.mark.parametrize(("corrupt", "workers"), [("raise", 0), ("replace", 0), ("replace", 1)])
+def test_a_file_system_that_goes_away_is_no_corrupt_record(corrupt, workers):
     """Nothing stands in for what is sound where it lies."""
     feed = data.feed(
-        stream.Streamed(Gone(IMAGES), workers=0, corrupt=corrupt),
+        stream.Streamed(Gone(IMAGES), workers=workers, corrupt=corrupt),
         view=VIEWS,
         seed=3,
         batch_size=BATCH,
