@@ -1,4 +1,4 @@
-"""``job``: one cell, for a worker process; ``ledger``; or a verb over all tables."""
+"""``job``: one cell, for a worker process; ``ledger``; ``stale``: records to remove; or a verb over all tables."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ import sys
 import experiments.harness
 from experiments.harness.claims import ledger
 from experiments.harness.cli import command_line
-from experiments.harness.jobs import Job
+from experiments.harness.jobs import Job, stale
 from experiments.harness.running import run_job
 from experiments.harness.table import ROOT, all_tables, table_of
 
@@ -16,6 +16,8 @@ if sys.argv[1:2] == ["job"]:
 elif sys.argv[1:] == ["ledger"]:
     (ROOT / "experiments" / "README.md").write_text(ledger())
     print(ledger())
+elif sys.argv[1:] == ["stale"]:
+    print(*stale(), sep="\n")
 else:
     sys.exit(
         command_line(sys.argv[1:], [table_of(name) for name in all_tables()], experiments.harness.__doc__)

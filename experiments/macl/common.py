@@ -15,15 +15,19 @@ LOSSES = {
     "MACL-a": "macl",
     "MACL-b": "macl_b",
 }
-SENSITIVITY = {"name": "experiments.macl.sensitivity:semantic_sensitivity"}
+SENSITIVITY = {"name": "geometry", "layer": "projection_2", "images": 0}
 PUBLISHED = {
     "linear": {"name": "macl"},
     "knn": {"name": "knn", "k": 200, "temperature": 0.1},
     "sensitivity": SENSITIVITY,
 }
 LINEAR, KNN, S = "linear top-1, %", "kNN top-1, %", "semantic sensitivity S"
-METRIC = {LINEAR: "trained.linear.top1 %", KNN: "trained.knn.top1 %", S: "trained.sensitivity.S"}
-CURVES = ("eval/sensitivity_S",)
+METRIC = {
+    LINEAR: "trained.linear.top1 %",
+    KNN: "trained.knn.top1 %",
+    S: "trained.sensitivity.semantic_sensitivity",
+}
+CURVES = ("eval/sensitivity_semantic_sensitivity",)
 TRAINED, LOOK = (
     """ --config.evaluate.rows="('trained',)\"""",
     """ --config.evaluate.look="('sensitivity',)\"""",
