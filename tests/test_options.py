@@ -173,3 +173,32 @@ def test_annotations_that_only_a_type_checker_reads_say_nothing():
     found = options.parameters(namespace["loss"])
     assert [(p.name, p.default) for p in found.values()] == [("scale", 1.0), ("power", 2.0)]
     assert options.fits(True, Any) and options.fits([1], Any) and options.fits(None, Any)
+
+
+@pytest.mark.parametrize(
+    ("section", "given", "sentence"),
+    [
+        ("compose", {"name": "rand_bit", "bits": 2.0}, "compose.bits is 2.0; it must be a whole number"),
+        (
+            "diagnostics",
+            {"quantiles": 2.5, "rankme": False},
+            "diagnostics.quantiles is 2.5; it must be a whole number",
+        ),
+        ("diagnostics", {"quantiles": 0, "rankme": 1}, "diagnostics.rankme is 1; it must be True or False"),
+        (
+            "evaluators",
+            {"x": {"name": "rankme", "images": 2.5}},
+            "evaluators.x.images is 2.5; it must be a whole",
+        ),
+        (
+            "evaluators",
+            {"x": {"name": "geometry", "seed": True}},
+            "evaluators.x.seed is True; it must be a whole",
+        ),
+    ],
+)
+def test_types_are_checked_here_so_that_functions_need_not(section, given, sentence):
+    config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))
+    options.check(config)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        options.check(config | {section: given})
