@@ -104,6 +104,17 @@ def test_committed_runs_are_what_a_table_asks_for():
     assert not (wrong := jobs.stale()), "\n".join(wrong)
 
 
+def keys(name, scale):
+    return {jobs.Job(name, scale, cell).key for cell in harness.table_of(name).RUNS[scale]}
+
+
+def test_cells_that_mean_the_same_are_one_run():
+    """Figure B.3 varies losses, batches and tau around one setting; EqCo's Table 7 has Table 5's network at width 1."""
+    figure = harness.table_of("experiments.intriguing.figure_b3")
+    assert len(keys(figure.__name__, "paper")) == len(figure.RUNS["paper"]) - 2 * len(figure.BITS)
+    assert len(keys("experiments.eqco.table_7", "paper") & keys("experiments.eqco.table_5", "paper")) == 2
+
+
 def test_no_leaf_is_declared_new_in_vain():
     kept = [records.read(file.stem)["config"] for file in records.folder().glob("*.json")]
     assert all(any(name not in config for config in kept) for name in records.SINCE)
