@@ -46,7 +46,10 @@ def measure() -> dict:
         for seed in job.seeds():
             result = job.here(seed)
             if result is None:
-                raise ValueError(f"{job.name}, seed {seed} is not here: run figure_2 first.")
+                raise ValueError(
+                    f"{job.name}, seed {seed}: no encoder in {job.folder(seed)}. Run figure_2 here; where its numbers"
+                    f" are kept already, remove experiments/results/{job.key}.json first."
+                )
             if judge is None:
                 config = harness.config_of(text)
                 config["evaluators"] = {"mi": {"name": "mutual_information"} | EVALUATOR}
