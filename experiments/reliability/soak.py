@@ -1,6 +1,7 @@
 """Faults injected into real runs of digits, and what was lost: bits of the final parameters, metrics, or nothing.
 
-    python -m experiments.reliability.soak run [--kills 50] [--fault NAME ...] [--steps 300]  # results/soak.json, .md
+    python -m experiments.reliability.soak run --fault kill --steps 1500   # 50 kills in one run, which needs the steps
+    python -m experiments.reliability.soak run [--fault NAME ...]          # results/soak.json, soak.md
     python -m experiments.reliability.soak render
     python -m experiments.reliability.soak memory [--steps 10000]  # results/memory.json
 
@@ -192,7 +193,7 @@ def wait_for(condition, process, seconds=120.0) -> bool:
 
 
 def kill(workdir, reference, kills):
-    """SIGKILL, in turn at a random moment of start-up or the first steps, while a checkpoint is written, after one."""
+    """SIGKILL, at random moments, while a checkpoint is written, and after one."""
     generator, done, written, early, seconds = random.Random(0), 0, 0, 0, 20.0
 
     def saved():
@@ -213,10 +214,10 @@ def kill(workdir, reference, kills):
                 metrics.stat().st_mtime > since and steps_done(workdir) > last
             )
 
-        if done % 3 == 0:
+        if done % 2 == 0:
             wait_for(lambda: False, process, generator.uniform(0.0, 1.2 * seconds))
             early += 1
-        elif done % 3 == 1:
+        elif done % 4 == 1:
             wait_for(more, process)
             written += wait_for(writing, process)
             seconds = time.monotonic() - began
