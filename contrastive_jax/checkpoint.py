@@ -22,6 +22,9 @@ import numpy as np
 
 from contrastive_jax.types import Array, PyTree
 
+# Seconds after which orbax gives a write up, by the wall clock: one that jumps, as in a machine that slept, must not
+# end a run. In milliseconds it fits into 31 bits.
+PATIENCE = 20 * 24 * 3600
 EMPTY = "empty"  # what stands for a subtree without arrays, (), {} or None
 
 
@@ -428,6 +431,10 @@ def _make_manager(directory: Any, keep_last: int, keep_every: int, read_only: bo
         directory,
         options=ocp.CheckpointManagerOptions(
             preservation_policy=AnyPreservationPolicy(keep),
+            # Directories made beside training are waited for with a patience of orbax's own.
+            async_options=ocp.options.AsyncOptions(
+                timeout_secs=PATIENCE, create_directories_asynchronously=False
+            ),
             cleanup_tmp_directories=not read_only,
             create=False,
             read_only=read_only,

@@ -1,12 +1,14 @@
 """What is restored is what was saved, bit for bit; what is damaged is not restored, and is said."""
 
 import dataclasses
+import itertools
 import json
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -469,6 +471,19 @@ def test_a_full_disk_is_said_in_one_sentence_and_the_next_save_goes_on(tmp_path)
             assert checkpoints.save(step, noise, {})
             assert bits(checkpoints.restore(noise, report=pytest.fail)[0]) == bits(noise)
             good = f"step {step}"
+
+
+def test_a_clock_that_jumps_by_days_ends_no_write(tmp_path, monkeypatch):
+    true, jumps = time.time, itertools.cycle([0, 86400, -86400, 3 * 86400])
+    state = make_state(1)
+    with Checkpoints(tmp_path) as checkpoints:
+        monkeypatch.setattr(time, "time", lambda: true() + next(jumps))
+        for step in (1, 2, 3):
+            checkpoints.save(step, make_state(step), {})
+        checkpoints.wait()
+        assert checkpoints.steps() == [1, 2, 3]
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.restore(state, report=pytest.fail)[1] == 3
 
 
 QUIET = """
