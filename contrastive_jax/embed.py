@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, encoder, logbook, sharding
+from contrastive_jax import augment, data, distributed, encoder, logbook, mirror, sharding
 from contrastive_jax.evaluators import features
 from contrastive_jax.recipe import call, near
 from contrastive_jax.run import source_of
@@ -25,6 +25,7 @@ from contrastive_jax.run import source_of
 SPLITS = ("train", "test")
 
 
+@mirror.anywhere
 def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, pathlib.Path]:
     """Writes ``<workdir>/embeddings_<split>.npz`` for each split of ``embed.splits`` that the data has.
 

@@ -15,7 +15,7 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
-from contrastive_jax import checkpoint, data, distributed, encoder, evaluators, logbook, sharding
+from contrastive_jax import checkpoint, data, distributed, encoder, evaluators, logbook, mirror, sharding
 from contrastive_jax import config as configs
 from contrastive_jax.encoder import network_of
 from contrastive_jax.evaluators import features, report
@@ -158,6 +158,7 @@ class Judge:
         report.print_table(results, metric=metric, beside="mean_per_class" if second else "")
 
 
+@mirror.anywhere
 def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
     """Judges the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
 

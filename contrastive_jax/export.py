@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from contrastive_jax import distributed, encoder, logbook, weights
+from contrastive_jax import distributed, encoder, logbook, mirror, weights
 from contrastive_jax.augment import presets
 from contrastive_jax.models import norm
 
@@ -21,6 +21,7 @@ EPSILON = 1e-5  # of PyTorch's batch norm
 FILE = "encoder" + weights.SUFFIX
 
 
+@mirror.anywhere
 def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
     """Writes the encoder of ``evaluate.checkpoint`` (default: the workdir's) to ``<workdir>/encoder.safetensors``.
 

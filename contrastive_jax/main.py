@@ -206,10 +206,6 @@ def main(argv: list[str]) -> None:
     except ValueError as error:
         _fail(str(error))
     workdir = _WORKDIR.value
-    if workdir is not None and "://" in workdir:
-        _fail(
-            f"--workdir={workdir!r}: a run lives on a file system; copy it to object storage when it is done."
-        )
     if workdir is None:
         workdir = f"runs/{config['name']}-{configs.fingerprint(config)}"
         if _MODE.value == "train" and distributed.first():

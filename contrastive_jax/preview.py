@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-from contrastive_jax import augment, data, logbook
+from contrastive_jax import augment, data, logbook, mirror
 from contrastive_jax.recipe import call
 from contrastive_jax.run import source_of
 
@@ -19,6 +19,7 @@ LETTER = 6  # pixels, what one is wide at most on average
 GAP = 4
 
 
+@mirror.anywhere
 def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
     """Writes ``<workdir>/preview.png`` and returns its path; no network is built.
 

@@ -8,9 +8,11 @@ What it does not have is said in its place.
 """
 
 import base64
+import contextlib
 import html
 import io
 import json
+import os
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +22,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, encoder, logbook, preview, sharding
+from contrastive_jax import augment, data, distributed, encoder, logbook, mirror, preview, sharding
 from contrastive_jax import config as configs
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.report import METRICS, cell
@@ -100,7 +102,7 @@ class Shown(NamedTuple):
 
     name: str
     colour: str
-    workdir: pathlib.Path
+    workdir: str
     config: dict[str, Any]
     records: list[dict[str, Any]]
     result: dict[str, Any]  # of result.json; {} while there is none
@@ -121,23 +123,25 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
       FileNotFoundError: a workdir without a run.
     """
     settings = check(config["report"])
-    paths = [pathlib.Path(part) for part in str(workdir).split(",") if part]
-    if not paths:
+    given = [part for part in str(workdir).split(",") if part]
+    if not given:
         raise ValueError(
             f"--workdir={workdir!r} names no run; it is a workdir, or several with commas between."
         )
-    for path in paths:
-        if not (path / "config.json").is_file():
-            raise FileNotFoundError(f"{path} holds no run: there is no config.json in it.")
     say = logbook.say if distributed.first() and not quiet else lambda message: None
-    runs = [
-        read(path, name, COLOURS[i % len(COLOURS)], settings, say)
-        for i, (path, name) in enumerate(zip(paths, names(paths), strict=True))
-    ]
-    file = paths[0] / "report.html"
-    if distributed.first():
-        logbook.write_text(file, page(runs, settings))
-        say(f"report of {', '.join(run.name for run in runs)}: {file}")
+    with contextlib.ExitStack() as copies:
+        workdirs = [copies.enter_context(mirror.mirrored(part)) for part in given]
+        for path in workdirs:
+            if not pathlib.Path(path, "config.json").is_file():
+                raise FileNotFoundError(f"{path} holds no run: there is no config.json in it.")
+        runs = [
+            read(path, name, COLOURS[i % len(COLOURS)], settings, say)
+            for i, (path, name) in enumerate(zip(workdirs, names([*map(pathlib.Path, given)]), strict=True))
+        ]
+        file = pathlib.Path(workdirs[0], "report.html")
+        if distributed.first():
+            logbook.write_text(file, page(runs, settings))
+            say(f"report of {', '.join(run.name for run in runs)}: {file}")
     return str(file)
 
 
@@ -170,19 +174,24 @@ def names(paths: Sequence[pathlib.Path]) -> list[str]:
 
 
 def read(
-    path: pathlib.Path, name: str, colour: str, settings: Mapping[str, Any], say: Callable[[str], None]
+    workdir: str | os.PathLike,
+    name: str,
+    colour: str,
+    settings: Mapping[str, Any],
+    say: Callable[[str], None],
 ) -> Shown:
     """A run from its workdir."""
+    path = pathlib.Path(workdir)
     config = configs.plain(configs.load(str(path)))
     records = logbook.read_metrics(path) if (path / logbook.METRICS).exists() else []
     result = _json(path / "result.json")
     evaluations = result.get("evaluations") or _json(path / "evaluation.json").get("results", {})
     try:
-        seen = look(path, config, settings)
+        seen = look(workdir, config, settings)
     except (OSError, ValueError, RuntimeError) as error:  # no checkpoint yet, a data set that is elsewhere
         seen = str(error)
-        say(f"{path}: no images are shown: {error}")
-    return Shown(name, colour, path, config, records, result, evaluations, seen)
+        say(f"{workdir}: no images are shown: {error}")
+    return Shown(name, colour, str(workdir), config, records, result, evaluations, seen)
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
@@ -195,11 +204,11 @@ def shown(source: data.Source) -> tuple[str, Any]:
     return ("training", train) if test is None else ("test", test)
 
 
-def look(path: pathlib.Path, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Seen:
+def look(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Seen:
     """The newest checkpoint's features of ``report.images`` test images (training images where there are none)."""
     mesh = sharding.make_mesh()
     with jax.set_mesh(mesh):
-        saved = encoder.read(str(path), sharding=sharding.named(mesh, sharding.REPLICATED))
+        saved = encoder.read(workdir, sharding=sharding.named(mesh, sharding.REPLICATED))
         source, layer = source_of(config), settings["layer"]
         name, split = shown(source)
         rows = np.sort(np.random.default_rng(0).permutation(len(split))[: settings["images"]])

@@ -13,8 +13,8 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
+from contrastive_jax import augment, data, evaluators, mirror, options, sharding
 from contrastive_jax import config as configs
-from contrastive_jax import data, evaluators, options, sharding
 from contrastive_jax.data import compose
 from contrastive_jax.recipe import Recipe, build, call, pick
 from contrastive_jax.step import init_state
@@ -60,20 +60,9 @@ def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
     Raises:
       ValueError: one sentence.
     """
-    channels, constant = source.train.shape[2], source.train.made.composition.constant
-    colors = section.get("color_channels") or (3 if channels >= 3 else 1)
-    if not constant or section["preset"] in ("none", "crop_only"):  # neither moves nor colours anything
-        return
-    if colors > channels - constant:
-        raise ValueError(
-            f"augment.color_channels is {section.get('color_channels')}, of {source.name} with {channels} channels"
-            f" the last {constant} are bits: take augment.color_channels={channels - constant}."
-        )
-    for option in ("shift", "slant"):
-        if section.get(option):
-            raise ValueError(
-                f"augment.{option} is {section[option]}; it blackens margins, of bits too: take 0 with bits."
-            )
+    constant = source.train.made.composition.constant
+    if constant:
+        call(augment.make_views, "augment", section).check_constant(source.train.shape[2], constant)
 
 
 def prepare(
@@ -170,8 +159,8 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
 
 def checkpoints_of(path: str) -> epath.Path:
     """The checkpoints of a workdir, or of the folder itself."""
-    folder = epath.Path(path)
-    return folder / "checkpoints" if (folder / "checkpoints").exists() else folder
+    inside = mirror.checkpoints(path)
+    return inside if inside.exists() else inside.parent
 
 
 def initial_state(run: Run) -> TrainState:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from etils import epath
 
-from contrastive_jax import checkpoint, distributed, encoder, logbook, memory, sharding, weights
+from contrastive_jax import checkpoint, distributed, encoder, logbook, memory, mirror, sharding, weights
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluate import Judge
@@ -79,6 +78,7 @@ def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], No
     return state
 
 
+@mirror.anywhere
 def train(
     config: Mapping[str, Any],
     workdir: str,
@@ -90,7 +90,8 @@ def train(
 
     Args:
       config: a plain config (:func:`contrastive_jax.config.plain`).
-      workdir: holds config.json, config_diff.txt, metrics.jsonl, checkpoints/, result.json, curves.png.
+      workdir: a folder, or ``gs://bucket/run``: config.json, config_diff.txt, metrics.jsonl, checkpoints/,
+        result.json, curves.png.
       quiet: print the final table only.
       devices: to train on; default all.
 
@@ -112,7 +113,7 @@ def train(
     profile = logbook.Profile(workdir, config["profile"]["steps"] if first else (0, 0))
     held = workdirs.lock(workdir, say) if first else contextlib.nullcontext()
     with workdirs.answered(workdir), jax.set_mesh(run.mesh), held, checkpoint.Checkpoints(
-        epath.Path(workdir) / "checkpoints", keep_last=settings["keep_last"], keep_every=run.keep_every
+        mirror.checkpoints(workdir), keep_last=settings["keep_last"], keep_every=run.keep_every
     ) as saved:  # fmt: skip
         state = restored(run, saved, say)
         step = start = int(state.step)
@@ -155,6 +156,7 @@ def train(
                         reports.fetch()  # nothing is saved behind a step that nobody looked at
                         with reports.pause("checkpoint"):
                             saved.save(step, state, {"config": run.config, "data": feed.metrics()})
+                            mirror.push(workdir)
                         last_save = time.monotonic()
                     if stop and step < run.total_steps:
                         saved.wait()
@@ -163,7 +165,8 @@ def train(
                             " The same command goes on from there.",
                             128 + stop,
                         )
-        saved.wait()
+            with reports.pause("checkpoint"):
+                saved.wait()
         final = judge.possible and config["evaluate"]["final"]
         if start < run.total_steps or not final:  # judging may take hours, and be interrupted
             result = reports.result(step, {}, time.perf_counter() - began)

@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from contrastive_jax import mirror
+
 LOCK = "lock.json"
 BEAT = 30.0  # seconds between two signs of life
 GONE = 300.0  # seconds without one after which a process of another host is taken for dead
@@ -39,7 +41,7 @@ def lock(workdir: str | os.PathLike, report: Callable[[str], None] = print) -> I
       InUse: by whom, and what to do.
       OSError: the workdir cannot be written.
     """
-    if "://" in str(workdir):
+    if mirror.is_remote(workdir):
         yield
         return
     path = pathlib.Path(workdir, LOCK)
@@ -211,7 +213,7 @@ def check_room(workdir: str | os.PathLike, checkpoint: int, kept: int, there: in
     Raises:
       OSError: not enough room.
     """
-    if "://" in str(workdir):
+    if mirror.is_remote(workdir):
         return
     free, needed = shutil.disk_usage(workdir).free, checkpoint * max(1, kept + 1 - there)
     if free < needed:

@@ -11,6 +11,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "contrastive_jax"
 FLOORS = [
     {"types", "sharding", "distributed"},
+    {"mirror"},
     {"losses", "models", "augment", "data", "optim"},
     {"contrast"},
     {"diagnostics", "gradient_snr", "recipe", "step", "methods"},

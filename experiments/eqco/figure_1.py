@@ -38,7 +38,7 @@ def bound(results: Results, row: str, column: str) -> dict[str, tuple[list, list
 
 def over_k(results: Results, eqco: bool, above: int = 0) -> list[float]:
     """The bound at the smallest K above a limit less that at the largest, over the last quarter of training."""
-    row = next(row for row, _ in results.cells if row.endswith("EqCo") == eqco)
+    row = next((row for row, _ in results.cells if row.endswith("EqCo") == eqco), "")
     columns = sorted(int(column) for name, column in results.cells if name == row and int(column) > above)
     ends = []
     for column in (columns[0], columns[-1]) if columns else ():
