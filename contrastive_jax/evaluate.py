@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from contrastive_jax import checkpoint, data, distributed, encoder, evaluators, logbook, mirror, sharding
 from contrastive_jax import config as configs
 from contrastive_jax.encoder import network_of
-from contrastive_jax.evaluators import features, report
+from contrastive_jax.evaluators import features, table
 from contrastive_jax.evaluators.subject import Encoder, Part, Subject, labelled, several
 from contrastive_jax.run import replicate, source_of
 from contrastive_jax.types import PyTree, TrainState
@@ -86,7 +86,7 @@ class Judge:
         columns = self.settings["look"]
         subject = self.subject("", (state.params, state.stats), columns)
         scores = {column: self.evaluators[column](subject) for column in columns}
-        metric = report.metric_of("", several(subject.test.split))
+        metric = table.metric_of("", several(subject.test.split))
         return {
             f"eval/{column}_{name}": value
             for column, score in scores.items()
@@ -130,11 +130,11 @@ class Judge:
         before = checkpoint.fingerprint(weights)
         results = {}
         for name, subject in self.subjects(weights):
-            scores = report.report([subject], self._prepared[name])[subject.name]
+            scores = table.scores([subject], self._prepared[name])[subject.name]
             columns = {f"{column}@{name}" if name else column: score for column, score in scores.items()}
             results.setdefault(subject.name, {}).update(columns)
             if not name and subject.test_labels is not None:
-                self._unbalanced = report.unbalanced(subject.test_labels)
+                self._unbalanced = table.unbalanced(subject.test_labels)
         if checkpoint.fingerprint(weights) != before:
             raise RuntimeError("the encoder changed while it was evaluated; its numbers are void.")
         if not results:
@@ -149,13 +149,13 @@ class Judge:
         """The score that the table shows: ``evaluate.metric``, or the one that the set's literature reports."""
         chosen = self.settings["metric"]
         test = self.sets[""][1].split
-        return report.metric_of(self.config["data"]["name"], several(test)) if chosen == "auto" else chosen
+        return table.metric_of(self.config["data"]["name"], several(test)) if chosen == "auto" else chosen
 
     def print(self, results: dict) -> None:
         """Prints the table."""
         metric = self.metric()
         second = metric == "top1" and self._unbalanced
-        report.print_table(results, metric=metric, beside="mean_per_class" if second else "")
+        table.print_table(results, metric=metric, beside="mean_per_class" if second else "")
 
 
 @mirror.anywhere

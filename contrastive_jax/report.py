@@ -25,7 +25,7 @@ from jax.tree_util import Partial
 from contrastive_jax import augment, data, distributed, encoder, logbook, mirror, preview, sharding
 from contrastive_jax import config as configs
 from contrastive_jax.evaluators import features
-from contrastive_jax.evaluators.report import METRICS, cell
+from contrastive_jax.evaluators.table import METRICS, cell
 from contrastive_jax.recipe import call, near
 from contrastive_jax.run import source_of
 

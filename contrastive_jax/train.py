@@ -16,7 +16,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluate import Judge
 from contrastive_jax.program import compiled_step
-from contrastive_jax.reports import Reports
+from contrastive_jax.recorder import Recorder
 from contrastive_jax.run import Run, feed_of, initial_state, prepare
 from contrastive_jax.types import TrainState
 
@@ -102,7 +102,7 @@ def train(
       ValueError: a wrong option, before anything is compiled or written.
       Stopped: Ctrl-C or SIGTERM; the state is saved.
       memory.OutOfMemory: the step does not fit; says what would.
-      reports.Diverged: a loss or gradient is not finite.
+      recorder.Diverged: a loss or gradient is not finite.
       OSError: another run lives in the workdir, it cannot be written, or its disk is full.
     """
     began = time.perf_counter()
@@ -125,9 +125,9 @@ def train(
         judge = Judge(run.config, run.source, run.mesh)
         if not judge.possible:
             say("no labelled test images: evaluations are left out.")
-        with contextlib.closing(feed), distributed.stop_requests() as asked, Reports(
+        with contextlib.closing(feed), distributed.stop_requests() as asked, Recorder(
             run, workdir, feed, saved, start, say, quiet=quiet or not first, active=first
-        ) as reports:  # fmt: skip
+        ) as recorder:  # fmt: skip
             last_save = time.monotonic()
             if start < run.total_steps:
                 with memory.answered(run):
@@ -138,23 +138,23 @@ def train(
                 while step < run.total_steps:
                     profile.before(step, state)
                     with memory.answered(run, train_step):
-                        state, metrics = train_step(state, reports.fed(step))
-                        reports.add(step + 1, metrics)
+                        state, metrics = train_step(state, recorder.fed(step))
+                        recorder.add(step + 1, metrics)
                     step += 1
                     look = step % every == 0 or step == run.total_steps
                     if look:
-                        reports.look()
+                        recorder.look()
                     if judge.possible and run.evaluate_every and step % run.evaluate_every == 0:
-                        with reports.pause("evaluation"):
-                            reports.write(step, judge.look(state))
+                        with recorder.pause("evaluation"):
+                            recorder.write(step, judge.look(state))
                     late = look and distributed.agreed(
                         time.monotonic() - last_save > settings["every_seconds"]
                     )
                     kept = run.keep_every and step % run.keep_every == 0
                     stop = asked(step)
                     if stop or late or kept or step == run.total_steps:
-                        reports.fetch()  # nothing is saved behind a step that nobody looked at
-                        with reports.pause("checkpoint"):
+                        recorder.fetch()  # nothing is saved behind a step that nobody looked at
+                        with recorder.pause("checkpoint"):
                             saved.save(step, state, {"config": run.config, "data": feed.metrics()})
                             mirror.push(workdir)
                         last_save = time.monotonic()
@@ -165,12 +165,12 @@ def train(
                             " The same command goes on from there.",
                             128 + stop,
                         )
-            with reports.pause("checkpoint"):
+            with recorder.pause("checkpoint"):
                 saved.wait()
         final = judge.possible and config["evaluate"]["final"]
         if start < run.total_steps or not final:  # judging may take hours, and be interrupted
-            result = reports.result(step, {}, time.perf_counter() - began)
+            result = recorder.result(step, {}, time.perf_counter() - began)
         if final:
             evaluations = judge.table((state.params, state.stats), quiet=not first)
-            result = reports.result(step, evaluations, time.perf_counter() - began)
+            result = recorder.result(step, evaluations, time.perf_counter() - began)
         return result

@@ -19,7 +19,7 @@ FLOORS = [
     {"config", "options"},
     {"alarms", "checkpoint", "logbook", "weights", "workdir"},
     {"run", "encoder"},
-    {"reports", "program", "memory", "utilisation"},
+    {"recorder", "program", "memory", "utilisation"},
     {"evaluate", "train", "describe", "embed", "export", "preview", "report", "browse"},
     {"main"},
 ]

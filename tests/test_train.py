@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from contrastive_jax import checkpoint, data, describe, evaluate, logbook, main, reports, train, workdir
+from contrastive_jax import checkpoint, data, describe, evaluate, logbook, main, recorder, train, workdir
 from contrastive_jax import config as configs
 from contrastive_jax import run as runs
 from contrastive_jax.step import init_state
@@ -84,7 +84,7 @@ def test_a_disk_that_fills_up_ends_in_a_sentence_and_loses_nothing(room, tmp_pat
     config = smoke(**{"checkpoint.every_seconds": 0.0})
     one, (soft, hard) = jax.devices()[:1], resource.getrlimit(resource.RLIMIT_FSIZE)
     train.train(config, tmp_path / "whole", quiet=True, devices=one)
-    add, metrics = reports.Reports.add, tmp_path / "parts" / "metrics.jsonl"
+    add, metrics = recorder.Recorder.add, tmp_path / "parts" / "metrics.jsonl"
 
     def fill_up(self, step, values):
         if step == 4:
@@ -93,7 +93,7 @@ def test_a_disk_that_fills_up_ends_in_a_sentence_and_loses_nothing(room, tmp_pat
         add(self, step, values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reports.Reports, "add", fill_up)
+        patch.setattr(recorder.Recorder, "add", fill_up)
         try:
             with pytest.raises(
                 workdir.Full, match=r"parts is full \(.*checkpoint of step 3 is whole: make room"
@@ -262,7 +262,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(tmp_pat
         "simclr", **{"schedule.learning_rate": 1e38, "optimizer.name": "sgd", "schedule.warmup": "0 steps"}
     )
     with pytest.raises(
-        reports.Diverged, match=r"step \d: loss .* not finite. Last good checkpoint: none .*learning_rate"
+        recorder.Diverged, match=r"step \d: loss .* not finite. Last good checkpoint: none .*learning_rate"
     ):
         train.train(config, tmp_path, quiet=True, devices=jax.devices()[:1])
     with checkpoint.Checkpoints(tmp_path / "checkpoints") as saved:

@@ -22,7 +22,7 @@ import sys
 
 from contrastive_jax import config as configs
 from contrastive_jax import evaluate
-from contrastive_jax.evaluators import report
+from contrastive_jax.evaluators import table
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "transfer"
 
@@ -129,7 +129,7 @@ def render() -> str:
                 printed = REPORTED[name, kind].values()
                 cells = ["—" if value is None else f"{value:.2f}" for value in printed]
                 lines.append(f"| {name}, the paper's | {kind} | {' | '.join(cells)} |")
-    metrics = ", ".join(f"{s}: {report.METRICS[_metric(s)]}" for s in SETS)
+    metrics = ", ".join(f"{s}: {table.METRICS[_metric(s)]}" for s in SETS)
     lines += [
         "",
         f"%, last epoch, one run each; the paper's encoders are ResNet-50s of ImageNet. {metrics}.",
@@ -143,7 +143,7 @@ def render() -> str:
 
 
 def _metric(name: str) -> str:
-    return report.metric_of(SETS[name]["name"], several=name == "voc2007")
+    return table.metric_of(SETS[name]["name"], several=name == "voc2007")
 
 
 def _read(file: pathlib.Path) -> dict | None:

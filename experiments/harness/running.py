@@ -32,9 +32,9 @@ def run_job(job: Job) -> None:
 
     Raises:
       RuntimeError: a column that the table reads failed.
-      reports.Diverged: a loss was not finite; where a sweep chooses, it is taken note of instead.
+      recorder.Diverged: a loss was not finite; where a sweep chooses, it is taken note of instead.
     """
-    from contrastive_jax import reports, train
+    from contrastive_jax import recorder, train
 
     config = config_of(job.arguments())
     for seed in job.seeds():
@@ -42,7 +42,7 @@ def run_job(job: Job) -> None:
             continue
         try:
             result = train.train(config | {"seed": seed}, str(job.folder(seed)))
-        except reports.Diverged as error:
+        except recorder.Diverged as error:
             if job.chosen:
                 raise
             job.diverged(seed, str(error))

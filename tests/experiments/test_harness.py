@@ -233,14 +233,14 @@ def test_a_sweep_chooses_on_the_validation_part_and_reads_no_other(table, monkey
 
 
 def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
-    from contrastive_jax import reports
+    from contrastive_jax import recorder
 
     table.SWEEP = {"cpu": {"lr": (0.1, 0.3)}}
     cell = ("A", "x")
     first, second = jobs.choosing(table, "cpu", cell)
 
     def train(config, workdir):
-        raise reports.Diverged("step 3: not finite")
+        raise recorder.Diverged("step 3: not finite")
 
     monkeypatch.setattr("contrastive_jax.train.train", train)
     second.folder(0).mkdir(parents=True)
@@ -252,7 +252,7 @@ def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
     assert records.read(second.key)["seeds"] == {"0": {"diverged": "step 3: not finite"}}
     final = jobs.Job(NAME, "cpu", cell, first.point)
     final.folder(0).mkdir(parents=True)
-    with pytest.raises(reports.Diverged):  # the chosen one: there is no number to show
+    with pytest.raises(recorder.Diverged):  # the chosen one: there is no number to show
         running.run_job(final)
 
 

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from contrastive_jax import data, evaluators
-from contrastive_jax.evaluators import knn, linear_probe, report
+from contrastive_jax.evaluators import knn, linear_probe, table
 from contrastive_jax.evaluators.subject import Facts, Part, Subject
 
 RANDOM = np.random.default_rng(0)
@@ -41,9 +41,9 @@ GOOD, BAD = Given("trained", *features(0.1), "pooled"), Given("raw pixels", *fea
 
 
 def judged(subjects, sections=SECTIONS, **options):
-    found = report.report(subjects, evaluators.build(sections, Facts(("pooled",), LABELS)))
+    found = table.scores(subjects, evaluators.build(sections, Facts(("pooled",), LABELS)))
     screen = Console(file=io.StringIO(), width=120)
-    report.print_table(found, console=screen, **options)
+    table.print_table(found, console=screen, **options)
     return found, screen.file.getvalue()
 
 
@@ -82,13 +82,11 @@ def test_mean_per_class_in_brackets_or_alone():
 
 def test_the_metric_is_that_of_the_sets_literature():
     one, several = np.arange(10) % 5, np.zeros((4, 3), np.uint8)
-    assert report.metric_of("cifar10", False) == "top1"
-    assert report.metric_of("oxford_flowers102:2.1.1", False) == "mean_per_class"
-    assert report.metric_of("voc/2007", True) == "map_11_point"
+    assert table.metric_of("cifar10", False) == "top1"
+    assert table.metric_of("oxford_flowers102:2.1.1", False) == "mean_per_class"
+    assert table.metric_of("voc/2007", True) == "map_11_point"
     assert (
-        not report.unbalanced(one)
-        and report.unbalanced(np.array([0, 0, 1]))
-        and not report.unbalanced(several)
+        not table.unbalanced(one) and table.unbalanced(np.array([0, 0, 1])) and not table.unbalanced(several)
     )
 
 
@@ -97,7 +95,7 @@ def test_a_row_need_not_have_every_column():
     screen = Console(file=io.StringIO(), width=120)
     score = {"top1": 0.5, "protocol": "how"}
     rows = {"raw pixels": {"knn": score}, "trained": {"knn": score, "knn@digit": score | {"top1": 0.25}}}
-    report.print_table(rows, console=screen)
+    table.print_table(rows, console=screen)
     lines = screen.file.getvalue().splitlines()
     assert next(line for line in lines if "raw pixels" in line).split("│")[2:4] == [" 50.0 ", "         — "]
     assert next(line for line in lines if "trained" in line).split("│")[2:4] == [" 50.0 ", "      25.0 "]

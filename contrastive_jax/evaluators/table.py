@@ -37,7 +37,7 @@ def unbalanced(labels: np.ndarray) -> bool:
     return bool(counts.max() >= 2 * counts.min())
 
 
-def report(subjects: Iterable[Subject], evaluators: Mapping[str, Callable[[Subject], dict]]) -> dict:
+def scores(subjects: Iterable[Subject], evaluators: Mapping[str, Callable[[Subject], dict]]) -> dict:
     """Every subject under every protocol; a subject's features are dropped before the next one is made.
 
     Returns:
@@ -58,7 +58,7 @@ def _judged(judge: Callable[[Subject], dict], subject: Subject) -> dict:
 
 
 def print_table(results: dict, *, metric: str = "top1", beside: str = "", console=None) -> None:
-    """Print what :func:`report` returned: a score in percent, and below the table each column's protocol.
+    """Print what :func:`scores` returned: a score in percent, and below the table each column's protocol.
 
     ``beside``: another score, in brackets.
     """

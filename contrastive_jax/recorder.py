@@ -17,7 +17,7 @@ class Diverged(ArithmeticError):
     """A loss or gradient is not finite; nothing of it was saved."""
 
 
-class Reports(contextlib.ExitStack):
+class Recorder(contextlib.ExitStack):
     """Metrics of the steps since the last log point, still on the device, and where they go from there.
 
     Opening it writes the config. Steps do not wait for the host, but for the first: it is waited for.
