@@ -9,6 +9,7 @@ import re
 import resource
 import subprocess
 import sys
+import tracemalloc
 import types
 
 import jax
@@ -596,3 +597,16 @@ def test_weights_and_biases_missing_is_said_before_anything_is_written(tmp_path,
     config["log"]["wandb"] = "zoo"
     with pytest.raises(ValueError, match=r"log.wandb is 'zoo'.*contrastive_jax\[wandb\]"):
         runs.prepare(config)
+
+
+def test_a_long_run_holds_little_of_what_it_has_written(tmp_path):
+    """What is there of a record, its step and its names, is 4 kB where every record has a set of names of its own."""
+    names, records = [f"metric/{i}" for i in range(60)], 500
+    with Logbook(tmp_path) as book:
+        book.write(1, 0.0, dict.fromkeys(names, 1.0))
+        tracemalloc.start()
+        for step in range(2, 2 + records):
+            book.write(step, 0.0, dict.fromkeys(names, 1.0))
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert held < 1000 * records
