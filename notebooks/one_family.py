@@ -2,6 +2,11 @@
 # jupyter:
 #   jupytext:
 #     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -21,12 +26,9 @@
 # In a clone of the repository nothing is to be set. Elsewhere (Colab) REPOSITORY is what `git clone` takes.
 REPOSITORY = ""
 
-import glob
-import importlib.metadata
-import importlib.util
 import os
 import pathlib
-import shutil
+import runpy
 import subprocess
 import sys
 
@@ -41,21 +43,7 @@ if not roots:
 os.chdir(roots[0])
 sys.path.insert(0, str(roots[0]))
 
-accelerator = "tpu" if glob.glob("/dev/accel*") or glob.glob("/dev/vfio/*") else ""
-accelerator = "cuda" if shutil.which("nvidia-smi") else accelerator
-installed = "contrastive_jax" in {distribution.name for distribution in importlib.metadata.distributions()}
-plugin = {"cuda": "jax_cuda12_plugin", "tpu": "libtpu", "": "jax"}[accelerator]
-if not installed or importlib.util.find_spec(plugin) is None:
-    what = f".[{accelerator}]" if accelerator else "."
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "-e", what], check=True)
-    importlib.invalidate_caches()
-
-import jax
-
-found = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
-if found != (accelerator or "cpu") and not os.environ.get("JAX_PLATFORMS"):
-    raise SystemExit(f"Here is {accelerator}, but jax {jax.__version__} uses {found}: restart the kernel.")
-print(f"jax {jax.__version__} on {found}: {', '.join(device.device_kind for device in jax.devices())}")
+runpy.run_path("notebooks/_install.py")
 
 # %% [markdown]
 # ## Identities
@@ -64,6 +52,7 @@ print(f"jax {jax.__version__} on {found}: {', '.join(device.device_kind for devi
 # pair, which the theory says is none.
 
 # %%
+import jax
 import numpy as np
 
 from contrastive_jax import contrastive_loss

@@ -9,7 +9,7 @@ import jupytext
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-SCRIPTS = sorted((ROOT / "notebooks").glob("*.py"))
+SCRIPTS = sorted((ROOT / "notebooks").glob("[!_]*.py"))
 
 
 def cells(path):
