@@ -326,6 +326,14 @@ def _number(value: Any) -> str:
     )
 
 
+def state(run: Shown) -> str:
+    """Whether a run is at its end: what judges the encoder may be interrupted when training has ended."""
+    if not run.result:
+        return "no result.json yet: stopped, or still training"
+    judged = run.evaluations or not run.config["evaluate"]["final"]
+    return "finished" if judged else "trained to its end, not judged: the same command does that"
+
+
 def summary(run: Shown) -> str:
     """How far a run is, on what, and what was wrong."""
     last, result = (run.records or [{}])[-1], run.result
@@ -334,7 +342,7 @@ def summary(run: Shown) -> str:
         "workdir": run.workdir,
         "step": last.get("step", 0),
         "epoch": last.get("epoch", 0.0),
-        "state": "finished" if result else "no result.json yet: stopped, or still training",
+        "state": state(run),
         "loss terms": ", ".join(run.config["loss"]),
         "seconds": result.get("seconds"),
         "images a second": rate,

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import html.parser
 import io
+import json
 import pathlib
 import re
 import subprocess
@@ -181,6 +182,14 @@ def test_a_run_under_way_says_what_it_has_not(tmp_path):
     assert "checkpoint" in page.text.partition("Embedding")[2] and not page.fetched
     (path / "metrics.jsonl").unlink()
     assert "Nothing was logged." in of(path)[1].text
+
+
+def test_a_run_that_was_interrupted_while_it_was_judged_is_not_finished(tmp_path):
+    path = make_run(tmp_path / "trained", trained=False)
+    assert "state finished" in of(path)[1].text
+    result = json.loads((path / "result.json").read_text())
+    (path / "result.json").write_text(json.dumps(result | {"evaluations": {}}))
+    assert "trained to its end, not judged" in of(path)[1].text
 
 
 def test_the_maps_say_what_they_are():
