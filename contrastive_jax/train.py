@@ -29,6 +29,15 @@ class Stopped(Exception):
         self.code = code
 
 
+def check_init(path: str) -> None:
+    """Refuses an ``init.checkpoint`` that is not there, or cannot be read, before anything is written."""
+    try:
+        if path:
+            encoder.config_of(path)
+    except (FileNotFoundError, ValueError) as error:
+        raise type(error)(f"init.checkpoint={path!r}: {error}") from None
+
+
 def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
     """The state before step 0, with the encoder of ``init.checkpoint`` (a workdir or file) where there is one."""
     state = initial_state(run)
@@ -109,6 +118,7 @@ def train(
     first = distributed.first()  # of several processes one writes and speaks
     say = logbook.say if first and not quiet else lambda message: None
     run = prepare(config, devices)
+    check_init(config["init"]["checkpoint"])
     every, settings = config["log"]["every"], config["checkpoint"]
     profile = logbook.Profile(workdir, config["profile"]["steps"] if first else (0, 0))
     held = workdirs.lock(workdir, say) if first else contextlib.nullcontext()

@@ -590,3 +590,10 @@ def test_a_column_that_fails_takes_no_other_with_it(tmp_path, capsys, monkeypatc
     assert found["knn"] == {"failed": "out of memory"} and found["linear"]["top1"] > 0.1
     printed = capsys.readouterr().out
     assert "knn: FAILED: out of memory" in printed and "linear: linear, all labels" in printed
+
+
+def test_a_checkpoint_to_start_from_that_is_not_there_is_refused_before_anything_is_written(tmp_path):
+    config = smoke(**{"init.checkpoint": str(tmp_path / "nowhere")})
+    with pytest.raises(FileNotFoundError, match=r"init.checkpoint='.*nowhere': there is no checkpoint"):
+        train.train(config, tmp_path / "run", quiet=True, devices=jax.devices()[:1])
+    assert not (tmp_path / "run").exists()
