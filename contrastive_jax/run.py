@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
-from contrastive_jax import augment, data, evaluators, mirror, options, sharding
+from contrastive_jax import augment, data, evaluators, logbook, mirror, options, sharding
 from contrastive_jax import config as configs
 from contrastive_jax.data import compose
 from contrastive_jax.recipe import Recipe, build, call, pick
@@ -105,6 +105,7 @@ def prepare(
     if config["log"]["wandb"] and importlib.util.find_spec("wandb") is None:
         project = config["log"]["wandb"]
         raise ValueError(f"log.wandb is {project!r}; it needs wandb: pip install 'contrastive_jax[wandb]'.")
+    logbook.check_steps(config["profile"]["steps"])
     schedule = dict(config["schedule"])
     schedule["warmup"] = steps("schedule.warmup", schedule["warmup"])
     schedule["milestones"] = tuple(steps("schedule.milestones", m) for m in schedule["milestones"])

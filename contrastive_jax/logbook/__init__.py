@@ -7,7 +7,7 @@
 from contrastive_jax.logbook.curves import plot_curves
 from contrastive_jax.logbook.files import replacing, write_config, write_json, write_text
 from contrastive_jax.logbook.metrics import METRICS, Logbook, read_metrics
-from contrastive_jax.logbook.profile import Profile
+from contrastive_jax.logbook.profile import Profile, check_steps
 from contrastive_jax.logbook.progress import Progress, say
 from contrastive_jax.logbook.result import environment, write_result
 
@@ -16,6 +16,7 @@ __all__ = [
     "Logbook",
     "Profile",
     "Progress",
+    "check_steps",
     "environment",
     "plot_curves",
     "read_metrics",

@@ -8,6 +8,17 @@ from typing import Any
 import jax
 
 
+def check_steps(steps: Sequence[int]) -> None:
+    """Refuses what are not two whole numbers in order.
+
+    Raises:
+      ValueError: one sentence.
+    """
+    whole = len(steps) == 2 and all(isinstance(step, int) for step in steps)
+    if not whole or not 0 <= steps[0] <= steps[1]:
+        raise ValueError(f"profile.steps is {steps!r}; it must be the first step and the one to end before.")
+
+
 class Profile:
     """Traces the steps from ``steps[0]`` up to ``steps[1]``, not included, into ``<workdir>/profile``.
 
@@ -20,14 +31,7 @@ class Profile:
     """
 
     def __init__(self, workdir: str | os.PathLike, steps: Sequence[int]):
-        if (
-            len(steps) != 2
-            or not all(isinstance(step, int) for step in steps)
-            or not 0 <= steps[0] <= steps[1]
-        ):
-            raise ValueError(
-                f"profile.steps is {steps!r}; it must be the first step and the one to end before."
-            )
+        check_steps(steps)
         self._folder, (self._first, self._last), self._running = (
             pathlib.Path(workdir, "profile"),
             steps,

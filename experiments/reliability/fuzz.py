@@ -235,6 +235,8 @@ def refusal_is_fit(message: str, config: Mapping[str, Any], changes: Mapping[str
     """Whether a refusal is one sentence (or two, with a remedy) that names a leaf, or a section and its option."""
     if "\n" in message or not message or len(message) > 1500:
         return False
+    if re.match(r"(\w+\.)+\w+ is missing", message):  # a leaf that there is not
+        return True
     for leaf in (*configs.leaves(config), *changes, *options.LEAVES):
         path, _, key = leaf.rpartition(".")
         if re.search(rf"(?<![\w.]){re.escape(leaf)}(?!\w)", message):
