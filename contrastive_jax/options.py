@@ -281,6 +281,11 @@ def _check_section(section: str, given: Any, default: Any) -> None:
         nested = isinstance(default.get(name), Mapping | ConfigDict) or section in ("loss", "evaluators")
         if isinstance(value, Mapping | ConfigDict) and not nested:
             raise ValueError(f"{section}.{name} is {_short(value)}; it is one value, not a section.")
+        for option, inner in value.items() if isinstance(value, Mapping | ConfigDict) else ():
+            if isinstance(inner, Mapping | ConfigDict):
+                raise ValueError(
+                    f"{section}.{name}.{option} is {_short(inner)}; it is one value, not a section."
+                )
 
 
 def kind_of(settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any]) -> Any:

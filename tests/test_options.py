@@ -202,3 +202,14 @@ def test_types_are_checked_here_so_that_functions_need_not(section, given, sente
     options.check(config)
     with pytest.raises(ValueError, match=re.escape(sentence)):
         options.check(config | {section: given})
+
+
+def test_a_value_that_is_a_section_is_refused_inside_of_columns_and_losses_too():
+    for section, name in (("evaluators", "knn"), ("loss", "info_nce")):
+        config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))
+        config["loss"] = {"info_nce": {"weight": 1.0}}
+        config[section][name]["name" if section == "evaluators" else "weight"] = {"a": 1}
+        with pytest.raises(
+            ValueError, match=rf"{section}.{name}.\w+ is {{'a': 1}}; it is one value, not a section"
+        ):
+            options.check(config)
