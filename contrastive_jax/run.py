@@ -47,8 +47,8 @@ def source_of(config: Mapping[str, Any]) -> data.Source:
             dir = config["data"].get("dir", "")
         try:
             return data.load(name=name, dir=dir)
-        except ValueError as error:
-            raise ValueError(f"compose.digits={name!r}: {error}") from None
+        except (ValueError, FileNotFoundError) as error:
+            raise type(error)(f"compose.digits={name!r}: {error}") from None
 
     source = call(data.load, "data", config["data"])
     return pick(compose, "compose", config["compose"], source, another)
