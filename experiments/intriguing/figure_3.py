@@ -14,6 +14,8 @@ import json
 import math
 import pathlib
 import re
+import shlex
+import sys
 
 import jax
 import numpy as np
@@ -167,7 +169,9 @@ def main():
 
     options.results.mkdir(parents=True, exist_ok=True)
     about = {"data": source.name, "images": count, "size": views.shape[1], "encoders": list(named)}
-    about |= logbook.environment()
+    about |= {
+        "command": f"python -m experiments.intriguing.figure_3 {shlex.join(sys.argv[1:])}"
+    } | logbook.environment()
     (options.results / "regions.json").write_text(json.dumps(about | {"cells": cells}, indent=1) + "\n")
     for group in options.groups:
         shown = {f"{name}, k = {k}": found[group, k, name] for name in names for k in options.clusters[:2]}
@@ -180,7 +184,9 @@ def page(about, cells, options, known) -> str:
     title, _, text = __doc__.partition("\n")
     lines = [f"# {title.rstrip('.')}", "", text.strip(), ""]
     lines += [
-        f"{about['data']}, {about['images']} images of {about['size']} pixels, {about['device']['kind']}.",
+        f"{about['data']}, {about['images']} images of {about['size']} pixels, {about['device']['kind']}:",
+        "",
+        f"```sh\n{about['command']}\n```",
         "",
     ]
     if known:

@@ -6,16 +6,43 @@ The figure is a picture. ``figure_3.py`` draws region maps like it of any encode
 images of any config, and measures them where the true regions are known (MultiDigits).
 """
 
+import json
 import sys
 
 from experiments import harness
 from experiments.harness import Claim
 
-METRIC: dict = {}
-RUNS: dict = {}
+FILE = harness.ROOT / "experiments" / "intriguing" / "results" / "figure_3" / "regions.json"
 NEEDS = {"the pictures": "COCO's images, and ResNet-50 trained on ImageNet by SimCLR and with labels"}
+ASSUMED = {"parts": "digits of MultiDigits, whose masks are known"}
+
+
+def read() -> dict | None:
+    """What ``figure_3.py`` has measured."""
+    return json.loads(FILE.read_text()) if FILE.exists() else None
+
+
+def page(found: dict) -> list[str]:
+    """Where the numbers and the pictures are."""
+    return [f"Measured on {found['data']}, {found['images']} images: [purity and region maps](figure_3.md)."]
+
+
+def gained(found: dict) -> list[float]:
+    """Purity of SimCLR's regions less an untrained network's, points, a number each block group and k."""
+    purity = {(c["encoder"], c["group"], c["clusters"]): 100 * c["purity"] for c in found["cells"]}
+    return [
+        value - purity["untrained", *which] for (name, *which), value in purity.items() if name == "SimCLR"
+    ]
+
+
 CLAIMS = (
-    Claim("Mid-layer clusters follow parts", "purity of regions against MultiDigits' masks: `figure_3.py`"),
+    Claim(
+        "Mid-layer clusters follow parts",
+        "purity of regions against MultiDigits' masks, SimCLR - untrained, points, a number each block group and k"
+        " (one seed)",
+        gained,
+        every=True,
+    ),
 )
 
 
