@@ -90,7 +90,7 @@ def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
     try:
         remote = Remote(str(workdir))
         remote.pull()
-    except (ImportError, NotImplementedError, AttributeError) as error:
+    except (ImportError, KeyError) as error:  # its library is missing; no such kind of store
         kind = str(workdir).partition("://")[0]
         raise ValueError(
             f"--workdir={str(workdir)!r}: {kind}:// cannot be read here ({error}). For gs:// pip install"

@@ -88,6 +88,12 @@ def test_an_address_that_nothing_reads_is_refused(monkeypatch, tmp_path):
             pass
 
 
+def test_a_kind_of_store_that_there_is_not_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(ValueError, match="nowhere:// cannot be read here"), mirror.mirrored("nowhere://run"):
+        pass
+
+
 @pytest.fixture(scope="module")
 def bucket():
     """``environment`` for commands that find gs://bucket in a server of this machine."""
