@@ -153,7 +153,7 @@ def test_augmentation_leaves_bits_alone_and_views_share_them(section):
 def test_an_augmentation_that_would_change_bits_is_refused(options, words):
     made = compose.rand_bit(source(GRAY), None, bits=2)
     with pytest.raises(ValueError, match=words):
-        check_constant({"preset": "digits", "shift": 1.0, "slant": 0.3} | options, made)
+        check_constant({"preset": "digits", "size": 8, "shift": 1.0, "slant": 0.3} | options, made)
 
 
 @pytest.mark.parametrize(
