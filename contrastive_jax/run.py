@@ -106,6 +106,8 @@ def prepare(
         project = config["log"]["wandb"]
         raise ValueError(f"log.wandb is {project!r}; it needs wandb: pip install 'contrastive_jax[wandb]'.")
     logbook.check_steps(config["profile"]["steps"])
+    if (kept := config["checkpoint"]["keep_last"]) < 1:
+        raise ValueError(f"checkpoint.keep_last is {kept}; it must be at least 1 (3 survive damage).")
     schedule = dict(config["schedule"])
     schedule["warmup"] = steps("schedule.warmup", schedule["warmup"])
     schedule["milestones"] = tuple(steps("schedule.milestones", m) for m in schedule["milestones"])
