@@ -265,15 +265,8 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
     is left for ``options.check`` to refuse.
     """
     config = base()
-    whole = (
-        *CHOICES,
-        "loss",
-        "evaluators",
-        "augment",
-        "data",
-        "optimizer",
-        "schedule",
-    )  # complete knows their rest
+    # What complete fills by the functions that these name.
+    whole = (*CHOICES, "loss", "evaluators", "augment", "data", "optimizer", "schedule")
     with config.unlocked(), config.ignore_type():
         for section, value in saved.items():
             given = ConfigDict(value) if isinstance(value, Mapping) else value

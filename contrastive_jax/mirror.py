@@ -27,7 +27,8 @@ class Remote(os.PathLike):
 
     def __init__(self, address: str):
         cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
-        name = hashlib.sha256(address.encode()).hexdigest()[:16]
+        # A process has a copy of its own: another mode on the same run must not clear what training appends to.
+        name = f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{os.getpid()}"
         self.store, self.local = epath.Path(address), cache / "contrastive_jax" / "workdirs" / name
         self._address, self._sent = address, {}
 

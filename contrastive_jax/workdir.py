@@ -16,8 +16,6 @@ from contrastive_jax import mirror
 LOCK = "lock.json"
 BEAT = 30.0  # seconds between two signs of life
 GONE = 300.0  # seconds without one after which a process of another host is taken for dead
-
-
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, the largest file allowed
 
 

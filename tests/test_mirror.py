@@ -60,6 +60,17 @@ def test_files_go_up_when_they_changed_and_checkpoints_do_not_come_down(remote):
     assert (remote.store / "profile/a/trace").read_text() == "untouched"
 
 
+def test_two_processes_on_one_address_have_copies_of_their_own(remote, monkeypatch):
+    """As an evaluation beside the training whose metrics it would clear."""
+    remote.pull()
+    (remote.local / "metrics.jsonl").write_text("1\n")
+    monkeypatch.setattr(os, "getpid", lambda: 0)
+    other = mirror.Remote("gs://bucket/run")
+    other.store = remote.store
+    other.pull()
+    assert other.local != remote.local and (remote.local / "metrics.jsonl").exists()
+
+
 def test_what_another_process_left_here_is_not_taken_for_the_store(remote):
     remote.pull()
     (remote.local / "result.json").write_text("{}")
