@@ -1,16 +1,12 @@
 """The digits and their split never change."""
 
 import hashlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from contrastive_jax import data
-from contrastive_jax.data import digits
 from contrastive_jax.data.split import stratified
 
 
@@ -30,18 +26,6 @@ def test_shapes_types_and_names(source):
         assert split.label.dtype == split.group.dtype == np.int32
         assert len(set(split.group.tolist())) == len(split)
     assert source.classes == tuple("0123456789")
-
-
-def test_without_importing_scikit_learn_the_table_and_the_split_are_its_own(source):
-    images, target = load_digits(return_X_y=True)
-    values, label = digits._table()
-    assert np.array_equal(values, images) and np.array_equal(label, target)
-    train, test = train_test_split(np.arange(1797), test_size=0.2, stratify=target, random_state=0)
-    bits = np.unpackbits(np.frombuffer(digits.TEST, np.uint8), count=1797)
-    assert np.array_equal(np.flatnonzero(bits), np.sort(test))
-    assert np.array_equal(source.train.label, target[np.sort(train)])
-    code = "import sys; from contrastive_jax import data; data.load(name='digits'); print('sklearn' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
 
 
 def test_the_split_is_the_one_of_all_published_numbers(source):
