@@ -393,6 +393,14 @@ def quiet() -> None:
     sys.unraisablehook = hook
 
 
+def begun(directory: Any) -> bool:
+    """Whether a step was saved there, intact or not; looks only, where :class:`Checkpoints` makes the directory."""
+    import etils.epath
+
+    path = etils.epath.Path(directory)
+    return path.is_dir() and any(entry.name.isdigit() for entry in path.iterdir())
+
+
 def _open_directory(directory: Any, read_only: bool) -> Any:
     import etils.epath
 

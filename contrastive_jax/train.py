@@ -29,10 +29,10 @@ class Stopped(Exception):
         self.code = code
 
 
-def check_init(path: str) -> None:
-    """Refuses an ``init.checkpoint`` that is not there, or cannot be read, before anything is written."""
+def check_init(path: str, workdir: str) -> None:
+    """Refuses an ``init.checkpoint`` that cannot be read, before anything is written; a begun run needs it no more."""
     try:
-        if path:
+        if path and not checkpoint.begun(mirror.checkpoints(workdir)):
             encoder.config_of(path)
     except (FileNotFoundError, ValueError) as error:
         raise type(error)(f"init.checkpoint={path!r}: {error}") from None
@@ -118,7 +118,7 @@ def train(
     first = distributed.first()  # of several processes one writes and speaks
     say = logbook.say if first and not quiet else lambda message: None
     run = prepare(config, devices)
-    check_init(config["init"]["checkpoint"])
+    check_init(config["init"]["checkpoint"], workdir)
     every, settings = config["log"]["every"], config["checkpoint"]
     profile = logbook.Profile(workdir, config["profile"]["steps"] if first else (0, 0))
     held = workdirs.lock(workdir, say) if first else contextlib.nullcontext()
