@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, distributed, memory, program, sharding
+from contrastive_jax import data, distributed, memory, program, sharding, utilisation
 from contrastive_jax.data import stream
 from contrastive_jax.run import Run, feed_of, initial_state, prepare
 from contrastive_jax.types import TrainState
@@ -47,7 +47,9 @@ def describe(
             step, seconds = program.compiled_step(run, feed, state)
             memory.check(run, step)
             speed = race(run, feed, step, state)
-    facts = {"compile_seconds": seconds} | costs(step)
+    images = run.config["train"]["batch_size"] / run.mesh.size
+    facts = {"compile_seconds": seconds, "gflops_per_step": utilisation.model_flops(run) * images / 1e9}
+    facts |= costs(step)
     say("compiled step, per device")
     for name, value in facts.items():
         say(f"  {name} = {value:,.2f}")
@@ -83,9 +85,9 @@ def outline(run: Run) -> Iterator[str]:
 
 
 def costs(step: jax.stages.Compiled) -> dict[str, float]:
-    """FLOPs, memory and collectives of a compiled step on each device, for reading."""
+    """Traffic, memory and collectives of a compiled step on each device, for reading."""
     cost = program.cost(step)
-    facts = {"gflops_per_step": cost.flops / 1e9, "gib_read_and_written": cost.traffic / 2**30}
+    facts = {"gib_read_and_written": cost.traffic / 2**30}
     for name, size in (
         ("argument", cost.arguments),
         ("output", cost.results),

@@ -4,7 +4,7 @@ The program is written on the global batch. Rows of the batch lie on the axis ``
 are replicated. Outside a mesh (a plain ``jax.jit``, a notebook) both moves are the identity.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -43,6 +43,20 @@ def share(array: jax.Array) -> jax.Array:
     devices = jax.sharding.get_abstract_mesh().size
     axis = next((i for i, n in enumerate(array.shape) if n and n % devices == 0), None)
     return array if axis is None else jax.reshard(array, PartitionSpec(*[None] * axis, AXIS))
+
+
+def summed(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Of a function of rows whose result is a sum over them: each device sums its own, then all are summed."""
+
+    def on_each(*rows):
+        return jax.lax.psum(function(*rows), AXIS)
+
+    def call(*rows):
+        if not on_mesh() or jax.typeof(rows[0]).sharding.spec[0] is None:
+            return function(*rows)
+        return jax.shard_map(on_each, in_specs=ROWS, out_specs=REPLICATED, check_vma=False)(*rows)
+
+    return call
 
 
 def rows_sharding() -> PartitionSpec | None:

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from contrastive_jax.models.convolution import Convolution
 from contrastive_jax.models.norm import BatchNorm, Members, Norm
 
 Array = jax.Array
@@ -29,7 +30,7 @@ class Block(nn.Module):
         """``[N, h, w, c]`` to ``[N, h / stride, w / stride, channels or 4 * channels]``."""
 
         def conv(y, channels, kernel, stride, conv_name, norm_name):
-            y = _convolution(channels, kernel, stride, self.dtype, conv_name)(y)
+            y = Convolution(channels, kernel, stride, self.dtype, name=conv_name)(y)
             return BatchNorm(self.norm, name=norm_name)(y, members, train=train)
 
         c = self.channels
@@ -69,7 +70,7 @@ class ResNet(nn.Module):
         """Returns float32 features (float64 where that is the compute dtype)."""
         check_image(self.stem, x.shape[1:])
         small, bottleneck = self.stem == "cifar", self.depth >= 50
-        x = _convolution(self.channels, 3 if small else 7, 1 if small else 2, self.dtype, "stem_conv")(x)
+        x = Convolution(self.channels, 3 if small else 7, 1 if small else 2, self.dtype, name="stem_conv")(x)
         x = nn.relu(BatchNorm(self.norm, name="stem_norm")(x, members, train=train)).astype(self.dtype)
         if not small:
             padding = "SAME" if self.variant == "simclr" else ((1, 1), (1, 1))
@@ -91,20 +92,6 @@ class ResNet(nn.Module):
                     name=f"group{group + 1}_block{block}",
                 )(x, members, train)
         return x.astype(jnp.promote_types(self.dtype, jnp.float32)).mean((1, 2))
-
-
-def _convolution(channels: int, kernel: int, stride: int, dtype, name: str) -> nn.Conv:
-    """Padded alike on both sides, also where it strides: PyTorch's rule, and SimCLR's."""
-    return nn.Conv(
-        channels,
-        (kernel, kernel),
-        stride,
-        padding=kernel // 2,
-        use_bias=False,
-        dtype=dtype,
-        kernel_init=nn.initializers.zeros,  # values come from network.init
-        name=name,
-    )
 
 
 def resnet(

@@ -1,14 +1,17 @@
-"""One SimCLR step of ours against the same step in PyTorch, and with lightly's loss and head, in one run.
+"""SimCLR of ours against plain PyTorch and lightly, in one run: the network's step, and images/s end to end.
 
-    python experiments/performance/against_pytorch.py --python=PATH/TO/ANOTHER/ENVIRONMENT/bin/python
+    python experiments/performance/against_pytorch.py --python=PATH/TO/ANOTHER/ENVIRONMENT/bin/python [--end-to-end]
 
-``--python`` is an interpreter that has torch (and perhaps lightly), best in a virtual environment of its own. The step:
-ResNet-18 with the CIFAR stem on 32 px, a 2-layer head, NT-Xent of both views, backward, SGD with momentum; both
-views lie in memory, float32. Ours is the library's whole step (it also indexes the images and makes all metrics).
+``--python`` is an interpreter that has torch and torchvision (and perhaps lightly), best in an environment of its
+own; their side is `pytorch_simclr.py`. The step: ResNet-18 with the CIFAR stem on 32 px, a 2-layer head, NT-Xent of
+both views, backward, SGD with momentum; float32 on a CPU, bfloat16 (theirs: autocast) on a GPU. Without
+``--end-to-end`` both views lie in memory; with it, two views of 50,000 images in memory are cut and coloured anew in
+every step (SimCLR's augmentation for CIFAR): theirs by the workers of a DataLoader, ours on the device. Ours is the
+library's whole step both times (it also indexes the images and makes all metrics).
 
-PyTorch gets its best: channels-last or not, eager or ``torch.compile``, each for some steps first, and the fastest
-is raced. Every contender is a process of its own that waits while another runs; they take turns, so that whatever
-else the machine does falls on all; ratios are of one turn, the table shows the median and the quartiles.
+Every contender is a process of its own that is stopped (SIGSTOP, its workers too) while another runs; they take
+turns, so that whatever else the machine does falls on all; ratios are of one turn, the table shows the median and the
+quartiles.
 """
 
 import argparse
@@ -16,17 +19,18 @@ import datetime
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
 import time
 
 HERE = pathlib.Path(__file__).parent
-TAU, OUT = 0.5, 128
+TAU, OUT, IMAGES = 0.5, 128, 50_000
 
 
-def ours(width: float, batch: int):
-    """A function that runs one step of ours, and what it is."""
+def ours(width: float, batch: int, end_to_end: bool):
+    """A function that runs a number of steps of ours, and what it is."""
     import jax
     import numpy as np
 
@@ -36,6 +40,9 @@ def ours(width: float, batch: int):
 
     config = configs.base()
     config.augment = {"preset": "none", "size": 32}
+    if end_to_end:
+        config.augment = {"preset": "simclr", "size": 32, "strength": 0.5, "blur": 0.0}
+    config.dtype = "bfloat16" if jax.default_backend() == "gpu" else "float32"
     config.encoder.width = width
     config.projector.out = OUT
     config.temperature.tau = TAU
@@ -44,186 +51,92 @@ def ours(width: float, batch: int):
     config.schedule.update({"scaling": "none", "learning_rate": 0.03, "warmup": "0 steps"})
     config.train.update({"batch_size": batch, "duration": "1000 steps"})
     config.evaluators, config.evaluate.look = {}, ()
-    images = np.random.default_rng(0).integers(0, 256, (max(batch, 1024), 32, 32, 3), np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (IMAGES, 32, 32, 3), np.uint8)
     source = data.Source("random", data.Split(images), None, ())
     run = runs.prepare(configs.plain(configs.complete(config)), source=source)
     jax.set_mesh(run.mesh)
-    feed, holder = runs.feed_of(run), [runs.initial_state(run)]
-    step, seconds = program.compiled_step(run, feed, holder[0])
+    feed, state = runs.feed_of(run), runs.initial_state(run)
+    step, seconds = program.compiled_step(run, feed, state)
+    taken = 0
 
-    def once():
-        holder[0], metrics = step(holder[0], feed.feed(0))
+    def go(count):
+        nonlocal state, taken
+        for _ in range(count):
+            state, metrics = step(state, feed.feed(taken))
+            taken += 1
         jax.block_until_ready(metrics)
 
-    return once, {"is": f"jax {jax.__version__}", "compile_seconds": seconds,
-                  "gflops": program.cost(step).flops / 1e9}  # fmt: skip
+    facts = {"is": f"jax {jax.__version__}", "device": jax.devices()[0].device_kind, "dtype": config.dtype,
+             "compile_seconds": seconds, "gflops": program.cost(step).flops / 1e9}  # fmt: skip
+    return go, facts
 
 
-def theirs(width: float, batch: int, lightly: bool):
-    """The fastest of PyTorch's ways to run the step, and which it is."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
-
-    torch.manual_seed(0)
-    channels = [round(width * c) for c in (64, 128, 256, 512)]
-
-    class Block(nn.Module):
-        def __init__(self, before, after, stride):
-            super().__init__()
-            self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
-            self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
-            self.norm1, self.norm2 = nn.BatchNorm2d(after), nn.BatchNorm2d(after)
-            self.short = nn.Identity()
-            if stride > 1 or before != after:
-                self.short = nn.Sequential(
-                    nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
-                )
-
-        def forward(self, x):
-            y = functional.relu(self.norm1(self.conv1(x)))
-            return functional.relu(self.norm2(self.conv2(y)) + self.short(x))
-
-    def network():
-        layers, before = (
-            [nn.Conv2d(3, channels[0], 3, 1, 1, bias=False), nn.BatchNorm2d(channels[0]), nn.ReLU()],
-            channels[0],
-        )
-        for group, after in enumerate(channels):
-            for block in range(2):
-                layers.append(Block(before, after, 2 if group and not block else 1))
-                before = after
-        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-        if lightly:
-            from lightly.models.modules import SimCLRProjectionHead
-
-            return nn.Sequential(*layers, SimCLRProjectionHead(before, before, OUT))
-        head = [nn.Linear(before, before, bias=False), nn.BatchNorm1d(before), nn.ReLU()]
-        return nn.Sequential(*layers, *head, nn.Linear(before, OUT, bias=False), nn.BatchNorm1d(OUT))
-
-    def nt_xent(z):
-        z = functional.normalize(z, dim=1)
-        scores = z @ z.T / TAU
-        scores = scores.masked_fill(torch.eye(2 * batch, dtype=torch.bool), float("-inf"))
-        return functional.cross_entropy(scores, torch.arange(2 * batch).roll(batch))
-
-    if lightly:
-        from lightly.loss import NTXentLoss
-
-        criterion = NTXentLoss(temperature=TAU)
-
-        def loss_of(z):
-            return criterion(*z.chunk(2))
-    else:
-        loss_of = nt_xent
-
-    def way(compiled, channels_last):
-        model = network().train()
-        views = torch.rand(2 * batch, 3, 32, 32)
-        if channels_last:
-            model, views = (
-                model.to(memory_format=torch.channels_last),
-                views.to(memory_format=torch.channels_last),
-            )
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
-
-        def forward(views):
-            return loss_of(model(views))
-
-        called = torch.compile(forward) if compiled else forward
-
-        def once():
-            optimizer.zero_grad(set_to_none=True)
-            called(views).backward()
-            optimizer.step()
-
-        return once
-
-    ways, seconds, failed = {}, {}, {}
-    for compiled in (False, True):
-        for channels_last in (False, True):
-            name = f"{'compiled' if compiled else 'eager'}, {'channels-last' if channels_last else 'channels-first'}"
-            try:
-                ways[name] = way(compiled, channels_last)
-                ways[name]()
-                ways[name]()
-            except Exception as error:  # torch.compile needs a C++ compiler
-                failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
-                ways.pop(name, None)
-    for _ in range(3):
-        for name, once in ways.items():
-            began = time.perf_counter()
-            once()
-            seconds[name] = min(seconds.get(name, float("inf")), time.perf_counter() - began)
-    best = min(seconds, key=seconds.get)
-    facts = {"is": f"torch {torch.__version__}, {best}", "ways": seconds, "failed": failed,
-             "threads": torch.get_num_threads()}  # fmt: skip
-    if lightly:
-        import lightly as package
-
-        facts["is"] = f"lightly {package.__version__}, {facts['is']}"
-    return ways[best], facts
-
-
-def contend(name: str, width: float, batch: int) -> None:
-    """A contender: says what it is, then runs a step for every line that it is given, and says how long it took."""
-    once, facts = ours(width, batch) if name == "ours" else theirs(width, batch, name == "lightly")
-    once()
+def contend(width: float, batch: int, end_to_end: bool) -> None:
+    """Our contender: says what it is, then runs as many steps as each line says, and says how long they took."""
+    go, facts = ours(width, batch, end_to_end)
+    go(1)
     print(json.dumps(facts), flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
         began = time.perf_counter()
-        once()
+        go(int(line))
         print(time.perf_counter() - began, flush=True)
 
 
 class Contender:
-    """A process that runs a step when it is asked to."""
+    """A process that runs steps when it is asked to, and stands still otherwise."""
 
-    def __init__(self, name: str, python: str, width: float, batch: int):
-        environment = os.environ | {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}  # who waits, waits
-        command = [python, __file__, f"--contender={name}", f"--widths={width}", f"--batches={batch}"]
+    def __init__(self, name: str, options, width: float, batch: int):
+        command = [sys.executable, __file__, "--contender"]
+        if name != "ours":
+            command = [options.python, str(HERE / "pytorch_simclr.py")] + ["--lightly"] * (name == "lightly")
+        command += [f"--width={width}", f"--batch={batch}"] + ["--end-to-end"] * options.end_to_end
         self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            command, env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # they share a GPU
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
         line = self.process.stdout.readline()
         self.facts = json.loads(line) if line else None
+        if line:
+            self._signal(signal.SIGSTOP)
 
-    def step(self) -> float:
-        """Seconds of a step."""
-        self.process.stdin.write("step\n")
+    def _signal(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+
+    def run(self, steps: int) -> float:
+        """Seconds of that many steps."""
+        self._signal(signal.SIGCONT)
+        self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        seconds = float(self.process.stdout.readline())
+        self._signal(signal.SIGSTOP)
+        return seconds
 
     def end(self) -> None:
-        """Ends the process."""
-        self.process.stdin.close()
+        """Ends the process and its workers."""
+        self._signal(signal.SIGKILL)
         self.process.wait()
 
 
-def race(python: str, width: float, batch: int, turns: int) -> dict:
+def race(options, width: float, batch: int) -> dict:
     """One row of the table."""
     contenders = {}
     for name in ("ours", "pytorch", "lightly"):
-        contender = Contender(name, sys.executable if name == "ours" else python, width, batch)
+        contender = Contender(name, options, width, batch)
         if contender.facts is None:
             print(f"  {name} cannot run here", file=sys.stderr)
         else:
             contenders[name] = contender
     seconds = {name: [] for name in contenders}
-    for _ in range(turns):
+    for _ in range(options.turns):
         for name, contender in contenders.items():
-            seconds[name].append(contender.step())
+            seconds[name].append(contender.run(options.steps) / options.steps)
     for contender in contenders.values():
         contender.end()
-    row = {
-        "width": round(64 * width),
-        "batch": batch,
-        "turns": turns,
-        "load": os.getloadavg()[0],
-        "contenders": {},
-    }
+    row = {"width": round(64 * width), "batch": batch, "turns": options.turns, "steps a turn": options.steps,
+           "load": os.getloadavg()[0], "contenders": {}}  # fmt: skip
     for name, contender in contenders.items():
-        found = {"seconds": statistics.median(seconds[name]), **contender.facts}
+        median = statistics.median(seconds[name])
+        found = {"seconds": median, "images/s": batch / median, **contender.facts}
         if name != "ours":
             speed = [theirs / ours for theirs, ours in zip(seconds[name], seconds["ours"], strict=True)]
             found["our speed over theirs"] = statistics.quantiles(speed, n=4)
@@ -235,22 +148,29 @@ def main() -> None:
     """Races, prints, saves."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has torch")
-    parser.add_argument("--widths", default="0.25,1.0")
-    parser.add_argument("--batches", default="128")
+    parser.add_argument("--width", default="0.25,1.0", help="widths, 1 has 64 channels first")
+    parser.add_argument("--batch", default="128", help="batches")
     parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--out", type=pathlib.Path, default=HERE / "results" / "against_pytorch_cpu.json")
-    parser.add_argument("--contender", help=argparse.SUPPRESS)
+    parser.add_argument("--steps", type=int, default=1, help="steps a turn")
+    parser.add_argument("--end-to-end", action="store_true", help="with data and augmentation")
+    parser.add_argument(
+        "--out", type=pathlib.Path, help="default: results/against_pytorch[_end_to_end]_DEVICE.json"
+    )
+    parser.add_argument("--contender", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    widths = [float(w) for w in options.widths.split(",")]
-    batches = [int(b) for b in options.batches.split(",")]
+    widths = [float(w) for w in options.width.split(",")]
+    batches = [int(b) for b in options.batch.split(",")]
     if options.contender:
-        contend(options.contender, widths[0], batches[0])
+        contend(widths[0], batches[0], options.end_to_end)
         return
+    what = (
+        "two views cut from images in memory in every step" if options.end_to_end else "two views in memory"
+    )
     report = {
-        "what": "SimCLR step, ResNet-18 on 32 px, two views in memory, float32: our speed over theirs",
+        "what": f"SimCLR step, ResNet-18 on 32 px, {what}: our speed over theirs",
         "cores": os.cpu_count(),
         "date": datetime.date.today().isoformat(),
-        "rows": [race(options.python, width, batch, options.turns) for width in widths for batch in batches],
+        "rows": [race(options, width, batch) for width in widths for batch in batches],
     }
     print(report["what"])
     for row in report["rows"]:
@@ -260,9 +180,12 @@ def main() -> None:
             speed = (
                 "" if middle is None else f", ours {middle:.2f}x its speed (quartiles {low:.2f}, {high:.2f})"
             )
-            print(f"    {name}: {found['seconds']:.3f} s{speed}; {found['is']}")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+            print(f"    {name}: {found['images/s']:.1f} images/s{speed}; {found['is']}")
+    device = report["rows"][0]["contenders"]["ours"]["device"].lower().replace(" ", "_")
+    name = f"against_pytorch{'_end_to_end' * options.end_to_end}_{device}.json"
+    out = options.out or HERE / "results" / name
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
