@@ -7,12 +7,16 @@ import contextlib
 import os
 import re
 import signal
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
 
 SECONDS = 30  # after which a process that is silent, or does not come to the end, is given up
+JOINING = 300  # seconds for all to come
 
 
 def start(spec: str) -> None:
@@ -22,8 +26,11 @@ def start(spec: str) -> None:
       spec: "" is one process; "auto" lets jax find the others (TPU pods, SLURM, Open MPI, Kubernetes); else
         ``HOST:PORT,N,I``: the first process's address, the number of processes, and which this one is.
 
+    Says so where it has to wait for the others.
+
     Raises:
       ValueError: neither of these.
+      ConnectionError: nobody is at the first process's address.
     """
     if not spec:
         return
@@ -39,7 +46,42 @@ def start(spec: str) -> None:
         else {}
     )
     peers |= {name: int(peers[name]) for name in ("num_processes", "process_id") if peers}
-    jax.distributed.initialize(**peers, heartbeat_timeout_seconds=SECONDS, shutdown_timeout_seconds=SECONDS)
+    waiting = threading.Timer(
+        5,
+        lambda: print(
+            f"--distributed={spec}: waiting up to {JOINING} s for the other processes.", flush=True
+        ),
+    )
+    waiting.daemon = True
+    waiting.start()
+    try:
+        if peers.get("process_id"):  # jax would abort the process
+            _find(peers["coordinator_address"], spec)
+        jax.distributed.initialize(
+            **peers,
+            initialization_timeout=JOINING,
+            heartbeat_timeout_seconds=SECONDS,
+            shutdown_timeout_seconds=SECONDS,
+        )
+    finally:
+        waiting.cancel()
+
+
+def _find(address: str, spec: str) -> None:
+    """Returns once somebody listens at the address."""
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + JOINING
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+            return
+        except OSError as error:
+            if time.monotonic() > end:
+                raise ConnectionError(
+                    f"--distributed={spec}: nobody is at {address} after {JOINING} s ({error}). The first process has"
+                    " to be there, with the same HOST:PORT,N and 0: look at its log, the address and the firewall."
+                ) from None
+        time.sleep(0.2)
 
 
 def first() -> bool:

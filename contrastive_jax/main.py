@@ -189,7 +189,7 @@ def main(argv: list[str]) -> None:
         checkpoint.quiet()
     try:
         distributed.start(_DISTRIBUTED.value)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         _fail(str(error))
     _find_devices()
     if _TOPOLOGY.value and _MODE.value != "describe":

@@ -150,3 +150,14 @@ def test_one_process_needs_nothing():
         assert asked(1) == 0
         os.kill(os.getpid(), signal.SIGTERM)
         assert asked(2) == signal.SIGTERM
+
+
+def test_where_the_first_process_is_not_there_the_others_say_so(monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setattr(distributed, "JOINING", 0.5)
+    with pytest.raises(
+        ConnectionError, match=rf"nobody is at 127\.0\.0\.1:{port} after 0\.5 s .*The first process"
+    ):
+        distributed.start(f"127.0.0.1:{port},2,1")

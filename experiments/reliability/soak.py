@@ -6,11 +6,12 @@
     python -m experiments.reliability.soak memory [--steps 10000]  # results/memory.json
 
 Every run is the command, with an encoder of one block, in a process of its own, which is forked from one that has
-imported it: 50 starts cost what they compute, not what they load. One uninterrupted run is the reference; each faulted
-run is started again, by the same command, until it ends, and must then have the same parameters, optimizer state and
-metrics bit for bit. All share a compilation cache, which is as exposed to the faults as a user's. A fault is *survived*
-where it has, or where the run was to end with a sentence and did, and left a workdir from which a healthy command goes
-on to the reference.
+imported it: 50 starts cost what they compute, not what they load. One uninterrupted run is the reference (for image
+files one that reads its digits from files, for other devices one in float64); each faulted run is started again, by
+the same command, until it ends, and must then have the same parameters, optimizer state and metrics bit for bit; on
+other devices, whose sums have another order, to 1e-9. All share a compilation cache, which is as exposed to the faults
+as a user's. A fault is *survived* where it has, or where the run was to end with a sentence and did, and left a
+workdir from which a healthy command goes on to the reference.
 """
 
 import argparse
@@ -50,13 +51,14 @@ class Started:
 
     Args:
       workdir: of the run.
-      *extra: options.
+      *more: options.
+      extra: options, too.
       spoil: called before the command, in its process.
       devices: emulated.
       limit: bytes that a file may have, as on a disk that is full.
     """
 
-    def __init__(self, workdir, *extra, spoil=None, devices=1, limit=None):
+    def __init__(self, workdir, *more, extra=(), spoil=None, devices=1, limit=None):
         self._log = SCRATCH / f"{workdir.name}.log"
         self._log.unlink(missing_ok=True)
         arguments = [
@@ -64,6 +66,7 @@ class Started:
             *CONFIG,
             f"--config.train.duration={STEPS} steps",
             *extra,
+            *more,
             f"--workdir={workdir}",
         ]
         self._process = SERVER.Process(target=_command, args=(arguments, self._log, spoil, devices, limit))
@@ -129,9 +132,35 @@ def spoilt_loss() -> None:
     train.compiled_step = spoilt
 
 
-def finish(workdir, *extra, **options) -> tuple[bool, str]:
+def in_float64() -> None:
+    """jax computes in 64 bits."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+
+
+def double() -> dict:
+    """A run in float64."""
+    return {"extra": ("--config.dtype=float64",), "spoil": in_float64}
+
+
+def from_files() -> dict:
+    """A run that reads digits from files, by a worker process; the first call makes the files."""
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    folder = SCRATCH / "images"
+    if not folder.exists():
+        folder.mkdir()
+        for number, image in enumerate(load_digits().images[:512]):
+            Image.fromarray((image * 15.9).astype(np.uint8)).save(folder / f"{number:03}.png")
+    section = {"name": "folder", "dir": str(folder), "stream": "on", "workers": 1}
+    return {"extra": (f"--config.data={json.dumps(section)}",)}
+
+
+def finish(workdir, *more, **options) -> tuple[bool, str]:
     """Runs the command to its end; whether that was a good one, and what it said."""
-    process = Started(workdir, *extra, **options)
+    process = Started(workdir, *more, **options)
     said = process.end()
     return process.code() == 0, said
 
@@ -143,10 +172,12 @@ def left_by(workdir) -> tuple[dict[str, np.ndarray], list[dict]]:
     from contrastive_jax import checkpoint, logbook
     from contrastive_jax import run as runs
 
-    with small.one_block():
-        run = runs.prepare(json.loads((workdir / "config.json").read_text()), jax.devices()[:1])
+    config = json.loads((workdir / "config.json").read_text())
+    with small.one_block(), jax.enable_x64(config["dtype"] == "float64"):
+        run = runs.prepare(config, jax.devices()[:1])
     with (
         small.one_block(),
+        jax.enable_x64(config["dtype"] == "float64"),
         jax.set_mesh(run.mesh),
         checkpoint.Checkpoints(workdir / "checkpoints", read_only=True) as saved,
     ):
@@ -169,6 +200,16 @@ def bits_lost(workdir, reference) -> int:
     )
     mine, theirs = ({row["step"]: row for row in some} for some in (rows, other_rows))
     return bits + 64 * sum(mine.get(step) != theirs.get(step) for step in mine.keys() | theirs.keys())
+
+
+def difference(workdir, reference) -> float:
+    """The largest difference of an array of floats from the reference's, of its largest value."""
+    worst = 0.0
+    for name, x in left_by(workdir)[0].items():
+        if np.issubdtype(x.dtype, np.floating) and x.size:
+            other = reference[0][name]
+            worst = max(worst, float(np.max(np.abs(x - other)) / max(np.max(np.abs(other)), 1e-12)))
+    return worst
 
 
 def steps_done(workdir) -> int:
@@ -347,11 +388,65 @@ def interrupted_often(workdir, reference, kills):
     return 10, survived if finish(workdir)[0] else 0, ""
 
 
+def vanished_image(workdir, reference, kills):
+    """An image file that vanishes during the run, and is put back."""
+    options, file = from_files(), SCRATCH / "images" / "300.png"
+    process = Started(workdir, **options)
+    wait_for(lambda: steps_done(workdir) >= STEPS // 3, process)
+    kept = file.read_bytes()
+    file.unlink()
+    said = process.end()
+    file.write_bytes(kept)
+    named = process.code() != 0 and "300.png" in said and "Traceback" not in said
+    return 1, int(named and finish(workdir, **options)[0]), said.strip().splitlines()[-1]
+
+
+def killed_worker(workdir, reference, kills):
+    """The worker process that reads images killed."""
+    options = from_files()
+    process = Started(workdir, **options)
+    wait_for(lambda: steps_done(workdir) >= STEPS // 3, process)
+    children = pathlib.Path(f"/proc/{process.pid}/task").glob("*/children")
+    for child in " ".join(file.read_text() for file in children).split():
+        if (
+            "spawn_main" in pathlib.Path(f"/proc/{child}/cmdline").read_text()
+        ):  # not multiprocessing's tracker
+            os.kill(int(child), signal.SIGKILL)
+    said = process.end()
+    named = process.code() != 0 and "worker process" in said and "Traceback" not in said
+    return 1, int(named and finish(workdir, **options)[0]), said.strip().splitlines()[-1]
+
+
+def other_devices(workdir, reference, kills):
+    """Killed twice, and gone on with on another number of devices: 1, then 8, then 2."""
+    for part, devices in ((1, 1), (2, 8)):
+        process = Started(workdir, "--config.checkpoint.every_seconds=0.2", devices=devices, **double())
+        wait_for(lambda part=part: steps_done(workdir) >= part * STEPS // 3, process)
+        process.ask(signal.SIGKILL)
+        process.end()
+    ended, said = finish(workdir, devices=2, **double())
+    worst = difference(workdir, reference) if ended else float("inf")
+    note = f"float64: differs by {worst:.0e} of an array's largest value at most" if ended else said
+    return 2, 2 * (worst < 1e-9), note
+
+
 FAULTS = {
     f.__name__: f
     for f in (kill, sigterm, interrupted_often, disk_full, bit_flip, truncated_checkpoint, truncated_metrics,
-              two_runs, clock, not_finite)
+              two_runs, clock, not_finite, vanished_image, killed_worker, other_devices)
 }  # fmt: skip
+OPTIONS = {"vanished_image": from_files, "killed_worker": from_files, "other_devices": double}
+
+
+def reference_of(fault: str):
+    """What an uninterrupted run of the fault's options left."""
+    options = OPTIONS.get(fault, dict)
+    workdir = SCRATCH / f"reference_{options.__name__}"
+    if not workdir.exists():
+        ended, said = finish(workdir, **options())
+        if not ended:
+            raise SystemExit(f"the reference did not end: {said}")
+    return left_by(workdir)
 
 
 def run(kills: int, chosen: list[str]) -> None:
@@ -359,16 +454,14 @@ def run(kills: int, chosen: list[str]) -> None:
     from contrastive_jax import logbook
 
     file = RESULTS / "soak.json"
-    ended, said = finish(SCRATCH / "reference")
-    if not ended:
-        raise SystemExit(f"the reference did not end: {said}")
-    reference = left_by(SCRATCH / "reference")
     for name in chosen or FAULTS:
+        reference = reference_of(name)
         began, workdir = time.monotonic(), SCRATCH / name
         injected, survived, note = FAULTS[name](workdir, reference, kills)
         entry = {
             "what": FAULTS[name].__doc__.split("\n")[0], "steps": STEPS, "injected": injected, "survived": survived,
-            "bits lost": bits_lost(workdir, reference), "note": note.replace(str(SCRATCH), "..."),
+            "bits lost": "—" if name == "other_devices" else bits_lost(workdir, reference),
+            "note": note.replace(str(SCRATCH), "..."),
             "seconds": round(time.monotonic() - began),
         }  # fmt: skip
         print(name, entry, flush=True)
