@@ -4,19 +4,23 @@
 
 GFLOP/s of one convolution: forward, the gradient of the images, that of the kernel as XLA makes it, and as
 `contrastive_jax.models.convolution` makes it on a CPU; and of a product of two square matrices. On a GPU or TPU the
-last two are one program.
+last two are one program. And the whole step (batch / 2 examples of two views), with and without: in turn, the median of
+the ratios of a turn.
 """
 
 import argparse
 import datetime
 import json
+import math
 import os
 import pathlib
+import statistics
 import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from against_pytorch import ours
 
 from contrastive_jax.models import convolution
 
@@ -67,6 +71,22 @@ def measured(batch: int, side: int, before: int, after: int, size: int, stride: 
     }
 
 
+def steps(batch: int, width: float, turns: int = 8) -> dict[str, float]:
+    """Seconds of the step without (XLA's weight gradients) and with ours, medians, and the first over the second."""
+    programs, least = {}, convolution.LARGE
+    for name, convolution.LARGE in (("xla", math.inf), ("ours", least)):
+        programs[name] = ours(width, batch // 2, False)[0]
+        programs[name](1)
+    seconds = {name: [] for name in programs}
+    for _ in range(turns):
+        for name, run in programs.items():
+            began = time.perf_counter()
+            run(1)
+            seconds[name].append(time.perf_counter() - began)
+    ratios = [a / b for a, b in zip(seconds["xla"], seconds["ours"], strict=True)]
+    return {name: statistics.median(s) for name, s in seconds.items()} | {"ratio": statistics.median(ratios)}
+
+
 def main() -> None:
     """Measures, prints, saves."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -95,6 +115,8 @@ def main() -> None:
         report["layers"].append(row)
         found = ", ".join(f"{name} {speed:.0f}" for name, speed in row["gflops"].items())
         print(f"  {row['layer']}: {found} ({row['ours over xla']:.1f}x)", flush=True)
+    report["step"] = steps(options.batch, options.width)
+    print("  step: {xla:.2f} s, {ours:.2f} s with ours ({ratio:.2f}x)".format_map(report["step"]))
     device = report["device"].lower().replace(" ", "_")
     out = options.out or HERE / "results" / f"convolutions_width{report['width']}_{device}.json"
     out.write_text(json.dumps(report, indent=1) + "\n")
