@@ -155,7 +155,8 @@ def from_files() -> dict:
         for number, image in enumerate(load_digits().images[:512]):
             Image.fromarray((image * 15.9).astype(np.uint8)).save(folder / f"{number:03}.png")
     section = {"name": "folder", "dir": str(folder), "stream": "on", "workers": 1}
-    return {"extra": (f"--config.data={json.dumps(section)}",)}
+    whole = ("--config.augment.slant=0.0", "--config.augment.shift=0.0")  # crops are cut where files are read
+    return {"extra": (f"--config.data={json.dumps(section)}", *whole)}
 
 
 def finish(workdir, *more, **options) -> tuple[bool, str]:
