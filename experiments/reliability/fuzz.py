@@ -260,7 +260,7 @@ def attempt(config: dict[str, Any], changes: Mapping[str, Any], steps: int = 0) 
             warnings.simplefilter("ignore")
             try:
                 made = run.prepare(config, jax.devices()[:1])
-                train.check_init(config["init"]["checkpoint"])
+                train.check_init(config["init"]["checkpoint"], folder + "/run")
             except (ValueError, OSError) as error:
                 message = str(error)
                 if not refusal_is_fit(message, config, changes):
