@@ -29,7 +29,7 @@ def describe(
         this machine's devices; nothing is run then.
 
     Returns:
-      What the compiled step costs a device, and its speed.
+      What the network and the compiled step cost a device, and its speed.
     """
     devices, note = program.devices_of(topology) if topology else (None, "")  # first of all that asks jax
     say = print if distributed.first() else lambda line: None
@@ -48,8 +48,9 @@ def describe(
             memory.check(run, step)
             speed = race(run, feed, step, state)
     images = run.config["train"]["batch_size"] / run.mesh.size
-    facts = {"compile_seconds": seconds, "gflops_per_step": utilisation.model_flops(run) * images / 1e9}
-    facts |= costs(step)
+    needed = utilisation.model_flops(run) * images / 1e9
+    say(f"network, forward and backward, per device\n  gflops_per_step = {needed:,.2f}")
+    facts = {"compile_seconds": seconds} | costs(step)
     say("compiled step, per device")
     for name, value in facts.items():
         say(f"  {name} = {value:,.2f}")
@@ -59,6 +60,7 @@ def describe(
         say(f"  {name} = {value:,.1f}")
     if "data" in speed and speed["data"] < speed["step"]:
         say("  the device waits for the data: more cores or data.workers, smaller files, or a larger network")
+    facts["gflops_per_step"] = needed
     return facts | {f"images_per_second/{name}": value for name, value in speed.items()}
 
 

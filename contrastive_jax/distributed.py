@@ -55,11 +55,12 @@ def start(spec: str) -> None:
     waiting.daemon = True
     waiting.start()
     try:
+        end = time.monotonic() + JOINING
         if peers.get("process_id"):  # jax would abort the process
-            _find(peers["coordinator_address"], spec)
+            _find(peers["coordinator_address"], spec, end)
         jax.distributed.initialize(
             **peers,
-            initialization_timeout=JOINING,
+            initialization_timeout=max(1, round(end - time.monotonic())),
             heartbeat_timeout_seconds=SECONDS,
             shutdown_timeout_seconds=SECONDS,
         )
@@ -67,14 +68,15 @@ def start(spec: str) -> None:
         waiting.cancel()
 
 
-def _find(address: str, spec: str) -> None:
-    """Returns once somebody listens at the address."""
+def _find(address: str, spec: str, end: float) -> None:
+    """Returns once somebody listens at the address, before the clock shows ``end``."""
     host, _, port = address.rpartition(":")
-    end = time.monotonic() + JOINING
     while True:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
             return
+        except socket.gaierror as error:
+            raise ConnectionError(f"--distributed={spec}: there is no host {host!r} ({error}).") from None
         except OSError as error:
             if time.monotonic() > end:
                 raise ConnectionError(

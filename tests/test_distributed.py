@@ -161,3 +161,5 @@ def test_where_the_first_process_is_not_there_the_others_say_so(monkeypatch):
         ConnectionError, match=rf"nobody is at 127\.0\.0\.1:{port} after 0\.5 s .*The first process"
     ):
         distributed.start(f"127.0.0.1:{port},2,1")
+    with pytest.raises(ConnectionError, match="there is no host 'nowhere.invalid'"):
+        distributed.start(f"nowhere.invalid:{port},2,1")

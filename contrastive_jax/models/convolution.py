@@ -1,7 +1,7 @@
 """The convolution of the networks: XLA's own, with another weight gradient where it is large and runs on a CPU.
 
-XLA's CPU compiler writes the gradient of the kernel as a convolution whose window is the whole image, at a tenth to
-a half of the speed of the other two (`experiments/performance/convolutions.py`). It is a product, patches times
+XLA's CPU compiler writes the gradient of the kernel as a convolution whose window is the whole image, the slowest of
+the three in all but the first layer (`experiments/performance/convolutions.py`). It is a product, patches times
 gradients, and is made here as one, over pieces of the batch that stay in the cache.
 """
 
@@ -82,30 +82,29 @@ def weight_gradient(
     images: Array, gradient: Array, size: tuple[int, int], strides: tuple[int, int], padding: Pairs
 ) -> Array:
     """Images ``[N, h, w, c]`` and the gradient ``[N, H, W, d]`` of their convolution by a kernel of ``size`` to that of
-    the kernel, ``[k, l, c, d]``."""
-    channels = images.shape[-1], gradient.shape[-1]
+    the kernel, ``[k, l, c, d]``; summed in float32 at least."""
+    channels, dtype = (images.shape[-1], gradient.shape[-1]), gradient.dtype
+    wide, length = jnp.promote_types(dtype, jnp.float32), math.prod(size) * images.shape[-1]
 
     def product(total, piece):
         images, gradient = piece
         seen = patches(images, size, strides, padding, gradient.shape[1:3])
-        return total + jnp.einsum("nhwp,nhwd->pd", seen, gradient), None
+        return total + jnp.einsum("nhwp,nhwd->pd", seen, gradient, preferred_element_type=wide), None
 
     def over_pieces(images, gradient):
-        examples, height, width, _ = gradient.shape
-        length = math.prod(size) * channels[0]
-        pieces = halvings(examples, examples * height * width * length * images.dtype.itemsize)
-        each = [x.reshape(pieces, examples // pieces, *x.shape[1:]) for x in (images, gradient)]
-        return lax.scan(product, jnp.zeros((length, channels[1]), gradient.dtype), each)[0]
+        example = math.prod(gradient.shape[1:3]) * length * images.dtype.itemsize  # bytes of its patches
+        each = max(1, PIECE // example)
+        divided = [in_pieces(x, each) for x in (images, gradient)]
+        return lax.scan(product, jnp.zeros((length, channels[1]), wide), divided)[0]
 
-    return sharding.summed(over_pieces)(images, gradient).reshape(*size, *channels)
+    return sharding.summed(over_pieces)(images, gradient).astype(dtype).reshape(*size, *channels)
 
 
-def halvings(examples: int, size: int) -> int:
-    """Into how many pieces of at most ``PIECE`` bytes ``size`` bytes are divided: by halves, while examples allow."""
-    pieces = 1
-    while examples % (2 * pieces) == 0 and size > pieces * PIECE:
-        pieces *= 2
-    return pieces
+def in_pieces(rows: Array, each: int) -> Array:
+    """``[N, ...]`` to ``[pieces, each, ...]``, as many rows of zeros at the end as that takes: they add nothing."""
+    pieces = -(-len(rows) // each)
+    rows = jnp.pad(rows, ((0, pieces * each - len(rows)), *[(0, 0)] * (rows.ndim - 1)))
+    return rows.reshape(pieces, each, *rows.shape[1:])
 
 
 def patches(images: Array, size: tuple[int, int], strides: tuple[int, int], padding: Pairs, places) -> Array:

@@ -83,7 +83,7 @@ def test_only_large_ones_on_a_cpu_are_made_so(platform, loops):
     assert ("while" in text(64)) == loops and "while" not in text(16)
 
 
-def test_seeds_trained_as_one_program_have_it_too(monkeypatch):
+def test_over_kernels_at_once(monkeypatch):
     monkeypatch.setattr(convolution, "LARGE", 0)
     images, kernel, gradient = arrays(3, 1, 8, jnp.float32)
     kernels = jnp.stack([kernel, -kernel, 2 * kernel])
@@ -95,3 +95,20 @@ def test_seeds_trained_as_one_program_have_it_too(monkeypatch):
         jax.vmap(function)(kernels), zip(*map(function, kernels), strict=True), strict=True
     ):
         np.testing.assert_allclose(one, jnp.stack(other), rtol=1e-4, atol=1e-4)
+
+
+def test_bfloat16_is_summed_in_float32_over_many_pieces(monkeypatch):
+    monkeypatch.setattr(convolution, "PIECE", 1)
+    random = np.random.default_rng(0)
+    images, gradient = (jnp.asarray(random.random((256, 8, 8, 3)), jnp.bfloat16) for _ in range(2))
+    found, exact = (
+        convolution.weight_gradient(images.astype(d), gradient.astype(d), (3, 3), (1, 1), ((1, 1), (1, 1)))
+        for d in (jnp.bfloat16, jnp.float32)
+    )
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(found.astype(jnp.float32), exact, rtol=2**-8)  # rounded once
+
+
+def test_pieces_are_bounded_whatever_the_batch():
+    rows = convolution.in_pieces(jnp.ones((125, 2)), 4)
+    assert rows.shape == (32, 4, 2) and rows.sum() == 250
