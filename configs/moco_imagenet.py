@@ -5,8 +5,8 @@
 
 Protocol: ResNet-50, 128-d, N = 256 queries a batch, 200 epochs, augmentation as in MoCo (He et al. 2020);
 linear classifier on the frozen pooled features, top-1 (MoCo's: SGD, learning rate 30, 100 epochs).
-Paper: 60.6 with K = 65,536 and 54.7 with K = 256 (quoted from He et al.); with EqCo (alpha = 65,536) the gap
-of 6.1 points between them is 0.2. Other K: not printed.
+Paper: 60.6 with K = 65,536 and 54.7 with K = 256 (quoted from He et al.); the gap of
+6.1 points in EqCo's own runs is 0.2 with EqCo (alpha = 65,536). Other K: not printed.
 
 Arguments: ``k`` (size of the queue; a multiple of 256, or less: then K random keys of the previous batch),
 ``alpha`` (EqCo's; 0: no margin), ``scale``.

@@ -190,7 +190,8 @@ class FolderRecords:
         try:
             file = path.read_bytes()
         except OSError as error:  # one that reading raises, not opening, does not say of what
-            raise OSError(error.errno, error.strerror, str(path)) from error
+            why = f"an image of data.dir cannot be read ({error.strerror}); once it can, the same command goes on"
+            raise OSError(error.errno, why, str(path)) from error
         try:
             image = pixels.plain(file, self.shape[2], self._white)
         except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes

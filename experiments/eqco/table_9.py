@@ -2,7 +2,6 @@
 
     python experiments/eqco/table_9.py run      # train what is missing, resume what was stopped, render
     python experiments/eqco/table_9.py render   # the table and the criteria from the results on disk
-    python experiments/eqco/table_9.py choices  # one seed of what the paper does not print
 
 ``--scale smoke`` is the same program in seconds. A column of the table (one K: 5 informations x 6 objectives
 x 3 seeds) is one program; its state lies in ``--workdir`` and its result in ``--results``.
@@ -67,7 +66,7 @@ REPORTED = {
 
 METRIC = "the estimate in nats: mean over queries, fresh batches and seeds, of frozen critics"
 
-# What the paper does not print: our choice, and why. `choices` measures the alternatives on one seed.
+# What the paper does not print: our choice, and why.
 ASSUMED = {
     "width": (32, "embedding width; Poole et al.'s notebook (embed_dim=32), whose setting the paper follows"),
     "score": ("dot", "dot product of the embeddings; the separable critic of the same notebook"),
@@ -474,7 +473,7 @@ def criteria(cells):
         return cells[key]["exact"] + 3 * cells[key]["exact_standard_error"]
 
     def line(name, row):
-        return np.array([ours[name, row, width] for width in widths if (name, row, width) in ours] or [0.0])
+        return np.array([ours[name, row, width] for width in widths if (name, row, width) in ours])
 
     return {
         "InfoNCE lies between the paper - 0.15 and the exact critic + 3 standard errors": outside(
@@ -483,9 +482,9 @@ def criteria(cells):
         "EqCo lies between the paper - 0.15 and the paper + 0.35": outside(
             "eqco", lambda key: reported(*key) - 0.15, lambda key: reported(*key) + 0.35
         ),
-        "InfoNCE grows with K": [row for row in rows if not np.all(np.diff(line("info_nce", row)) > 0)],
-        "EqCo's rows are flat over K within 0.35": [
-            row for row in rows if not np.ptp(line("eqco", row)) <= 0.35
+        "InfoNCE grows with K": [row for row in rows if np.any(np.diff(line("info_nce", row)) <= 0)],
+        "EqCo's rows are flat over K within 0.35 (a tolerance set before the run; the ledger asks for 0.3)": [
+            row for row in rows if len(found := line("eqco", row)) and not np.ptp(found) <= 0.35
         ],
     }
 
@@ -545,52 +544,10 @@ def render(scale, cells, path):
     path.write_text("\n".join(lines) + "\n")
 
 
-# What the paper does not print, one seed at the smallest and a larger K.
-CHOICES = {
-    "assumed": {},
-    "width 16": {"width": 16},
-    "width 128": {"width": 128},
-    "alpha over K": {"alpha_over": "K"},
-    "cosine, tau 0.1": {"score": "cosine", "temperature": 0.1},
-    "cosine, tau 0.05": {"score": "cosine", "temperature": 0.05},
-}
-
-
-def choices(scale, workdir, results):
-    """Prints and saves the paper's two rows, at one seed, under every alternative."""
-    options = dict(RUNS[scale]) | {"seeds": RUNS[scale]["seeds"][:1]}
-    widths = options.pop("pairs")[:3:2]  # 64 and 256
-    jobs = {
-        f"choice_{name}_{width}".replace(" ", "_"): (
-            name,
-            Settings(pairs=width, objectives=PAPERS_OWN, **options, **other),
-        )
-        for name, other in CHOICES.items()
-        for width in widths
-    }
-    run({stem: settings for stem, (_, settings) in jobs.items()}, workdir, workdir)
-    rows = []
-    for stem, (name, settings) in jobs.items():
-        for cell in json.loads((workdir / f"{stem}.json").read_text())["cells"]:
-            paper = reported(cell["objective"], cell["information"], settings.pairs)
-            rows.append({"choice": name, "paper": paper} | cell)
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "table_9_choices.json").write_text(json.dumps(rows, indent=1) + "\n")
-    for name in CHOICES:
-        print(name)
-        for objective in PAPERS_OWN:
-            for width in widths:
-                found = [
-                    r for r in rows if (r["choice"], r["objective"], r["pairs"]) == (name, objective, width)
-                ]
-                text = "  ".join(f"{mean(r):.2f} ({r['paper']})" for r in found)
-                print(f"  {objective:9} K = {width:<4} ours (paper) by information: {text}")
-
-
 def main(arguments=None):
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("verb", nargs="?", default="run", choices=("run", "render", "choices"))
+    parser.add_argument("verb", nargs="?", default="run", choices=("run", "render"))
     parser.add_argument("--scale", default="paper", choices=tuple(RUNS))
     parser.add_argument("--workdir", type=pathlib.Path, help="states (default: runs/eqco_table_9/<scale>)")
     parser.add_argument(
@@ -599,9 +556,6 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     workdir = options.workdir or pathlib.Path("runs") / "eqco_table_9" / options.scale
     results = options.results or (HERE / "results" if options.scale == "paper" else workdir / "results")
-    if options.verb == "choices":
-        choices(options.scale, workdir, results)
-        return 0
     jobs = columns(options.scale)
     if options.verb == "run":
         run(jobs, workdir, results)

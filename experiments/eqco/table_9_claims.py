@@ -61,7 +61,7 @@ CLAIMS = (
         "Gaussians of 2 to 10 nats, EqCo at 512 pairs - at 64 where that is the largest, nats",
         largest,
         expects="within",
-        margin=0.2,  # the largest change in the paper's own table
+        margin=0.3,  # the largest change in the paper's own table, 0.2 of numbers with one decimal
     ),
     Claim(
         "InfoNCE's grows with K",

@@ -65,7 +65,9 @@ def shrinkage(results: Results) -> list[float]:
 
 
 def eightfold(results: Results) -> list[float]:
-    """FlatCLR at the smallest batch less SimCLR at eight times that, or at the largest that there is."""
+    """FlatCLR at the smallest batch less SimCLR at eight times that; not at ``cpu``, where SimCLR loses nothing."""
+    if results.scale == "cpu":
+        return []
     batches = sorted({int(column) for _, column in results.cells})
     larger = next((b for b in batches if b >= 8 * batches[0]), batches[-1])
     return results.differences(("FlatCLR", str(batches[0])), ("SimCLR", str(larger)))
@@ -84,7 +86,7 @@ CLAIMS = (
     ),
     Claim(
         "FlatCLR at batch 16 equals SimCLR at 128 (8 times)",
-        "FlatCLR at the smallest batch - SimCLR at 8 times that (cpu: 16 times), points",
+        "FlatCLR at the smallest batch - SimCLR at 8 times that, points (not at cpu, where SimCLR loses nothing)",
         eightfold,
         expects="within",
         margin=1.0,

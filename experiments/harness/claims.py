@@ -66,7 +66,11 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
 
 def found_by_scale(table: ModuleType) -> dict[str, Any]:
     """Scale -> results, from the largest; ``{"measured": ...}`` of a table without runs. Without empty ones."""
-    of = {"measured": found(table)} if is_measured(table) else {s: Results(table, s) for s in SCALES[:3]}
+    of = (
+        {"measured": found(table)}
+        if is_measured(table)
+        else {s: Results(table, s).paired() for s in SCALES[:3]}
+    )
     return {scale: results for scale, results in of.items() if results}
 
 

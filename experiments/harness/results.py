@@ -46,6 +46,20 @@ class Results:
         first, second = self.values(*one, heading), self.values(*other, heading)
         return [first[seed] - second[seed] for seed in first if seed in second]
 
+    def paired(self) -> "Results":
+        """Of the seeds alone that every cell has: what is compared is of the same seeds, in one order."""
+        kept = Results.__new__(Results)
+        kept.table, kept.scale = self.table, self.scale
+        common = (
+            set.intersection(*(set(entry["seeds"]) for entry in self.cells.values())) if self.cells else set()
+        )
+        kept.cells = {
+            cell: entry | {"seeds": {seed: entry["seeds"][seed] for seed in sorted(common)}}
+            for cell, entry in self.cells.items()
+            if common
+        }
+        return kept
+
     def curve(self, row: Any, column: Any, name: str) -> dict[str, tuple[list, list]]:
         """Seed -> (epochs, values) of one of CURVES."""
         entry = self.cells.get((str(row), str(column)), {"seeds": {}})

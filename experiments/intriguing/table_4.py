@@ -107,17 +107,22 @@ def difference_of_falls(results: Results) -> list[float]:
     return [supervised - simclr for supervised, simclr in zip(*found, strict=True)] if all(found) else []
 
 
+def where_both_are_seen(row: str):
+    """:func:`fall`, but at ``cpu``, where the larger digit hides the smaller."""
+    return lambda results: [] if results.scale == "cpu" else fall(row)(results)
+
+
 CLAIMS = (
     Claim(
         "The larger digit suppresses the smaller in SimCLR",
-        "linear top-1 on the digit of 20, beside one of 80 (cpu: 50) - beside one of 30, points",
-        fall(LAST),
+        "linear top-1 on the digit of 20, beside one of 80 - beside one of 30, points (cpu: hidden by the larger)",
+        where_both_are_seen(LAST),
         expects="below",
     ),
     Claim(
         "It does not in supervised training",
         "the same, supervised, points",
-        fall("Supervised"),
+        where_both_are_seen("Supervised"),
         expects="within",
         margin=2.0,
     ),

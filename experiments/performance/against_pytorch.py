@@ -15,6 +15,7 @@ quartiles.
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -35,7 +36,7 @@ def ours(width: float, batch: int, end_to_end: bool):
     import numpy as np
 
     from contrastive_jax import config as configs
-    from contrastive_jax import data, program
+    from contrastive_jax import data, program, utilisation
     from contrastive_jax import run as runs
 
     config = configs.base()
@@ -67,7 +68,7 @@ def ours(width: float, batch: int, end_to_end: bool):
         jax.block_until_ready(metrics)
 
     facts = {"is": f"jax {jax.__version__}", "device": jax.devices()[0].device_kind, "dtype": config.dtype,
-             "compile_seconds": seconds, "gflops": program.cost(step).flops / 1e9}  # fmt: skip
+             "compile_seconds": seconds, "gflops": batch * utilisation.model_flops(run) / 1e9}  # fmt: skip
     return go, facts
 
 
@@ -103,35 +104,37 @@ class Contender:
         os.killpg(self.process.pid, number)
 
     def run(self, steps: int) -> float:
-        """Seconds of that many steps."""
+        """Seconds of that many steps, after one more, by which caches and threads are warm again."""
         self._signal(signal.SIGCONT)
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
-        seconds = float(self.process.stdout.readline())
+        for count in (1, steps):
+            self.process.stdin.write(f"{count}\n")
+            self.process.stdin.flush()
+            seconds = float(self.process.stdout.readline())
         self._signal(signal.SIGSTOP)
         return seconds
 
     def end(self) -> None:
         """Ends the process and its workers."""
-        self._signal(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            self._signal(signal.SIGKILL)
         self.process.wait()
 
 
 def race(options, width: float, batch: int) -> dict:
     """One row of the table."""
     contenders = {}
-    for name in ("ours", "pytorch", "lightly"):
-        contender = Contender(name, options, width, batch)
-        if contender.facts is None:
-            print(f"  {name} cannot run here", file=sys.stderr)
-        else:
-            contenders[name] = contender
-    seconds = {name: [] for name in contenders}
-    for _ in range(options.turns):
-        for name, contender in contenders.items():
-            seconds[name].append(contender.run(options.steps) / options.steps)
-    for contender in contenders.values():
-        contender.end()
+    with contextlib.ExitStack() as processes:
+        for name in ("ours", "pytorch", "lightly"):
+            contender = Contender(name, options, width, batch)
+            processes.callback(contender.end)  # else it would stand still for ever
+            if contender.facts is None:
+                print(f"  {name} cannot run here", file=sys.stderr)
+            else:
+                contenders[name] = contender
+        seconds = {name: [] for name in contenders}
+        for _ in range(options.turns):
+            for name, contender in contenders.items():
+                seconds[name].append(contender.run(options.steps) / options.steps)
     row = {"width": round(64 * width), "batch": batch, "turns": options.turns, "steps a turn": options.steps,
            "load": os.getloadavg()[0], "contenders": {}}  # fmt: skip
     for name, contender in contenders.items():
@@ -151,7 +154,7 @@ def main() -> None:
     parser.add_argument("--width", default="0.25,1.0", help="widths, 1 has 64 channels first")
     parser.add_argument("--batch", default="128", help="batches")
     parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=1, help="steps a turn")
+    parser.add_argument("--steps", type=int, default=4, help="steps a turn")
     parser.add_argument("--end-to-end", action="store_true", help="with data and augmentation")
     parser.add_argument(
         "--out", type=pathlib.Path, help="default: results/against_pytorch[_end_to_end]_DEVICE.json"

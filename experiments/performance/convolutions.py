@@ -67,12 +67,13 @@ def measured(batch: int, side: int, before: int, after: int, size: int, stride: 
         "layer": f"{size}x{size}/{stride}, {before} to {after}, {side} px",
         "gflop": gflop,
         "gflops": {name: gflop / spent for name, spent in seconds.items()},
+        "in the network": 1e9 * gflop >= convolution.LARGE,
         "ours over xla": seconds["of kernel"] / seconds["of kernel, ours"],
     }
 
 
-def steps(batch: int, width: float, turns: int = 8) -> dict[str, float]:
-    """Seconds of the step without (XLA's weight gradients) and with ours, medians, and the first over the second."""
+def steps(batch: int, width: float, turns: int = 8) -> dict:
+    """Median seconds of the step without (XLA's weight gradients) and with ours, and quartiles of their ratios."""
     programs, least = {}, convolution.LARGE
     for name, convolution.LARGE in (("xla", math.inf), ("ours", least)):
         programs[name] = ours(width, batch // 2, False)[0]
@@ -84,7 +85,9 @@ def steps(batch: int, width: float, turns: int = 8) -> dict[str, float]:
             run(1)
             seconds[name].append(time.perf_counter() - began)
     ratios = [a / b for a, b in zip(seconds["xla"], seconds["ours"], strict=True)]
-    return {name: statistics.median(s) for name, s in seconds.items()} | {"ratio": statistics.median(ratios)}
+    return {name: statistics.median(s) for name, s in seconds.items()} | {
+        "ratio": statistics.quantiles(ratios, n=4)
+    }
 
 
 def main() -> None:
@@ -116,7 +119,9 @@ def main() -> None:
         found = ", ".join(f"{name} {speed:.0f}" for name, speed in row["gflops"].items())
         print(f"  {row['layer']}: {found} ({row['ours over xla']:.1f}x)", flush=True)
     report["step"] = steps(options.batch, options.width)
-    print("  step: {xla:.2f} s, {ours:.2f} s with ours ({ratio:.2f}x)".format_map(report["step"]))
+    low, middle, high = report["step"]["ratio"]
+    print("  step: {xla:.2f} s, {ours:.2f} s with ours".format_map(report["step"]), end="")
+    print(f" ({middle:.2f}x; quartiles {low:.2f}, {high:.2f})")
     device = report["device"].lower().replace(" ", "_")
     out = options.out or HERE / "results" / f"convolutions_width{report['width']}_{device}.json"
     out.write_text(json.dumps(report, indent=1) + "\n")

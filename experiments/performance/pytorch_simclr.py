@@ -2,8 +2,8 @@
 
     python experiments/performance/pytorch_simclr.py --width=0.25 --batch=128 [--lightly] [--end-to-end]
 
-Runs a step for every line on its standard input, and answers with the seconds that it took. PyTorch gets its best:
-on a GPU autocast to bfloat16, TF32 and cudnn's own search; eager or `torch.compile`, channels first or last, each
+Runs as many steps as a line on its standard input says, and answers with the seconds that they took. PyTorch gets its
+best: on a GPU autocast to bfloat16, TF32 and cudnn's own search; eager or `torch.compile`, channels first or last, each
 for some steps, and the fastest is kept. End to end, views come from a DataLoader with a worker a core.
 """
 
@@ -151,10 +151,14 @@ def way(options, compiled: bool, channels_last: bool):
         optimizer.zero_grad(set_to_none=True)
         called(views.to(DEVICE, memory_format=layout, non_blocking=True)).backward()
         optimizer.step()
-        if DEVICE.type == "cuda":
-            torch.cuda.synchronize()
 
     return step
+
+
+def wait() -> None:
+    """Until the device has done what it was asked for."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def fastest(options):
@@ -173,8 +177,10 @@ def fastest(options):
                 ways.pop(name, None)
     for _ in range(3):
         for name, step in ways.items():
+            wait()
             began = time.perf_counter()
             step(views)
+            wait()
             seconds[name] = min(seconds.get(name, float("inf")), time.perf_counter() - began)
     best = min(seconds, key=seconds.__getitem__)
     facts = {"is": f"torch {torch.__version__}, {best}", "device": str(DEVICE), "ways": seconds, "failed": failed,
@@ -206,6 +212,7 @@ def main() -> None:
         began = time.perf_counter()
         for _ in range(int(line)):
             step(next(batches))
+        wait()
         print(time.perf_counter() - began, flush=True)
 
 

@@ -71,12 +71,7 @@ def programs(options):
         holder[0], metrics = step(holder[0], feed.feed(number))
         return metrics
 
-    return mesh, full_step, lambda number: bare(*weights, views), (step, bare)
-
-
-def flops(program) -> float:
-    """As XLA counts them, of one device."""
-    return float((program.cost_analysis() or {}).get("flops", float("nan")))
+    return mesh, full_step, lambda number: bare(*weights, views)
 
 
 def main() -> None:
@@ -92,7 +87,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
-    mesh, full, bare, (full_program, bare_program) = programs(options)
+    mesh, full, bare = programs(options)
     compilations = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, seconds, **_: compilations.append(event) if "backend_compile" in event else None
@@ -121,8 +116,6 @@ def main() -> None:
         "full_seconds": float(np.median(seconds["full"])),
         "bare_seconds": float(np.median(seconds["bare"])),
         "ratio": [float(q) for q in np.quantile(ratio, (0.25, 0.5, 0.75))],
-        "full_gflops": flops(full_program) / 1e9,
-        "bare_gflops": flops(bare_program) / 1e9,
         "compilations_after_warm_up": len(compilations),
     }
     print(report["what"])

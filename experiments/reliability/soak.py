@@ -15,6 +15,7 @@ workdir from which a healthy command goes on to the reference.
 """
 
 import argparse
+import datetime
 import json
 import multiprocessing
 import os
@@ -420,15 +421,17 @@ def killed_worker(workdir, reference, kills):
 
 def other_devices(workdir, reference, kills):
     """Killed twice, and gone on with on another number of devices: 1, then 8, then 2."""
+    killed, resumed = 0, 0
     for part, devices in ((1, 1), (2, 8)):
         process = Started(workdir, "--config.checkpoint.every_seconds=0.2", devices=devices, **double())
-        wait_for(lambda part=part: steps_done(workdir) >= part * STEPS // 3, process)
+        killed += wait_for(lambda part=part: steps_done(workdir) >= part * STEPS // 3, process)
         process.ask(signal.SIGKILL)
-        process.end()
+        resumed += "resuming at step" in process.end()
     ended, said = finish(workdir, devices=2, **double())
+    resumed += "resuming at step" in said
     worst = difference(workdir, reference) if ended else float("inf")
     note = f"float64: differs by {worst:.0e} of an array's largest value at most" if ended else said
-    return 2, 2 * (worst < 1e-9), note
+    return killed, resumed if worst < 1e-9 else 0, note
 
 
 FAULTS = {
@@ -463,12 +466,14 @@ def run(kills: int, chosen: list[str]) -> None:
             "what": FAULTS[name].__doc__.split("\n")[0], "steps": STEPS, "injected": injected, "survived": survived,
             "bits lost": "—" if name == "other_devices" else bits_lost(workdir, reference),
             "note": note.replace(str(SCRATCH), "..."),
-            "seconds": round(time.monotonic() - began),
+            "seconds": round(time.monotonic() - began), "date": datetime.date.today().isoformat(),
+            "git_commit": logbook.environment()["git_commit"],
         }  # fmt: skip
         print(name, entry, flush=True)
         found = json.loads(file.read_text())["faults"] if file.exists() else {}
         found = {fault: (found | {name: entry})[fault] for fault in FAULTS if fault in found | {name: entry}}
-        file.write_text(json.dumps({"faults": found} | logbook.environment(), indent=1) + "\n")
+        about = {key: value for key, value in logbook.environment().items() if key in ("device", "versions")}
+        file.write_text(json.dumps({"faults": found} | about, indent=1) + "\n")
         shutil.rmtree(workdir)
 
 

@@ -100,6 +100,19 @@ def test_collected_runs_are_read_by_seed_and_paired(table):
         found.values("A", "x", "trained.knn")
 
 
+def test_what_is_compared_is_of_the_seeds_that_all_have(table, tmp_path):
+    for cell, seeds in (("A", (0, 1)), ("B", (1, 2))):
+        for seed in seeds:
+            finish(jobs.Job(NAME, "cpu", (cell, "x")), seed, 0.1 * (seed + 1) + 0.5 * (cell == "B"))
+    jobs.collect(table, "cpu")
+    found = harness.Results(table, "cpu")
+    assert set(found.values("A", "x")) == {"0", "1"} and set(found.values("B", "x")) == {"1", "2"}
+    paired = found.paired()
+    assert paired.values("A", "x") == pytest.approx({"1": 20}) and paired.values("B", "x") == pytest.approx(
+        {"1": 70}
+    )
+
+
 def test_a_run_is_done_once(table):
     assert len(jobs.jobs(table, "cpu")) == 2
     for seed in range(3):
