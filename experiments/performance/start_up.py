@@ -23,7 +23,7 @@ ROOT = HERE.parents[1]
 
 
 def started(folder: str) -> dict[str, float]:
-    """One start: seconds to the first line, and to the first step less compilation."""
+    """One start: seconds to the first line; of tracing and compilation; and until the step can run, less these."""
     command = [
         sys.executable, "-m", "contrastive_jax.main", f"--config={ROOT / 'configs/flatclr_digits.py'}",
         "--config.train.duration=40 steps", "--config.evaluate.final=False", f"--workdir={folder}",
