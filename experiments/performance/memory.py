@@ -43,8 +43,7 @@ def counted(way: str, batch: int, topology: str, dtype: str) -> dict:
     import jax
 
     wanted = SHARED if way == "shard_state" else 1
-    if not topology and jax.default_backend() == "cpu":
-        jax.config.update("jax_num_cpu_devices", wanted)
+    jax.config.update("jax_num_cpu_devices", wanted)  # before any device is asked for
     from imagenet import step
 
     from contrastive_jax import program
