@@ -191,8 +191,9 @@ def main(argv: list[str]) -> None:
         distributed.start(_DISTRIBUTED.value)
     except (ValueError, RuntimeError, OSError) as error:
         _fail(str(error))
-    _find_devices()
-    if _TOPOLOGY.value and _MODE.value != "describe":
+    if not _TOPOLOGY.value:
+        _find_devices()
+    elif _MODE.value != "describe":
         _fail(f"--topology={_TOPOLOGY.value!r} is for --mode=describe, not for {_MODE.value}.")
     _use_compilation_cache()
     config = configs.plain(configs.complete(configs.base()))

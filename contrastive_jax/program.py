@@ -111,7 +111,7 @@ def devices_of(topology: str) -> tuple[list[jax.Device], str]:
             )
         return devices, (
             f"libtpu is not installed (pip install 'contrastive_jax[tpu]'): {chips} virtual CPU devices stand in for"
-            f" {topology}; FLOPs and collectives are those of XLA's CPU compiler, memory is not a TPU's."
+            f" {topology}; traffic and collectives are those of XLA's CPU compiler, memory is not a TPU's."
         )
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # nobody answers outside of Google Cloud
     from jax.experimental import topologies
