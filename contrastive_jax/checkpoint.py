@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from contrastive_jax import native
 from contrastive_jax.types import Array, PyTree
 
 # Seconds after which orbax gives a write up, by the wall clock: one that jumps, as in a machine that slept, must not
@@ -75,7 +76,7 @@ def _inspect(state: PyTree) -> tuple[dict[str, int], list[str]]:
     return {path: int(weighted_sum) for path, (weighted_sum, _) in zip(paths, found, strict=True)}, not_finite
 
 
-@jax.jit
+@native.jit
 def _sum_and_finiteness(array: Array) -> tuple[Array, Array]:
     """For one array at a time: parameters, moments and target share shapes, and so compiled programs."""
     finite = jnp.isfinite(array).all() if jnp.issubdtype(array.dtype, jnp.inexact) else jnp.array(True)

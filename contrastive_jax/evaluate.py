@@ -4,7 +4,6 @@ The checkpoint's own config says what the network is and how images are prepared
 what to evaluate on (``data``) and how (``evaluators``, ``evaluate``). So no data of the pretraining is needed.
 """
 
-import functools
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,17 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
-from contrastive_jax import checkpoint, data, distributed, encoder, evaluators, logbook, mirror, sharding
+from contrastive_jax import (
+    checkpoint,
+    data,
+    distributed,
+    encoder,
+    evaluators,
+    logbook,
+    mirror,
+    native,
+    sharding,
+)
 from contrastive_jax import config as configs
 from contrastive_jax.encoder import network_of
 from contrastive_jax.evaluators import features, table
@@ -35,7 +44,7 @@ def pixels_fit(train: Part, test: Part) -> bool:
     )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@native.jit(static_argnums=(0, 1))
 def _statistics(apply, view, params, stats, images):
     return apply(params, stats, jax.vmap(view)(images)[:, None], train=True)[1]
 

@@ -181,13 +181,14 @@ def main(argv: list[str]) -> None:
     del argv
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.ERROR)  # orbax tells a story at every checkpoint
-    from contrastive_jax import checkpoint, distributed, options, train
+    from contrastive_jax import checkpoint, distributed, native, options, train
     from contrastive_jax import config as configs
     from contrastive_jax import workdir as workdirs
 
     if not flags.FLAGS["verbosity"].present and not _DEBUG.value:
         checkpoint.quiet()
     try:
+        native.keep_pages()
         distributed.start(_DISTRIBUTED.value)
     except (ValueError, RuntimeError, OSError) as error:
         _fail(str(error))

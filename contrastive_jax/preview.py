@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-from contrastive_jax import augment, data, logbook, mirror
+from contrastive_jax import augment, data, logbook, mirror, native
 from contrastive_jax.recipe import call
 from contrastive_jax.run import source_of
 
@@ -75,9 +75,9 @@ def shown(config: Mapping[str, Any], split: data.Split | data.Streamed, ids: np.
         call(augment.make_eval, "augment", section),
     )
     whole, _ = next(split.batches(len(ids), evaluate, ids))
-    seen = jax.jit(jax.vmap(split.finish(evaluate)))(whole)
+    seen = native.jit(jax.vmap(split.finish(evaluate)))(whole)
 
-    @jax.jit
+    @native.jit
     def finish(images, epoch):
         return jax.vmap(split.finish(views))(augment.example_keys(jnp.uint32(seed), epoch, ids), images)
 

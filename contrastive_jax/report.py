@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, encoder, logbook, mirror, preview, sharding
+from contrastive_jax import augment, data, distributed, encoder, logbook, mirror, native, preview, sharding
 from contrastive_jax import config as configs
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.table import METRICS, cell
@@ -226,7 +226,7 @@ def look(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mappin
     def pictures(positions: np.ndarray) -> np.ndarray:
         images, _ = next(split.batches(len(positions), view, rows[positions]))
         return preview.visible(
-            jax.device_get(jax.jit(jax.vmap(split.finish(view)))(images)), config["augment"]
+            jax.device_get(native.jit(jax.vmap(split.finish(view)))(images)), config["augment"]
         )
 
     label = np.asarray(label) if np.ndim(label) == 1 else np.full(len(rows), -1)

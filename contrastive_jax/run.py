@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
-from contrastive_jax import augment, data, evaluators, logbook, mirror, options, sharding
+from contrastive_jax import augment, data, evaluators, logbook, mirror, native, options, sharding
 from contrastive_jax import config as configs
 from contrastive_jax.data import compose
 from contrastive_jax.recipe import Recipe, build, call, pick
@@ -170,5 +170,5 @@ def initial_state(run: Run) -> TrainState:
     """The state before step 0 on the run's mesh, which is in context."""
     state = replicate(init_state(run.recipe, run.config["seed"]), run.mesh)
     if run.config["optimizer"]["shard_state"]:
-        state = dataclasses.replace(state, optimizer=jax.jit(run.recipe.optimizer.init)(state.params))
+        state = dataclasses.replace(state, optimizer=native.jit(run.recipe.optimizer.init)(state.params))
     return state

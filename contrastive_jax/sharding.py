@@ -59,6 +59,14 @@ def summed(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return call
 
 
+def each_device(function: Callable, rows: tuple[jax.Array, ...], whole: tuple[jax.Array, ...] = ()):
+    """Apply ``function(*rows, *whole)``, whose results have a row for each of ``rows``, to each device's own rows."""
+    if not on_mesh() or jax.typeof(rows[0]).sharding.spec[0] is None:
+        return function(*rows, *whole)
+    specs = (ROWS,) * len(rows) + (REPLICATED,) * len(whole)
+    return jax.shard_map(function, in_specs=specs, out_specs=ROWS, check_vma=False)(*rows, *whole)
+
+
 def rows_sharding() -> PartitionSpec | None:
     """``out_sharding`` for an operation whose result has one row an example."""
     return ROWS if on_mesh() else None

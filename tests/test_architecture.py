@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "contrastive_jax"
 FLOORS = [
-    {"types", "sharding", "distributed"},
+    {"types", "sharding", "distributed", "native"},
     {"mirror"},
     {"losses", "models", "augment", "data", "optim"},
     {"contrast"},

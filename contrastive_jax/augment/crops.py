@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from contrastive_jax import native
 from contrastive_jax.augment import geometry
 
 
@@ -272,7 +273,7 @@ def _reach(start: float, extent: float) -> slice:
     return slice(math.floor(start), math.ceil(start + extent))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@native.jit(static_argnums=0)
 def _draw(cut, seed, epoch, id, frames):
     def of_example(key, frames):
         boxes = []

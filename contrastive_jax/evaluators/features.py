@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jax.tree_util import Partial
 
-from contrastive_jax import sharding
+from contrastive_jax import native, sharding
 
 TILES = PartitionSpec(None, sharding.AXIS)
 
@@ -44,7 +44,7 @@ class Rows:
         return tiles.reshape(-1, tiles.shape[2])[: self.count]
 
 
-@jax.jit
+@native.jit
 def _one_tile(tiles, number):
     return sharding.gather(jax.lax.dynamic_index_in_dim(tiles, number, keepdims=False))
 
@@ -80,7 +80,7 @@ def _empty(tiles, shape, dtype):
     return jnp.zeros((tiles, *shape), dtype, device=where)
 
 
-@functools.partial(jax.jit, donate_argnums=0)
+@native.jit(donate_argnums=0)
 def _write(buffer, rows, number):
     return jax.lax.dynamic_update_index_in_dim(buffer, rows, number, 0)
 
@@ -175,7 +175,7 @@ def encode_all(
     return {name: np.concatenate([batch[name] for batch in batches])[: len(images)] for name in batches[0]}
 
 
-@jax.jit(static_argnames=("prepare", "layers"))
+@native.jit(static_argnames=("prepare", "layers"))
 def _encode_batch(encode, images, count, *, prepare, layers):
     """Layers ``{name: [B, F]}`` float32, rows over the devices; rows from ``count`` on are 0."""
     found = encode(jax.vmap(prepare)(images))
@@ -190,7 +190,7 @@ def _encode_batch(encode, images, count, *, prepare, layers):
     }
 
 
-@jax.jit
+@native.jit
 def _replicated(layers):
     return jax.tree.map(sharding.gather, layers)  # every process can read what is replicated
 
@@ -235,7 +235,7 @@ def _real(rows: Rows) -> jax.Array:
     return (jax.reshard(number, TILES) if sharding.on_mesh() else number)[..., None] < rows.count
 
 
-@jax.jit
+@native.jit
 def _moments(rows):
     mean = jnp.sum(rows.tiles, axis=(0, 1)) / rows.count
     variance = jnp.sum(jnp.where(_real(rows), rows.tiles - mean, 0) ** 2, axis=(0, 1)) / rows.count
@@ -245,7 +245,7 @@ def _moments(rows):
     return mean, jnp.where(constant, 1, jnp.sqrt(variance))
 
 
-@jax.jit
+@native.jit
 def _scaled(rows, mean, deviation):
     return jnp.where(_real(rows), (rows.tiles - mean) / deviation, 0)
 
@@ -300,7 +300,7 @@ def check(
         )
 
 
-@jax.jit
+@native.jit
 def _finite(tiles):
     return jnp.isfinite(tiles).all()
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from contrastive_jax import sharding
+from contrastive_jax import native, sharding
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import TILES, Rows, check
 
@@ -147,7 +147,7 @@ def _unit(rows):
     return exact / jnp.maximum(norm, jnp.finfo(exact.dtype).tiny)
 
 
-@jax.jit(static_argnames=("k", "count"))
+@native.jit(static_argnames=("k", "count"))
 def _nearest(tests, number, keys, *, k, count):
     """Cosines and bank rows of the k nearest of every query of a tile: [q, k] each, nearest first."""
     queries = _unit(sharding.gather(jax.lax.dynamic_index_in_dim(tests, number, keepdims=False)))

@@ -7,7 +7,6 @@ tends to the mutual information as K grows. :func:`batch_estimates` reads the es
 would give, of which some are no bounds.
 """
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from contrastive_jax import losses, sharding
+from contrastive_jax import losses, native, sharding
 from contrastive_jax.contrast.similarity import (
     ENGINES,
     negative_statistics,
@@ -237,7 +236,7 @@ def _joint(query, key):
     return jnp.sum(query * key, axis=-1)
 
 
-@functools.partial(jax.jit, static_argnames=("score", "engine"))
+@native.jit(static_argnames=("score", "engine"))
 def _contrasts(query, key, group, pool, temperature, *, score, engine):
     """c and K of every query."""
     query, key, candidates = (_embed(score, a) for a in (query, key, pool.key))
@@ -246,7 +245,7 @@ def _contrasts(query, key, group, pool, temperature, *, score, engine):
     return sharding.gather(found.logsumexp[0]), sharding.gather(found.count)
 
 
-@jax.jit
+@native.jit
 def _critic_contrasts(critic, x, y, group, candidates, candidates_group, valid):
     """c and K of every row of x, against candidates [tiles, m, ...]."""
     positive = at_least_float32(jax.vmap(lambda x, y: critic(x[None], y[None])[0, 0])(x, y))
@@ -263,7 +262,7 @@ def _critic_contrasts(critic, x, y, group, candidates, candidates_group, valid):
     return lax.scan(add, nothing, (candidates, candidates_group, valid))[0]
 
 
-@functools.partial(jax.jit, static_argnames=("score", "alpha"))
+@native.jit(static_argnames=("score", "alpha"))
 def _of_batches(query, key, group, pools, temperature, *, score, alpha):
     """{estimate: [batches]}, and the fewest negatives that a query has; a batch has the queries of its pool's keys, and
     behind them such as fill it up."""

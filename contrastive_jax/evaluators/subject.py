@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, models, sharding
+from contrastive_jax import augment, data, models, native, sharding
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import Rows
 from contrastive_jax.recipe import call
@@ -206,7 +206,7 @@ def _encode_views(encode, split, rows, seed: int, views, batch_size: int, layers
     return {name: np.concatenate([batch[name] for batch in found]) for name in layers}
 
 
-@functools.partial(jax.jit, static_argnames=("finish", "layers"))
+@native.jit(static_argnames=("finish", "layers"))
 def _views_of_batch(encode, images, rows, seed, *, finish, layers):
     keys = augment.example_keys(jnp.asarray(seed, jnp.uint32), jnp.zeros_like(rows), rows)
     views = jax.vmap(finish)(keys, images)  # [b, W, s, s, c]

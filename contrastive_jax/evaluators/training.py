@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec as P
 
-from contrastive_jax import augment, data, optim, sharding
+from contrastive_jax import augment, data, native, optim, sharding
 from contrastive_jax.data import stream
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import TILES, Rows
@@ -304,12 +304,12 @@ def _update(program, state, arrays, frozen, step):
     return (optax.apply_updates(variables, updates), extra, memory), loss
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+@native.jit(static_argnums=0, donate_argnums=1)
 def _one(program, state, arrays, frozen, step):
     return _update(program, state, arrays, frozen, step)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+@native.jit(static_argnums=0, donate_argnums=1)
 def _advance(program, state, arrays, frozen, start, stop):
     """Steps ``start`` to ``stop`` as one program; their losses lead the array that is returned."""
     dtype = jax.tree.leaves(state[0])[0].dtype
@@ -355,7 +355,7 @@ def linear_outputs(variables: PyTree, test: Rows) -> np.ndarray:
     return Rows(_logits(variables, test.tiles), test.count).numpy()
 
 
-@jax.jit
+@native.jit
 def _logits(variables, tiles):
     product = jnp.einsum("tbf,fc->tbc", tiles, variables["kernel"], precision=jax.lax.Precision.HIGHEST)
     return product + variables["bias"]

@@ -1,12 +1,11 @@
-"""The convolution of the networks: XLA's own, with another weight gradient where it is large and runs on a CPU.
+"""The convolution of the networks: XLA's, and on a CPU by the kernels of :mod:`contrastive_jax.native`.
 
-XLA's CPU compiler writes the gradient of the kernel as a convolution whose window is the whole image, the slowest of
-the three in all but the first layer (`experiments/performance/convolutions.py`). It is a product, patches times
-gradients, and is made here as one, over pieces of the batch that stay in the cache.
+XLA's CPU compiler writes the gradient of a kernel as a convolution whose window is the whole image, the slowest of the
+three (`experiments/performance/convolutions.py`). Where there is no compiler for the kernels it is made here as a
+product of matrices, in plain JAX.
 """
 
 import functools
-import math
 from typing import Any
 
 import flax.linen as nn
@@ -14,13 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from contrastive_jax import sharding
+from contrastive_jax import native, sharding
 
 Array = jax.Array
 Pairs = tuple[tuple[int, int], tuple[int, int]]
-
-LARGE = 4e9  # FLOPs of a weight gradient; below, what is won is less than the loop takes to compile
-PIECE = 5 * 2**20  # bytes of patches: more would leave the cache, fewer would leave cores idle
 
 
 class Convolution(nn.Module):
@@ -41,79 +37,107 @@ class Convolution(nn.Module):
         return convolve(images, kernel, (self.stride, self.stride), (around, around))
 
 
+def convolve(images: Array, kernel: Array, strides: tuple[int, int], padding: Pairs) -> Array:
+    """``[N, h, w, c]`` and a kernel ``[k, l, c, d]`` to ``[N, H, W, d]``; padding of height, of width."""
+    if not native.on_cpu() or images.dtype == jnp.float64 or not native.check_switch():
+        return _plain(images, kernel, strides, padding)
+    by_kernels = images.dtype == jnp.float32 and native.available()
+    return (_by_kernels if by_kernels else _by_product)(images, kernel, strides, padding)
+
+
 def _plain(images: Array, kernel: Array, strides: tuple[int, int], padding: Pairs) -> Array:
     layout = ("NHWC", "HWIO", "NHWC")
     return lax.conv_general_dilated(images, kernel, strides, padding, dimension_numbers=layout)
 
 
-def convolve(images: Array, kernel: Array, strides: tuple[int, int], padding: Pairs) -> Array:
-    """``[N, h, w, c]`` and a kernel ``[k, l, c, d]`` to ``[N, H, W, d]``; padding of height, of width."""
-    places = jax.eval_shape(functools.partial(_plain, strides=strides, padding=padding), images, kernel)
-    large = 2 * math.prod(places.shape[:3]) * kernel.size >= LARGE
-    return (_with_products if large else _plain)(images, kernel, strides, padding)
+def _own_gradient(convolution, gradients):
+    """Return the convolution with gradients ``(images, kernel, gradient, strides, padding) -> (of both)``."""
+    function = jax.custom_vjp(convolution, nondiff_argnums=(2, 3))
+
+    def forward(images, kernel, strides, padding):
+        return convolution(images, kernel, strides, padding), (images, kernel)
+
+    function.defvjp(
+        forward, lambda strides, padding, saved, gradient: gradients(*saved, gradient, strides, padding)
+    )
+    return function
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _with_products(images, kernel, strides, padding):
-    return _plain(images, kernel, strides, padding)
+def _kernel_forward(images, kernel, strides, padding):
+    result = jax.eval_shape(functools.partial(_plain, strides=strides, padding=padding), images, kernel)
+    return _each_device("convolve", (images,), kernel, result.shape[1:], strides, padding)
 
 
-def _forward(images, kernel, strides, padding):
-    return _plain(images, kernel, strides, padding), (images, kernel)
+def _kernel_gradients(images, kernel, gradient, strides, padding):
+    options = dict(strides=strides, before=(padding[0][0], padding[1][0]))
+
+    def of_kernel(images, gradient):
+        return native.call("kernel_gradient", like(kernel.shape), images, gradient, **options)
+
+    of_images = _each_device("image_gradient", (gradient,), kernel, images.shape[1:], strides, padding)
+    return of_images, sharding.summed(of_kernel)(images, gradient)
 
 
-def _backward(strides, padding, saved, gradient):
-    images, kernel = saved
+def _each_device(name, rows, kernel, shape, strides, padding):
+    options = dict(strides=strides, before=(padding[0][0], padding[1][0]))
+
+    def on_each(rows, kernel):
+        return native.call(name, like((len(rows), *shape)), rows, kernel, **options)
+
+    return sharding.each_device(on_each, rows, (kernel,))
+
+
+def like(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    """Return the description of a float32 array."""
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+_by_kernels = _own_gradient(_kernel_forward, _kernel_gradients)
+
+
+def _product_gradients(images, kernel, gradient, strides, padding):
     of_images = jax.vjp(lambda x: _plain(x, kernel, strides, padding), images)[1](gradient)[0]
-
-    def by_convolution(images, gradient):
-        return jax.vjp(lambda x: _plain(images, x, strides, padding), kernel)[1](gradient)[0]
-
-    def by_products(images, gradient):
-        return weight_gradient(images, gradient, kernel.shape[:2], strides, padding)
-
-    return of_images, lax.platform_dependent(images, gradient, cpu=by_products, default=by_convolution)
+    return of_images, kernel_gradient(images, gradient, kernel.shape[:2], strides, padding)
 
 
-_with_products.defvjp(_forward, _backward)
+_by_product = _own_gradient(_plain, _product_gradients)
 
 
-def weight_gradient(
+def kernel_gradient(
     images: Array, gradient: Array, size: tuple[int, int], strides: tuple[int, int], padding: Pairs
 ) -> Array:
     """Images ``[N, h, w, c]`` and the gradient ``[N, H, W, d]`` of their convolution by a kernel of ``size`` to that of
-    the kernel, ``[k, l, c, d]``; summed in float32 at least."""
-    channels, dtype = (images.shape[-1], gradient.shape[-1]), gradient.dtype
-    wide, length = jnp.promote_types(dtype, jnp.float32), math.prod(size) * images.shape[-1]
+    the kernel, ``[k, l, c, d]``; summed in float32 at least.
 
-    def product(total, piece):
-        images, gradient = piece
-        seen = patches(images, size, strides, padding, gradient.shape[1:3])
-        return total + jnp.einsum("nhwp,nhwd->pd", seen, gradient, preferred_element_type=wide), None
+    Row y of the output reads row y * stride + i of the padded images through row i of the kernel. So for the images'
+    rows of one phase, r * stride + phase, all entries are one product: the row, moved by each column j, times the
+    gradient, moved by each such i.
+    """
+    (tall, wide), (down, right), (height, width) = size, strides, gradient.shape[1:3]
+    channels, dtype = (images.shape[-1], gradient.shape[-1]), jnp.promote_types(gradient.dtype, jnp.float32)
+    rows = -(-((height - 1) * down + tall) // down)  # of a phase
 
-    def over_pieces(images, gradient):
-        example = math.prod(gradient.shape[1:3]) * length * images.dtype.itemsize  # bytes of its patches
-        each = max(1, PIECE // example)
-        divided = [in_pieces(x, each) for x in (images, gradient)]
-        return lax.scan(product, jnp.zeros((length, channels[1]), wide), divided)[0]
+    def of_phase(images, gradient, phase):
+        moves = range(len(range(phase, tall, down)))
+        seen = [images[:, phase::down, j : j + (width - 1) * right + 1 : right] for j in range(wide)]
+        ends = [((0, 0), (i, rows - height - i), (0, 0), (0, 0)) for i in moves]
+        moved = [jnp.pad(gradient, end) for end in ends]
+        seen, moved = jnp.concatenate(seen, -1), jnp.concatenate(moved, -1)
+        found = jnp.einsum("nhwp,nhwq->pq", seen, moved, preferred_element_type=dtype)
+        return found.reshape(wide, channels[0], len(moves), channels[1]).transpose(2, 0, 1, 3)
 
-    return sharding.summed(over_pieces)(images, gradient).astype(dtype).reshape(*size, *channels)
+    def all_phases(images, gradient):
+        (top, _), (left, _) = padding
+        below, after = (
+            rows * down - top - images.shape[1],
+            (width - 1) * right + wide - left - images.shape[2],
+        )
+        images = lax.pad(
+            images, jnp.zeros((), images.dtype), [(0, 0, 0), (top, below, 0), (left, after, 0), (0, 0, 0)]
+        )
+        found = jnp.zeros((tall, wide, *channels), dtype)
+        for phase in range(min(down, tall)):
+            found = found.at[phase::down].set(of_phase(images, gradient, phase))
+        return found
 
-
-def in_pieces(rows: Array, each: int) -> Array:
-    """``[N, ...]`` to ``[pieces, each, ...]``, as many rows of zeros at the end as that takes: they add nothing."""
-    pieces = -(-len(rows) // each)
-    rows = jnp.pad(rows, ((0, pieces * each - len(rows)), *[(0, 0)] * (rows.ndim - 1)))
-    return rows.reshape(pieces, each, *rows.shape[1:])
-
-
-def patches(images: Array, size: tuple[int, int], strides: tuple[int, int], padding: Pairs, places) -> Array:
-    """``[N, h, w, c]`` to ``[N, H, W, k * l * c]``: what a kernel sees at each of ``places = (H, W)``."""
-    padded = jnp.pad(images, ((0, 0), *padding, (0, 0)))
-    (examples, _, _, channels), (height, width) = padded.shape, places
-    down, right = (height - 1) * strides[0] + 1, (width - 1) * strides[1] + 1
-
-    def tap(i, j):
-        return lax.slice(padded, (0, i, j, 0), (examples, i + down, j + right, channels), (1, *strides, 1))
-
-    return jnp.concatenate([tap(i, j) for i in range(size[0]) for j in range(size[1])], -1)
+    return sharding.summed(all_phases)(images, gradient).astype(gradient.dtype)

@@ -8,6 +8,7 @@ devices there are.
 """
 
 import dataclasses
+import functools
 import math
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.lax import Precision
 
-from contrastive_jax import sharding
+from contrastive_jax import native, sharding
 
 Array = jax.Array
 SCOPES = ("joint", "per_view", "groups")
@@ -118,6 +119,70 @@ def to_rows(statistic: Array, members: Members | None, ndim: int) -> Array:
     return jnp.expand_dims(rows, tuple(range(1, ndim - 1)))
 
 
+# On a CPU the sums over space, forward and backward, are kernels that read the activations once.
+
+
+def _sums(name: str, arrays: tuple[Array, ...]) -> list[Array]:
+    """Return two arrays ``[N, c]`` of a kernel that sums ``[N, ..., c]`` arrays; what is ``[N, c]`` is one of a row."""
+
+    def on_each(*arrays):
+        rows, channels = arrays[0].shape[0], arrays[0].shape[-1]
+        arrays = [x.reshape(rows, -1, channels) for x in arrays]
+        return native.call(name, [jax.ShapeDtypeStruct((rows, channels), jnp.float32)] * 2, *arrays)
+
+    return sharding.each_device(on_each, arrays)
+
+
+def _over_space(row: Array, like: Array) -> Array:
+    return jnp.expand_dims(row, tuple(range(1, like.ndim - 1)))
+
+
+@jax.custom_vjp
+def row_moments(x: Array) -> tuple[Array, Array]:
+    """Return the mean of every row and channel of ``[N, ..., c]``, and the mean square about it: ``[N, c]`` each."""
+    return tuple(_sums("moments", (x,)))
+
+
+def _row_moments_backward(saved, gradients):
+    (x, mean), (of_mean, of_square) = saved, (_over_space(g, saved[0]) for g in gradients)
+    return ((of_mean + 2 * of_square * (x - _over_space(mean, x))) / math.prod(x.shape[1:-1]),)
+
+
+def _row_moments_forward(x):
+    mean, square = row_moments(x)
+    return (mean, square), (x, mean)
+
+
+row_moments.defvjp(_row_moments_forward, _row_moments_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def normalise(
+    x: Array, mean: Array, multiplier: Array, bias: Array, residual: Array | None, relu: bool
+) -> Array:
+    """Return ``(x - mean) * multiplier + bias (+ residual)`` of ``[N, ..., c]``, by numbers ``[N, c]`` of every row,
+    and of that the positive part if ``relu``."""
+    y = (x - _over_space(mean, x)) * _over_space(multiplier, x) + _over_space(bias, x)
+    y = y if residual is None else residual + y
+    return nn.relu(y) if relu else y
+
+
+def _normalise_forward(x, mean, multiplier, bias, residual, relu):
+    y = normalise(x, mean, multiplier, bias, residual, relu)
+    return y, (x, mean, multiplier, residual is not None, y if relu else None)
+
+
+def _normalise_backward(relu, saved, gradient):
+    x, mean, multiplier, has_residual, y = saved
+    total, weighted = _sums("sums", (gradient, x, mean, *([y] if relu else [])))
+    gradient = jnp.where(y > 0, gradient, 0) if relu else gradient
+    of_x = gradient * _over_space(multiplier, x)
+    return of_x, -multiplier * total, weighted, total, gradient if has_residual else None
+
+
+normalise.defvjp(_normalise_forward, _normalise_backward)
+
+
 class BatchNorm(nn.Module):
     """Batch normalisation (Ioffe & Szegedy, 2015) of ``[N, ..., c]`` over a group's rows and space.
 
@@ -130,8 +195,22 @@ class BatchNorm(nn.Module):
     centre: bool = True
 
     @nn.compact
-    def __call__(self, x: Array, members: Members | None, *, train: bool) -> Array:
-        """Returns the normalised activations, float32 (float64 for float64)."""
+    def __call__(
+        self,
+        x: Array,
+        members: Members | None,
+        *,
+        train: bool,
+        residual: Array | None = None,
+        relu: bool = False,
+    ) -> Array:
+        """Returns the normalised activations, plus ``residual``, and of that the positive part if ``relu``; float32
+        (float64 for float64)."""
+
+        def end(y):
+            y = y if residual is None else residual + y
+            return nn.relu(y) if relu else y
+
         shape = (x.shape[-1],)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape)
         running_var = self.variable("batch_stats", "var", jnp.ones, shape)
@@ -141,7 +220,7 @@ class BatchNorm(nn.Module):
 
         if not train:
             mean, var = running_mean.value, running_var.value
-            return (x - mean) * (jax.lax.rsqrt(var + self.norm.epsilon) * scale) + bias
+            return end((x - mean) * (jax.lax.rsqrt(var + self.norm.epsilon) * scale) + bias)
 
         pixels, groups = math.prod(x.shape[1:-1]), 1 if members is None else len(members.count)
         if x.shape[0] * pixels < 2 * groups:
@@ -152,9 +231,13 @@ class BatchNorm(nn.Module):
 
         # The second moment is taken about the mean: E[x^2] - E[x]^2 loses digits where the mean is large.
         # The last term is 0 and carries the derivative that the shift, held constant, leaves out.
-        mean = average(x, members)
+        kernels = native.on_cpu() and x.ndim > 2 and x.dtype == jnp.float32 and native.available()
+        means, squares = row_moments(x) if kernels else (x, None)
+        mean = average(means, members)
         shift = jax.lax.stop_gradient(mean)
-        var = average(jnp.square(x - to_rows(shift, members, x.ndim)), members) - jnp.square(mean - shift)
+        square = jnp.square(means - to_rows(shift, members, means.ndim))
+        square = square if squares is None else square + squares
+        var = average(square, members) - jnp.square(mean - shift)
 
         values = pixels * (x.shape[0] if members is None else members.count[:, None])
         correction = values / jnp.maximum(values - 1, 1) if self.norm.unbiased else 1.0
@@ -165,4 +248,12 @@ class BatchNorm(nn.Module):
             running.value = new.astype(running.value.dtype)
 
         multiplier = jax.lax.rsqrt(var + self.norm.epsilon) * scale
-        return (x - to_rows(mean, members, x.ndim)) * to_rows(multiplier, members, x.ndim) + bias
+        if kernels:
+            shape = (x.shape[0], x.shape[-1])
+            rows = [
+                to_rows(y, members if y.ndim == 2 else None, 2) for y in (mean, multiplier, jnp.asarray(bias))
+            ]
+            rows = [jnp.broadcast_to(y, shape, out_sharding=sharding.rows_sharding()) for y in rows]
+            residual = None if residual is None else residual.astype(x.dtype)
+            return normalise(x, *rows, residual, relu)
+        return end((x - to_rows(mean, members, x.ndim)) * to_rows(multiplier, members, x.ndim) + bias)

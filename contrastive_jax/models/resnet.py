@@ -29,23 +29,23 @@ class Block(nn.Module):
     def __call__(self, x: Array, members: Members | None, train: bool) -> Array:
         """``[N, h, w, c]`` to ``[N, h / stride, w / stride, channels or 4 * channels]``."""
 
-        def conv(y, channels, kernel, stride, conv_name, norm_name):
+        def conv(y, channels, kernel, stride, conv_name, norm_name, **end):
             y = Convolution(channels, kernel, stride, self.dtype, name=conv_name)(y)
-            return BatchNorm(self.norm, name=norm_name)(y, members, train=train)
+            return BatchNorm(self.norm, name=norm_name)(y, members, train=train, **end)
 
         c = self.channels
         if self.bottleneck:
             layers = ((c, 1, 1), (c, 3, self.stride), (4 * c, 1, 1))
         else:
             layers = ((c, 3, self.stride), (c, 3, 1))
+        shortcut = x
+        if self.projection:
+            shortcut = conv(x, layers[-1][0], 1, self.stride, "shortcut_conv", "shortcut_norm")
         y = x
         for i, (channels, kernel, stride) in enumerate(layers, 1):
-            y = conv(y, channels, kernel, stride, f"conv{i}", f"norm{i}")
-            if i < len(layers):
-                y = nn.relu(y)
-        if self.projection:
-            x = conv(x, layers[-1][0], 1, self.stride, "shortcut_conv", "shortcut_norm")
-        return nn.relu(x + y).astype(self.dtype)
+            residual = shortcut if i == len(layers) else None
+            y = conv(y, channels, kernel, stride, f"conv{i}", f"norm{i}", residual=residual, relu=True)
+        return y.astype(self.dtype)
 
 
 class ResNet(nn.Module):
@@ -71,7 +71,7 @@ class ResNet(nn.Module):
         check_image(self.stem, x.shape[1:])
         small, bottleneck = self.stem == "cifar", self.depth >= 50
         x = Convolution(self.channels, 3 if small else 7, 1 if small else 2, self.dtype, name="stem_conv")(x)
-        x = nn.relu(BatchNorm(self.norm, name="stem_norm")(x, members, train=train)).astype(self.dtype)
+        x = BatchNorm(self.norm, name="stem_norm")(x, members, train=train, relu=True).astype(self.dtype)
         if not small:
             padding = "SAME" if self.variant == "simclr" else ((1, 1), (1, 1))
             x = nn.max_pool(x, (3, 3), (2, 2), padding)

@@ -9,7 +9,6 @@ EqCo with alpha <= K, never do. 20-dimensional correlated Gaussians; a batch of 
 """
 
 import argparse
-import functools
 import json
 import math
 import pathlib
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from table_9 import batch_noise, correlation, joint_sample, log_density_ratio
 
-from contrastive_jax import losses
+from contrastive_jax import losses, native
 
 INFORMATION = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0)  # at 64 negatives
 NEGATIVES = (16, 32, 64, 128, 256, 512)  # at 10 nats
@@ -43,7 +42,7 @@ def is_bound(name, negatives):
     return name == "info_nce" or alpha.get(name, math.inf) <= negatives
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
+@native.jit(static_argnums=(1, 2))
 def estimates(information, negatives, batches):
     """{estimate: [batches]}: each batch's mean over its queries, with the exact critic."""
     rho = correlation(information)

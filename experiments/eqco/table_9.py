@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from contrastive_jax import losses
+from contrastive_jax import losses, native
 from contrastive_jax.contrast.similarity import normalize
 
 HERE = pathlib.Path(__file__).parent
@@ -261,7 +261,7 @@ def noises(settings, key_name, step):
 OPTIMIZER = optax.adam(LEARNING_RATE)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@native.jit(static_argnums=0)
 def init(settings):
     """Step 0: {objective: (weights, Adam's moments)}, every leaf [seeds, informations, ...].
 
@@ -277,7 +277,7 @@ def init(settings):
     return {name: jax.vmap(jax.vmap(functools.partial(cell, name)))(keys) for name in settings.objectives}
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3), donate_argnums=1)
+@native.jit(static_argnums=(0, 3), donate_argnums=1)
 def train(settings, states, first, steps):
     """``steps`` steps of every cell of a column from step ``first``."""
     rho = correlation(jnp.asarray(settings.information))
@@ -301,7 +301,7 @@ def train(settings, states, first, steps):
     return jax.lax.scan(step, states, first + jnp.arange(steps))[0]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))
+@native.jit(static_argnums=(0, 3))
 def evaluate(settings, states, first, batches):
     """{objective: [batches, seeds, informations, 2]}: each batch's estimate, ours and the exact."""
     rho = correlation(jnp.asarray(settings.information))

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from contrastive_jax import config as configs
-from contrastive_jax import data
+from contrastive_jax import data, native
 from contrastive_jax import run as runs
 from contrastive_jax.contrast import temperature
 from contrastive_jax.contrast.temperature import Temperature
@@ -55,7 +55,7 @@ def histories(steps: int, rules: dict[tuple[str, float], Temperature]) -> dict[t
         for name, rule in rules.items():
             recipe = run.recipe._replace(compare=run.recipe.compare._replace(temperature=rule))
             state = runs.replicate(init_state(recipe, 0), run.mesh)
-            step, seen = jax.jit(make_train_step(recipe, feed.take), donate_argnums=0), []
+            step, seen = native.jit(make_train_step(recipe, feed.take), donate_argnums=0), []
             for i in range(steps):
                 state, metrics = step(state, feed.feed(i))
                 seen.append((metrics["ess"], metrics["tau"]))

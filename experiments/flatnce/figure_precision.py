@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from contrastive_jax import losses
+from contrastive_jax import losses, native
 from contrastive_jax.contrast.similarity import negative_statistics
 from contrastive_jax.types import Pool
 
@@ -119,7 +119,7 @@ def gradients(loss, score: jax.Array, tau: np.ndarray) -> jax.Array:
 def measure(dtype: str, names=tuple(LOSSES), seed: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """The gradient's relative error (inf: not finite) and exact norm of each loss, [taus, gaps, draws]."""
     score = jnp.asarray(draw_scores(seed).reshape(-1, 1 + NEGATIVES), dtype)
-    run = jax.jit(lambda score: {name: gradients(LOSSES[name][0], score, TEMPERATURES) for name in names})
+    run = native.jit(lambda score: {name: gradients(LOSSES[name][0], score, TEMPERATURES) for name in names})
     found, given = jax.device_get(run(score)), np.asarray(score.astype(jnp.float32))
     results = {}
     for name in names:

@@ -13,7 +13,6 @@ Nguyen-Wainwright-Jordan's estimate query for query, so its row is computed and 
 ``log K - mean(c)``, which is above the truth in expectation: its Corollary 3.4 calls it a lower bound.
 """
 
-import functools
 import json
 import statistics
 import sys
@@ -50,10 +49,10 @@ def estimates(information: float, negatives: int, batches: int, seed: int) -> di
     import jax
     import jax.numpy as jnp
 
-    from contrastive_jax import losses
+    from contrastive_jax import losses, native
     from experiments.eqco.table_9 import batch_noise, correlation, joint_sample, log_density_ratio
 
-    @functools.partial(jax.jit, static_argnums=(0, 1))
+    @native.jit(static_argnums=(0, 1))
     def all_batches(negatives, batches, rho, seed):
         def of_batch(number):
             key = jax.random.fold_in(jax.random.key(seed), number)

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, encoder, logbook
+from contrastive_jax import data, encoder, logbook, native
 from contrastive_jax.recipe import call
 from contrastive_jax.run import source_of
 
@@ -47,7 +47,7 @@ def block_groups(seen: encoder.Encoder, groups: tuple[int, ...]):
             seen.network.encode(params, stats, views)
         return {str(group): found[group].astype("float32") for group in groups}
 
-    return jax.jit(maps)
+    return native.jit(maps)
 
 
 def views_of(images: np.ndarray, prepare) -> np.ndarray:

@@ -14,7 +14,6 @@ epochs of the config, no augmentation, a decoder of width 64 (of 16 at cpu and s
 """
 
 import argparse
-import functools
 import json
 import pathlib
 import sys
@@ -26,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from contrastive_jax import augment, data, sharding
+from contrastive_jax import augment, data, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax.encoder import network_of
 from contrastive_jax.evaluate import Judge
@@ -91,7 +90,7 @@ def trained(
     steps = configs.steps_of("train.duration", config["train"]["duration"], len(source.train), batch_size)
     feed = data.Resident(source.train, seed=seed, batch_size=batch_size)
 
-    @functools.partial(jax.jit, donate_argnums=0)
+    @native.jit(donate_argnums=0)
     def train_step(state, arrays, step):
         variables, stats, moments = state
         images = jax.vmap(view)(feed.take(arrays, step).image)

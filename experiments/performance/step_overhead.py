@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, sharding
+from contrastive_jax import data, native, sharding
 from contrastive_jax import run as runs
 from contrastive_jax.program import compiler_options
 from contrastive_jax.recipe import build
@@ -56,14 +56,14 @@ def programs(options):
             random.random((options.batch, 2, *recipe.view_shape), np.float32),
             sharding.named(mesh, sharding.ROWS),
         )
-        step = jax.jit(make_train_step(recipe, feed.take), donate_argnums=0)
+        step = native.jit(make_train_step(recipe, feed.take), donate_argnums=0)
         step = step.lower(state, feed.feed(0)).compile(compiler_options(mesh))
 
         def loss(params, stats, views):
             outputs, new = recipe.network.apply(params, stats, views, train=True)
             return jnp.mean(outputs.projection**2), new
 
-        bare = jax.jit(jax.grad(loss, has_aux=True))
+        bare = native.jit(jax.grad(loss, has_aux=True))
         weights = jax.tree.map(jnp.copy, (state.params, state.stats))
         bare = bare.lower(*weights, views).compile(compiler_options(mesh))
 

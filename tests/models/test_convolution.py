@@ -1,4 +1,4 @@
-"""The convolution's own weight gradient is XLA's, on one device and on eight, and only a CPU's program has it."""
+"""Convolutions are XLA's: forward and both gradients, by kernels and by products, on one device and on eight."""
 
 import jax
 import jax.numpy as jnp
@@ -6,109 +6,158 @@ import numpy as np
 import pytest
 from jax import lax
 
-from contrastive_jax import sharding
+from contrastive_jax import native, sharding
 from contrastive_jax.models import convolution
+from contrastive_jax.native import compiler
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
+kernels = pytest.mark.skipif(not native.available(), reason="switched off, or no compiler")
+# images, height, width, channels in and out, kernel, stride: tiles and slices with ends, images that share rows
+SHAPES = {
+    "3x3": (8, 8, 8, 5, 7, 3, 1),
+    "3x3/2, odd": (8, 9, 7, 16, 33, 3, 2),
+    "1x1": (8, 6, 6, 8, 40, 1, 1),
+    "1x1/2": (8, 8, 8, 8, 8, 1, 2),
+    "7x7/2": (8, 16, 12, 3, 64, 7, 2),
+    "5x5/3": (8, 7, 8, 5, 70, 5, 3),
+    "more than a slice": (24, 4, 4, 130, 70, 3, 1),
+    "rows wider than a tile": (8, 5, 50, 6, 16, 3, 1),
+    "one pixel": (8, 1, 1, 4, 3, 3, 1),
+}
 
 
-def arrays(size, stride, side, dtype):
+def arrays(shape, dtype=np.float32):
     """Images, kernel and the gradient of their convolution."""
-    random = np.random.default_rng(size)
-    images = jnp.asarray(random.normal(size=(16, side, side, 5)), dtype)
-    kernel = jnp.asarray(random.normal(size=(size, size, 5, 7)), dtype)
-    places = (side + 2 * (size // 2) - size) // stride + 1
-    return images, kernel, jnp.asarray(random.normal(size=(16, places, places, 7)), dtype)
+    images, height, width, before, after, size, stride = shape
+    random, around = np.random.default_rng(size), 2 * (size // 2) - size
+    return (
+        random.normal(size=(images, height, width, before)).astype(dtype),
+        random.normal(size=(size, size, before, after)).astype(dtype),
+        random.normal(
+            size=(images, (height + around) // stride + 1, (width + around) // stride + 1, after)
+        ).astype(dtype),
+    )
 
 
-def options(size, stride):
-    """Strides and padding."""
-    return (stride, stride), ((size // 2, size // 2),) * 2
+def with_gradients(function, shape):
+    """The value of a convolution, and the gradients of images and kernel."""
+    size, stride = shape[-2:]
+
+    def run(images, kernel, gradient):
+        value, pull = jax.vjp(
+            lambda x, w: function(x, w, (stride, stride), ((size // 2, size // 2),) * 2), images, kernel
+        )
+        return value, *pull(gradient)
+
+    return run
 
 
-def gradients(function, images, kernel, gradient):
-    """The value, and the gradients of images and kernel."""
-    value, pull = jax.vjp(function, images, kernel)
-    return value, *pull(gradient)
+def xla(images, kernel, strides, padding):
+    return lax.conv_general_dilated(images, kernel, strides, padding, dimension_numbers=LAYOUT)
 
 
-@pytest.mark.parametrize("side", [8, 9])
-@pytest.mark.parametrize(("size", "stride"), [(3, 1), (3, 2), (1, 1), (1, 2), (7, 2)])
-@pytest.mark.parametrize("devices", [1, 8])
-def test_equals_that_of_xla(size, stride, side, devices, monkeypatch):
-    monkeypatch.setattr(convolution, "LARGE", 0)
-    monkeypatch.setattr(convolution, "PIECE", 4096)
+def exact(shape):
     with jax.enable_x64(True):
-        given = arrays(size, stride, side, jnp.float64)
-        wanted = gradients(
-            lambda x, w: lax.conv_general_dilated(x, w, *options(size, stride), dimension_numbers=LAYOUT),
-            *given,
-        )
-        mesh = sharding.make_mesh(jax.devices()[:devices])
-        rows, everywhere = (sharding.named(mesh, s) for s in (sharding.ROWS, sharding.REPLICATED))
-        with jax.set_mesh(mesh):
-            placed = jax.device_put(given, (rows, everywhere, rows))
-            program = jax.jit(
-                lambda *x: gradients(lambda a, b: convolution.convolve(a, b, *options(size, stride)), *x)
-            )
-            assert "while" in program.lower(*placed).as_text()  # in pieces, as it should be
-            found = program(*placed)
+        return [np.asarray(x) for x in with_gradients(xla, shape)(*arrays(shape, np.float64))]
+
+
+def assert_close(found, wanted, relative):
     for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
-
-
-def test_without_a_mesh_and_for_images_that_every_device_has_whole(monkeypatch):
-    monkeypatch.setattr(convolution, "LARGE", 0)
-    given = arrays(3, 1, 8, jnp.float32)
-
-    def function(*x):
-        return gradients(lambda a, b: convolution.convolve(a, b, *options(3, 1)), *x)
-
-    plain = function(*given)
-    with jax.set_mesh(sharding.make_mesh()):
-        whole = jax.jit(function)(*jax.reshard(given, sharding.REPLICATED))
-    for one, other in zip(plain, whole, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(("platform", "loops"), [("cpu", True), ("cuda", False), ("tpu", False)])
-def test_only_large_ones_on_a_cpu_are_made_so(platform, loops):
-    def text(batch):
-        images, kernel = jnp.zeros((batch, 32, 32, 64)), jnp.zeros((3, 3, 64, 64))
-        program = jax.jit(
-            lambda *x: jax.grad(lambda x, w: convolution.convolve(x, w, *options(3, 1)).sum(), 1)(*x)
+        assert one.dtype == found[0].dtype
+        np.testing.assert_allclose(
+            np.asarray(one, np.float64), other, rtol=0, atol=relative * np.abs(other).max()
         )
-        return program.trace(images, kernel).lower(lowering_platforms=(platform,)).as_text()
-
-    assert ("while" in text(64)) == loops and "while" not in text(16)
 
 
-def test_over_kernels_at_once(monkeypatch):
-    monkeypatch.setattr(convolution, "LARGE", 0)
-    images, kernel, gradient = arrays(3, 1, 8, jnp.float32)
-    kernels = jnp.stack([kernel, -kernel, 2 * kernel])
+def calls(text):
+    return {name for name in native.library.HANDLERS if f"contrastive_{name}" in text}
 
-    def function(kernel):
-        return gradients(lambda a, b: convolution.convolve(a, b, *options(3, 1)), images, kernel, gradient)
 
-    for one, other in zip(
-        jax.vmap(function)(kernels), zip(*map(function, kernels), strict=True), strict=True
+@kernels
+@pytest.mark.parametrize("name", SHAPES)
+def test_kernels_equal_xla(name):
+    program = native.jit(with_gradients(convolution.convolve, SHAPES[name]))
+    given = arrays(SHAPES[name])
+    assert calls(program.lower(*given).as_text()) == {"convolve", "image_gradient", "kernel_gradient"}
+    assert_close(program(*given), exact(SHAPES[name]), 2e-6)
+
+
+@kernels
+@pytest.mark.parametrize("name", ["3x3/2, odd", "more than a slice"])
+def test_kernels_on_eight_devices_equal_one(name):
+    shape, mesh = SHAPES[name], sharding.make_mesh()
+    rows, everywhere = (sharding.named(mesh, s) for s in (sharding.ROWS, sharding.REPLICATED))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(arrays(shape), (rows, everywhere, rows))
+        found = native.jit(with_gradients(convolution.convolve, shape))(*placed)
+        whole = native.jit(with_gradients(convolution.convolve, shape))(
+            *jax.reshard(placed, sharding.REPLICATED)
+        )
+    assert found[0].sharding.spec[0] == sharding.AXIS and found[2].sharding.is_fully_replicated
+    assert_close(found, exact(shape), 2e-6)
+    assert_close(whole, exact(shape), 2e-6)
+
+
+@kernels
+def test_kernels_over_replicas():
+    shape = SHAPES["3x3"]
+    images, kernel, gradient = arrays(shape)
+    several = np.stack([kernel, -kernel, 2 * kernel])
+    run = native.jit(jax.vmap(lambda w: with_gradients(convolution.convolve, shape)(images, w, gradient)))
+    one = native.jit(with_gradients(convolution.convolve, shape))
+    for found, wanted in zip(
+        run(several), zip(*(one(images, w, gradient) for w in several), strict=True), strict=True
     ):
-        np.testing.assert_allclose(one, jnp.stack(other), rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(found, np.stack(wanted))
 
 
-def test_bfloat16_is_summed_in_float32_over_many_pieces(monkeypatch):
-    monkeypatch.setattr(convolution, "PIECE", 1)
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("name", SHAPES)
+def test_products_equal_xla(name, devices):
+    shape = SHAPES[name]
+    size, stride = shape[-2:]
+    padding = ((size // 2, size // 2),) * 2
+    mesh = sharding.make_mesh(jax.devices()[:devices])
+    with jax.enable_x64(True), jax.set_mesh(mesh):
+        images, _, gradient = arrays(shape, np.float64)
+        images, gradient = jax.device_put((images, gradient), sharding.named(mesh, sharding.ROWS))
+        found = jax.jit(
+            lambda x, g: convolution.kernel_gradient(x, g, (size, size), (stride, stride), padding)
+        )(images, gradient)
+    np.testing.assert_allclose(found, exact(shape)[2], rtol=1e-11, atol=1e-11)
+
+
+def test_without_a_compiler_products_are_taken(monkeypatch):
+    monkeypatch.setattr(native, "available", lambda: False)
+    shape = SHAPES["3x3/2, odd"]
+
+    def text(platform):
+        with compiler.tracing_for(platform):
+            return str(jax.make_jaxpr(with_gradients(convolution.convolve, shape))(*arrays(shape)))
+
+    assert (text("cpu") != text("cuda")) == native.check_switch() and "ffi_call" not in text("cpu")
+    found = native.jit(with_gradients(convolution.convolve, shape))(*arrays(shape))
+    assert_close(found, exact(shape), 2e-6)
+
+
+def test_bfloat16_is_summed_in_float32():
     random = np.random.default_rng(0)
     images, gradient = (jnp.asarray(random.random((256, 8, 8, 3)), jnp.bfloat16) for _ in range(2))
-    found, exact = (
-        convolution.weight_gradient(images.astype(d), gradient.astype(d), (3, 3), (1, 1), ((1, 1), (1, 1)))
+    found, wanted = (
+        convolution.kernel_gradient(images.astype(d), gradient.astype(d), (3, 3), (1, 1), ((1, 1), (1, 1)))
         for d in (jnp.bfloat16, jnp.float32)
     )
     assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(found.astype(jnp.float32), exact, rtol=2**-8)  # rounded once
+    np.testing.assert_allclose(found.astype(jnp.float32), wanted, rtol=2**-8)  # rounded once
 
 
-def test_pieces_are_bounded_whatever_the_batch():
-    rows = convolution.in_pieces(jnp.ones((125, 2)), 4)
-    assert rows.shape == (32, 4, 2) and rows.sum() == 250
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_programs_for_accelerators_are_plain(platform):
+    shape = SHAPES["3x3"]
+
+    def text(function):
+        with compiler.tracing_for(platform):
+            traced = jax.jit(with_gradients(function, shape)).trace(*arrays(shape))
+        return traced.lower(lowering_platforms=(platform,)).as_text()
+
+    assert text(convolution.convolve) == text(xla)
