@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, sharding
+from contrastive_jax import data, native, sharding
 from contrastive_jax import run as runs
 from contrastive_jax.methods import METHODS
 from contrastive_jax.step import init_state, make_train_step
@@ -37,7 +37,7 @@ def run_on(devices, config, steps=3):
         feed = data.Resident(
             run.source.train, seed=config["seed"], batch_size=config["train"]["batch_size"], mesh=run.mesh
         )
-        step = jax.jit(make_train_step(run.recipe, feed.take), donate_argnums=0)
+        step = native.jit(make_train_step(run.recipe, feed.take), donate_argnums=0)
         compiled = step.lower(state, feed.feed(0)).compile()
         history = []
         for i in range(steps):
@@ -145,7 +145,7 @@ def test_no_recompilation_after_the_first_step():
     with jax.set_mesh(run.mesh):
         state = runs.replicate(init_state(run.recipe, 0), run.mesh)
         feed = data.Resident(run.source.train, seed=0, batch_size=32, mesh=run.mesh)
-        step = jax.jit(make_train_step(run.recipe, feed.take), donate_argnums=0)
+        step = native.jit(make_train_step(run.recipe, feed.take), donate_argnums=0)
         state, _ = step(state, feed.feed(0))
         before = len(compiled)
         for i in range(1, 2 * feed.steps + 2):  # into the third chunk of the order

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from contrastive_jax import models, sharding
+from contrastive_jax import models, native, sharding
 
 PARTS, BATCH = 4, 16
 
@@ -50,7 +50,7 @@ def _gradient(net, mesh, options):
         z = z / jnp.linalg.norm(z, axis=1, keepdims=True)
         return jnp.sum(jax.nn.logsumexp(z @ z.T / 0.1, axis=1)) + jnp.sum(outputs.logits**2), new
 
-    program = jax.jit(jax.value_and_grad(loss, has_aux=True)).lower(params, stats, views).compile()
+    program = native.jit(jax.value_and_grad(loss, has_aux=True)).lower(params, stats, views).compile()
     return jax.device_get(program(params, stats, views)), program
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from contrastive_jax import models, sharding
+from contrastive_jax import models, native, sharding
 from contrastive_jax.models import torchvision_names
 
 B, W, IMAGE = 16, 2, (8, 8, 3)
@@ -42,7 +42,7 @@ def views(dtype=np.float32):
     return np.random.RandomState(0).rand(B, W, *IMAGE).astype(dtype)
 
 
-@functools.partial(jax.jit, static_argnames="network")
+@native.jit(static_argnames="network")
 def gradient(network, params, stats, views, groups):
     """((loss, (outputs, stats)), gradient of parameters and views) of a loss that reads every output."""
 
@@ -119,7 +119,7 @@ def test_a_bare_encoder():
     network = build(projector={"layers": 0}, predictor={}, classes=0)
     params, stats = network.init(0, IMAGE)
     assert params["projector"] == params["predictor"] == params["probe"] == {}
-    outputs, new = jax.jit(functools.partial(network.apply, train=False))(params, stats, views())
+    outputs, new = native.jit(functools.partial(network.apply, train=False))(params, stats, views())
     assert outputs.logits.shape == (B, W, 0)
     np.testing.assert_array_equal(outputs.features, outputs.projection)
     np.testing.assert_array_equal(outputs.features, outputs.prediction)
@@ -132,8 +132,8 @@ def test_encode_is_apply_in_evaluation():
     network = build(projector={"layers": 3, "hidden": 24, "out": 16})
     params, stats = network.init(0, IMAGE)
     stats = jax.tree.map(lambda x: x + np.float32(0.1), stats)
-    layers = jax.jit(network.encode)(params, stats, views()[:, 1])
-    outputs, _ = jax.jit(functools.partial(network.apply, train=False))(params, stats, views())
+    layers = native.jit(network.encode)(params, stats, views()[:, 1])
+    outputs, _ = native.jit(functools.partial(network.apply, train=False))(params, stats, views())
     assert {k: v.shape for k, v in layers.items()} == {
         "pooled": (B, 32),
         "projection_1": (B, 24),
@@ -150,7 +150,7 @@ def test_the_probe_stops_its_gradient_unless_asked(through):
     network = build(probe_gradient=through)
     params, stats = network.init(0, IMAGE)
     loss = lambda params: network.apply(params, stats, views(), train=False)[0].logits.std()  # noqa: E731
-    slopes = jax.jit(jax.grad(loss))(params)
+    slopes = native.jit(jax.grad(loss))(params)
     assert np.abs(slopes["probe"]["kernel"]).max() > 0
     assert any(np.abs(x).max() > 0 for x in jax.tree.leaves(slopes["encoder"])) == through
     assert all((x == 0).all() for x in jax.tree.leaves(slopes["projector"]))
@@ -275,7 +275,7 @@ def test_one_view_at_a_time():
     """Per view, the online network on view 0 and the target on view 1 see what both saw together."""
     network = build(norm={"scope": "per_view"})
     params, stats = network.init(0, IMAGE)
-    call = jax.jit(functools.partial(network.apply, train=True))
+    call = native.jit(functools.partial(network.apply, train=True))
     both, _ = call(params, stats, views())
     for view in (0, 1):
         alone, _ = call(params, stats, views()[:, view : view + 1])

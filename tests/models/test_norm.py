@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from contrastive_jax import native, sharding
 from contrastive_jax.models.norm import BatchNorm, members, norm
 
 B, W, H, C = 8, 2, 3, 4
@@ -51,7 +52,7 @@ def reference(x, params, stats, options, ids):
     return y * params["scale"] + params["bias"], new
 
 
-@functools.partial(jax.jit, static_argnames=("options", "train"))
+@native.jit(static_argnames=("options", "train"))
 def ours(x, params, stats, ids, *, options, train=True):
     options = norm(**dict(options))
     share = members(options, x.shape[0], x.shape[1], ids, jnp.float32)
@@ -166,7 +167,7 @@ def test_first_and_second_derivatives(ids):
 
         direction = jnp.sin(jnp.arange(x.size, dtype=jnp.float64) ** 2).reshape(x.shape)
         for f in (jax.grad, lambda f: lambda x: jax.jvp(jax.grad(f), (x,), (direction,))[1]):
-            mine, theirs = jax.jit(f(module))(x), jax.jit(f(plain))(x)
+            mine, theirs = native.jit(f(module))(x), jax.jit(f(plain))(x)
             assert np.abs(theirs).max() > 1e-2
             np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9 * float(np.abs(theirs).max()))
 
@@ -211,3 +212,40 @@ def test_bad_batches():
     x, params, stats = inputs(space=())
     with pytest.raises(ValueError, match="one value per channel"):
         ours(x, params, stats, None, options=frozen({"scope": "groups", "groups": 8}))
+
+
+@pytest.mark.skipif(not native.available(), reason="switched off, or no compiler")
+@pytest.mark.parametrize("channels", [4, 8, 40])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_kernels_give_the_gradients_of_plain_jax(scope, channels):
+    """With a residual and a ReLU, and without; on one device and on eight."""
+    options, ids = SCOPES[scope]
+    settings, random = norm(**options), np.random.RandomState(1)
+    shape = (B * W, H, H, channels)
+    x, residual, weights = ((3 + random.standard_normal(shape)).astype(np.float32) for _ in range(3))
+    params = {"scale": random.uniform(0.5, 2, channels), "bias": random.standard_normal(channels)}
+    stats = {"mean": np.zeros(channels, np.float32), "var": np.ones(channels, np.float32)}
+
+    def total(inputs, weights, relu):
+        x, residual, params = inputs
+        y, new = BatchNorm(settings).apply(
+            {"params": params, "batch_stats": stats}, x,
+            members(settings, B, W, None if ids is None else jnp.asarray(ids), np.float32),
+            train=True, mutable=["batch_stats"], residual=residual if relu else None, relu=relu,
+        )  # fmt: skip
+        return jnp.sum(weights * y), (y, new)
+
+    inputs = jax.tree.map(np.float32, (x, residual, params))
+    for relu in (True, False):
+        gradients = jax.value_and_grad(functools.partial(total, relu=relu), has_aux=True)
+        program = native.jit(lambda *a, f=gradients: f(*a))
+        assert all(name in program.lower(inputs, weights).as_text() for name in ("moments", "sums"))
+        wanted = jax.jit(lambda *a, f=gradients: f(*a))(inputs, weights)
+        found = [program(inputs, weights)]
+        with jax.set_mesh(sharding.make_mesh()):
+            rows, everywhere = sharding.ROWS, sharding.REPLICATED
+            placed = jax.device_put((inputs, weights), ((rows, rows, everywhere), rows))
+            found.append(program(*placed))
+        for one in found:
+            for mine, theirs in zip(*map(jax.tree.leaves, (one, wanted)), strict=True):
+                np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=2e-5 * np.abs(theirs).max())

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from contrastive_jax import models
+from contrastive_jax import models, native
 from contrastive_jax.models import torchvision_names
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -56,7 +56,7 @@ def run(network, params, stats, image, cotangent):
         features = outputs.features[:, 0]
         return jnp.sum(features * cotangent), (features, new["encoder"])
 
-    @jax.jit
+    @native.jit
     def everything(params, image):
         if image.dtype == np.float64:
             (_, (features, new)), gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)(params, image)
