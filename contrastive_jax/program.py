@@ -60,7 +60,9 @@ def compiled_step(
     step = native.jit(make_train_step(run.recipe, feed.take), donate_argnums=0)
     compiled = step.lower(state, feed.feed(int(state.step))).compile(compiler_options(run.mesh))
     memory = compiled.memory_analysis()
-    native.use_huge_pages(memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes)
+    native.use_huge_pages(
+        memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    )
     return compiled, time.perf_counter() - began
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from contrastive_jax import sharding
+from contrastive_jax import native, sharding
 from contrastive_jax.contrast import candidates as sources
 from contrastive_jax.contrast import margin as margins
 from contrastive_jax.contrast import objective, selection
@@ -177,6 +177,7 @@ def contrastive_loss(
       >>> gradient.shape
       (3, 2)
     """
+    native.compiler.warn_of_reductions()
     term = _term(loss, options)
     for argument, value, allowed in (
         ("score", score, SCORES),

@@ -41,8 +41,10 @@ def convolve(images: Array, kernel: Array, strides: tuple[int, int], padding: Pa
     """``[N, h, w, c]`` and a kernel ``[k, l, c, d]`` to ``[N, H, W, d]``; padding of height, of width."""
     if not native.on_cpu() or images.dtype == jnp.float64 or not native.check_switch():
         return _plain(images, kernel, strides, padding)
-    by_kernels = images.dtype == jnp.float32 and native.available()
-    return (_by_kernels if by_kernels else _by_product)(images, kernel, strides, padding)
+    if not native.available():
+        return _by_product(images, kernel, strides, padding)
+    dtype, given = images.dtype, (images.astype(jnp.float32), kernel.astype(jnp.float32))
+    return _by_kernels(*given, strides, padding).astype(dtype)
 
 
 def _plain(images: Array, kernel: Array, strides: tuple[int, int], padding: Pairs) -> Array:

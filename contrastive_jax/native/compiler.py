@@ -9,6 +9,8 @@ they stand in for is plain JAX, which can be exported and lowered for any device
 import contextlib
 import contextvars
 import functools
+import os
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +18,8 @@ import jax
 
 # Products may stay YNNPACK's. XLA has no form of this option that names what is left out.
 PRODUCTS_ONLY = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+FIRST_AFFECTED, FIRST_MENDED = (0, 10, 2), (0, 12)  # versions of jax
+_warned = False
 _ON_CPU = contextvars.ContextVar("on_cpu", default=False)
 
 
@@ -46,6 +50,26 @@ def options(platform: str) -> dict[str, str]:
             raise
         return {}
     return PRODUCTS_ONLY
+
+
+def warn_of_reductions() -> None:
+    """Warn, once, where a program that the library does not compile may get reductions wrong."""
+    global _warned
+    if (
+        _warned
+        or on_cpu()
+        or not FIRST_AFFECTED <= jax.__version_info__ < FIRST_MENDED
+        or jax.default_backend() != "cpu"
+    ):
+        return
+    if "xla_cpu_experimental_ynn_fusion_type" not in os.environ.get("XLA_FLAGS", ""):
+        _warned = True
+        warnings.warn(
+            f"jax {jax.__version__} gets some reductions wrong on a CPU (jax-ml/jax#39103); set XLA_FLAGS="
+            "--xla_cpu_experimental_ynn_fusion_type=-reduce before you start Python. contrastive_jax's own programs"
+            " need no flag.",
+            stacklevel=3,
+        )
 
 
 def platform_here() -> str:

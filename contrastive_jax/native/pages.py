@@ -33,7 +33,9 @@ def keep_pages() -> None:
         return
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        _kept = all(libc.mallopt(*setting) for setting in ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, -1)))
+        _kept = all(
+            libc.mallopt(*setting) for setting in ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, -1))
+        )
 
 
 def use_huge_pages(size: int) -> None:
@@ -42,7 +44,10 @@ def use_huge_pages(size: int) -> None:
         return
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
-    libc.free.argtypes, libc.madvise.argtypes = (ctypes.c_void_p,), (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    libc.free.argtypes, libc.madvise.argtypes = (
+        (ctypes.c_void_p,),
+        (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+    )
     block = libc.malloc(size)
     if block:
         first = -(-block // HUGE) * HUGE

@@ -1,30 +1,73 @@
 """Programs of the library: no reduction of theirs is YNNPACK's, and only a CPU's call the kernels."""
 
+import re
 import subprocess
 import sys
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from contrastive_jax import native
+from contrastive_jax import config as configs
+from contrastive_jax import contrastive_loss, native, program
+from contrastive_jax import run as runs
+from contrastive_jax.evaluators import knn, linear_probe
 from contrastive_jax.native import compiler
 
 
-def product_and_sum(a, b):
-    return jax.vmap(lambda x, y: jnp.sum(x * y))(a, b)
+def squares(rows):
+    matrix = jnp.eye(3, dtype=rows.dtype)
+    return jax.vmap(lambda row: jnp.sum((matrix @ row) ** 2))(rows)
 
 
 @pytest.mark.parametrize(("dtype", "n"), [("float32", 32_769), ("float64", 16_385)])
 def test_reductions_are_right(dtype, n):
-    """The pattern of jax-ml/jax#39103: under jax's own jit a row is 0.8 % off in jax 0.10.2."""
+    """The pattern of jax-ml/jax#39103: under jax's own jit the last row is 0.8 % off in jax 0.10.2."""
     with jax.enable_x64(dtype == "float64"):
-        a, b = (np.random.default_rng(i).random((n, 64)).astype(dtype) for i in range(2))
-        program = native.jit(product_and_sum)
-        found = np.asarray(program(a, b))
-        assert "ynn" not in program.lower(a, b).compile().as_text()
-    np.testing.assert_allclose(found, (a.astype(np.float64) * b).sum(1), rtol=1e-5)
+        rows = np.zeros((n, 3), dtype)
+        rows[:, 0] = np.arange(n)
+        found = np.asarray(native.jit(squares)(rows))
+    np.testing.assert_allclose(found, np.arange(n, dtype=np.float64) ** 2, rtol=1e-6)
+
+
+def handed_to_ynnpack(text):
+    """The reductions of a compiled program that XLA hands to YNNPACK."""
+    bodies = dict(re.findall(r"^%?([\w.\-]+) \(.*?\) -> .*?\{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL))
+    called = re.findall(r"calls=%?([\w.\-]+).*?__ynn_fusion", text)
+    return [name for name in called if re.search(r"\breduce(-window)?\(", bodies[name])]
+
+
+def test_no_reduction_of_the_librarys_programs_is_ynnpacks(monkeypatch):
+    """Of the train step, kNN and the linear probes: every program that is compiled while they run."""
+    texts, compile_ = {}, jax.stages.Lowered.compile
+
+    def compiled(lowered, *args, **kwargs):
+        done = compile_(lowered, *args, **kwargs)
+        texts[len(texts)] = done.as_text()
+        return done
+
+    def call(function, *args, **kwargs):
+        if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))):
+            function.lower(*args, **kwargs).compile()
+        return called(function, *args, **kwargs)
+
+    called = compiler.Program.__call__
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
+    monkeypatch.setattr(compiler.Program, "__call__", call)
+    config = configs.load("configs/digits.py:method=simclr,scale=smoke")
+    run = runs.prepare(configs.plain(configs.complete(config)), jax.devices()[:1])
+    with jax.set_mesh(run.mesh):
+        feed, state = runs.feed_of(run), runs.initial_state(run)
+        program.compiled_step(run, feed, state)
+    random = np.random.default_rng(0)
+    features = [random.normal(size=(n, 16)).astype(np.float32) for n in (4096, 512)]
+    labels = [random.integers(0, 3, len(x)) for x in features]
+    knn.evaluate(features[0], labels[0], features[1], labels[1])
+    linear_probe.sgd(features[0], labels[0], features[1], labels[1], epochs=1, batch_size=256)
+    found = {name: handed_to_ynnpack(text) for name, text in texts.items()}
+    assert len(texts) > 2 and not any(found.values()), found
 
 
 def test_a_program_within_another_is_a_part_of_it():
@@ -63,3 +106,22 @@ def test_users_flags_are_kept_and_change_nothing():
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.split(maxsplit=2) == ["False", "3", flags + "\n"]
+
+
+def test_a_program_of_the_users_own_is_warned_once(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(compiler, "FIRST_MENDED", (99,))
+    monkeypatch.setattr(compiler, "_warned", False)
+    a = np.ones((4, 3), np.float32)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        native.jit(lambda a: contrastive_loss(a, a))(a)
+        assert not caught
+        for _ in range(2):
+            jax.jit(lambda a: contrastive_loss(a, a))(a)
+    assert [str(w.message).count("-reduce") for w in caught] == [1] and caught[0].filename == __file__
+    monkeypatch.setattr(compiler, "_warned", False)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_experimental_ynn_fusion_type=-reduce")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        contrastive_loss(a, a)
