@@ -140,7 +140,8 @@ def _over_space(row: Array, like: Array) -> Array:
 @jax.custom_vjp
 def row_moments(x: Array) -> tuple[Array, Array]:
     """Return the mean of every row and channel of ``[N, ..., c]``, and the mean square about it: ``[N, c]`` each."""
-    return tuple(_sums("moments", (x,)))
+    mean, square = _sums("moments", (x,))
+    return mean, square
 
 
 def _row_moments_backward(saved, gradients):

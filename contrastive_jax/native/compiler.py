@@ -111,7 +111,7 @@ class Program:
         return self._for(platform_here()).lower(*args, **kwargs)
 
 
-def jit(function: Callable | None = None, **how: Any) -> Callable:
+def jit(function: Callable | None = None, **how: Any) -> Any:
     """Compile a function as ``jax.jit`` does, and on a CPU as this library needs it.
 
     Called inside of another program it is a part of that one, as jax allows compiler options to whole programs only.

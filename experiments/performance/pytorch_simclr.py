@@ -139,9 +139,10 @@ def way(options, compiled: bool, channels_last: bool):
     model = network(options.width, options.lightly).train().to(DEVICE, memory_format=layout)
     loss_of = loss_function(options.lightly)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
+    half = options.dtype == "bfloat16" or (DEVICE.type == "cuda" and not options.dtype)
 
     def forward(views):
-        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=half):
             z = model(views)
         return loss_of(z)
 
@@ -199,6 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=float, default=1.0)
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--dtype", default="")
     parser.add_argument("--lightly", action="store_true")
     parser.add_argument("--end-to-end", action="store_true")
     options = parser.parse_args()
