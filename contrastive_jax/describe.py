@@ -1,6 +1,7 @@
 """``--mode=describe``: what a run would be; trains nothing."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +15,15 @@ from contrastive_jax.run import Run, feed_of, initial_state, prepare
 from contrastive_jax.types import TrainState
 
 SECONDS = 3.0
+
+
+@dataclasses.dataclass
+class Parameter:
+    """A line of the table of parameters."""
+
+    name: str
+    shape: tuple[int, ...]
+    size: int
 
 
 def describe(
@@ -66,13 +76,16 @@ def describe(
 
 def outline(run: Run) -> Iterator[str]:
     """Config, network, data, mesh and steps, line by line."""
+    from clu import parameter_overview  # needs no TensorFlow, which the rest of clu does
+
     yield "config"
     for name, value in configs.leaves(run.config).items():
         yield f"  {name} = {value!r}"
     rows, totals = run.recipe.network.describe(run.recipe.view_shape)
     yield "network"
-    for room, path, size, count in rows:
-        yield f"  {room}/{path:<40} {'x'.join(map(str, size)):>20} {count:>12,}"
+    table = parameter_overview.make_table([Parameter(f"{room}/{path}", *rest) for room, path, *rest in rows])
+    for line in table.splitlines():
+        yield f"  {line}"
     for room, count in totals.items():
         yield f"  {room}: {count:,} parameters"
     train = run.source.train

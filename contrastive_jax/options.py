@@ -49,7 +49,7 @@ LEAVES = {
     "evaluate.checkpoint": "what --mode=evaluate judges: a workdir or a file of weights; '': the workdir's own.",
     "evaluate.size": "of the images that the encoder sees, in pixels; 0: as in its pretraining.",
     "log.every": "steps between two log points.",
-    "log.tensorboard": "TensorBoard files too, where TensorFlow is installed.",
+    "log.tensorboard": "TensorBoard files too, where the extra `tf` is installed.",
     "log.wandb": 'project of Weights & Biases to log to (extra wandb); "" does not.',
     "checkpoint.every_seconds": "least time between two checkpoints.",
     "checkpoint.keep_last": "how many of the latest checkpoints are kept.",

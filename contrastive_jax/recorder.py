@@ -61,6 +61,7 @@ class Recorder(contextlib.ExitStack):
             config=run.config,
             tensorboard=run.config["log"]["tensorboard"],
             wandb=run.config["log"]["wandb"],
+            verbose=not quiet and start == 0,
         )
         known = active and start < run.total_steps
         self._progress = logbook.Progress(

@@ -180,20 +180,27 @@ def test_records_survive_a_process_that_is_killed(tmp_path):
 # ---------------------------------------------------------------- TensorBoard
 
 
-def find_tensorflow(there):
+def find(*there):
+    """``find_spec`` where of TensorFlow and TensorBoard those given are installed."""
     find_spec = importlib.util.find_spec
-    return lambda name, *rest: there if name == "tensorflow" else find_spec(name, *rest)
+    known = dict.fromkeys(("tensorflow", "tensorboard")) | dict.fromkeys(there, object())
+    return lambda name, *rest: known[name] if name in known else find_spec(name, *rest)
 
 
-def test_without_tensorflow_it_is_said_once_and_only_if_asked(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", find_tensorflow(None))
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [((), "tensorflow and tensorboard are"), (("tensorflow",), ": tensorboard is")],  # of 2.21: comes alone
+)
+def test_without_the_extra_it_is_said_once_and_only_if_asked(there, missing, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", find(*there))
     with Logbook(tmp_path) as book:
         book.write(1, 0.1, {"loss": 1.0})
     assert capsys.readouterr().out == ""
     with Logbook(tmp_path, verbose=True) as book:
         book.write(2, 0.2, {"loss": 1.0})
         book.write(3, 0.3, {"loss": 1.0})
-    assert capsys.readouterr().out.count("contrastive_jax[tf]") == 1
+    printed = capsys.readouterr().out
+    assert printed.count("contrastive_jax[tf]") == 1 and missing in printed
     Logbook(tmp_path, tensorboard=False, verbose=True).close()
     assert capsys.readouterr().out == ""
 
@@ -215,7 +222,7 @@ def test_with_tensorflow_the_same_numbers_go_through_clu(tmp_path, monkeypatch):
             calls.append("close")
 
     writers = types.SimpleNamespace(SummaryWriter=SummaryWriter)
-    monkeypatch.setattr(importlib.util, "find_spec", find_tensorflow(object()))
+    monkeypatch.setattr(importlib.util, "find_spec", find("tensorflow", "tensorboard"))
     monkeypatch.setitem(sys.modules, "clu", types.SimpleNamespace(metric_writers=writers))
     monkeypatch.setitem(sys.modules, "clu.metric_writers", writers)
     with Logbook(tmp_path) as book:

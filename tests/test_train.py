@@ -361,13 +361,16 @@ def test_a_workdir_that_cannot_be_written(tmp_path):
         train.train(smoke(), tmp_path / "file" / "run", quiet=True)
 
 
-def test_describe_says_what_a_run_would_be_and_writes_nothing(tmp_path, capsys):
+def test_describe_says_what_a_run_would_be_and_writes_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # clu's table needs none
     describe.describe(smoke(), str(tmp_path / "run"))
     printed = capsys.readouterr().out
     for what in (
         "temperature.target = 0.3",
-        "encoder:",
-        "parameters",
+        "| Name ",
+        "| encoder/stem_conv/kernel ",
+        "| (3, 3, 1, 8) ",
+        "  probe: 650 parameters",
         "8 x cpu",
         "6 in all",
         "gflops_per_step",
@@ -566,15 +569,19 @@ def test_a_profile_of_some_steps(tmp_path):
     assert not (tmp_path / "no").exists()
 
 
-def test_a_run_that_started_from_another_goes_on_without_it(tmp_path, capsys):
+def test_a_run_that_started_from_another_goes_on_without_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
     one = jax.devices()[:1]
     train.train(smoke(**{"train.duration": "2 steps"}), tmp_path / "first", quiet=True, devices=one)
     start = {"init.checkpoint": str(tmp_path / "first")}
     train.train(smoke(**start, **{"train.duration": "2 steps"}), tmp_path / "run", devices=one)
-    assert "encoder: from step 2" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "encoder: from step 2" in printed
+    assert printed.count("contrastive_jax[tf]") == 1  # TensorBoard's extra: said where a run begins
     (tmp_path / "first").rename(tmp_path / "elsewhere")
     train.train(smoke(**start, **{"train.duration": "3 steps"}), tmp_path / "run", devices=one)
-    assert "resuming at step 2 of 3" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "resuming at step 2 of 3" in printed and "contrastive_jax[tf]" not in printed
 
 
 def test_a_column_that_fails_takes_no_other_with_it(tmp_path, capsys, monkeypatch):

@@ -21,7 +21,7 @@ _NON_FINITE = {"NaN", "Infinity", "-Infinity"}
 
 
 class Logbook:
-    """Writes ``metrics.jsonl`` and, where TensorFlow is installed, TensorBoard files; Weights & Biases by option.
+    """Writes ``metrics.jsonl`` and, where the extra ``tf`` is installed, TensorBoard files; Weights & Biases by option.
 
     A line is ``{"step": …, "epoch": …, every metric, "timing": {…}}``. ``timing`` holds what the wall clock
     says (images_per_second, seconds); the rest is a function of the config, bit for bit. JSON has no NaN
@@ -66,12 +66,14 @@ class Logbook:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._written = _repair(path, start_step)
         self._file = path.open("ab", buffering=0)
-        if tensorboard and importlib.util.find_spec("tensorflow") is not None:
-            from clu import metric_writers  # imports TensorFlow
+        missing = [name for name in ("tensorflow", "tensorboard") if importlib.util.find_spec(name) is None]
+        if tensorboard and not missing:
+            from clu import metric_writers  # imports both; since 2.21 the one no longer brings the other
 
             self._writers.append(metric_writers.SummaryWriter(str(workdir)))
         elif tensorboard and verbose:
-            say("No TensorBoard files: TensorFlow is not installed (pip install 'contrastive_jax[tf]').")
+            what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"
+            say(f"No TensorBoard files: {what} not installed (pip install 'contrastive_jax[tf]').")
         if wandb:
             self._writers.append(
                 _WeightsAndBiases(wandb, pathlib.Path(workdir), config or {}, resumed=start_step > 0)
