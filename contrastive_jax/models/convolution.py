@@ -137,9 +137,7 @@ def kernel_gradient(
         images = lax.pad(
             images, jnp.zeros((), images.dtype), [(0, 0, 0), (top, below, 0), (left, after, 0), (0, 0, 0)]
         )
-        found = jnp.zeros((tall, wide, *channels), dtype)
-        for phase in range(min(down, tall)):
-            found = found.at[phase::down].set(of_phase(images, gradient, phase))
-        return found
+        phases = [of_phase(images, gradient, phase) for phase in range(min(down, tall))]
+        return jnp.stack([phases[i % down][i // down] for i in range(tall)])
 
     return sharding.summed(all_phases)(images, gradient).astype(gradient.dtype)
