@@ -18,6 +18,7 @@ query, key = jax.random.normal(jax.random.key(0), (2, 8, 4))
 value = contrastive_jax.contrastive_loss(query, key, loss="info_nce")
 assert value.shape == (16,) and value.min() > 0
 assert float(losses.info_nce(jax.numpy.zeros(()))) > 0
+assert contrastive_jax.native.library.SOURCE.is_file()
 """
 CONFIG = """
 from contrastive_jax import config as configs

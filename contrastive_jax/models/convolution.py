@@ -39,7 +39,8 @@ class Convolution(nn.Module):
 
 def convolve(images: Array, kernel: Array, strides: tuple[int, int], padding: Pairs) -> Array:
     """``[N, h, w, c]`` and a kernel ``[k, l, c, d]`` to ``[N, H, W, d]``; padding of height, of width."""
-    if not native.on_cpu() or images.dtype == jnp.float64 or not native.check_switch():
+    empty = 0 in (*images.shape, *kernel.shape)
+    if not native.on_cpu() or empty or images.dtype == jnp.float64 or not native.check_switch():
         return _plain(images, kernel, strides, padding)
     if not native.available():
         return _by_product(images, kernel, strides, padding)

@@ -38,11 +38,13 @@ def check_switch() -> bool:
     return value == "on"
 
 
-@functools.cache
 def available() -> bool:
     """Return whether programs for a CPU can call the kernels; compiles and loads them at the first call."""
-    if not check_switch():
-        return False
+    return check_switch() and _loaded()
+
+
+@functools.cache
+def _loaded() -> bool:
     try:
         library = ctypes.CDLL(str(_built()))
     except (OSError, subprocess.SubprocessError) as error:

@@ -26,10 +26,11 @@ def keep_pages() -> None:
     To be called before jax makes its client: threads that are there already keep heaps of their own.
     """
     global _kept
+    wanted = check_switch()
     asked = jax.config.jax_platforms  # type: ignore[attr-defined]
     if asked != "cpu" and (asked or any(map(importlib.util.find_spec, ACCELERATORS))):
         return
-    if _kept or not check_switch() or not sys.platform.startswith("linux"):
+    if _kept or not wanted or not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):

@@ -1,17 +1,16 @@
-"""Where XLA's CPU convolutions lose time: each of ResNet-18's, forward and both gradients, beside a matrix product.
+"""XLA's CPU convolutions beside the library's kernels: each of ResNet-18's, forward and both gradients.
 
     python experiments/performance/convolutions.py [--batch 256] [--width 1.0]
 
-GFLOP/s of one convolution: forward, the gradient of the images, that of the kernel as XLA makes it, and as
-`contrastive_jax.models.convolution` makes it on a CPU; and of a product of two square matrices. On a GPU or TPU the
-last two are one program. And the whole step (batch / 2 examples of two views), with and without: in turn, the median of
-the ratios of a turn.
+GFLOP/s of one convolution: forward, the gradient of the images and that of the kernel, as XLA makes them and as the
+kernels of `contrastive_jax.native` do; the kernel's gradient also as the product in plain JAX that stands in where
+there is no compiler; and of a product of two square matrices. And the whole step (batch / 2 examples of two views) with
+the kernels and without: in turn, the median of the ratios of a turn.
 """
 
 import argparse
 import datetime
 import json
-import math
 import os
 import pathlib
 import statistics
@@ -22,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from against_pytorch import ours
 
+from contrastive_jax import native
 from contrastive_jax.models import convolution
 
 HERE = pathlib.Path(__file__).parent
@@ -49,34 +49,40 @@ def measured(batch: int, side: int, before: int, after: int, size: int, stride: 
     images = jnp.asarray(random.normal(size=(batch, side, side, before)), jnp.float32)
     kernel = jnp.asarray(random.normal(size=(size, size, before, after)), jnp.float32)
 
-    def forward(images, kernel):
+    def plain(images, kernel):
         return jax.lax.conv_general_dilated(
             images, kernel, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
 
-    gradient = jnp.asarray(random.normal(size=jax.eval_shape(forward, images, kernel).shape), jnp.float32)
-    programs = {
-        "forward": lambda x, w, y: forward(x, w),
-        "of images": lambda x, w, y: jax.vjp(lambda x: forward(x, w), x)[1](y)[0],
-        "of kernel": lambda x, w, y: jax.vjp(lambda w: forward(x, w), w)[1](y)[0],
-        "of kernel, ours": lambda x, w, y: convolution.weight_gradient(x, y, w.shape[:2], strides, padding),
-    }
+    gradient = jnp.asarray(random.normal(size=jax.eval_shape(plain, images, kernel).shape), jnp.float32)
+    programs = {}
+    for name, forward in (
+        ("xla", plain),
+        ("kernels", lambda x, w: convolution.convolve(x, w, strides, padding)),
+    ):
+        programs |= {
+            f"forward, {name}": lambda x, w, y, f=forward: f(x, w),
+            f"of images, {name}": lambda x, w, y, f=forward: jax.vjp(lambda x: f(x, w), x)[1](y)[0],
+            f"of kernel, {name}": lambda x, w, y, f=forward: jax.vjp(lambda w: f(x, w), w)[1](y)[0],
+        }
+    programs["of kernel, product"] = lambda x, w, y: convolution.kernel_gradient(
+        x, y, w.shape[:2], strides, padding
+    )
     gflop = 2 * gradient.size * kernel.size / after / 1e9
-    seconds = {name: fastest(jax.jit(run), images, kernel, gradient) for name, run in programs.items()}
+    seconds = {name: fastest(native.jit(run), images, kernel, gradient) for name, run in programs.items()}
     return {
         "layer": f"{size}x{size}/{stride}, {before} to {after}, {side} px",
         "gflop": gflop,
         "gflops": {name: gflop / spent for name, spent in seconds.items()},
-        "in the network": 1e9 * gflop >= convolution.LARGE,
-        "ours over xla": seconds["of kernel"] / seconds["of kernel, ours"],
     }
 
 
 def steps(batch: int, width: float, turns: int = 8) -> dict:
-    """Median seconds of the step without (XLA's weight gradients) and with ours, and quartiles of their ratios."""
-    programs, least = {}, convolution.LARGE
-    for name, convolution.LARGE in (("xla", math.inf), ("ours", least)):
-        programs[name] = ours(width, batch // 2, False)[0]
+    """Median seconds of the step without (XLA's own) and with the kernels, and quartiles of their ratios."""
+    programs = {}
+    for name in ("off", "on"):
+        os.environ[native.library.SWITCH] = name
+        programs[name] = ours(width, batch // 2, False, "float32")[0]
         programs[name](1)
     seconds = {name: [] for name in programs}
     for _ in range(turns):
@@ -84,7 +90,7 @@ def steps(batch: int, width: float, turns: int = 8) -> dict:
             began = time.perf_counter()
             run(1)
             seconds[name].append(time.perf_counter() - began)
-    ratios = [a / b for a, b in zip(seconds["xla"], seconds["ours"], strict=True)]
+    ratios = [a / b for a, b in zip(seconds["off"], seconds["on"], strict=True)]
     return {name: statistics.median(s) for name, s in seconds.items()} | {
         "ratio": statistics.quantiles(ratios, n=4)
     }
@@ -117,10 +123,10 @@ def main() -> None:
         row = measured(options.batch, side, before, after, size, stride)
         report["layers"].append(row)
         found = ", ".join(f"{name} {speed:.0f}" for name, speed in row["gflops"].items())
-        print(f"  {row['layer']}: {found} ({row['ours over xla']:.1f}x)", flush=True)
+        print(f"  {row['layer']}: {found}", flush=True)
     report["step"] = steps(options.batch, options.width)
     low, middle, high = report["step"]["ratio"]
-    print("  step: {xla:.2f} s, {ours:.2f} s with ours".format_map(report["step"]), end="")
+    print("  step: {off:.2f} s, {on:.2f} s with the kernels".format_map(report["step"]), end="")
     print(f" ({middle:.2f}x; quartiles {low:.2f}, {high:.2f})")
     device = report["device"].lower().replace(" ", "_")
     out = options.out or HERE / "results" / f"convolutions_width{report['width']}_{device}.json"

@@ -15,6 +15,7 @@ from contrastive_jax import contrastive_loss, native, program
 from contrastive_jax import run as runs
 from contrastive_jax.evaluators import knn, linear_probe
 from contrastive_jax.native import compiler
+from contrastive_jax.step import make_train_step
 
 
 def squares(rows):
@@ -106,6 +107,24 @@ def test_users_flags_are_kept_and_change_nothing():
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.split(maxsplit=2) == ["False", "3", flags + "\n"]
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_the_step_of_an_accelerator_is_untouched(platform, monkeypatch):
+    config = configs.load("configs/digits.py:method=moco_v1,scale=smoke")
+    run = runs.prepare(configs.plain(configs.complete(config)), jax.devices()[:1])
+    with jax.set_mesh(run.mesh):
+        feed, state = runs.feed_of(run), runs.initial_state(run)
+
+        def text(traced_for):
+            step = make_train_step(run.recipe, feed.take)
+            with compiler.tracing_for(traced_for):
+                traced = jax.jit(lambda *arrays: step(*arrays)).trace(state, feed.feed(0))
+            return traced.lower(lowering_platforms=(platform,)).as_text()
+
+        with_kernels = text(platform)
+        monkeypatch.setenv(native.library.SWITCH, "off")
+        assert with_kernels == text("cpu")
 
 
 def test_a_program_of_the_users_own_is_warned_once(monkeypatch):

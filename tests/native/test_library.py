@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import platform
 import stat
 import subprocess
 import sys
@@ -98,3 +99,40 @@ def test_compiled_once_and_again_for_another_compiler(tmp_path):
 def test_the_switch_turns_all_of_it_off(tmp_path):
     off, said = run(tmp_path, **{library.SWITCH: "off", "CXX": str(tmp_path / "nowhere")})
     assert off[0] == "False" and "CPU kernels" not in said
+
+
+FAULTS = """
+import resource, sys
+import jax, jax.numpy as jnp
+from contrastive_jax import native
+if "keep" in sys.argv:
+    native.keep_pages()
+double = native.jit(lambda x: 2 * x)
+x = jnp.ones(2**24)
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    double(x).block_until_ready()
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_memory_that_is_freed_is_kept(switch):
+    """64 MiB are 16,384 pages of 4 KiB."""
+    environment = os.environ | {library.SWITCH: switch, "JAX_PLATFORMS": "cpu"}
+    faults = {
+        how: int(
+            subprocess.run(
+                [sys.executable, "-c", FAULTS, how],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        for how in ("keep", "not")
+    }
+    assert faults["not"] > 16_000
+    assert (faults["keep"] < 1000) == (switch == "on"), faults
