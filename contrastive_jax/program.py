@@ -33,7 +33,7 @@ class Collective(NamedTuple):
 class Cost(NamedTuple):
     """What one call of a program costs each device, as its compiler counts: a loop's body once."""
 
-    flops: float  # a multiplication and an addition are two
+    flops: float  # a multiplication and an addition are two; those of CPU kernels are not counted
     traffic: float  # bytes read and written
     arguments: int  # bytes; of them what is donated is written over
     results: int  # bytes that take memory of their own

@@ -36,19 +36,23 @@ using Vector = typename Lanes<L>::Vector;
 // A tile is V vectors of channels, one or two, at some positions, of which sums are in registers; so are the weights of
 // some channels of the input.
 #if defined(__AVX512F__) || defined(__aarch64__)  // 32 registers
-template <int V> constexpr int POSITIONS = 16 / V;
-template <int V> constexpr int STEPS = 8 / V;
+template <int V>
+constexpr int POSITIONS = 16 / V;
+template <int V>
+constexpr int STEPS = 8 / V;
 #else  // 16 registers
-template <int V> constexpr int POSITIONS = V == 2 ? 6 : 10;
-template <int V> constexpr int STEPS = 1;
+template <int V>
+constexpr int POSITIONS = V == 2 ? 6 : 10;
+template <int V>
+constexpr int STEPS = 1;
 #endif
 
-constexpr int64_t PANEL = 32 << 10;   // bytes of weights that a tile loop goes over: they stay in the first cache
+constexpr int64_t PANEL = 32 << 10;     // bytes of weights that a tile loop goes over: they stay in the first cache
 constexpr int64_t SCRATCH = 256 << 10;  // bytes of packed images of a task: they stay in the second cache
-constexpr int64_t SLICE = 64;         // channels of images, and of gradients, of a piece of the kernel's gradient
-constexpr int64_t PIECES = 32;        // tasks of a kernel's gradient, at least, if there are as many images
-constexpr int64_t PIXELS = 64 << 10;  // bytes of packed images and gradients that a piece goes over
-constexpr int64_t RUN = 32;           // positions of a row of packed images, at least: narrow images share rows
+constexpr int64_t SLICE = 64;           // channels of images, and of gradients, of a piece of the kernel's gradient
+constexpr int64_t PIECES = 32;          // tasks of a kernel's gradient, at least, if there are as many images
+constexpr int64_t PIXELS = 64 << 10;    // bytes of packed images and gradients that a piece goes over
+constexpr int64_t RUN = 32;             // positions of a row of packed images, at least: narrow images share rows
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -164,8 +168,8 @@ struct Tap {
 
 // out[at[r]] (+)= sum over taps and channels of in[r][c] * weights[c], for R positions and V vectors of channels.
 template <int R, int V, int L>
-void tile(const Tap* taps, int64_t count, int64_t apart, int64_t from, int64_t channels, float* out,
-          const int64_t* at, int64_t lanes, bool first) {
+void tile(const Tap* taps, int64_t count, int64_t apart, int64_t from, int64_t channels, float* out, const int64_t* at,
+          int64_t lanes, bool first) {
   constexpr int U = STEPS<V>;
   Vector<L> sum[R][V];
   float edge[V * L];
@@ -272,7 +276,7 @@ struct Row {
 
 template <int V, int L>
 void rows_of_tiles(const std::vector<Row>& rows, const Weights& weights, const float* packed_weights,
-                     const float* packed, int64_t first_row, int64_t row_floats, int64_t apart, float* out) {
+                   const float* packed, int64_t first_row, int64_t row_floats, int64_t apart, float* out) {
   const int64_t channels = weights.in, wide = V * L;
   const int64_t depth = std::max<int64_t>(1, std::min(channels, PANEL / (wide * 4)));  // channels of a panel
   const int64_t together = std::max<int64_t>(1, PANEL / (channels * wide * 4));        // taps of a panel
@@ -293,7 +297,7 @@ void rows_of_tiles(const std::vector<Row>& rows, const Weights& weights, const f
                                block + (read.tap * channels + from) * wide};
           if (count == 0) continue;
           tiles<POSITIONS<V>, V, L>(taps.data(), count, apart, from, some, rows[r].at.size(), out + b * wide,
-                            rows[r].at.data(), lanes, !begun[r]);
+                                    rows[r].at.data(), lanes, !begun[r]);
           begun[r] = 1;
         }
       }
@@ -385,14 +389,15 @@ void convolve(ffi::ThreadPool& pool, const Shape& s, const float* images, const 
 // stride apart read the gradient through the same kernel entries, and have a row for each such phase.
 void image_gradient(ffi::ThreadPool& pool, const Shape& s, const float* gradient, const float* numbers, float* out) {
   if (s.stride_y == 1 && s.stride_x == 1) {
-    const Shape back{s.images, s.down, s.right, s.out, s.tall, s.wide, s.in, s.rows, s.columns, 1, 1,
-                     s.tall - 1 - s.top, s.wide - 1 - s.left};
+    const Shape back{
+        s.images,           s.down, s.right, s.out, s.tall, s.wide, s.in, s.rows, s.columns, 1, 1, s.tall - 1 - s.top,
+        s.wide - 1 - s.left};
     return convolve(pool, back, gradient, {numbers, 1, s.out, true}, out);
   }
   const int64_t before = std::max<int64_t>(0, -floor_div(s.left - s.wide + 1, s.stride_x));
   const int64_t width = before + std::max(s.right, floor_div(s.columns - 1 + s.left, s.stride_x) + 1);
-  const Packing packing{s.images, s.down, s.right, s.out, 0, s.out, 1, before, width,
-                        group_of(ceil_div(s.columns, s.stride_x), s.images)};
+  const Packing packing{s.images, s.down, s.right, s.out, 0,
+                        s.out,    1,      before,  width, group_of(ceil_div(s.columns, s.stride_x), s.images)};
   const Weights weights{s.tall * s.wide, s.out, s.in};
   auto needs = [&](int64_t y) {
     return std::make_pair(floor_div(y + s.top - s.tall + s.stride_y, s.stride_y), floor_div(y + s.top, s.stride_y) + 1);
@@ -456,15 +461,17 @@ void kernel_gradient(ffi::ThreadPool& pool, const Shape& s, const float* images,
   const int64_t taps = s.tall * s.wide, group = group_of(s.right, s.images), groups = ceil_div(s.images, group);
   const int64_t ins = ceil_div(s.in, SLICE), outs = ceil_div(s.out, SLICE);
   const int64_t pieces = std::min(groups, ceil_div(PIECES, ins * outs)), each = ceil_div(groups, pieces);
-  const int64_t wide = ceil_div(std::min(SLICE, s.out), lanes_for(s.out)) * lanes_for(s.out);  // channels of a piece's gradient, padded
-  const int64_t floats = taps * std::min(SLICE, s.in) * wide;            // of a piece
+  const int64_t wide =
+      ceil_div(std::min(SLICE, s.out), lanes_for(s.out)) * lanes_for(s.out);  // channels of a piece's gradient, padded
+  const int64_t floats = taps * std::min(SLICE, s.in) * wide;                 // of a piece
   std::unique_ptr<float[]> sums(new float[pieces * ins * outs * floats]);
   parallel(pool, pieces * ins * outs, [&](int64_t index) {
     const int64_t piece = index / (ins * outs), c = index / outs % ins * SLICE, d = index % outs * SLICE;
     const int64_t in = std::min(SLICE, s.in - c), here = std::min(SLICE, s.out - d);
     float* sum = sums.get() + index * floats;
     std::fill(sum, sum + floats, 0.0f);
-    Packing packing{s.images, s.rows, s.columns, s.in, c, in, s.stride_x, s.left, s.right + (s.wide - 1) / s.stride_x, group};
+    Packing packing{s.images, s.rows, s.columns, s.in, c, in, s.stride_x, s.left, s.right + (s.wide - 1) / s.stride_x,
+                    group};
     std::vector<Run> runs;
     for (int64_t image = piece * each * group; image < std::min((piece + 1) * each * group, s.images); image += group) {
       packing.group = std::min(group, s.images - image);
@@ -502,8 +509,10 @@ void kernel_gradient(ffi::ThreadPool& pool, const Shape& s, const float* images,
           int64_t to = 0;
           for (; to + 2 * LANES <= wide; to += 2 * LANES)
             products<POSITIONS<2>, 2, LANES>(runs.data(), runs.size(), 0, in, to, wide, place);
-          if (to + LANES <= wide) products<POSITIONS<1>, 1, LANES>(runs.data(), runs.size(), 0, in, to, wide, place);
-          else if (to < wide) products<POSITIONS<1>, 1, LANES / 2>(runs.data(), runs.size(), 0, in, to, wide, place);
+          if (to + LANES <= wide)
+            products<POSITIONS<1>, 1, LANES>(runs.data(), runs.size(), 0, in, to, wide, place);
+          else if (to < wide)
+            products<POSITIONS<1>, 1, LANES / 2>(runs.data(), runs.size(), 0, in, to, wide, place);
         }
       }
     }
@@ -522,8 +531,8 @@ void kernel_gradient(ffi::ThreadPool& pool, const Shape& s, const float* images,
 
 // ---- Batch norm ----
 
-// Adds up over positions, for each channel, the K vectors of numbers that `term(read, offset, channel, sum)` adds to its
-// sums: out[k][channel]. What it reads, by `read(pointer)`, are vectors of channels; where few are left, of those.
+// Adds up over positions, for each channel, the K vectors of numbers that `term(read, offset, channel, sum)` adds to
+// its sums: out[k][channel]. What it reads, by `read(pointer)`, are vectors of channels; where few are left, of those.
 template <int K, int L, typename Term>
 void add_up(int64_t positions, int64_t channels, int64_t c, int64_t lanes, const Term& term, float* const (&out)[K]) {
   constexpr int APART = 4;  // sums of positions that are 4 apart: additions need not wait for each other
@@ -554,42 +563,49 @@ template <int K, typename Term>
 void add_up(int64_t positions, int64_t channels, const Term& term, float* const (&out)[K]) {
   for (int64_t c = 0, lanes; c < channels; c += lanes) {
     lanes = std::min<int64_t>(LANES, channels - c);
-    if (lanes <= LANES / 2) add_up<K, LANES / 2>(positions, channels, c, lanes, term, out);
-    else add_up<K, LANES>(positions, channels, c, lanes, term, out);
+    if (lanes <= LANES / 2)
+      add_up<K, LANES / 2>(positions, channels, c, lanes, term, out);
+    else
+      add_up<K, LANES>(positions, channels, c, lanes, term, out);
   }
 }
 
 // [rows, positions, channels] to the mean of each row and channel, and the mean square about it.
-void moments(ffi::ThreadPool& pool, int64_t rows, int64_t positions, int64_t channels, const float* images, float* means,
-             float* squares) {
+void moments(ffi::ThreadPool& pool, int64_t rows, int64_t positions, int64_t channels, const float* images,
+             float* means, float* squares) {
   parallel(pool, rows, [&](int64_t row) {
     const float* x = images + row * positions * channels;
     float *mean = means + row * channels, *square = squares + row * channels;
     const float share = 1.0f / positions;
-    add_up<1>(positions, channels, [&](const auto& read, int64_t at, int64_t, auto* sum) { sum[0] += read(x + at); }, {mean});
+    add_up<1>(positions, channels, [&](const auto& read, int64_t at, int64_t, auto* sum) { sum[0] += read(x + at); },
+              {mean});
     for (int64_t c = 0; c < channels; ++c) mean[c] *= share;
-    add_up<1>(positions, channels, [&](const auto& read, int64_t at, int64_t c, auto* sum) {
-      const auto from = read(x + at) - read(mean + c);
-      sum[0] += from * from;
-    }, {square});
+    add_up<1>(positions, channels,
+              [&](const auto& read, int64_t at, int64_t c, auto* sum) {
+                const auto from = read(x + at) - read(mean + c);
+                sum[0] += from * from;
+              },
+              {square});
     for (int64_t c = 0; c < channels; ++c) square[c] *= share;
   });
 }
 
 // For each row and channel, the sum of the gradient, and of its product with the images less `centres`. The gradient
 // counts where `outputs`, if there are any, are positive: that of a ReLU.
-void sums(ffi::ThreadPool& pool, int64_t rows, int64_t positions, int64_t channels, const float* gradients, const float* images,
-          const float* centres, const float* outputs, float* plain, float* weighted) {
+void sums(ffi::ThreadPool& pool, int64_t rows, int64_t positions, int64_t channels, const float* gradients,
+          const float* images, const float* centres, const float* outputs, float* plain, float* weighted) {
   parallel(pool, rows, [&](int64_t row) {
     const int64_t first = row * positions * channels;
     const float *g = gradients + first, *x = images + first, *centre = centres + row * channels, *y = outputs + first;
     auto go = [&](auto positive) {
-      add_up<2>(positions, channels, [&](const auto& read, int64_t at, int64_t c, auto* sum) {
-        auto d = read(g + at);
-        if constexpr (decltype(positive)::value) d = read(y + at) > 0 ? d : decltype(d){};
-        sum[0] += d;
-        sum[1] += d * (read(x + at) - read(centre + c));
-      }, {plain + row * channels, weighted + row * channels});
+      add_up<2>(positions, channels,
+                [&](const auto& read, int64_t at, int64_t c, auto* sum) {
+                  auto d = read(g + at);
+                  if constexpr (decltype(positive)::value) d = read(y + at) > 0 ? d : decltype(d){};
+                  sum[0] += d;
+                  sum[1] += d * (read(x + at) - read(centre + c));
+                },
+                {plain + row * channels, weighted + row * channels});
     };
     outputs ? go(std::true_type()) : go(std::false_type());
   });
@@ -602,7 +618,7 @@ using Out = ffi::ResultBuffer<ffi::F32>;
 
 Shape shape_of(ffi::Span<const int64_t> images, ffi::Span<const int64_t> kernel, ffi::Span<const int64_t> out,
                ffi::Span<const int64_t> strides, ffi::Span<const int64_t> before) {
-  return {images[0], images[1], images[2], images[3], kernel[0], kernel[1], kernel[3],
+  return {images[0], images[1], images[2],  images[3],  kernel[0], kernel[1], kernel[3],
           out[1],    out[2],    strides[0], strides[1], before[0], before[1]};
 }
 
@@ -614,13 +630,15 @@ ffi::Error Convolve(ffi::ThreadPool pool, Images images, Images kernel, Out out,
   return ffi::Error::Success();
 }
 
-ffi::Error ImageGradient(ffi::ThreadPool pool, Images gradient, Images kernel, Out out, Numbers strides, Numbers before) {
+ffi::Error ImageGradient(ffi::ThreadPool pool, Images gradient, Images kernel, Out out, Numbers strides,
+                         Numbers before) {
   image_gradient(pool, shape_of(out->dimensions(), kernel.dimensions(), gradient.dimensions(), strides, before),
                  gradient.typed_data(), kernel.typed_data(), out->typed_data());
   return ffi::Error::Success();
 }
 
-ffi::Error KernelGradient(ffi::ThreadPool pool, Images images, Images gradient, Out out, Numbers strides, Numbers before) {
+ffi::Error KernelGradient(ffi::ThreadPool pool, Images images, Images gradient, Out out, Numbers strides,
+                          Numbers before) {
   kernel_gradient(pool, shape_of(images.dimensions(), out->dimensions(), gradient.dimensions(), strides, before),
                   images.typed_data(), gradient.typed_data(), out->typed_data());
   return ffi::Error::Success();
@@ -632,8 +650,8 @@ ffi::Error Moments(ffi::ThreadPool pool, Images images, Out mean, Out square) {
   return ffi::Error::Success();
 }
 
-ffi::Error Sums(ffi::ThreadPool pool, Images gradient, Images images, Images centre, ffi::RemainingArgs output, Out plain,
-                Out weighted) {
+ffi::Error Sums(ffi::ThreadPool pool, Images gradient, Images images, Images centre, ffi::RemainingArgs output,
+                Out plain, Out weighted) {
   const auto n = images.dimensions();
   const float* outputs = output.size() ? output.get<Images>(0)->typed_data() : nullptr;
   sums(pool, n[0], n[1], n[2], gradient.typed_data(), images.typed_data(), centre.typed_data(), outputs,
@@ -643,8 +661,13 @@ ffi::Error Sums(ffi::ThreadPool pool, Images gradient, Images images, Images cen
 
 }  // namespace
 
-#define OF_TWO()                                                                                          \
-  ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Images>().Arg<Images>().Ret<Images>().Attr<Numbers>("strides") \
+#define OF_TWO()                \
+  ffi::Ffi::Bind()              \
+      .Ctx<ffi::ThreadPool>()   \
+      .Arg<Images>()            \
+      .Arg<Images>()            \
+      .Ret<Images>()            \
+      .Attr<Numbers>("strides") \
       .Attr<Numbers>("before")
 XLA_FFI_DEFINE_HANDLER_SYMBOL(contrastive_convolve, Convolve, OF_TWO());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(contrastive_image_gradient, ImageGradient, OF_TWO());
@@ -652,5 +675,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(contrastive_kernel_gradient, KernelGradient, OF_TW
 XLA_FFI_DEFINE_HANDLER_SYMBOL(contrastive_moments, Moments,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Images>().Ret<Images>().Ret<Images>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(contrastive_sums, Sums,
-                              ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Images>().Arg<Images>().Arg<Images>()
-                                  .RemainingArgs().Ret<Images>().Ret<Images>());
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<Images>()
+                                  .Arg<Images>()
+                                  .Arg<Images>()
+                                  .RemainingArgs()
+                                  .Ret<Images>()
+                                  .Ret<Images>());

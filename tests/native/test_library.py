@@ -109,11 +109,12 @@ if "keep" in sys.argv:
     native.keep_pages()
 double = native.jit(lambda x: 2 * x)
 x = jnp.ones(2**24)
-for _ in range(4):
+faults = []
+for _ in range(20):  # it takes some until no call asks for more than was kept
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     double(x).block_until_ready()
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-print(faults)
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(sorted(faults)[5])
 """
 
 
