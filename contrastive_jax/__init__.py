@@ -9,6 +9,8 @@ _DOOR = {
     "alignment": "contrastive_jax.contrast.door",
     "contrastive_loss": "contrastive_jax.contrast.door",
     "load_encoder": "contrastive_jax.encoder",
+    "ntxent": "contrastive_jax.contrast.pairwise",
+    "sigmoid_loss": "contrastive_jax.contrast.pairwise",
 }
 __all__ = ["__version__", *_DOOR]
 
