@@ -132,7 +132,7 @@ def sigmoid_loss(
       >>> image = jnp.array([[1.0, 0.2], [-0.3, 1.0], [-1.0, -0.8]])
       >>> text = jnp.array([[0.9, -0.1], [0.2, 1.1], [-0.6, -1.0]])
       >>> print(" ".join(f"{value:.3f}" for value in sigmoid_loss(image, text, 0.1, -5.0)))
-      0.011 0.067 0.010
+      0.248 0.020 0.013
 
       Learning the temperature and the bias along with the encoders:
 
@@ -197,7 +197,7 @@ def pair_sums(
         raise ValueError(f"pair_sums.sides is {sides!r}; allowed: {', '.join(SIDES)}.")
     row = None if query_row is None else pool.row
     rows, whole = (query, query_group, query_row, level, reference), (pool.key, pool.group, row, scale)
-    if chosen_engine(engine, query, pool) == "dense":
+    if chosen_engine(engine, query, pool.key) == "dense":
         return _sums(sides, *rows, *whole, jnp.ones(pool.group.shape, bool))
     return on_devices(functools.partial(_tiled, (*tile, sides)), rows, whole, (sharding.ROWS, sharding.ROWS))
 

@@ -67,17 +67,17 @@ def negative_statistics(
     Raises:
       ValueError: an unknown engine or same_group, or shapes that do not fit.
     """
-    statistics = dense_statistics if chosen_engine(engine, query, pool) == "dense" else tiled_statistics
+    statistics = dense_statistics if chosen_engine(engine, query, pool.key) == "dense" else tiled_statistics
     return statistics(query, query_group, pool, scale, reference, same_group=same_group)
 
 
-def chosen_engine(engine: str, query: Array, pool: Pool) -> str:
+def chosen_engine(engine: str, query: Array, key: Array) -> str:
     """Return "dense" or "tiled"; "auto" is dense up to about a million scores."""
     if engine not in ENGINES:
         raise ValueError(f"engine={engine!r} is unknown: choose one of {', '.join(ENGINES)}.")
     if engine != "auto":
         return engine
-    return "dense" if query.shape[0] * pool.key.shape[0] <= DENSE_UP_TO else "tiled"
+    return "dense" if query.shape[0] * key.shape[0] <= DENSE_UP_TO else "tiled"
 
 
 def dense_statistics(
@@ -128,13 +128,36 @@ def several_statistics(
     """
     _known(same_group)
     arguments = _arguments(query, query_group, query_row, pool, scale, reference)
-    rules = (same_group, FURTHER)
-    if chosen_engine(engine, query, pool) == "dense":
-        negatives, positives = _dense(rules, *arguments)
-    else:
-        negatives, positives = _tiled_on_devices((*tile, rules), *arguments)
-    count, logsumexp, _, _, total = positives
-    return Negatives(*negatives), Positives(count, logsumexp, total)
+    negatives, positives = _by_rules(engine, tile, (same_group, FURTHER), arguments)
+    return Negatives(*negatives), _positives(positives)
+
+
+def further_positives(
+    query: Array,
+    query_group: Array,
+    query_row: Array,
+    pool: Pool,
+    scale: Array,
+    reference: Array,
+    *,
+    engine: str = "auto",
+) -> Positives:
+    """Compute the statistics of the further positives alone; the arguments are :func:`several_statistics`'s."""
+    arguments = _arguments(query, query_group, query_row, pool, scale, reference)
+    return _positives(_by_rules(engine, TILE, (FURTHER,), arguments)[0])
+
+
+def _positives(fields) -> Positives:
+    count, logsumexp, _, _, total = fields
+    return Positives(count, logsumexp, total)
+
+
+def _by_rules(engine, tile, rules, arguments):
+    """The statistics of each rule by the engine named."""
+    query, _, _, _, key, *_ = arguments
+    if chosen_engine(engine, query, key) == "dense":
+        return _dense(rules, *arguments)
+    return _tiled_on_devices((*tile, rules), *arguments)
 
 
 def selected_statistics(
