@@ -28,7 +28,14 @@ DIRECTIONS = {"both": 2, "one_way": 1}
 CANDIDATES = ("both_views", "other_view", "queue")
 FORMS = ("exponential", "linear")
 SUMMATIONS = ("out", "in")
-PROVIDED = ("positive", "count", "temperature", "cross", "same", "surplus")  # what two arrays of embeddings have
+PROVIDED = (
+    "positive",
+    "count",
+    "temperature",
+    "cross",
+    "same",
+    "surplus",
+)  # what two arrays of embeddings have
 
 
 def alignment(

@@ -287,9 +287,7 @@ def _backward(options, arguments, cotangents):
         return key_gradient + pull, found
 
     key_gradient, found = lax.scan(of_queries, jnp.zeros_like(candidates[0]), queries)
-    query_gradient, of_level, of_scale = (
-        x.reshape(-1, *x.shape[2:])[: query.shape[0]] for x in found
-    )
+    query_gradient, of_level, of_scale = (x.reshape(-1, *x.shape[2:])[: query.shape[0]] for x in found)
     key_gradient = key_gradient.reshape(-1, key.shape[1])[: key.shape[0]]
     return (
         *(query_gradient, None, None, of_level, -scale * of_level),

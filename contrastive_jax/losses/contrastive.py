@@ -202,9 +202,7 @@ def decoupled_nt_xent(
     return plus(value, None if surplus is None else temperature * surplus)
 
 
-def debiased(
-    c: Array, count: Array, positive: Array, temperature: Array, *, tau_plus: float = 0.1
-) -> Array:
+def debiased(c: Array, count: Array, positive: Array, temperature: Array, *, tau_plus: float = 0.1) -> Array:
     """Debiased InfoNCE, ``log(1 + g)``: what negatives of the positive's class add is estimated and taken off.
 
     With K negatives, ``g = max((e^c - tau_plus K) / (1 - tau_plus), K e^(-(1 + s+) / tau))``: a share

@@ -184,7 +184,13 @@ def one_device():
 def test_the_family_is_the_whole_module():
     from contrastive_jax.losses import contrastive
 
-    helpers = {"at_least_float32", "plus", "positive_option", "softplus_over_sigmoid", "value_with_gradient_of"}
+    helpers = {
+        "at_least_float32",
+        "plus",
+        "positive_option",
+        "softplus_over_sigmoid",
+        "value_with_gradient_of",
+    }
     defined = {
         n
         for n, f in vars(contrastive).items()
@@ -438,7 +444,10 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
         (dict(loss="hard_nce", margin=margin.eqco(alpha=64.0)), "margin cancels in 'hard_nce'"),
         (dict(loss="hard_nce", beta=0.0), "hard_nce.beta is 0.0; it must be positive"),
         (dict(loss="debiased", tau_plus=1.0), r"debiased.tau_plus is 1.0; it must be in \[0, 1\)"),
-        (dict(loss="hardness_weighted", alpha=-1.0), "hardness_weighted.alpha is -1.0; it must be at least 0"),
+        (
+            dict(loss="hardness_weighted", alpha=-1.0),
+            "hardness_weighted.alpha is -1.0; it must be at least 0",
+        ),
         (dict(margin=64.0), r"margin is 64.0; it must be a rule of contrast.margin"),
         (dict(b=jnp.ones((4, 3))), r"a \(4, 2\) and b \(4, 3\) must both be \[N, D\]"),
     ],
