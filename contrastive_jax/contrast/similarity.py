@@ -258,6 +258,8 @@ def on_devices(function, rows, whole, out_specs):
     ``out_specs`` say how the results are laid out. None stays None. Gradients of ``whole`` are all-reduced.
     """
     if not sharding.on_mesh():
+        if jax.sharding.get_abstract_mesh().manual_axes:  # in a shard_map of the user's
+            rows, whole = _varying_alike((rows, whole))
         return function(*rows, *whole)
 
     def on_device(rows, whole):
@@ -266,6 +268,13 @@ def on_devices(function, rows, whole, out_specs):
 
     in_specs = (sharding.ROWS, sharding.REPLICATED)
     return jax.shard_map(on_device, in_specs=in_specs, out_specs=out_specs)(rows, whole)
+
+
+def _varying_alike(arrays):
+    """The arrays, each varying over the mesh axes over which one of them does: the sum of a cotangent over the
+    devices that share an array is JAX's then, and not of a backward pass written by hand."""
+    zero = sum(jnp.zeros_like(x.reshape(-1)[0], jnp.float32) for x in jax.tree.leaves(arrays))
+    return jax.tree.map(lambda x: x + zero.astype(x.dtype), arrays)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
