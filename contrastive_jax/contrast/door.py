@@ -103,12 +103,12 @@ def contrastive_loss(
     negatives, tile by tile. A query without negatives is 0 here too.
 
     **The temperature's gradient.** ``differentiate_temperature=True`` lets it flow: dL/dtau, with the
-    scores held, of InfoNCE, DCL, EqCo, decoupled NT-Xent, DCLW (its weights' sigma is another), ``debiased``, ``hard_nce``
-    and ReLIC's divergence is that of the value. From c = logsumexp_j((s_j - s+) / tau) follows
+    scores held, of InfoNCE, DCL, EqCo, decoupled NT-Xent, DCLW (its weights' sigma is another), ``debiased``,
+    ``hard_nce`` and ReLIC's divergence is that of the value. From c = logsumexp_j((s_j - s+) / tau) follows
     dc/dtau = -E_j[s_j - s+] / tau^2, E the softmax mean over negatives. Surrogates have the gradient of their
     surrogate: FlatNCE and MACL dc/dtau, FlatNCE+ sigmoid(c) dc/dtau, Hoelder-FlatNCE dc'/dtau / gamma, MACL-W and Dual
     temperature dc/dtau times their weight, ``hardness_weighted`` with its weights held. Learn log tau, or as
-    CLIP does log(1 / tau) with a bound (see :doc:`the guide </how_to/own_loop>`).
+    CLIP does log(1 / tau) with a bound (docs/how_to/own_loop.md).
 
     **Two encoders.** ``a`` and ``b`` may come of different networks, projected to one width;
     ``candidates="other_view"`` is CLIP's loss, each encoder's rows against the other's.

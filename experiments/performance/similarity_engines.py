@@ -12,10 +12,10 @@ a minute is over (the first where there is no other, compilation aside).
 A cell whose compiled program asks for more than the memory that is free is not run, and the table says so.
 
 ``--loss=ntxent`` compares whole losses of N rows (two views of N / 2 examples), value and gradient: "dense" and
-"tiled" are ``contrastive_jax.ntxent``, "optax" is ``optax.losses.ntxent``, "cross-entropy" the usual code of N x N logits in JAX;
-"pytorch-metric-learning" and "lightly" are run by ``--torch-python``, an interpreter that has them. A loss is not run
-at larger N once its process has held more than ``--limit`` bytes: the largest N below is what fits in it. ``--render``
-prints a table in Markdown.
+"tiled" are ``contrastive_jax.ntxent``, "optax" is ``optax.losses.ntxent``, "cross-entropy" the usual code of N x N
+logits in JAX; "pytorch-metric-learning" and "lightly" are run by ``--torch-python``, an interpreter that has them. A
+loss is not run at larger N once its process has grown by more than ``--limit`` bytes. ``--render`` prints a table in
+Markdown.
 """
 
 import argparse

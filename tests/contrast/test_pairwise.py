@@ -2,6 +2,8 @@
 
 import doctest
 import functools
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -112,6 +114,25 @@ def test_a_batch_without_pairs_or_without_negatives_is_0(engine):
     for labels in (np.arange(ROWS), np.zeros(ROWS, int)):
         value, gradients = with_gradients(engine)(embeddings(dtype="float32"), labels, jnp.float32(0.1))
         assert value == 0 and all((np.asarray(g) == 0).all() for g in gradients)
+
+
+def test_the_patch_for_optax_has_its_values_and_is_finite(x64):
+    page = pathlib.Path(__file__).parents[2] / "docs" / "how_to" / "own_loop.md"
+    code = next(
+        c for c in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "for optax" in c
+    )
+    space = {}
+    exec(code, space)
+    patched = jax.jit(jax.value_and_grad(space["ntxent"], (0, 2)))
+    for labels in LABELS.values():
+        assert_close(
+            patched(embeddings(), labels, 0.3), with_gradients("optax")(embeddings(), labels, 0.3), 1e-12
+        )
+    x = jnp.asarray([[1.0, 0.0], [1.0, 0.001], [-1.0, 0.0], [-1.0, 0.001]])
+    for labels in (np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.arange(4), np.zeros(4, int)):
+        for dtype in ("float32", "float16"):
+            found = patched(x.astype(dtype), labels, jnp.asarray(0.01, dtype))
+            assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
 
 
 def test_pairs_are_info_nce_over_both_views(x64):
