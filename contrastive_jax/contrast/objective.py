@@ -33,12 +33,13 @@ class Comparison:
     key: Array  # [B, V, D] the positives
     positive: Array  # [B, V] score of the positive
     negatives: Negatives  # count [B, V], logsumexp of (score - positive) / tau [S, B, V], ...
-    temperature: Array  # [] tau, no gradient
+    temperature: Array  # [] tau, without a gradient unless differentiate_temperature
     margin: Array  # [B, V] added to the contrast
     selections: list[Everyone | Subset]  # one a direction: who the negatives are
     multiples: tuple[float, ...] = dataclasses.field(metadata={"static": True})
     further: Positives | None = None  # positives beside the one in ``key``: count [B, V], ...
     summation: str = dataclasses.field(default="", metadata={"static": True})  # "out" or "in", if several
+    differentiate_temperature: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
     def count(self) -> Array:
@@ -125,22 +126,19 @@ class Compare(NamedTuple):
             for v, pool in enumerate(pools)
         ]
         scale = jnp.asarray(self.multiples, tau.dtype) / tau
-        if self.summation:
-            row = spread(jnp.arange(group.shape[0], dtype=jnp.int32))
-            found = [
-                selection.several(query[:, v], group, row, positive[:, v], scale)
-                for v, selection in enumerate(selections)
-            ]
-        else:
-            found = [
-                (selection.statistics(query[:, v], positive[:, v], scale), None)
-                for v, selection in enumerate(selections)
-            ]
+        row = spread(jnp.arange(group.shape[0], dtype=jnp.int32)) if self.summation else None
+
+        def ask(v: int, selection: Everyone | Subset) -> tuple[Negatives, Positives | None]:
+            if row is None:
+                return selection.statistics(query[:, v], positive[:, v], scale), None
+            return selection.several(query[:, v], group, row, positive[:, v], scale)
+
+        found = [ask(v, selection) for v, selection in enumerate(selections)]
         negatives, further = jax.tree.map(lambda *directions: jnp.stack(directions, axis=-1), *found)
         margin = self.margin(negatives.count).astype(positive.dtype)
         comparison = Comparison(
             *(query, key, positive, negatives, tau, margin, selections, self.multiples),
-            *(further, self.summation),
+            *(further, self.summation, self.differentiate_temperature),
         )
         return comparison, candidates
 
@@ -159,12 +157,14 @@ def _row(comparison: Comparison, of: Array) -> Array:
     """[B, V, 1 + M] scores over tau of ``of`` with the positive (first) and with the negatives."""
     own = jnp.sum(of * comparison.key, axis=-1, keepdims=True)
     score = jnp.concatenate([own, comparison.scores(of)], axis=-1)
-    permitted = score > -jnp.inf  # divided first: the derivative of -inf / tau times 0 is NaN
+    if not comparison.differentiate_temperature:
+        return score / comparison.temperature
+    permitted = score > -jnp.inf  # the derivative of -inf / tau is infinite, and NaN times 0
     return jnp.where(permitted, jnp.where(permitted, score, 0.0) / comparison.temperature, -jnp.inf)
 
 
 # What a loss may name among its parameters, besides the contrasts.
-QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array]] = {
+QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]] = {
     "positive": lambda comparison, given: comparison.soft_positive(),
     "count": lambda comparison, given: comparison.count,
     "temperature": lambda comparison, given: comparison.temperature,
