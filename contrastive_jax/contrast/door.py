@@ -20,6 +20,7 @@ from contrastive_jax.contrast import objective, selection
 from contrastive_jax.contrast import temperature as rules
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.margin import Margin
+from contrastive_jax.contrast.similarity import RING
 from contrastive_jax.contrast.temperature import Temperature
 from contrastive_jax.types import Array, Pool
 
@@ -136,7 +137,9 @@ def contrastive_loss(
       summation: of several positives, ``out`` of the logarithm or ``in`` it; the same for one.
       differentiate_temperature: whether gradients flow into ``temperature``.
       margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss.
-      engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size.
+      engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size. On a mesh these
+        hold all candidates on every device; ``ring`` is tiled and lets each device's share of them go round, so
+        that memory does not grow with devices (not with drawn negatives, a queue, or ReLIC's divergence).
       **options: the loss's own; a name that it does not have is an error that shows its signature.
 
     Returns:
@@ -266,12 +269,19 @@ def contrastive_loss(
     group = sharding.spread(jnp.arange(rows, dtype=jnp.int32) if group is None else jnp.asarray(group))
     if queue is not None and queue_group is None:
         queue_group = jnp.full(queue.shape[0], jnp.min(group) - 1)
+    if engine == RING:
+        _check_ring(loss, term, negatives, queue)
     extra = None if queue is None else sharding.gather(Pool(embed(queue), jnp.asarray(queue_group)))
     pools = _pools(candidates, rows, number, extra)
+    if engine == RING:
+        pools = _sharded(pools, candidates)
     if positives is not None:
         own = {"both_views": 2 * rows, "other_view": rows, "queue": 0}[candidates]
         pools = _with_rows(pools, own, rows)
-    if negatives is None:
+    if engine == RING:
+        choose = lambda rng, group, pool, same_group: selection.Everyone(group, pool, same_group, RING)  # noqa: E731
+        key = jax.random.key(0)  # not drawn from
+    elif negatives is None:
         choose, key = selection.all(engine=engine), jax.random.key(0)  # not drawn from
     else:
         choose = selection.random(k=negatives, shared=shared)
@@ -371,6 +381,35 @@ def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candida
         return [jax.tree.map(join, pool, extra) for pool in pools], state
 
     return Candidates(batch.init, apply, batch.same_group, batch.most + extra.group.size)
+
+
+def _check_ring(loss: str, term: objective.Term, negatives: int | None, queue: Array | None) -> None:
+    """Raise ValueError unless all candidates are the batch's own, and only sums over them are asked for."""
+    if negatives is not None or queue is not None or {"cross", "same"} & set(term.quantities):
+        what = (
+            f"negatives={negatives}"
+            if negatives is not None
+            else "a queue"
+            if queue is not None
+            else repr(loss)
+        )
+        raise ValueError(
+            f"contrastive_loss.engine is 'ring', which holds a share of the batch's rows and cannot take {what};"
+            " allowed with it: auto, dense, tiled."
+        )
+
+
+def _sharded(source: Candidates, name: str) -> Candidates:
+    """The source, its candidates not gathered: they stay on the devices that they lie on."""
+
+    def apply(state, keys, positive_keys, group, rng):
+        directions, views = positive_keys.shape[1], keys.shape[1]
+        if name == "other_view":
+            return [Pool(positive_keys[:, v], group) for v in range(directions)], state
+        ids = jnp.stack([group] * views, axis=1)
+        return [Pool(keys.reshape(-1, keys.shape[-1]), ids.reshape(-1))] * directions, state
+
+    return source._replace(apply=apply)
 
 
 def _with_rows(source: Candidates, own: int, rows: int) -> Candidates:

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from contrastive_jax import sharding
-from contrastive_jax.contrast import objective
+from contrastive_jax.contrast import objective, ring
 from contrastive_jax.contrast.similarity import (
     ENGINES,
+    RING,
     TILE,
     chosen_engine,
     negative_statistics,
@@ -118,7 +119,8 @@ def sigmoid_loss(
       bias: added to every logit; carries a gradient. SigLIP starts at -10, as nearly all pairs are negatives.
       positives: [N] int, ids: rows of ``a`` and ``b`` with the same id are positives. None: all differ.
       score: ``cosine`` normalises the rows; ``dot`` takes them as they are.
-      engine: ``dense`` holds the [N, N] scores, ``tiled`` never does, ``auto`` chooses by their number.
+      engine: ``dense`` holds the [N, N] scores, ``tiled`` never does, ``auto`` chooses by their number. On a mesh
+        these hold all rows of ``b`` on every device; ``ring`` is tiled and lets a device's share go round.
 
     Returns:
       [N] values, at least float32.
@@ -144,14 +146,15 @@ def sigmoid_loss(
     if score not in SCORES:
         raise ValueError(f"sigmoid_loss.score is {score!r}; allowed: {', '.join(SCORES)}.")
     ids = jnp.arange(a.shape[0], dtype=jnp.int32) if positives is None else jnp.asarray(positives)
-    _check_rows("sigmoid_loss", "a", a, ids, "positives", engine)
+    _check_rows("sigmoid_loss", "a", a, ids, "positives", engine, (*ENGINES, RING))
     query, key = (SCORES[score](sharding.spread(x)) for x in (a, b))
     dtype = jnp.promote_types(query.dtype, key.dtype)
     tau = as_array("sigmoid_loss.temperature", temperature).astype(dtype)
     if jnp.ndim(bias):
         raise ValueError(f"sigmoid_loss.bias has shape {jnp.shape(bias)}; it must be a number or a scalar.")
     nothing = jnp.zeros_like(query[:, 0], dtype)
-    pool = Pool(sharding.gather(key), sharding.gather(ids))
+    gather = sharding.spread if engine == RING else sharding.gather
+    pool = Pool(gather(key), gather(ids))
     level = nothing + jnp.asarray(bias).astype(dtype)
     sums = pair_sums(
         query, sharding.spread(ids), None, pool, 1.0 / tau, level, nothing, sides="both", engine=engine
@@ -197,9 +200,24 @@ def pair_sums(
         raise ValueError(f"pair_sums.sides is {sides!r}; allowed: {', '.join(SIDES)}.")
     row = None if query_row is None else pool.row
     rows, whole = (query, query_group, query_row, level, reference), (pool.key, pool.group, row, scale)
+    if engine == RING:
+        return _by_ring((*tile, sides), *rows, *whole)
     if chosen_engine(engine, query, pool.key) == "dense":
         return _sums(sides, *rows, *whole, jnp.ones(pool.group.shape, bool))
     return on_devices(functools.partial(_tiled, (*tile, sides)), rows, whole, (sharding.ROWS, sharding.ROWS))
+
+
+def _by_ring(options, query, query_group, query_row, level, reference, key, group, row, scale):
+    """:func:`_tiled` for candidates that stay where they are laid out, by rows."""
+
+    def of_chunk(rows, chunk):
+        ((query, level, reference), (query_group, query_row), scale), ((key,), (group, row)) = rows, chunk
+        return _tiled(options, query, query_group, query_row, level, reference, key, group, row, scale)
+
+    rows, chunk = ((query, level, reference), (query_group, query_row)), ((key,), (group, row))
+    add = functools.partial(jax.tree.map, jnp.add)
+    own = lambda cotangents, found, part: cotangents  # noqa: E731
+    return ring.around(of_chunk, add, own, rows, chunk, scale, (sharding.ROWS, sharding.ROWS))
 
 
 def _logits(sides, query, query_group, query_row, level, reference, key, group, row, scale, valid):
@@ -310,7 +328,9 @@ def _partner(labels: Array) -> Array:
     return jnp.zeros_like(order).at[order].set(order[place], unique_indices=True)
 
 
-def _check_rows(function: str, argument: str, embeddings, ids, name: str, engine: str) -> None:
+def _check_rows(
+    function: str, argument: str, embeddings, ids, name: str, engine: str, engines: tuple[str, ...] = ENGINES
+) -> None:
     """Raise ValueError unless embeddings [N, D], ids [N] and the engine fit."""
     if embeddings.ndim != 2 or not embeddings.size or not jnp.issubdtype(embeddings.dtype, jnp.floating):
         raise ValueError(
@@ -322,7 +342,7 @@ def _check_rows(function: str, argument: str, embeddings, ids, name: str, engine
         raise ValueError(
             f"{function}.{name} is {jnp.result_type(ids)}{list(jnp.shape(ids))}; it must be integers, [{rows}]."
         )
-    if engine not in ENGINES:
-        raise ValueError(f"{function}.engine is {engine!r}; allowed: {', '.join(ENGINES)}.")
+    if engine not in engines:
+        raise ValueError(f"{function}.engine is {engine!r}; allowed: {', '.join(engines)}.")
     if sharding.on_mesh() and rows % (devices := jax.sharding.get_abstract_mesh().shape[sharding.AXIS]):
         raise ValueError(f"{function}: {devices} devices cannot share N={rows} rows equally.")

@@ -18,9 +18,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from contrastive_jax import sharding
+from contrastive_jax.contrast import ring
 from contrastive_jax.types import Array, Negatives, Pool, Positives
 
 ENGINES = ("auto", "dense", "tiled")
+RING = "ring"  # tiled, of candidates that stay sharded; for those who do not gather them
 SAME_GROUP = ("exclude", "keep")
 FURTHER = "further positives"  # beside these two: of the query's group, and not of its own example
 DENSE_UP_TO = 1024 * 1024  # entries of the score matrix; measured in experiments/performance
@@ -67,13 +69,17 @@ def negative_statistics(
     Raises:
       ValueError: an unknown engine or same_group, or shapes that do not fit.
     """
+    if engine == RING:
+        _known(same_group)
+        arguments = _arguments(query, query_group, None, pool, scale, reference)
+        return Negatives(*_by_rules(engine, TILE, (same_group,), arguments)[0])
     statistics = dense_statistics if chosen_engine(engine, query, pool.key) == "dense" else tiled_statistics
     return statistics(query, query_group, pool, scale, reference, same_group=same_group)
 
 
 def chosen_engine(engine: str, query: Array, key: Array) -> str:
     """Return "dense" or "tiled"; "auto" is dense up to about a million scores."""
-    if engine not in ENGINES:
+    if engine not in (*ENGINES, RING):
         raise ValueError(f"engine={engine!r} is unknown: choose one of {', '.join(ENGINES)}.")
     if engine != "auto":
         return engine
@@ -155,6 +161,8 @@ def _positives(fields) -> Positives:
 def _by_rules(engine, tile, rules, arguments):
     """The statistics of each rule by the engine named."""
     query, _, _, _, key, *_ = arguments
+    if engine == RING:
+        return _by_ring((*tile, rules), *arguments)
     if chosen_engine(engine, query, key) == "dense":
         return _dense(rules, *arguments)
     return _tiled_on_devices((*tile, rules), *arguments)
@@ -250,6 +258,43 @@ def _tiled_on_devices(options, query, query_group, query_row, reference, key, gr
         (key, group, row, scale),
         tuple(fields + (sharding.ROWS,) * (rule == FURTHER) for rule in options[2]),
     )
+
+
+def _by_ring(options, query, query_group, query_row, reference, key, group, row, scale):
+    """:func:`_tiled` for candidates that stay where they are laid out, by rows."""
+    rules = options[2]
+
+    def of_chunk(rows, chunk):
+        ((query, reference), (query_group, query_row), scale), ((key,), (group, row)) = rows, chunk
+        return _tiled(options, query, query_group, query_row, reference, key, group, row, scale)
+
+    def merge(one, other):
+        def by(rule, one, other):
+            total = jnp.logaddexp(one[1], other[1])
+            mean = _part_of(total, one[1]) * one[2] + _part_of(total, other[1]) * other[2]
+            hardest = jnp.maximum(one[3], other[3])
+            added = (one[4] + other[4],) if rule == FURTHER else ()
+            return (one[0] + other[0], total, mean, hardest, *added)
+
+        return tuple(map(by, rules, one, other))
+
+    def share(cotangents, found, part):
+        return tuple(
+            (c[0], c[1] * _part_of(f[1], p[1]), *c[2:])
+            for c, f, p in zip(cotangents, found, part, strict=True)
+        )
+
+    wide = jax.P(None, sharding.AXIS)
+    fields = (sharding.ROWS, wide, wide, sharding.ROWS)
+    specs = tuple(fields + (sharding.ROWS,) * (rule == FURTHER) for rule in rules)
+    rows, chunk = ((query, reference), (query_group, query_row)), ((key,), (group, row))
+    return ring.around(of_chunk, merge, share, rows, chunk, scale, specs)
+
+
+def _part_of(total, logsumexp):
+    """The share of a part in a sum, both by their logarithms; 0 of an empty part."""
+    some = logsumexp > -jnp.inf
+    return jnp.where(some, jnp.exp(jnp.where(some, logsumexp - jnp.where(some, total, 0), 0)), 0)
 
 
 def on_devices(function, rows, whole, out_specs):
