@@ -95,10 +95,10 @@ def contrastive_loss(
         out:  mean_{p in P} -log( e^x_p / sum_{N and P} e^x )  =  softplus(c) + logsumexp_P(x) - mean_P(x)
         in:   -log( mean_{p in P} e^x_p / sum_{N and P} e^x )  =  softplus(c) + log |P|
 
-    with one contrast c = logsumexp_N(x) - logsumexp_P(x). The other losses follow from their function of c:
-    DCL is c, EqCo softplus(c + log(alpha / K)), decoupled NT-Xent lambda logsumexp_{N and P}(x) - mean_P(s) (or, in:
-    tau log mean_P(e^x)), each with the same summand; FlatNCE, FlatNCE+ and Hoelder-FlatNCE stay 1 and have the
-    gradients of these. MACL and Dual temperature are functions of c alone and take ``in`` only: ``out`` has no one
+    with one contrast c = logsumexp_N(x) - logsumexp_P(x). The other losses follow from their function of c: DCL
+    is c and EqCo softplus(c + log(alpha / K)), each with the same summand; decoupled NT-Xent is
+    lambda logsumexp_{N and P}(x) less mean_P(s) or, in, tau log mean_P(e^x); FlatNCE, FlatNCE+ and Hoelder-FlatNCE
+    stay 1 and have the gradients of DCL, of InfoNCE, and of DCL at tau / gamma over gamma. MACL and Dual temperature are functions of c alone and take ``in`` only: ``out`` has no one
     contrast to weigh a query by. Not defined: DCLW, MACL-W, ReLIC's divergence and the losses with weighted or
     debiased negatives, which read the score of one positive. The positives are summed in the same pass as the
     negatives, tile by tile. A query without negatives is 0 here too.
