@@ -95,13 +95,14 @@ def contrastive_loss(
         out:  mean_{p in P} -log( e^x_p / sum_{N and P} e^x )  =  softplus(c) + logsumexp_P(x) - mean_P(x)
         in:   -log( mean_{p in P} e^x_p / sum_{N and P} e^x )  =  softplus(c) + log |P|
 
-    with one contrast c = logsumexp_N(x) - logsumexp_P(x). The other losses follow from their function of c: DCL
-    is c and EqCo softplus(c + log(alpha / K)), each with the same summand; decoupled NT-Xent is
-    lambda logsumexp_{N and P}(x) less mean_P(s) or, in, tau log mean_P(e^x); FlatNCE, FlatNCE+ and Hoelder-FlatNCE
-    stay 1 and have the gradients of DCL, of InfoNCE, and of DCL at tau / gamma over gamma. MACL and Dual temperature are functions of c alone and take ``in`` only: ``out`` has no one
-    contrast to weigh a query by. Not defined: DCLW, MACL-W, ReLIC's divergence and the losses with weighted or
-    debiased negatives, which read the score of one positive. The positives are summed in the same pass as the
-    negatives, tile by tile. A query without negatives is 0 here too.
+    with one contrast c = logsumexp_N(x) - logsumexp_P(x). The other losses follow from their function of c:
+    DCL is c and EqCo softplus(c + log(alpha / K)), each with the same summand; decoupled NT-Xent is lambda
+    logsumexp_{N and P}(x) less mean_P(s) or, in, tau log mean_P(e^x); FlatNCE, FlatNCE+ and Hoelder-FlatNCE
+    stay 1 and have the gradients of DCL, of InfoNCE, and of DCL at tau / gamma over gamma. MACL and Dual
+    temperature are functions of c alone and take ``in`` only: ``out`` has no one contrast to weigh a query
+    by. Not defined: DCLW, MACL-W, ReLIC's divergence and the losses with weighted or debiased negatives,
+    which read the score of one positive. The positives are summed in the same pass as the negatives, tile by
+    tile. A query without negatives is 0 here too.
 
     **The temperature's gradient.** ``differentiate_temperature=True`` lets it flow: dL/dtau, with the
     scores held, of InfoNCE, DCL, EqCo, decoupled NT-Xent, DCLW (its weights' sigma is another), ``debiased``,
@@ -400,7 +401,7 @@ def _check_ring(loss: str, term: objective.Term, negatives: int | None, queue: A
 
 
 def _sharded(source: Candidates, name: str) -> Candidates:
-    """The source, its candidates not gathered: they stay on the devices that they lie on."""
+    """Return the source without its gather: candidates stay on the devices that they lie on."""
 
     def apply(state, keys, positive_keys, group, rng):
         directions, views = positive_keys.shape[1], keys.shape[1]
@@ -413,7 +414,7 @@ def _sharded(source: Candidates, name: str) -> Candidates:
 
 
 def _with_rows(source: Candidates, own: int, rows: int) -> Candidates:
-    """The source, its pools with the example that each candidate shows; -1 for those after its ``own``."""
+    """Return the source, its pools with the example that a candidate shows; -1 for those after its ``own``."""
 
     def apply(*step):
         pools, state = source.apply(*step)

@@ -57,13 +57,13 @@ class Comparison:
         return jnp.where(self.count > 0, c + (self.margin if margin else 0.0), 0.0)
 
     def above(self, multiple: float = 1.0) -> Array:
-        """[B, V] logsumexp over all positives of multiple * (score - positive) / tau: 0 where there is one."""
+        """Return logsumexp over all positives of multiple * (score - positive) / tau, [B, V]: 0 where there is one."""
         found = self.further.logsumexp[self.multiples.index(multiple)]
         some = self.further.count > 0
         return jnp.where(some, jax.nn.softplus(jnp.where(some, found, 0.0)), 0.0)
 
     def surplus(self, multiple: float = 1.0) -> Array | None:
-        """[B, V] the part of a loss that several positives P add to its function of the contrast; None with one.
+        """Return what several positives P add to a loss's function of the contrast, [B, V]; None with one.
 
         log |P| if they are summed inside the logarithm, logsumexp_p(x_p) - mean_p(x_p) outside of it.
         """
@@ -75,7 +75,7 @@ class Comparison:
         return self.above(multiple) - multiple / self.temperature * self.further.total / number
 
     def soft_positive(self) -> Array:
-        """[B, V] tau logsumexp_p(s_p / tau) over a query's positives: the score of its positive where it has one."""
+        """Return tau logsumexp_p(s_p / tau) over a query's positives, [B, V]: the positive's score if it is one."""
         if self.further is None:
             return self.positive
         return self.positive + self.temperature * self.above()

@@ -208,7 +208,7 @@ def pair_sums(
 
 
 def _by_ring(options, query, query_group, query_row, level, reference, key, group, row, scale):
-    """:func:`_tiled` for candidates that stay where they are laid out, by rows."""
+    """Run :func:`_tiled` on candidates that stay where they are laid out, by rows."""
 
     def of_chunk(rows, chunk):
         ((query, level, reference), (query_group, query_row), scale), ((key,), (group, row)) = rows, chunk
@@ -221,21 +221,21 @@ def _by_ring(options, query, query_group, query_row, level, reference, key, grou
 
 
 def _logits(sides, query, query_group, query_row, level, reference, key, group, row, scale, valid):
-    """Of a tile [q, c]: scores above the reference, logits x, which candidates are positives, which count."""
+    """Compute, of a tile [q, c], scores above the reference, logits x, which are positives and which count."""
     above = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST) - reference[:, None]
     alike, counted = _pairs(sides, query_group, query_row, group, row, valid)
     return above, scale * above + level[:, None], alike, counted
 
 
 def _pairs(sides, query_group, query_row, group, row, valid):
-    """[q, c] bool: of which candidates the query is a positive, and which are summed over."""
+    """Return which candidates are the query's positives, and which are summed over, [q, c] bool."""
     alike = query_group[:, None] == group[None, :]
     counted = jnp.broadcast_to(valid, alike.shape) if sides == "both" else alike & valid
     return alike, counted if row is None else counted & (query_row[:, None] != row[None, :])
 
 
 def _sums(sides, *arguments):
-    """The definition of :func:`pair_sums`, on the [q, c] logits."""
+    """Compute :func:`pair_sums` by its definition, on the [q, c] logits."""
     _, x, alike, counted = _logits(sides, *arguments)
     cost = jax.nn.softplus(jnp.where(alike, -x, x))
     return jnp.sum(jnp.where(counted, cost, 0), axis=-1), jnp.sum(counted, axis=-1, dtype=jnp.int32)
@@ -243,7 +243,7 @@ def _sums(sides, *arguments):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _tiled(options, query, query_group, query_row, level, reference, key, group, row, scale):
-    """:func:`pair_sums` by tiles, blind to meshes. ``options``: query tile, candidate tile, sides."""
+    """Compute :func:`pair_sums` by tiles, blind to meshes. ``options``: query tile, candidate tile, sides."""
     height, width, sides = options
     candidates = tiles(width, key, group, row, jnp.ones(group.shape, bool))
 
@@ -275,7 +275,7 @@ def _forward(options, *arguments):
 
 
 def _backward(options, arguments, cotangents):
-    """dx is -sigmoid(-x) for a positive and sigmoid(x) for a negative, times the cotangent of the sum."""
+    """Pull back by tiles: dx is -sigmoid(-x) for a positive, sigmoid(x) for a negative, times the cotangent."""
     height, width, sides = options
     query, query_group, query_row, level, reference, key, group, row, scale = arguments
     candidates = tiles(width, key, group, row, jnp.ones(group.shape, bool))
@@ -317,7 +317,7 @@ _tiled.defvjp(_forward, _backward)
 
 
 def _partner(labels: Array) -> Array:
-    """[N] for every row another of its label, itself where there is none."""
+    """Find for every row [N] another of its label, itself where there is none."""
     order = jnp.argsort(labels, stable=True)
     ordered = labels[order]
     following = ordered == jnp.roll(ordered, -1)

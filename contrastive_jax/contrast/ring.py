@@ -64,7 +64,7 @@ def _forward(function, merge, share, rows, chunk, whole):
 
 
 def _backward(function, merge, share, residuals, cotangents):
-    """Each chunk goes round once more and collects its gradient; the last turn brings both home."""
+    """Send each chunk round once more to collect its gradient; the last turn brings both home."""
     (rows, numbers), (chunk, ids), whole, found = residuals
 
     def turn(carry, _):
@@ -86,7 +86,7 @@ _ring.defvjp(_forward, _backward)
 
 
 def _on(arrays):
-    """To the next device."""
+    """Pass the arrays on to the next device."""
     devices = lax.axis_size(sharding.AXIS)
     order = [(i, (i + 1) % devices) for i in range(devices)]
     return jax.tree.map(lambda x: lax.ppermute(x, sharding.AXIS, order), arrays)

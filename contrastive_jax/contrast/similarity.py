@@ -159,7 +159,7 @@ def _positives(fields) -> Positives:
 
 
 def _by_rules(engine, tile, rules, arguments):
-    """The statistics of each rule by the engine named."""
+    """Compute the statistics of each rule by the engine named."""
     query, _, _, _, key, *_ = arguments
     if engine == RING:
         return _by_ring((*tile, rules), *arguments)
@@ -195,7 +195,7 @@ def selected_statistics(
 
 
 def _dense(rules, query, query_group, query_row, reference, key, group, row, scale):
-    """The statistics of each rule, on the [Q, M] score matrix."""
+    """Compute the statistics of each rule, on the [Q, M] score matrix."""
     score = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)  # [Q, M]
 
     def by(rule):
@@ -247,7 +247,7 @@ def tiled_statistics(
 
 
 def _tiled_on_devices(options, query, query_group, query_row, reference, key, group, row, scale):
-    """:func:`_tiled`, on a mesh by every device for its own queries."""
+    """Run :func:`_tiled`, on a mesh every device for its own queries."""
     if min(options[:2]) < 1:
         raise ValueError(f"tile={options[:2]} must be two positive numbers: queries and candidates.")
     wide = jax.P(None, sharding.AXIS)
@@ -261,7 +261,7 @@ def _tiled_on_devices(options, query, query_group, query_row, reference, key, gr
 
 
 def _by_ring(options, query, query_group, query_row, reference, key, group, row, scale):
-    """:func:`_tiled` for candidates that stay where they are laid out, by rows."""
+    """Run :func:`_tiled` on candidates that stay where they are laid out, by rows."""
     rules = options[2]
 
     def of_chunk(rows, chunk):
@@ -292,13 +292,13 @@ def _by_ring(options, query, query_group, query_row, reference, key, group, row,
 
 
 def _part_of(total, logsumexp):
-    """The share of a part in a sum, both by their logarithms; 0 of an empty part."""
+    """Return the share of a part in a sum, both given by their logarithms; 0 of an empty part."""
     some = logsumexp > -jnp.inf
     return jnp.where(some, jnp.exp(jnp.where(some, logsumexp - jnp.where(some, total, 0), 0)), 0)
 
 
 def on_devices(function, rows, whole, out_specs):
-    """``function(*rows, *whole)``; on a mesh every device has its share of ``rows`` and all of ``whole``.
+    """Call ``function(*rows, *whole)``; on a mesh every device has its share of ``rows`` and all of ``whole``.
 
     ``out_specs`` say how the results are laid out. None stays None. Gradients of ``whole`` are all-reduced.
     """
@@ -316,7 +316,7 @@ def on_devices(function, rows, whole, out_specs):
 
 
 def _varying_alike(arrays):
-    """The arrays, each varying over the mesh axes over which one of them does: the sum of a cotangent over the
+    """Make each array vary over the mesh axes over which one of them does: the sum of a cotangent over the
     devices that share an array is JAX's then, and not of a backward pass written by hand."""
     zero = sum(jnp.zeros_like(x.reshape(-1)[0], jnp.float32) for x in jax.tree.leaves(arrays))
     return jax.tree.map(lambda x: x + zero.astype(x.dtype), arrays)
@@ -324,7 +324,7 @@ def _varying_alike(arrays):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _tiled(options, query, query_group, query_row, reference, key, group, row, scale):
-    """The statistics of each rule, blind to meshes. ``options``: query tile, candidate tile, rules."""
+    """Compute the statistics of each rule, blind to meshes. ``options``: query tile, candidate tile, rules."""
     return _tiled_forward(options, query, query_group, query_row, reference, key, group, row, scale)[0]
 
 
@@ -368,12 +368,12 @@ def _tiled_forward(options, query, query_group, query_row, reference, key, group
 
 
 def _if_further(rules, reference):
-    """The reference, which a pass over the tiles reads for the sum over further positives only."""
+    """Return the reference, which a pass over the tiles reads for the sum over further positives only."""
     return reference if FURTHER in rules else None
 
 
 def _add(state, score, permitted, scale):
-    """The running (count, largest score, sum of weights, sum of weighted scores) with one more tile."""
+    """Add a tile to the running (count, largest score, sum of weights, sum of weighted scores)."""
     count, hardest, total, first = state
     score = jnp.where(permitted, score, -jnp.inf)
     highest = jnp.maximum(hardest, jnp.max(score, axis=-1))
@@ -485,14 +485,14 @@ def permitted_candidates(query_group: Array, group: Array, same_group: str) -> A
 
 
 def _permitted(rule: str, query_group: Array, query_row: Array, group: Array, row: Array) -> Array:
-    """[Q, M] bool: which candidates count by the rule."""
+    """Return which candidates count by the rule, [Q, M] bool."""
     if rule != FURTHER:
         return permitted_candidates(query_group, group, rule)
     return (query_group[:, None] == group[None, :]) & (query_row[:, None] != row[None, :])
 
 
 def tiles(size: int, *trees):
-    """Each [N, ...] array of the trees as [tiles, at most ``size``, ...], equal tiles, zero-padded."""
+    """Cut each [N, ...] array of the trees into [tiles, at most ``size``, ...], equal tiles, zero-padded."""
     length = jax.tree.leaves(trees)[0].shape[0]
     number = math.ceil(length / size)
     size = math.ceil(length / number)
