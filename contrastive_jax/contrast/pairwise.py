@@ -6,6 +6,7 @@ needs one of its own. :func:`pair_sums` is that pass, with the two engines of
 """
 
 import functools
+import numbers
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,6 @@ from contrastive_jax.contrast.similarity import (
     on_devices,
     tiles,
 )
-from contrastive_jax.contrast.temperature import as_array
 from contrastive_jax.types import Array, Pool
 
 SIDES = ("positives", "both")
@@ -74,7 +74,7 @@ def ntxent(
       (6, 2)
     """
     _check_rows("ntxent", "embeddings", embeddings, labels, "labels", engine)
-    tau = as_array("ntxent.temperature", temperature).astype(jnp.promote_types(embeddings.dtype, jnp.float32))
+    tau = _scalar("ntxent.temperature", temperature).astype(jnp.promote_types(embeddings.dtype, jnp.float32))
     labels = jnp.asarray(labels)
     row = jnp.arange(labels.shape[0], dtype=jnp.int32)
     query = normalize(sharding.spread(embeddings))
@@ -149,7 +149,7 @@ def sigmoid_loss(
     _check_rows("sigmoid_loss", "a", a, ids, "positives", engine, (*ENGINES, RING))
     query, key = (SCORES[score](sharding.spread(x)) for x in (a, b))
     dtype = jnp.promote_types(query.dtype, key.dtype)
-    tau = as_array("sigmoid_loss.temperature", temperature).astype(dtype)
+    tau = _scalar("sigmoid_loss.temperature", temperature).astype(dtype)
     if jnp.ndim(bias):
         raise ValueError(f"sigmoid_loss.bias has shape {jnp.shape(bias)}; it must be a number or a scalar.")
     nothing = jnp.zeros_like(query[:, 0], dtype)
@@ -346,3 +346,16 @@ def _check_rows(
         raise ValueError(f"{function}.engine is {engine!r}; allowed: {', '.join(engines)}.")
     if sharding.on_mesh() and rows % (devices := jax.sharding.get_abstract_mesh().shape[sharding.AXIS]):
         raise ValueError(f"{function}: {devices} devices cannot share N={rows} rows equally.")
+
+
+def _scalar(argument: str, temperature: float | Array) -> Array:
+    """Return a temperature as a scalar array.
+
+    Raises:
+      ValueError: no scalar, or a number that is not positive (of an array only the shape is looked at).
+    """
+    if isinstance(temperature, numbers.Real) and not float(temperature) > 0:
+        raise ValueError(f"{argument} is {temperature}; a temperature must be positive.")
+    if isinstance(temperature, str) or getattr(temperature, "shape", ()) != ():
+        raise ValueError(f"{argument} is {temperature!r}; it must be a positive number or a scalar array.")
+    return jnp.asarray(temperature)

@@ -4,7 +4,6 @@ A rule is three functions: ``init() -> state``, ``value(state, step, alignment) 
 negatives are weighed, and ``update(state, ess) -> state`` after. No gradient flows through tau.
 """
 
-import numbers
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -163,16 +162,3 @@ def macl_icml(
     """
     _positive("tau", tau), _positive("min_tau", min_tau)
     return _stateless(lambda step, alignment: jnp.maximum(tau * (1.0 + alpha * (alignment - a0)), min_tau))
-
-
-def as_array(argument: str, temperature: float | Array) -> Array:
-    """Return a temperature as a scalar array.
-
-    Raises:
-      ValueError: no scalar, or a number that is not positive (of an array only the shape is looked at).
-    """
-    if isinstance(temperature, numbers.Real) and not float(temperature) > 0:
-        raise ValueError(f"{argument} is {temperature}; a temperature must be positive.")
-    if isinstance(temperature, str) or getattr(temperature, "shape", ()) != ():
-        raise ValueError(f"{argument} is {temperature!r}; it must be a positive number or a scalar array.")
-    return jnp.asarray(temperature)
