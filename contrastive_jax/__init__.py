@@ -8,7 +8,10 @@ __version__ = "0.1.0"
 _DOOR = {
     "alignment": "contrastive_jax.contrast.door",
     "contrastive_loss": "contrastive_jax.contrast.door",
+    "in_microbatches": "contrastive_jax.contrast.microbatch",
     "load_encoder": "contrastive_jax.encoder",
+    "ntxent": "contrastive_jax.contrast.pairwise",
+    "sigmoid_loss": "contrastive_jax.contrast.pairwise",
 }
 __all__ = ["__version__", *_DOOR]
 

@@ -201,6 +201,11 @@ def build(
             f"negatives.k is {wanted}, but candidates={config['candidates']['name']} at train.batch_size={batch_size}"
             f" offers a query {pool.most}; take k <= {pool.most} or negatives.name=all."
         )
+    cancelling = [term.name for term in terms if getattr(term.function, "margin_cancels", False)]
+    if cancelling and config["margin"]["name"] != "none":
+        raise ValueError(
+            f"margin.name is {config['margin']['name']!r}, which cancels in loss.{cancelling[0]}: take none."
+        )
     multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
     compare = objective.Compare(
         embed=scores[config["score"]],

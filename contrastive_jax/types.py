@@ -48,6 +48,7 @@ class Pool:
 
     key: Array  # [M, D]
     group: Array  # [M] int32; a candidate of the query's own group is not a negative
+    row: Array | None = None  # [M] int32, the example it shows; read where a query has several positives
 
 
 @record
@@ -58,6 +59,15 @@ class Negatives:
     logsumexp: Array  # [S, Q] log sum_j exp(scale_s * score_j); -inf where K_i = 0
     mean: Array  # [S, Q] softmax mean of the raw scores at each scale; 0 where K_i = 0; no gradient
     hardest: Array  # [Q] largest raw score; -inf where K_i = 0; no gradient
+
+
+@record
+class Positives:
+    """What a query's further positives amount to: candidates of its own group that show another example."""
+
+    count: Array  # [Q] int32
+    logsumexp: Array  # [S, Q] log sum_p exp(scale_s * (score_p - reference)); -inf where the count is 0
+    total: Array  # [Q] sum_p (score_p - reference)
 
 
 @record

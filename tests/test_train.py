@@ -298,6 +298,10 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ),
         ({"negatives": {"name": "random", "k": 63}}, r"negatives.k is 63, .* offers a query 62"),
         (
+            {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"hard_nce": {"weight": 1.0}}},
+            r"margin.name is 'eqco', which cancels in loss.hard_nce",
+        ),
+        (
             {"candidates": {"name": "queue", "size": 96 + 1}},
             r"candidates.size is 97; .* multiple of the 64 keys",
         ),

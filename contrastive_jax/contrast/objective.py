@@ -21,8 +21,8 @@ from contrastive_jax.contrast.margin import Margin
 from contrastive_jax.contrast.selection import Everyone, Subset
 from contrastive_jax.contrast.similarity import normalize
 from contrastive_jax.contrast.temperature import Temperature
-from contrastive_jax.sharding import gather
-from contrastive_jax.types import Array, Negatives, PyTree, record
+from contrastive_jax.sharding import gather, spread
+from contrastive_jax.types import Array, Negatives, Positives, PyTree, record
 
 
 @record
@@ -33,10 +33,13 @@ class Comparison:
     key: Array  # [B, V, D] the positives
     positive: Array  # [B, V] score of the positive
     negatives: Negatives  # count [B, V], logsumexp of (score - positive) / tau [S, B, V], ...
-    temperature: Array  # [] tau, no gradient
+    temperature: Array  # [] tau, without a gradient unless differentiate_temperature
     margin: Array  # [B, V] added to the contrast
     selections: list[Everyone | Subset]  # one a direction: who the negatives are
     multiples: tuple[float, ...] = dataclasses.field(metadata={"static": True})
+    further: Positives | None = None  # positives beside the one in ``key``: count [B, V], ...
+    summation: str = dataclasses.field(default="", metadata={"static": True})  # "out" or "in", if several
+    differentiate_temperature: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
     def count(self) -> Array:
@@ -49,7 +52,33 @@ class Comparison:
         0, without a gradient, where a query has no negatives; :func:`objective` leaves those out.
         """
         c = self.negatives.logsumexp[self.multiples.index(multiple)]
+        if self.further is not None:
+            c = c - self.above(multiple)
         return jnp.where(self.count > 0, c + (self.margin if margin else 0.0), 0.0)
+
+    def above(self, multiple: float = 1.0) -> Array:
+        """Return logsumexp over all positives of multiple * (score - positive) / tau, [B, V]: 0 where there is one."""
+        found = self.further.logsumexp[self.multiples.index(multiple)]
+        some = self.further.count > 0
+        return jnp.where(some, jax.nn.softplus(jnp.where(some, found, 0.0)), 0.0)
+
+    def surplus(self, multiple: float = 1.0) -> Array | None:
+        """Return what several positives P add to a loss's function of the contrast, [B, V]; None with one.
+
+        log |P| if they are summed inside the logarithm, logsumexp_p(x_p) - mean_p(x_p) outside of it.
+        """
+        if self.further is None:
+            return None
+        number = 1.0 + self.further.count.astype(self.positive.dtype)
+        if self.summation == "in":
+            return jnp.log(number)
+        return self.above(multiple) - multiple / self.temperature * self.further.total / number
+
+    def soft_positive(self) -> Array:
+        """Return tau logsumexp_p(s_p / tau) over a query's positives, [B, V]: the positive's score if it is one."""
+        if self.further is None:
+            return self.positive
+        return self.positive + self.temperature * self.above()
 
     def scores(self, of: Array) -> Array:
         """Scores [B, V, M] of ``of`` [B, V, D] with the negatives of each query; -inf for those not permitted."""
@@ -65,6 +94,8 @@ class Compare(NamedTuple):
     temperature: Temperature
     margin: Margin
     multiples: tuple[float, ...]
+    summation: str = ""  # of several positives: "out" or "in"; needs the pools' rows
+    differentiate_temperature: bool = False
 
     def __call__(
         self,
@@ -86,7 +117,8 @@ class Compare(NamedTuple):
         key = keys[:, ::-1][:, :directions]
         positive = jnp.sum(query * key, axis=-1)
         alignment = jax.lax.stop_gradient(jnp.mean(positive))
-        tau = jax.lax.stop_gradient(self.temperature.value(state[1], step, alignment)).astype(positive.dtype)
+        tau = jnp.asarray(self.temperature.value(state[1], step, alignment)).astype(positive.dtype)
+        tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)
         pool_rng, subset_rng = jax.random.split(rng)
         pools, candidates = self.candidates.apply(state[0], keys, key, group, pool_rng)
         selections = [
@@ -94,12 +126,20 @@ class Compare(NamedTuple):
             for v, pool in enumerate(pools)
         ]
         scale = jnp.asarray(self.multiples, tau.dtype) / tau
-        found = [
-            selection.statistics(query[:, v], positive[:, v], scale) for v, selection in enumerate(selections)
-        ]
-        negatives = jax.tree.map(lambda *directions: jnp.stack(directions, axis=-1), *found)
+        row = spread(jnp.arange(group.shape[0], dtype=jnp.int32)) if self.summation else None
+
+        def ask(v: int, selection: Everyone | Subset) -> tuple[Negatives, Positives | None]:
+            if row is None:
+                return selection.statistics(query[:, v], positive[:, v], scale), None
+            return selection.several(query[:, v], group, row, positive[:, v], scale)
+
+        found = [ask(v, selection) for v, selection in enumerate(selections)]
+        negatives, further = jax.tree.map(lambda *directions: jnp.stack(directions, axis=-1), *found)
         margin = self.margin(negatives.count).astype(positive.dtype)
-        comparison = Comparison(query, key, positive, negatives, tau, margin, selections, self.multiples)
+        comparison = Comparison(
+            *(query, key, positive, negatives, tau, margin, selections, self.multiples),
+            *(further, self.summation, self.differentiate_temperature),
+        )
         return comparison, candidates
 
 
@@ -116,12 +156,16 @@ def dot(x: Array) -> Array:
 def _row(comparison: Comparison, of: Array) -> Array:
     """[B, V, 1 + M] scores over tau of ``of`` with the positive (first) and with the negatives."""
     own = jnp.sum(of * comparison.key, axis=-1, keepdims=True)
-    return jnp.concatenate([own, comparison.scores(of)], axis=-1) / comparison.temperature
+    score = jnp.concatenate([own, comparison.scores(of)], axis=-1)
+    if not comparison.differentiate_temperature:
+        return score / comparison.temperature
+    permitted = score > -jnp.inf  # the derivative of -inf / tau is infinite, and NaN times 0
+    return jnp.where(permitted, jnp.where(permitted, score, 0.0) / comparison.temperature, -jnp.inf)
 
 
 # What a loss may name among its parameters, besides the contrasts.
-QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array]] = {
-    "positive": lambda comparison, given: comparison.positive,
+QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]] = {
+    "positive": lambda comparison, given: comparison.soft_positive(),
     "count": lambda comparison, given: comparison.count,
     "temperature": lambda comparison, given: comparison.temperature,
     "cross": lambda comparison, given: _row(comparison, comparison.query),
@@ -133,6 +177,7 @@ QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array]] = {
     "logits": lambda comparison, given: given["logits"],
     "label": lambda comparison, given: given["label"],
     "key": lambda comparison, given: given["rng"],
+    "surplus": lambda comparison, given: comparison.surplus(),
 }
 
 
@@ -154,7 +199,12 @@ class Term(NamedTuple):
     def values(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
         """The loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
         contrasts = [comparison.contrast(multiple) for multiple in self.multiples]
-        quantities = [QUANTITIES[name](comparison, given) for name in self.quantities]
+        quantities = [
+            comparison.surplus(self.multiples[0])
+            if name == "surplus" and contrasts
+            else QUANTITIES[name](comparison, given)
+            for name in self.quantities
+        ]
         value = self.function(*contrasts, *quantities, **self.options)
         return jnp.where(comparison.count > 0, value, 0.0) if contrasts else value
 

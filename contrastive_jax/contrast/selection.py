@@ -11,9 +11,15 @@ import jax
 import jax.numpy as jnp
 
 from contrastive_jax.contrast.negatives import random_subset
-from contrastive_jax.contrast.similarity import negative_statistics, permitted_candidates, selected_statistics
+from contrastive_jax.contrast.similarity import (
+    further_positives,
+    negative_statistics,
+    permitted_candidates,
+    selected_statistics,
+    several_statistics,
+)
 from contrastive_jax.sharding import rows_sharding
-from contrastive_jax.types import Array, Negatives, Pool, record
+from contrastive_jax.types import Array, Negatives, Pool, Positives, record
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -33,6 +39,15 @@ class Everyone:
             query, self.group, self.pool, scale, positive, engine=self.engine, same_group=self.same_group
         )
 
+    def several(
+        self, query: Array, group: Array, row: Array, positive: Array, scale: Array
+    ) -> tuple[Negatives, Positives]:
+        """Return :meth:`statistics` and those of the further positives, candidates of the query's ``group`` [Q]
+        that show another example than its ``row`` [Q]."""
+        return several_statistics(
+            query, group, row, self.pool, scale, positive, engine=self.engine, same_group=self.same_group
+        )
+
     def scores(self, query: Array) -> Array:
         """[Q, M], -inf where not permitted."""
         permitted = permitted_candidates(self.group, self.pool.group, self.same_group)
@@ -50,6 +65,13 @@ class Subset:
     def statistics(self, query: Array, positive: Array, scale: Array) -> Negatives:
         """Of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
         return selected_statistics(query, self.pool, self.index, self.permitted, scale, positive)
+
+    def several(
+        self, query: Array, group: Array, row: Array, positive: Array, scale: Array
+    ) -> tuple[Negatives, Positives]:
+        """Return :meth:`statistics`, and those of all further positives of the pool."""
+        further = further_positives(query, group, row, self.pool, scale, positive)
+        return self.statistics(query, positive, scale), further
 
     def scores(self, query: Array) -> Array:
         """[Q, K], -inf where not permitted."""

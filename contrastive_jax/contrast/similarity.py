@@ -18,10 +18,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from contrastive_jax import sharding
-from contrastive_jax.types import Array, Negatives, Pool
+from contrastive_jax.contrast import ring
+from contrastive_jax.types import Array, Negatives, Pool, Positives
 
 ENGINES = ("auto", "dense", "tiled")
+RING = "ring"  # tiled, of candidates that stay sharded; for those who do not gather them
 SAME_GROUP = ("exclude", "keep")
+FURTHER = "further positives"  # beside these two: of the query's group, and not of its own example
 DENSE_UP_TO = 1024 * 1024  # entries of the score matrix; measured in experiments/performance
 TILE = (1024, 512)  # queries, candidates: the shape hardly matters from 512 up
 
@@ -66,12 +69,21 @@ def negative_statistics(
     Raises:
       ValueError: an unknown engine or same_group, or shapes that do not fit.
     """
-    if engine not in ENGINES:
-        raise ValueError(f"engine={engine!r} is unknown: choose one of {', '.join(ENGINES)}.")
-    if engine == "auto":
-        engine = "dense" if query.shape[0] * pool.key.shape[0] <= DENSE_UP_TO else "tiled"
-    statistics = dense_statistics if engine == "dense" else tiled_statistics
+    if engine == RING:
+        _known(same_group)
+        arguments = _arguments(query, query_group, None, pool, scale, reference)
+        return Negatives(*_by_rules(engine, TILE, (same_group,), arguments)[0])
+    statistics = dense_statistics if chosen_engine(engine, query, pool.key) == "dense" else tiled_statistics
     return statistics(query, query_group, pool, scale, reference, same_group=same_group)
+
+
+def chosen_engine(engine: str, query: Array, key: Array) -> str:
+    """Return "dense" or "tiled"; "auto" is dense up to about a million scores."""
+    if engine not in (*ENGINES, RING):
+        raise ValueError(f"engine={engine!r} is unknown: choose one of {', '.join(ENGINES)}.")
+    if engine != "auto":
+        return engine
+    return "dense" if query.shape[0] * key.shape[0] <= DENSE_UP_TO else "tiled"
 
 
 def dense_statistics(
@@ -84,11 +96,76 @@ def dense_statistics(
     same_group: str = "exclude",
 ) -> Negatives:
     """The definition of :func:`negative_statistics`, on the [Q, M] score matrix."""
-    query, query_group, pool, scale, reference = _arguments(
-        query, query_group, pool, scale, reference, same_group
-    )
-    score = jnp.matmul(query, pool.key.T, precision=lax.Precision.HIGHEST)  # [Q, M]
-    return _statistics(score, permitted_candidates(query_group, pool.group, same_group), scale, reference)
+    _known(same_group)
+    arguments = _arguments(query, query_group, None, pool, scale, reference)
+    return Negatives(*_dense((same_group,), *arguments)[0])
+
+
+def several_statistics(
+    query: Array,
+    query_group: Array,
+    query_row: Array,
+    pool: Pool,
+    scale: Array,
+    reference: Array,
+    *,
+    engine: str = "auto",
+    same_group: str = "exclude",
+    tile: tuple[int, int] = TILE,
+) -> tuple[Negatives, Positives]:
+    """Compute :func:`negative_statistics` and those of the further positives, from one pass over the scores.
+
+    A further positive of a query is a candidate of its own group that shows another example
+    (``pool.row`` against ``query_row``), so neither the query nor the positive that is its ``reference``.
+
+    Args:
+      query: [Q, D], on a mesh sharded by rows.
+      query_group: [Q] int.
+      query_row: [Q] int, the example that a query shows.
+      pool: M candidates, replicated, with their ``row``.
+      scale: [S] or scalar, positive. Carries a gradient.
+      reference: [Q], the score of the query's own positive. Carries a gradient.
+      engine: as in :func:`negative_statistics`.
+      same_group: as in :func:`negative_statistics`, of the negatives.
+      tile: queries and candidates a tile of the tiled engine.
+
+    Returns:
+      Negatives and Positives, both relative to the reference; memory O((Q + M) * D) if tiled.
+    """
+    _known(same_group)
+    arguments = _arguments(query, query_group, query_row, pool, scale, reference)
+    negatives, positives = _by_rules(engine, tile, (same_group, FURTHER), arguments)
+    return Negatives(*negatives), _positives(positives)
+
+
+def further_positives(
+    query: Array,
+    query_group: Array,
+    query_row: Array,
+    pool: Pool,
+    scale: Array,
+    reference: Array,
+    *,
+    engine: str = "auto",
+) -> Positives:
+    """Compute the statistics of the further positives alone; the arguments are :func:`several_statistics`'s."""
+    arguments = _arguments(query, query_group, query_row, pool, scale, reference)
+    return _positives(_by_rules(engine, TILE, (FURTHER,), arguments)[0])
+
+
+def _positives(fields) -> Positives:
+    count, logsumexp, _, _, total = fields
+    return Positives(count, logsumexp, total)
+
+
+def _by_rules(engine, tile, rules, arguments):
+    """Compute the statistics of each rule by the engine named."""
+    query, _, _, _, key, *_ = arguments
+    if engine == RING:
+        return _by_ring((*tile, rules), *arguments)
+    if chosen_engine(engine, query, key) == "dense":
+        return _dense(rules, *arguments)
+    return _tiled_on_devices((*tile, rules), *arguments)
 
 
 def selected_statistics(
@@ -114,11 +191,25 @@ def selected_statistics(
     query, key, scale, reference = _floating(query, pool.key, scale, reference)
     key = key.at[index].get(out_sharding=sharding.rows_sharding())  # [Q, K, D]
     score = jnp.einsum("qd,qkd->qk", query, key, precision=lax.Precision.HIGHEST)
-    return _statistics(score, permitted, scale, reference)
+    return Negatives(*_statistics(score, permitted, scale, reference))
 
 
-def _statistics(score: Array, permitted: Array, scale: Array, reference: Array) -> Negatives:
-    """Statistics of each row of ``score`` [Q, M] over its ``permitted`` entries."""
+def _dense(rules, query, query_group, query_row, reference, key, group, row, scale):
+    """Compute the statistics of each rule, on the [Q, M] score matrix."""
+    score = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)  # [Q, M]
+
+    def by(rule):
+        permitted = _permitted(rule, query_group, query_row, group, row)
+        found = _statistics(score, permitted, scale, reference)
+        if rule != FURTHER:
+            return found
+        return (*found, jnp.sum(jnp.where(permitted, score - reference[:, None], 0), axis=-1))
+
+    return tuple(by(rule) for rule in rules)
+
+
+def _statistics(score: Array, permitted: Array, scale: Array, reference: Array) -> tuple[Array, ...]:
+    """The fields of Negatives for each row of ``score`` [Q, M] over its ``permitted`` entries."""
     count = jnp.sum(permitted, axis=-1, dtype=jnp.int32)
     hardest = lax.stop_gradient(jnp.max(jnp.where(permitted, score, -jnp.inf), axis=-1))
     peak = jnp.where(hardest > -jnp.inf, hardest, 0)
@@ -132,7 +223,7 @@ def _statistics(score: Array, permitted: Array, scale: Array, reference: Array) 
         return logsumexp, lax.stop_gradient(mean)
 
     logsumexp, mean = zip(*(at(scale[s]) for s in range(scale.shape[0])), strict=True)
-    return Negatives(count, jnp.stack(logsumexp), jnp.stack(mean), hardest)
+    return count, jnp.stack(logsumexp), jnp.stack(mean), hardest
 
 
 def tiled_statistics(
@@ -150,93 +241,192 @@ def tiled_statistics(
     On a mesh every device streams the whole pool past its own queries: one ``shard_map``, because a scan
     over sharded rows has no global form. The candidates' gradient is one all-reduce.
     """
-    if min(tile) < 1:
-        raise ValueError(f"tile={tile} must be two positive numbers: queries and candidates.")
-    query, query_group, pool, scale, reference = _arguments(
-        query, query_group, pool, scale, reference, same_group
+    _known(same_group)
+    arguments = _arguments(query, query_group, None, pool, scale, reference)
+    return Negatives(*_tiled_on_devices((*tile, (same_group,)), *arguments)[0])
+
+
+def _tiled_on_devices(options, query, query_group, query_row, reference, key, group, row, scale):
+    """Run :func:`_tiled`, on a mesh every device for its own queries."""
+    if min(options[:2]) < 1:
+        raise ValueError(f"tile={options[:2]} must be two positive numbers: queries and candidates.")
+    wide = jax.P(None, sharding.AXIS)
+    fields = (sharding.ROWS, wide, wide, sharding.ROWS)
+    return on_devices(
+        functools.partial(_tiled, options),
+        (query, query_group, query_row, reference),
+        (key, group, row, scale),
+        tuple(fields + (sharding.ROWS,) * (rule == FURTHER) for rule in options[2]),
     )
 
-    def local(query, query_group, reference, key, group, scale):
-        return _tiled((*tile, same_group), query, query_group, reference, key, group, scale)
 
-    arguments = (query, query_group, reference, pool.key, pool.group, scale)
+def _by_ring(options, query, query_group, query_row, reference, key, group, row, scale):
+    """Run :func:`_tiled` on candidates that stay where they are laid out, by rows."""
+    rules = options[2]
+
+    def of_chunk(rows, chunk):
+        ((query, reference), (query_group, query_row), scale), ((key,), (group, row)) = rows, chunk
+        return _tiled(options, query, query_group, query_row, reference, key, group, row, scale)
+
+    def merge(one, other):
+        def by(rule, one, other):
+            total = jnp.logaddexp(one[1], other[1])
+            mean = _part_of(total, one[1]) * one[2] + _part_of(total, other[1]) * other[2]
+            hardest = jnp.maximum(one[3], other[3])
+            added = (one[4] + other[4],) if rule == FURTHER else ()
+            return (one[0] + other[0], total, mean, hardest, *added)
+
+        return tuple(map(by, rules, one, other))
+
+    def share(cotangents, found, part):
+        return tuple(
+            (c[0], c[1] * _part_of(f[1], p[1]), *c[2:])
+            for c, f, p in zip(cotangents, found, part, strict=True)
+        )
+
+    wide = jax.P(None, sharding.AXIS)
+    fields = (sharding.ROWS, wide, wide, sharding.ROWS)
+    specs = tuple(fields + (sharding.ROWS,) * (rule == FURTHER) for rule in rules)
+    rows, chunk = ((query, reference), (query_group, query_row)), ((key,), (group, row))
+    return ring.around(of_chunk, merge, share, rows, chunk, scale, specs)
+
+
+def _part_of(total, logsumexp):
+    """Return the share of a part in a sum, both given by their logarithms; 0 of an empty part."""
+    some = logsumexp > -jnp.inf
+    return jnp.where(some, jnp.exp(jnp.where(some, logsumexp - jnp.where(some, total, 0), 0)), 0)
+
+
+def on_devices(function, rows, whole, out_specs):
+    """Call ``function(*rows, *whole)``; on a mesh every device has its share of ``rows`` and all of ``whole``.
+
+    ``out_specs`` say how the results are laid out. None stays None. Gradients of ``whole`` are all-reduced.
+    """
     if not sharding.on_mesh():
-        return Negatives(*local(*arguments))
+        if jax.sharding.get_abstract_mesh().manual_axes:  # in a shard_map of the user's
+            rows, whole = _varying_alike((rows, whole))
+        return function(*rows, *whole)
 
-    def on_device(query, query_group, reference, *replicated):
-        varying = (lax.pcast(x, sharding.AXIS, to="varying") for x in replicated)  # transposed: all-reduce
-        return local(query, query_group, reference, *varying)
+    def on_device(rows, whole):
+        vary = lambda x: lax.pcast(x, sharding.AXIS, to="varying")  # noqa: E731  transposed: all-reduce
+        return function(*rows, *jax.tree.map(vary, whole))
 
-    rows, whole, wide = sharding.ROWS, sharding.REPLICATED, jax.P(None, sharding.AXIS)
-    mapped = jax.shard_map(
-        on_device, in_specs=(rows, rows, rows, whole, whole, whole), out_specs=(rows, wide, wide, rows)
-    )
-    return Negatives(*mapped(*arguments))
+    in_specs = (sharding.ROWS, sharding.REPLICATED)
+    return jax.shard_map(on_device, in_specs=in_specs, out_specs=out_specs)(rows, whole)
+
+
+def _varying_alike(arrays):
+    """Make each array vary over the mesh axes over which one of them does: the sum of a cotangent over the
+    devices that share an array is JAX's then, and not of a backward pass written by hand."""
+    zero = sum(jnp.zeros_like(x.reshape(-1)[0], jnp.float32) for x in jax.tree.leaves(arrays))
+    return jax.tree.map(lambda x: x + zero.astype(x.dtype), arrays)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _tiled(options, query, query_group, reference, key, group, scale):
-    """The fields of Negatives, blind to meshes. ``options``: query tile, candidate tile, same_group."""
-    return _tiled_forward(options, query, query_group, reference, key, group, scale)[0]
+def _tiled(options, query, query_group, query_row, reference, key, group, row, scale):
+    """Compute the statistics of each rule, blind to meshes. ``options``: query tile, candidate tile, rules."""
+    return _tiled_forward(options, query, query_group, query_row, reference, key, group, row, scale)[0]
 
 
-def _tiled_forward(options, query, query_group, reference, key, group, scale):
-    rows, columns, same_group = options
-    candidates = _tiles(columns, key, group, jnp.ones(group.shape, bool))
+def _tiled_forward(options, query, query_group, query_row, reference, key, group, row, scale):
+    rows, columns, rules = options
+    candidates = tiles(columns, key, group, jnp.ones(group.shape, bool), row)
 
     def of_queries(tile):
-        query, query_group = tile
+        query, query_group, query_row, reference = tile
         none = jnp.zeros_like(query[:, 0])
         nothing = jnp.zeros_like(scale[:, None] * none)  # [S, q]
         start = (jnp.zeros_like(query_group, jnp.int32), none - jnp.inf, nothing, nothing)
 
         def add(carry, candidates):
-            count, hardest, total, first = carry
-            score, permitted = _score_tile(query, query_group, *candidates, same_group)
-            score = jnp.where(permitted, score, -jnp.inf)
-            highest = jnp.maximum(hardest, jnp.max(score, axis=-1))
-            peak = jnp.where(highest == -jnp.inf, 0, highest)  # -inf - -inf would be NaN
-            shrink = jnp.exp(scale[:, None] * (hardest - peak))
-            score = score - peak[:, None]
-            raw = jnp.where(permitted, score, 0)
-            weight = [jnp.exp(scale[s] * score) for s in range(scale.shape[0])]
-            # first moment about the peak, which moves
-            moved = first + jnp.where(total > 0, hardest - peak, 0) * total
-            total = shrink * total + jnp.stack([jnp.sum(w, axis=-1) for w in weight])
-            first = shrink * moved + jnp.stack([jnp.sum(w * raw, axis=-1) for w in weight])
-            return (count + jnp.sum(permitted, axis=-1, dtype=jnp.int32), highest, total, first), None
+            key, group, valid, row = candidates
+            score = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
 
+            def by(rule, state):
+                permitted = _permitted(rule, query_group, query_row, group, row) & valid
+                added = _add(state[:4], score, permitted, scale)
+                if rule != FURTHER:
+                    return added
+                return (*added, state[4] + jnp.sum(jnp.where(permitted, score - reference[:, None], 0), -1))
+
+            return tuple(map(by, rules, carry)), None
+
+        start = tuple((*start, none) if rule == FURTHER else start for rule in rules)
         return lax.scan(add, start, candidates)[0]
 
-    tiles = lax.map(of_queries, _tiles(rows, query, query_group))
-    count, hardest, total, first = (_rows(x, query.shape[0]) for x in tiles)
-    peak = jnp.where(count > 0, hardest, 0)
-    logsumexp = _relative(scale[:, None], peak, reference, jnp.log(total))
-    mean = jnp.where(count > 0, peak + first / jnp.where(count > 0, total, 1), 0)
-    residuals = (query, query_group, reference, key, group, scale, peak, total, mean)
-    return (count, logsumexp, mean, hardest), residuals
+    found = lax.map(of_queries, tiles(rows, query, query_group, query_row, _if_further(rules, reference)))
+    found = [tuple(_rows(x, query.shape[0]) for x in of_rule) for of_rule in found]
+    results, residuals = [], []
+    for count, hardest, total, first, *rest in found:
+        peak = jnp.where(count > 0, hardest, 0)
+        logsumexp = _relative(scale[:, None], peak, reference, jnp.log(total))
+        mean = jnp.where(count > 0, peak + first / jnp.where(count > 0, total, 1), 0)
+        results.append((count, logsumexp, mean, hardest, *rest))
+        residuals.append((count, peak, total, mean))
+    arguments = (query, query_group, query_row, reference, key, group, row, scale)
+    return tuple(results), (arguments, residuals)
+
+
+def _if_further(rules, reference):
+    """Return the reference, which a pass over the tiles reads for the sum over further positives only."""
+    return reference if FURTHER in rules else None
+
+
+def _add(state, score, permitted, scale):
+    """Add a tile to the running (count, largest score, sum of weights, sum of weighted scores)."""
+    count, hardest, total, first = state
+    score = jnp.where(permitted, score, -jnp.inf)
+    highest = jnp.maximum(hardest, jnp.max(score, axis=-1))
+    peak = jnp.where(highest == -jnp.inf, 0, highest)  # -inf - -inf would be NaN
+    shrink = jnp.exp(scale[:, None] * (hardest - peak))
+    score = score - peak[:, None]
+    raw = jnp.where(permitted, score, 0)
+    weight = [jnp.exp(scale[s] * score) for s in range(scale.shape[0])]
+    # first moment about the peak, which moves
+    moved = first + jnp.where(total > 0, hardest - peak, 0) * total
+    total = shrink * total + jnp.stack([jnp.sum(w, axis=-1) for w in weight])
+    first = shrink * moved + jnp.stack([jnp.sum(w * raw, axis=-1) for w in weight])
+    return count + jnp.sum(permitted, axis=-1, dtype=jnp.int32), highest, total, first
 
 
 def _tiled_backward(options, residuals, cotangents):
-    """d logsumexp_s = sum_j p_sj (scale_s d(score_j - reference) + (score_j - reference) dscale_s), by tiles."""
-    rows, columns, same_group = options
-    query, query_group, reference, key, group, scale, peak, total, mean = residuals
-    slope = cotangents[1]  # [S, Q]; mean and hardest carry no gradient, count is an integer
-    some = total > 0
-    factor = jnp.where(some, scale[:, None] * slope / jnp.where(some, total, 1), 0)
-    candidates = _tiles(columns, key, group, jnp.ones(group.shape, bool))
-    queries = _tiles(rows, query, query_group, peak, factor.T)
+    """d logsumexp_s = sum_j p_sj (scale_s d(score_j - reference) + (score_j - reference) dscale_s), by tiles;
+    of the sum over further positives each d(score_p - reference) is 1."""
+    rows, columns, rules = options
+    (query, query_group, query_row, reference, key, group, row, scale), residuals = residuals
+    reference_gradient, scale_gradient, weights = 0.0, 0.0, []
+    for (count, peak, total, mean), cotangent in zip(residuals, cotangents, strict=True):
+        slope = cotangent[1]  # [S, Q]; mean and hardest carry no gradient, count is an integer
+        some = total > 0
+        factor = jnp.where(some, scale[:, None] * slope / jnp.where(some, total, 1), 0)
+        slope = jnp.where(some, slope, 0)
+        scale_gradient += jnp.sum(slope * (mean - reference), axis=-1)
+        reference_gradient -= jnp.sum(scale[:, None] * slope, axis=0)
+        of_sum = cotangent[4] if len(cotangent) > 4 else None
+        if of_sum is not None:
+            reference_gradient -= count * of_sum
+        weights.append((peak, factor.T, of_sum))
+    candidates = tiles(columns, key, group, jnp.ones(group.shape, bool), row)
+    queries = tiles(rows, query, query_group, query_row, weights)
 
     def of_queries(key_gradient, tile):
-        query, query_group, peak, factor = tile
+        query, query_group, query_row, weights = tile
 
         def add(query_gradient, candidates):
-            score, permitted = _score_tile(query, query_group, *candidates, same_group)
-            score = score - peak[:, None]
-            terms = (factor[:, s, None] * jnp.exp(scale[s] * score) for s in range(scale.shape[0]))
-            slope = jnp.where(permitted, sum(terms), 0)  # d/dscore [q, c]
+            key, group, valid, row = candidates
+            score = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
+
+            def by(rule, weights):
+                permitted = _permitted(rule, query_group, query_row, group, row) & valid
+                peak, factor, of_sum = weights
+                above = score - peak[:, None]
+                terms = [factor[:, s, None] * jnp.exp(scale[s] * above) for s in range(scale.shape[0])]
+                terms += [] if of_sum is None else [of_sum[:, None]]
+                return jnp.where(permitted, sum(terms), 0)
+
+            slope = sum(map(by, rules, weights))  # d/dscore [q, c]
             return (
-                query_gradient + jnp.matmul(slope, candidates[0], precision=lax.Precision.HIGHEST),
+                query_gradient + jnp.matmul(slope, key, precision=lax.Precision.HIGHEST),
                 jnp.matmul(slope.T, query, precision=lax.Precision.HIGHEST),
             )
 
@@ -244,13 +434,13 @@ def _tiled_backward(options, residuals, cotangents):
         return key_gradient + added, query_gradient
 
     key_gradient, query_gradient = lax.scan(of_queries, jnp.zeros_like(candidates[0]), queries)
-    slope = jnp.where(some, slope, 0)
-    scale_gradient = jnp.sum(slope * (mean - reference), axis=-1)
     return (
         query_gradient.reshape(-1, query.shape[1])[: query.shape[0]],
         None,
-        -jnp.sum(scale[:, None] * slope, axis=0),
+        None,
+        reference_gradient,
         key_gradient.reshape(-1, key.shape[1])[: key.shape[0]],
+        None,
         None,
         scale_gradient,
     )
@@ -288,27 +478,30 @@ def _halves(x):
     return high, x - high
 
 
-def _score_tile(query, query_group, key, group, valid, same_group):
-    """Scores [q, c] of one tile and which of them count; padding is marked by its own mask, not by an id."""
-    score = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
-    return score, permitted_candidates(query_group, group, same_group) & valid[None, :]
-
-
 def permitted_candidates(query_group: Array, group: Array, same_group: str) -> Array:
     """[Q, M] bool: which candidates are a query's negatives."""
     different = query_group[:, None] != group[None, :]
     return different if same_group == "exclude" else jnp.ones_like(different)
 
 
-def _tiles(size: int, *arrays: Array) -> tuple[Array, ...]:
-    """Each [N, ...] as [tiles, at most ``size``, ...], equal tiles, zero-padded."""
-    length = arrays[0].shape[0]
+def _permitted(rule: str, query_group: Array, query_row: Array, group: Array, row: Array) -> Array:
+    """Return which candidates count by the rule, [Q, M] bool."""
+    if rule != FURTHER:
+        return permitted_candidates(query_group, group, rule)
+    return (query_group[:, None] == group[None, :]) & (query_row[:, None] != row[None, :])
+
+
+def tiles(size: int, *trees):
+    """Cut each [N, ...] array of the trees into [tiles, at most ``size``, ...], equal tiles, zero-padded."""
+    length = jax.tree.leaves(trees)[0].shape[0]
     number = math.ceil(length / size)
     size = math.ceil(length / number)
     pad = number * size - length
-    return tuple(
-        jnp.pad(x, [(0, pad)] + [(0, 0)] * (x.ndim - 1)).reshape(number, size, *x.shape[1:]) for x in arrays
-    )
+
+    def cut(x):
+        return jnp.pad(x, [(0, pad)] + [(0, 0)] * (x.ndim - 1)).reshape(number, size, *x.shape[1:])
+
+    return jax.tree.map(cut, trees)
 
 
 def _rows(tiles: Array, length: int) -> Array:
@@ -338,12 +531,18 @@ def _floating(query: Array, key: Array, scale: Array, reference: Array | None) -
     return query, key.astype(dtype), scale, reference
 
 
-def _arguments(query, query_group, pool, scale, reference, same_group):
-    """The arguments of an engine, checked and in one floating type."""
-    if same_group not in SAME_GROUP:
-        raise ValueError(f"same_group={same_group!r} is unknown: choose one of {', '.join(SAME_GROUP)}.")
+def _arguments(query, query_group, query_row, pool, scale, reference):
+    """The arguments of an engine, checked and in one floating type: of the queries, then of the candidates."""
     groups, expected = (query_group.shape, pool.group.shape), (query.shape[:1], pool.key.shape[:1])
     if groups != expected:
         raise ValueError(f"query_group and pool.group have shapes {groups}: they must be {expected}.")
     query, key, scale, reference = _floating(query, pool.key, scale, reference)
-    return query, sharding.spread(query_group), Pool(key, pool.group), scale, reference
+    query_row = None if query_row is None else sharding.spread(query_row)
+    row = None if query_row is None else pool.row
+    return query, sharding.spread(query_group), query_row, reference, key, pool.group, row, scale
+
+
+def _known(same_group: str) -> None:
+    """Raise ValueError unless the rule for candidates of the query's group is known."""
+    if same_group not in SAME_GROUP:
+        raise ValueError(f"same_group={same_group!r} is unknown: choose one of {', '.join(SAME_GROUP)}.")

@@ -17,6 +17,9 @@ Almost all of them are one number per query, the contrast of its negatives with 
     dclw                  c + (1 - w) s+ / tau                          dcl with the positive weighted by w
     dual_temperature      sigmoid(c_beta) softplus(c) / sigmoid(c)      sigmoid(c_beta) dc, c_beta at tau m
     decoupled_nt_xent     lambda logsumexp_all(s / tau) - s+            lambda = tau: tau times info_nce
+    debiased              log(1 + max((e^c - t K) / (1 - t), least))    t = 0: info_nce
+    hard_nce              softplus(log K + c' - c'')                    c' at tau / (1 + beta), c'' at tau / beta
+    hardness_weighted     softplus(c' + alpha s+ / tau)                 sigmoid(value's c) dc' / (1 + alpha)
 
 Beside the family: alignment, logsumexp_distribution, uniformity and sliced_wasserstein on the embeddings;
 byol and relic_kl between views; cross_entropy, sigmoid_cross_entropy and cross_entropy_of_parts on labels; and
@@ -30,11 +33,14 @@ its keyword-only parameters are its options. One that reads contrasts at other m
 from contrastive_jax.losses.contrastive import (
     dcl,
     dclw,
+    debiased,
     decoupled_nt_xent,
     dual_temperature,
     eqco,
     flat_nce,
     flat_nce_plus,
+    hard_nce,
+    hardness_weighted,
     hoelder_flat_nce,
     info_nce,
     macl,
@@ -72,6 +78,7 @@ __all__ = [
     "cross_entropy",
     "dcl",
     "dclw",
+    "debiased",
     "decoupled_nt_xent",
     "donsker_varadhan",
     "dual_temperature",
@@ -81,6 +88,8 @@ __all__ = [
     "flat_nce",
     "flat_nce_estimate",
     "flat_nce_plus",
+    "hard_nce",
+    "hardness_weighted",
     "hoelder_flat_nce",
     "info_nce",
     "info_nce_estimate",

@@ -3,6 +3,11 @@
 Each is a stable value and a surrogate whose gradient it takes. Nothing divides by sigmoid(c) or forms e^c,
 so values and gradients are right for any finite c. A query without negatives has c = -inf: InfoNCE, EqCo and
 Dual are then 0, the FlatNCE family and MACL 1, none with a gradient; DCL has no such limit and is -inf.
+
+Where a query has several positives P, c is the contrast with all of them, logsumexp_neg(s / tau) -
+logsumexp_pos(s / tau), and ``surplus`` what the loss has beside its function of c: log |P|, or
+logsumexp_pos(s / tau) - mean_pos(s) / tau. A loss that reads it is defined for both readings of several positives,
+another function of c alone for the first; one that reads ``positive``, the score of one, and no surplus is for none.
 """
 
 import jax
@@ -41,42 +46,48 @@ def softplus_over_sigmoid(c: Array) -> Array:
     return (1.0 + decay) * jnp.where(c > 0, c + log1p, ratio)
 
 
-def info_nce(c: Array) -> Array:
+def plus(value: Array, surplus: Array | None) -> Array:
+    """Add the part that several positives bring; there is none where a query has one positive."""
+    return value if surplus is None else value + surplus
+
+
+def info_nce(c: Array, surplus: Array | None = None) -> Array:
     """InfoNCE, NT-Xent, MoCo: ``softplus(c)``, the cross-entropy of the positive among all candidates.
 
     The mean over queries is half the value that SimCLR's released code minimises: it sums both directions.
-    Source: SimCLR (Chen et al., 2020), eq. 1.
+    With several positives it is the supervised contrastive loss.
+    Source: SimCLR (Chen et al., 2020), eq. 1; SupCon (Khosla et al., 2020), eq. 2 and 3.
     """
-    return jax.nn.softplus(at_least_float32(c))
+    return plus(jax.nn.softplus(at_least_float32(c)), surplus)
 
 
-def dcl(c: Array) -> Array:
-    """Decoupled contrastive loss: ``c``, InfoNCE without the positive in the denominator.
+def dcl(c: Array, surplus: Array | None = None) -> Array:
+    """Decoupled contrastive loss: ``c``, InfoNCE without the positive (or positives) in the denominator.
 
     Source: Decoupled contrastive learning (Yeh et al., 2022).
     """
-    return at_least_float32(c)
+    return plus(at_least_float32(c), surplus)
 
 
-def flat_nce(c: Array) -> Array:
+def flat_nce(c: Array, surplus: Array | None = None) -> Array:
     """FlatNCE, ``exp(c - sg(c))``: the value is always 1, the gradient is that of ``c``.
 
     Monitor ``info_nce(c)`` beside it. Source: FlatNCE (Chen et al., 2021), eq. 6.
     """
     c = at_least_float32(c)
-    return value_with_gradient_of(jnp.ones_like(c), c)
+    return value_with_gradient_of(jnp.ones_like(c), plus(c, surplus))
 
 
-def flat_nce_plus(c: Array) -> Array:
+def flat_nce_plus(c: Array, surplus: Array | None = None) -> Array:
     """FlatNCE with the positive kept, ``(1 + e^c) / sg(1 + e^c)``: value 1, InfoNCE's gradient.
 
     Source: FlatNCE (Chen et al., 2021), eq. 7 and Proposition 3.1.
     """
     c = at_least_float32(c)
-    return value_with_gradient_of(jnp.ones_like(c), jax.nn.softplus(c))
+    return value_with_gradient_of(jnp.ones_like(c), plus(jax.nn.softplus(c), surplus))
 
 
-def hoelder_flat_nce(c_gamma: Array, *, gamma: float = 1.0) -> Array:
+def hoelder_flat_nce(c_gamma: Array, surplus: Array | None = None, *, gamma: float = 1.0) -> Array:
     """Hölder-FlatNCE: the power mean of order gamma of the contrasts over its detached self, so always 1.
 
     ``c_gamma`` is the contrast at temperature tau / gamma; the gradient is ``dc_gamma / gamma``. (Proposition
@@ -87,13 +98,13 @@ def hoelder_flat_nce(c_gamma: Array, *, gamma: float = 1.0) -> Array:
     """
     positive_option("hoelder_flat_nce.gamma", gamma)
     c_gamma = at_least_float32(c_gamma)
-    return value_with_gradient_of(jnp.ones_like(c_gamma), c_gamma, 1.0 / gamma)
+    return value_with_gradient_of(jnp.ones_like(c_gamma), plus(c_gamma, surplus), 1.0 / gamma)
 
 
 hoelder_flat_nce.scales = lambda *, gamma=1.0: (gamma,)  # type: ignore[attr-defined]
 
 
-def eqco(c: Array, count: Array, *, alpha: float) -> Array:
+def eqco(c: Array, count: Array, surplus: Array | None = None, *, alpha: float) -> Array:
     """EqCo: InfoNCE as if there were ``alpha`` negatives, ``softplus(c + log(alpha / K))``.
 
     ``count`` holds the K_i negatives that each query has. The same as the margin tau log(alpha / K) on the
@@ -104,7 +115,7 @@ def eqco(c: Array, count: Array, *, alpha: float) -> Array:
     """
     positive_option("eqco.alpha", alpha)
     c = at_least_float32(c)
-    return jax.nn.softplus(c + jnp.log(alpha / jnp.maximum(count, 1).astype(c.dtype)))
+    return plus(jax.nn.softplus(c + jnp.log(alpha / jnp.maximum(count, 1).astype(c.dtype))), surplus)
 
 
 def macl(c: Array) -> Array:
@@ -165,6 +176,7 @@ def decoupled_nt_xent(
     c: Array,
     positive: Array,
     temperature: Array,
+    surplus: Array | None = None,
     *,
     lambda_weight: float | None = None,
     self_pair: bool = False,
@@ -186,4 +198,95 @@ def decoupled_nt_xent(
     above_positive = jax.nn.softplus(c)  # logsumexp_all - s+ / tau
     if self_pair:
         above_positive = jnp.logaddexp(above_positive, (1.0 - positive) / temperature)
-    return weight * above_positive + (weight / temperature - 1.0) * positive
+    value = weight * above_positive + (weight / temperature - 1.0) * positive
+    return plus(value, None if surplus is None else temperature * surplus)
+
+
+def debiased(c: Array, count: Array, positive: Array, temperature: Array, *, tau_plus: float = 0.1) -> Array:
+    """Debiased InfoNCE, ``log(1 + g)``: what negatives of the positive's class add is estimated and taken off.
+
+    With K negatives, ``g = max((e^c - tau_plus K) / (1 - tau_plus), K e^(-(1 + s+) / tau))``: a share
+    ``tau_plus`` of the negatives is expected to score as the positive does, and no sum of negatives is less than at
+    their least cosine, -1 (so scores must be cosines). e^c is not formed; where the bound holds, the gradient is
+    that of the bound. ``tau_plus`` 0 is InfoNCE.
+    Source: Debiased contrastive learning (Chuang et al., 2020), its estimator with one positive.
+
+    Args:
+      tau_plus: probability that a negative is of the positive's class.
+    """
+    if not 0 <= tau_plus < 1:
+        raise ValueError(f"debiased.tau_plus is {tau_plus}; it must be in [0, 1).")
+    return _debiased(at_least_float32(c), count, positive, temperature, tau_plus)
+
+
+def _debiased(c: Array, count: Array, positive: Array, temperature: Array, tau_plus: float) -> Array:
+    if tau_plus == 0:
+        return jax.nn.softplus(c)
+    number = jnp.maximum(count, 1).astype(c.dtype)
+    bound = jnp.log(number) - (1.0 + at_least_float32(positive)) / temperature  # the least log g
+    expected = jnp.log(tau_plus * number)
+    least = jnp.logaddexp(expected, jnp.log1p(-tau_plus) + bound)  # the c at which g is the bound
+    c = jnp.maximum(c, least)
+    # log(1 + g) = log(e^c + rest) - log(1 - tau_plus); rest may be negative, but is less than e^c
+    rest = 1.0 - tau_plus - tau_plus * number
+    added = jnp.where(
+        rest > 0,
+        jnp.logaddexp(c, jnp.log(jnp.where(rest > 0, rest, 1.0))),
+        c + jnp.log1p(jnp.where(rest > 0, 0.0, rest) * jnp.exp(-jnp.where(rest > 0, 0.0, c))),
+    )
+    return jnp.where(c > least, added - jnp.log1p(-tau_plus), jax.nn.softplus(bound))
+
+
+def hard_nce(
+    c_hard: Array,
+    c_beta: Array,
+    count: Array,
+    positive: Array,
+    temperature: Array,
+    *,
+    beta: float = 1.0,
+    tau_plus: float = 0.0,
+) -> Array:
+    """InfoNCE with hard negatives weighted up, ``softplus(log K + c_hard - c_beta)``.
+
+    Each negative has a weight in proportion to e^(beta s / tau), K in the sum, through which the gradient
+    flows, as in the authors' code: K sum_j e^((1 + beta) s_j / tau) / sum_j e^(beta s_j / tau) stands for the sum
+    over negatives. ``c_hard`` and ``c_beta`` are contrasts at (1 + beta) / tau and beta / tau, so a margin cancels.
+    ``tau_plus`` is that of :func:`debiased`. beta to 0 is InfoNCE.
+    Source: Contrastive learning with hard negative samples (Robinson et al., 2021).
+
+    Args:
+      beta: concentration of the weights, relative to 1 / tau.
+      tau_plus: probability that a negative is of the positive's class.
+    """
+    positive_option("hard_nce.beta", beta)
+    if not 0 <= tau_plus < 1:
+        raise ValueError(f"hard_nce.tau_plus is {tau_plus}; it must be in [0, 1).")
+    c_hard, c_beta = at_least_float32(c_hard), at_least_float32(c_beta)
+    c = c_hard - c_beta + jnp.log(jnp.maximum(count, 1).astype(c_hard.dtype))
+    return _debiased(c, count, positive, temperature, tau_plus)
+
+
+hard_nce.scales = lambda *, beta=1.0, tau_plus=0.0: (1.0 + beta, beta)  # type: ignore[attr-defined]
+hard_nce.margin_cancels = True  # type: ignore[attr-defined]
+
+
+def hardness_weighted(c_alpha: Array, positive: Array, temperature: Array, *, alpha: float = 1.0) -> Array:
+    """InfoNCE with ``alpha sg(s / tau)`` added to every negative's logit: hard negatives weigh more.
+
+    ``softplus(logsumexp_j(s_j / tau + alpha sg(s_j / tau)) - s+ / tau)``. With ``c_alpha``, the contrast at
+    (1 + alpha) / tau, the argument is ``c_alpha + alpha s+ / tau`` and its gradient ``dc_alpha / (1 + alpha)``, that
+    of temperature included. A weight that is written e^(a s), s the cosine, is alpha = a tau.
+    Source: LLaVE, hardness-weighted contrastive learning (Lan et al., 2025).
+
+    Args:
+      alpha: weight of the hardness, relative to 1 / tau; 0 is InfoNCE.
+    """
+    if not alpha >= 0:
+        raise ValueError(f"hardness_weighted.alpha is {alpha}; it must be at least 0.")
+    c_alpha = at_least_float32(c_alpha)
+    value = c_alpha + alpha * at_least_float32(positive) / temperature
+    return jax.nn.softplus(value_with_gradient_of(value, c_alpha / (1.0 + alpha)))
+
+
+hardness_weighted.scales = lambda *, alpha=1.0: (1.0 + alpha,)  # type: ignore[attr-defined]

@@ -32,6 +32,9 @@ FAMILY = {
     "macl_w": {},
     "dual_temperature": {"factor": 5.0},
     "decoupled_nt_xent": {"lambda_weight": 0.3},
+    "debiased": {"tau_plus": 0.02},
+    "hard_nce": {"beta": 0.5, "tau_plus": 0.02},
+    "hardness_weighted": {"alpha": 0.5},
     "relic_kl": {"stop_gradient_same": True},
 }
 SYMMETRIC = [name for name in FAMILY if name != "relic_kl"]  # all queries play the same part
@@ -181,9 +184,17 @@ def one_device():
 def test_the_family_is_the_whole_module():
     from contrastive_jax.losses import contrastive
 
-    helpers = {"at_least_float32", "positive_option", "softplus_over_sigmoid", "value_with_gradient_of"}
+    helpers = {
+        "at_least_float32",
+        "plus",
+        "positive_option",
+        "softplus_over_sigmoid",
+        "value_with_gradient_of",
+    }
     defined = {
-        n for n, f in vars(contrastive).items() if getattr(f, "__module__", "") == contrastive.__name__
+        n
+        for n, f in vars(contrastive).items()
+        if getattr(f, "__module__", "") == contrastive.__name__ and not n.startswith("_")
     }
     assert defined - helpers == set(FAMILY) - {"relic_kl"}
 
@@ -424,6 +435,19 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
         (dict(queue_group=jnp.ones(5)), "there is no queue"),
         (dict(queue=jnp.ones((5, 2)), queue_group=jnp.ones(4)), r"it must be \(5,\)"),
         (dict(group=jnp.ones(8)), r"group has shape \(8,\); it must be \(4,\)"),
+        (dict(positives=jnp.ones(3)), r"positives has shape \(3,\); it must be \(4,\)"),
+        (dict(positives=jnp.ones(4), group=jnp.ones(4)), "positives is given beside group"),
+        (dict(positives=jnp.ones(4), summation="mean"), "summation is 'mean'; allowed: out, in"),
+        (dict(loss="macl", positives=jnp.ones(4)), "'macl'.*summation='in' only"),
+        (dict(loss="macl_w", positives=jnp.ones(4), summation="in"), "'macl_w', which reads 'positive'"),
+        (dict(loss="relic_kl", positives=jnp.ones(4)), "'relic_kl', which reads 'cross', of one positive"),
+        (dict(loss="hard_nce", margin=margin.eqco(alpha=64.0)), "margin cancels in 'hard_nce'"),
+        (dict(loss="hard_nce", beta=0.0), "hard_nce.beta is 0.0; it must be positive"),
+        (dict(loss="debiased", tau_plus=1.0), r"debiased.tau_plus is 1.0; it must be in \[0, 1\)"),
+        (
+            dict(loss="hardness_weighted", alpha=-1.0),
+            "hardness_weighted.alpha is -1.0; it must be at least 0",
+        ),
         (dict(margin=64.0), r"margin is 64.0; it must be a rule of contrast.margin"),
         (dict(b=jnp.ones((4, 3))), r"a \(4, 2\) and b \(4, 3\) must both be \[N, D\]"),
     ],

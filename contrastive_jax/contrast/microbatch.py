@@ -1,0 +1,69 @@
+"""Large batches in small memory, for a training step of one's own: encode in parts, the loss over all."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from contrastive_jax.types import Array, PyTree
+
+
+def in_microbatches(
+    encode: Callable[[PyTree, PyTree], PyTree], parts: int
+) -> Callable[[PyTree, PyTree], PyTree]:
+    """Return ``encode`` such that the activations of one part of the batch are held at a time.
+
+    Gradients that are accumulated over small batches are another loss's: their negatives are a part's. Here all
+    parts are embedded first, keeping nothing but the embeddings; the loss sees all of them; and the backward pass
+    runs each part again. Value and gradient are those of the whole batch, at the price of one more forward pass.
+    Example i is in part ``i mod parts``, so on a mesh no example leaves its device.
+
+    A part must not depend on the others: batch norm takes the statistics of a part (give it ``parts`` for groups to
+    compare), and random keys belong into the batch, one an example.
+    Source: Scaling deep contrastive learning batch size under memory limited setup (Gao et al., 2021).
+
+    Args:
+      encode: ``(params, batch) -> embeddings``, where batch and embeddings are pytrees of arrays [B, ...].
+      parts: a divisor of B; on a mesh B / parts is a multiple of the number of devices.
+
+    Returns:
+      A function of the same arguments and result.
+
+    Raises:
+      ValueError: one sentence, if ``parts`` is no such divisor.
+
+    Examples:
+      >>> import jax, jax.numpy as jnp
+      >>> from contrastive_jax import contrastive_loss, in_microbatches
+      >>> encode = lambda weight, image: jnp.tanh(image @ weight)
+      >>> image, weight = jax.random.normal(jax.random.key(0), (2, 6, 5)), jnp.eye(5)
+      >>> def loss(weight, encode):
+      ...     return contrastive_loss(encode(weight, image[0]), encode(weight, image[1]), "info_nce").mean()
+      >>> whole, in_parts = (jax.grad(loss)(weight, e) for e in (encode, in_microbatches(encode, 3)))
+      >>> bool(jnp.allclose(whole, in_parts, atol=1e-5))
+      True
+    """
+    if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
+        raise ValueError(f"in_microbatches.parts is {parts!r}; it must be a whole number of at least 1.")
+
+    def split(array: Array) -> Array:
+        return jnp.moveaxis(array.reshape(array.shape[0] // parts, parts, *array.shape[1:]), 1, 0)
+
+    def join(array: Array) -> Array:
+        array = jnp.moveaxis(array, 0, 1)
+        return array.reshape(array.shape[0] * parts, *array.shape[2:])
+
+    def encode_in_parts(params: PyTree, batch: PyTree) -> PyTree:
+        sizes = {jnp.shape(x)[:1] for x in jax.tree.leaves(batch)}
+        if len(sizes) != 1 or not min(sizes) or min(sizes)[0] % parts:
+            raise ValueError(
+                f"in_microbatches.parts is {parts}; the batch's arrays have {sorted(sizes)} rows: it must be one number"
+                " that parts divides."
+            )
+        part = jax.checkpoint(encode)  # nothing of a part is kept for the backward pass but its input
+        _, embeddings = jax.lax.scan(
+            lambda _, batch: ((), part(params, batch)), (), jax.tree.map(split, batch)
+        )
+        return jax.tree.map(join, embeddings)
+
+    return encode_in_parts

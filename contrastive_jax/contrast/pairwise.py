@@ -1,0 +1,361 @@
+"""Losses that are sums over pairs of rows: NT-Xent with any number of positives, and the sigmoid loss.
+
+A function of a query's logsumexp needs one pass over the candidates; a sum over its pairs of a function of each
+needs one of its own. :func:`pair_sums` is that pass, with the two engines of
+:mod:`contrastive_jax.contrast.similarity`: the [Q, M] matrix, or tiles of it and a backward pass written by hand.
+"""
+
+import functools
+import numbers
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from contrastive_jax import sharding
+from contrastive_jax.contrast import objective, ring
+from contrastive_jax.contrast.similarity import (
+    ENGINES,
+    RING,
+    TILE,
+    chosen_engine,
+    negative_statistics,
+    normalize,
+    on_devices,
+    tiles,
+)
+from contrastive_jax.types import Array, Pool
+
+SIDES = ("positives", "both")
+SCORES = {"cosine": objective.cosine, "dot": objective.dot}
+
+
+def ntxent(
+    embeddings: Array, labels: Array, temperature: float | Array = 0.07, *, engine: str = "auto"
+) -> Array:
+    """Return the NT-Xent loss of a batch in which rows of equal label are positives of each other.
+
+    The mean over all ordered pairs (i, p) of different rows with one label of
+
+        -log( exp(s_ip / tau) / (exp(s_ip / tau) + sum_j exp(s_ij / tau)) ),    j over rows of other labels,
+
+    with s the cosine: signature, values and gradients (of the temperature too) are those of
+    ``optax.losses.ntxent``. Here they are finite for any scores and temperature, and no [N, N, D] array is formed.
+    Each term is softplus(c), c = logsumexp_j((s_ij - s_ip) / tau), of which the largest part is subtracted before
+    tau divides. A batch without a pair is 0 (there NaN). float16 and bfloat16 are computed in float32, which the
+    result has.
+
+    Works in ``jax.jit``, under ``grad`` (reverse mode) and ``vmap``, and on a mesh of
+    :func:`contrastive_jax.sharding.make_mesh`, where the result is that of one device.
+    Source: SimCLR (Chen et al., 2020), eq. 1; several positives as optax and pytorch-metric-learning have them.
+
+    Args:
+      embeddings: [N, D], not normalised.
+      labels: [N] int, one id a group of positives; a group may have any number of rows.
+      temperature: tau > 0, a number or a scalar array; carries a gradient.
+      engine: ``dense`` holds the [N, N] scores, ``tiled`` never does, ``auto`` chooses by their number.
+
+    Returns:
+      A scalar, float32 (float64 where the embeddings are).
+
+    Raises:
+      ValueError: one sentence that names the argument, its value and what is allowed.
+
+    Examples:
+      Two views of three examples, one under the other:
+
+      >>> import jax, jax.numpy as jnp
+      >>> from contrastive_jax import ntxent
+      >>> views = jnp.array([[1.0, 0.2], [-0.3, 1.0], [-1.0, -0.8], [0.9, -0.1], [0.2, 1.1], [-0.6, -1.0]])
+      >>> labels = jnp.array([0, 1, 2, 0, 1, 2])
+      >>> print(f"{ntxent(views, labels, temperature=0.5):.3f}")
+      0.296
+      >>> jax.grad(ntxent)(views, labels).shape
+      (6, 2)
+    """
+    _check_rows("ntxent", "embeddings", embeddings, labels, "labels", engine)
+    tau = _scalar("ntxent.temperature", temperature).astype(jnp.promote_types(embeddings.dtype, jnp.float32))
+    labels = jnp.asarray(labels)
+    row = jnp.arange(labels.shape[0], dtype=jnp.int32)
+    query = normalize(sharding.spread(embeddings))
+    everyone, everyones = sharding.gather(query), sharding.gather(labels)
+    pool, own = Pool(everyone, everyones, row), sharding.spread(labels)
+    # Scores are taken relative to that with some positive, so that tau divides differences only.
+    partner = everyone.at[_partner(everyones)].get()
+    reference = lax.stop_gradient(jnp.sum(query * sharding.spread(partner), axis=-1))
+    scale = 1.0 / tau
+    negatives = negative_statistics(query, own, pool, scale, reference, engine=engine)
+    some = negatives.count > 0  # without negatives a pair is 0
+    level = -jnp.where(some, negatives.logsumexp[0], 0.0)
+    total, pairs = pair_sums(query, own, sharding.spread(row), pool, scale, level, reference, engine=engine)
+    number = jnp.sum(pairs.astype(total.dtype))  # N^2 is too much for an int32
+    return jnp.sum(jnp.where(some, total, 0.0)) / jnp.maximum(number, 1.0)
+
+
+def sigmoid_loss(
+    a: Array,
+    b: Array,
+    temperature: float | Array = 0.1,
+    bias: float | Array = -10.0,
+    *,
+    positives: Array | None = None,
+    score: str = "cosine",
+    engine: str = "auto",
+) -> Array:
+    """Return SigLIP's sigmoid loss of every row of ``a`` against all rows of ``b``: [N].
+
+        loss_i = sum_j softplus(-z_ij (s_ij / tau + bias)),    z_ij = 1 for positives, -1 for all others,
+
+    a binary classification of each pair. Row i of ``b`` is the positive of row i of ``a``; with ``positives`` all
+    rows of its id are. The mean over rows is the published loss. No row is normalised over the others, so the
+    loss is the same whichever of the two encoders asks. Works where :func:`contrastive_jax.contrastive_loss` does.
+    Source: Sigmoid loss for language image pre-training (Zhai et al., 2023), algorithm 1.
+
+    Args:
+      a: [N, D] embeddings of one encoder, not normalised.
+      b: [N, D] embeddings of the other, of the same examples.
+      temperature: tau > 0, a number or a scalar array; carries a gradient. SigLIP starts at 0.1 and learns the
+        logarithm of 1 / tau.
+      bias: added to every logit; carries a gradient. SigLIP starts at -10, as nearly all pairs are negatives.
+      positives: [N] int, ids: rows of ``a`` and ``b`` with the same id are positives. None: all differ.
+      score: ``cosine`` normalises the rows; ``dot`` takes them as they are.
+      engine: ``dense`` holds the [N, N] scores, ``tiled`` never does, ``auto`` chooses by their number. On a mesh
+        these hold all rows of ``b`` on every device; ``ring`` is tiled and lets a device's share go round.
+
+    Returns:
+      [N] values, at least float32.
+
+    Raises:
+      ValueError: one sentence that names the argument, its value and what is allowed.
+
+    Examples:
+      >>> import jax, jax.numpy as jnp
+      >>> from contrastive_jax import sigmoid_loss
+      >>> image = jnp.array([[1.0, 0.2], [-0.3, 1.0], [-1.0, -0.8]])
+      >>> text = jnp.array([[0.9, -0.1], [0.2, 1.1], [-0.6, -1.0]])
+      >>> print(" ".join(f"{value:.3f}" for value in sigmoid_loss(image, text, 0.1, -5.0)))
+      0.248 0.020 0.013
+
+      Learning the temperature and the bias along with the encoders:
+
+      >>> loss = lambda log_scale, bias: sigmoid_loss(image, text, jnp.exp(-log_scale), bias).mean()
+      >>> slopes = jax.grad(loss, argnums=(0, 1))(jnp.log(10.0), -10.0)
+    """
+    if a.ndim != 2 or a.shape != b.shape or not a.size:
+        raise ValueError(f"sigmoid_loss: a {a.shape} and b {b.shape} must both be [N, D], not empty.")
+    if score not in SCORES:
+        raise ValueError(f"sigmoid_loss.score is {score!r}; allowed: {', '.join(SCORES)}.")
+    ids = jnp.arange(a.shape[0], dtype=jnp.int32) if positives is None else jnp.asarray(positives)
+    _check_rows("sigmoid_loss", "a", a, ids, "positives", engine, (*ENGINES, RING))
+    query, key = (SCORES[score](sharding.spread(x)) for x in (a, b))
+    dtype = jnp.promote_types(query.dtype, key.dtype)
+    tau = _scalar("sigmoid_loss.temperature", temperature).astype(dtype)
+    if jnp.ndim(bias):
+        raise ValueError(f"sigmoid_loss.bias has shape {jnp.shape(bias)}; it must be a number or a scalar.")
+    nothing = jnp.zeros_like(query[:, 0], dtype)
+    gather = sharding.spread if engine == RING else sharding.gather
+    pool = Pool(gather(key), gather(ids))
+    level = nothing + jnp.asarray(bias).astype(dtype)
+    sums = pair_sums(
+        query, sharding.spread(ids), None, pool, 1.0 / tau, level, nothing, sides="both", engine=engine
+    )
+    return sums[0]
+
+
+def pair_sums(
+    query: Array,
+    query_group: Array,
+    query_row: Array | None,
+    pool: Pool,
+    scale: Array,
+    level: Array,
+    reference: Array,
+    *,
+    sides: str = "positives",
+    engine: str = "auto",
+    tile: tuple[int, int] = TILE,
+) -> tuple[Array, Array]:
+    """Sum, over a query's pairs, the cost of telling positives from negatives by x = scale (s - reference) + level.
+
+    A positive adds softplus(-x), a negative softplus(x). Positives are the candidates of the query's own group,
+    negatives all others; a candidate of the query's own row is neither. All arguments but the ids carry
+    gradients (reverse mode only if tiled).
+
+    Args:
+      query: [Q, D], on a mesh sharded by rows.
+      query_group: [Q] int.
+      query_row: [Q] int against ``pool.row``, or None: no candidate is the query itself.
+      pool: M candidates, replicated.
+      scale: scalar, 1 / tau.
+      level: [Q], added to a query's logits.
+      reference: [Q], taken off a query's scores before the scale multiplies.
+      sides: ``positives`` sums over those alone, ``both`` over negatives too.
+      engine: ``dense`` holds the [Q, M] scores, ``tiled`` never does, ``auto`` chooses by their number.
+      tile: queries and candidates a tile.
+
+    Returns:
+      The sums [Q] and the number of pairs in each [Q] int32.
+    """
+    if sides not in SIDES:
+        raise ValueError(f"pair_sums.sides is {sides!r}; allowed: {', '.join(SIDES)}.")
+    row = None if query_row is None else pool.row
+    rows, whole = (query, query_group, query_row, level, reference), (pool.key, pool.group, row, scale)
+    if engine == RING:
+        return _by_ring((*tile, sides), *rows, *whole)
+    if chosen_engine(engine, query, pool.key) == "dense":
+        return _sums(sides, *rows, *whole, jnp.ones(pool.group.shape, bool))
+    return on_devices(functools.partial(_tiled, (*tile, sides)), rows, whole, (sharding.ROWS, sharding.ROWS))
+
+
+def _by_ring(options, query, query_group, query_row, level, reference, key, group, row, scale):
+    """Run :func:`_tiled` on candidates that stay where they are laid out, by rows."""
+
+    def of_chunk(rows, chunk):
+        ((query, level, reference), (query_group, query_row), scale), ((key,), (group, row)) = rows, chunk
+        return _tiled(options, query, query_group, query_row, level, reference, key, group, row, scale)
+
+    rows, chunk = ((query, level, reference), (query_group, query_row)), ((key,), (group, row))
+    add = functools.partial(jax.tree.map, jnp.add)
+    own = lambda cotangents, found, part: cotangents  # noqa: E731
+    return ring.around(of_chunk, add, own, rows, chunk, scale, (sharding.ROWS, sharding.ROWS))
+
+
+def _logits(sides, query, query_group, query_row, level, reference, key, group, row, scale, valid):
+    """Compute, of a tile [q, c], scores above the reference, logits x, which are positives and which count."""
+    above = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST) - reference[:, None]
+    alike, counted = _pairs(sides, query_group, query_row, group, row, valid)
+    return above, scale * above + level[:, None], alike, counted
+
+
+def _pairs(sides, query_group, query_row, group, row, valid):
+    """Return which candidates are the query's positives, and which are summed over, [q, c] bool."""
+    alike = query_group[:, None] == group[None, :]
+    counted = jnp.broadcast_to(valid, alike.shape) if sides == "both" else alike & valid
+    return alike, counted if row is None else counted & (query_row[:, None] != row[None, :])
+
+
+def _sums(sides, *arguments):
+    """Compute :func:`pair_sums` by its definition, on the [q, c] logits."""
+    _, x, alike, counted = _logits(sides, *arguments)
+    cost = jax.nn.softplus(jnp.where(alike, -x, x))
+    return jnp.sum(jnp.where(counted, cost, 0), axis=-1), jnp.sum(counted, axis=-1, dtype=jnp.int32)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _tiled(options, query, query_group, query_row, level, reference, key, group, row, scale):
+    """Compute :func:`pair_sums` by tiles, blind to meshes. ``options``: query tile, candidate tile, sides."""
+    height, width, sides = options
+    candidates = tiles(width, key, group, row, jnp.ones(group.shape, bool))
+
+    def of_queries(tile):
+        def add(carry, candidates):
+            key, group, row, valid = candidates
+
+            def more():
+                found = _sums(sides, *tile, key, group, row, scale, valid)
+                return tuple(x + y for x, y in zip(carry, found, strict=True))
+
+            # Where groups are small and rows in order nearly all tiles hold no positive: they cost nothing.
+            return lax.cond(_any(sides, tile, group, row, valid), more, lambda: carry), None
+
+        none = jnp.zeros_like(tile[0][:, 0])
+        return lax.scan(add, (none, jnp.zeros_like(tile[1], jnp.int32)), candidates)[0]
+
+    found = lax.map(of_queries, tiles(height, query, query_group, query_row, level, reference))
+    return tuple(x.reshape(-1)[: query.shape[0]] for x in found)
+
+
+def _any(sides, tile, group, row, valid):
+    _, query_group, query_row, *_ = tile
+    return jnp.any(_pairs(sides, query_group, query_row, group, row, valid)[1])
+
+
+def _forward(options, *arguments):
+    return _tiled(options, *arguments), arguments
+
+
+def _backward(options, arguments, cotangents):
+    """Pull back by tiles: dx is -sigmoid(-x) for a positive, sigmoid(x) for a negative, times the cotangent."""
+    height, width, sides = options
+    query, query_group, query_row, level, reference, key, group, row, scale = arguments
+    candidates = tiles(width, key, group, row, jnp.ones(group.shape, bool))
+    queries = tiles(height, query, query_group, query_row, level, reference, cotangents[0])
+
+    def of_queries(key_gradient, tile):
+        *tile, cotangent = tile
+        query = tile[0]
+
+        def add(carry, candidates):
+            key, group, row, valid = candidates
+
+            def more():
+                above, x, alike, counted = _logits(sides, *tile, key, group, row, scale, valid)
+                slope = jnp.where(alike, -jax.nn.sigmoid(-x), jax.nn.sigmoid(x)) * cotangent[:, None]
+                slope = jnp.where(counted, slope, 0)
+                moved = scale * jnp.matmul(slope, key, precision=lax.Precision.HIGHEST)
+                added = (moved, jnp.sum(slope, axis=-1), jnp.sum(slope * above, axis=-1))
+                pull = scale * jnp.matmul(slope.T, query, precision=lax.Precision.HIGHEST)
+                return tuple(x + y for x, y in zip(carry, added, strict=True)), pull
+
+            counted = _any(sides, tile, group, row, valid)
+            return lax.cond(counted, more, lambda: (carry, jnp.zeros_like(key)))
+
+        none = jnp.zeros_like(query[:, 0])
+        found, pull = lax.scan(add, (jnp.zeros_like(query), none, none), candidates)
+        return key_gradient + pull, found
+
+    key_gradient, found = lax.scan(of_queries, jnp.zeros_like(candidates[0]), queries)
+    query_gradient, of_level, of_scale = (x.reshape(-1, *x.shape[2:])[: query.shape[0]] for x in found)
+    key_gradient = key_gradient.reshape(-1, key.shape[1])[: key.shape[0]]
+    return (
+        *(query_gradient, None, None, of_level, -scale * of_level),
+        *(key_gradient, None, None, jnp.sum(of_scale)),
+    )
+
+
+_tiled.defvjp(_forward, _backward)
+
+
+def _partner(labels: Array) -> Array:
+    """Find for every row [N] another of its label, itself where there is none."""
+    order = jnp.argsort(labels, stable=True)
+    ordered = labels[order]
+    following = ordered == jnp.roll(ordered, -1)
+    following = following.at[-1].set(False)
+    before = jnp.roll(following, 1).at[0].set(False)
+    place = jnp.arange(labels.shape[0], dtype=order.dtype)
+    place = jnp.where(following, place + 1, jnp.where(before, place - 1, place))
+    return jnp.zeros_like(order).at[order].set(order[place], unique_indices=True)
+
+
+def _check_rows(
+    function: str, argument: str, embeddings, ids, name: str, engine: str, engines: tuple[str, ...] = ENGINES
+) -> None:
+    """Raise ValueError unless embeddings [N, D], ids [N] and the engine fit."""
+    if embeddings.ndim != 2 or not embeddings.size or not jnp.issubdtype(embeddings.dtype, jnp.floating):
+        raise ValueError(
+            f"{function}.{argument} is {embeddings.dtype}{list(embeddings.shape)}; it must be floating, [N, D],"
+            " not empty."
+        )
+    rows = embeddings.shape[0]
+    if jnp.shape(ids) != (rows,) or not jnp.issubdtype(jnp.result_type(ids), jnp.integer):
+        raise ValueError(
+            f"{function}.{name} is {jnp.result_type(ids)}{list(jnp.shape(ids))}; it must be integers, [{rows}]."
+        )
+    if engine not in engines:
+        raise ValueError(f"{function}.engine is {engine!r}; allowed: {', '.join(engines)}.")
+    if sharding.on_mesh() and rows % (devices := jax.sharding.get_abstract_mesh().shape[sharding.AXIS]):
+        raise ValueError(f"{function}: {devices} devices cannot share N={rows} rows equally.")
+
+
+def _scalar(argument: str, temperature: float | Array) -> Array:
+    """Return a temperature as a scalar array.
+
+    Raises:
+      ValueError: no scalar, or a number that is not positive (of an array only the shape is looked at).
+    """
+    if isinstance(temperature, numbers.Real) and not float(temperature) > 0:
+        raise ValueError(f"{argument} is {temperature}; a temperature must be positive.")
+    if isinstance(temperature, str) or getattr(temperature, "shape", ()) != ():
+        raise ValueError(f"{argument} is {temperature!r}; it must be a positive number or a scalar array.")
+    return jnp.asarray(temperature)
