@@ -67,7 +67,8 @@ def installed(wheel, tmp_path_factory):
 @pytest.mark.slow
 def test_it_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    here = {str(path.relative_to(ROOT)) for path in (ROOT / "contrastive_jax").rglob("*.py")}
+    sources = [path for kind in ("*.py", "*.cc") for path in (ROOT / "contrastive_jax").rglob(kind)]
+    here = {str(path.relative_to(ROOT)) for path in sources}
     assert {name for name in names if ".dist-info/" not in name} == here
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
