@@ -60,7 +60,9 @@ def wait_for_step(workdir, step, seconds=240):
 
 
 @pytest.mark.slow
-def test_two_processes_are_one(tmp_path):
+def test_two_processes_are_one(tmp_path, monkeypatch):
+    # By XLA's convolutions: with the CPU kernels the two drift apart faster in float32 (1e-6 after a step, 8e-5 after six).
+    monkeypatch.setenv("CONTRASTIVE_JAX_CPU_KERNELS", "off")
     options = ("--config.train.duration=6 steps", "--config.schedule.warmup=1 step")
     said, codes = ended(start(tmp_path / "two", *options))
     assert codes == [0, 0], said
