@@ -61,7 +61,7 @@ def wait_for_step(workdir, step, seconds=240):
 
 @pytest.mark.slow
 def test_two_processes_are_one(tmp_path, monkeypatch):
-    # By XLA's convolutions: with the CPU kernels the two drift apart faster in float32 (1e-6 after a step, 8e-5 after six).
+    # By XLA: with the CPU kernels they drift apart faster in float32 (1e-6 at first, 8e-5 after six steps).
     monkeypatch.setenv("CONTRASTIVE_JAX_CPU_KERNELS", "off")
     options = ("--config.train.duration=6 steps", "--config.schedule.warmup=1 step")
     said, codes = ended(start(tmp_path / "two", *options))
