@@ -43,7 +43,7 @@ def diagnostics(
         found = of_comparison(comparison, dtype) | of_outputs(outputs, label)
         if quantiles:
             c, share = comparison.contrast(margin=False), jnp.linspace(0.0, 1.0, quantiles + 1)
-            found["c_quantiles"] = _quantiles(c, comparison.count > 0, share)
+            found["c_quantiles"], _ = _quantiles(c, comparison.count > 0, share)
         if rankme:
             found["rankme"] = spectral_entropy_rank(outputs.projection)
         return found
@@ -51,11 +51,20 @@ def diagnostics(
     return diagnose
 
 
-def _quantiles(values: Array, valid: Array, share: Array) -> Array:
-    """Of the values [B, V] that are valid, at some shares; 0 where none is."""
+def _quantiles(values: Array, valid: Array, share: Array) -> tuple[Array, Array]:
+    """Of the values [B, V] that are valid, and of their sigmoid, at some shares, by one sort; 0 where none is."""
     values, valid = gather(values).reshape(-1), gather(valid).reshape(-1)
-    found = jnp.nanquantile(jnp.where(valid, values, jnp.nan), share.astype(values.dtype))
-    return jnp.where(jnp.any(valid), found, 0.0)
+    ordered = jnp.sort(jnp.where(valid, values, jnp.inf))
+    last = jnp.maximum(jnp.sum(valid) - 1, 0)
+    place = share.astype(values.dtype) * last
+    below = jnp.floor(place).astype(jnp.int32)
+    low, high = ordered[below], ordered[jnp.minimum(below + 1, last)]
+    part = place - below
+
+    def between(low, high):
+        return jnp.where(jnp.any(valid), low * (1 - part) + high * part, 0.0)
+
+    return between(low, high), between(jax.nn.sigmoid(low), jax.nn.sigmoid(high))
 
 
 def effective_sample_size(comparison: Comparison, with_positive: bool = False) -> Array:
@@ -157,7 +166,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
     valid = comparison.count > 0
     valid_share = jnp.maximum(jnp.mean(valid.astype(comparison.positive.dtype)), 1e-12)
     c = comparison.contrast(margin=False)
-    of_c, of_w = (_quantiles(x, valid, jnp.asarray([0.05, 0.5, 0.95])) for x in (c, jax.nn.sigmoid(c)))
+    of_c, of_w = _quantiles(c, valid, jnp.asarray([0.05, 0.5, 0.95]))
     beats = comparison.positive > comparison.negatives.hardest
     return {
         "info_nce": jnp.mean(jnp.where(valid, jax.nn.softplus(c), 0.0)) / valid_share,

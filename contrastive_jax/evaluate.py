@@ -81,6 +81,8 @@ class Judge:
         """A row of the table; ``columns``: those that will be judged, default all; ``on``: one of ``sets``."""
         sections = self.config["evaluators"]
         layers = evaluators.layers_of({k: v for k, v in sections.items() if columns is None or k in columns})
+        if weights is not None:  # trained or not, an encoder is of one structure, and so encoded by one program
+            weights = weights[0] | {"probe": {}}, weights[1] | {"probe": {}}
         seen = None if weights is None else Encoder(self.network, *weights, self.config["augment"])
         return Subject(name, seen, *self.sets[on], layers=layers, batch_size=self.settings["batch_size"])
 

@@ -108,6 +108,7 @@ def test_any_flipped_bit_changes_the_fingerprint(dtype):
                 flipped.append(other.view(array.dtype))
         sums = jax.jit(jax.vmap(checkpoint._weighted_sum))(jnp.asarray(np.stack([array, *flipped])))
         assert len(flipped) >= 16 and (sums[1:] != sums[0]).all()
+        assert checkpoint._in_memory(jnp.asarray(array)) == (sums[0], np.isfinite(array.astype(complex)).all())
 
 
 def test_the_fingerprint_is_the_written_sum():

@@ -91,6 +91,9 @@ class Encoder(NamedTuple):
         return jax.tree.leaves(self.params["encoder"]["stem_conv"])[0].shape[2]
 
 
+SMALL_BATCH = 256  # images; networks are slower at less
+
+
 class Subject:
     """One row of the table. Features are computed once for all evaluators that read them.
 
@@ -112,7 +115,8 @@ class Subject:
         batch_size: int,
     ):
         self.name, self.encoder, self.train, self.test = name, encoder, train, test
-        self._layers, self._batch_size = layers, batch_size
+        # One size for both parts is one program; the smaller part, if it is not tiny, is one batch.
+        self._layers, self._batch_size = layers, min(batch_size, max(SMALL_BATCH, min(len(train), len(test))))
         self.test_labels: np.ndarray | None = None
         self._found: dict[Any, Any] = {}
 
