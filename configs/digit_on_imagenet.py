@@ -10,8 +10,8 @@ the frozen encoder, top-1: column ``linear`` of the images' classes, ``linear@di
 Paper: curves without printed numbers; as ``unique`` grows digits are recognised better, objects much worse, at
 every temperature; a supervised network loses nothing.
 
-Arguments: ``unique`` (digits in training; 0: all), ``tau``, ``method`` (of ``contrastive_jax/methods.py``), ``scale``
-(gpu: 20 epochs in bfloat16; cpu and smoke: scikit-learn's digits alone).
+Arguments: ``unique`` (digits in training; 0: all), ``tau``, ``method`` (of ``config/methods.py``),
+``scale`` (gpu: 20 epochs in bfloat16; cpu and smoke: scikit-learn's digits alone).
 
 At cpu and smoke an "image" is a digit of scikit-learn enlarged from 8 to 32 pixels, with another digit of 8
 pixels at the nine places: both are digits, the two labels are independent, and both are known. Where both are

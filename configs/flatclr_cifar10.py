@@ -8,7 +8,7 @@ frozen encoder "trained to convergence", top-1. Figures 5 and 6 look at epoch 50
 Paper: accuracies not printed (Figure 2 claims that FlatCLR at batch 16 equals SimCLR at 128). ESS: SimCLR
 0.06 falling to 0.05, FlatNCE 0.17 rising to 0.35 (Figure 5); targets in [0.15, 0.40] work well (Figure 6).
 
-Arguments: ``method`` (of ``contrastive_jax/methods.py``), ``ess`` (its target for the scheduled temperature,
+Arguments: ``method`` (of ``config/methods.py``), ``ess`` (its target for the scheduled temperature,
 such as 0.3; 0: fixed), ``scale`` (gpu: ResNet-18, the paper's for learning dynamics).
 
 Assumed: batch 256, the largest printed for CIFAR. 100 epochs, tau 0.1, LARS 0.3 x batch / 256, momentum 0.9,

@@ -7,7 +7,7 @@ Protocol: ResNet-50, batch 512, 100 epochs, 256-d; linear classifier on the froz
 convergence", top-1 (a lower bound, says the paper's footnote 8; Table S3 trains the classifier longer).
 Paper: FlatCLR 56.74, SimCLR 54.62 (Table 2); 59.74 and 57.13 (Table S3). ESS-scheduled: not printed.
 
-Arguments: ``method`` (of ``contrastive_jax/methods.py``), ``ess`` (its target for the scheduled temperature,
+Arguments: ``method`` (of ``config/methods.py``), ``ess`` (its target for the scheduled temperature,
 such as 0.3; 0: fixed), ``scale``.
 
 Assumed: tau 0.1, LARS 0.3 x batch / 256, momentum 0.9, weight decay 1e-6, 10 epochs of warm-up, cosine,

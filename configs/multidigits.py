@@ -15,7 +15,7 @@ Table 4, second digit of 20 / 30 / ... / 80: supervised first 99.1 to 99.2, seco
 temperatures (lost) first 97.8 97.6 96.2 96.5 88.5 74.5 39.9 and 98.7 98.8 98.3 87.5 24.9 19.8 20.3.
 
 Arguments: ``count`` (1 to 16), ``placement`` (random, grid), ``size`` (of the second of two digits, 20 to 80, in
-pixels of the paper's canvas; 0: all digits are of 28), ``method`` (of ``contrastive_jax/methods.py``), ``scale``
+pixels of the paper's canvas; 0: all digits are of 28), ``method`` (of ``config/methods.py``), ``scale``
 (gpu: 50 epochs; cpu and smoke: scikit-learn's digits, 8 pixels on 32).
 
 The supervised baseline predicts the set of classes on the canvas (one logistic loss a class); with two sizes it

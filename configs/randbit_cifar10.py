@@ -9,7 +9,7 @@ on the frozen encoder, top-1, over b, losses, batch sizes (--config.train.batch_
 Paper: curves without printed numbers; fewer than 15 bits suffice to ruin the representation, whatever the
 loss, the batch or the queue.
 
-Arguments: ``bits`` (0 to 24), ``method`` (of ``contrastive_jax/methods.py``), ``scale`` (gpu: 200 epochs; cpu
+Arguments: ``bits`` (0 to 24), ``method`` (of ``config/methods.py``), ``scale`` (gpu: 200 epochs; cpu
 and smoke: scikit-learn's digits).
 
 Assumed: ResNet-18 and a 2-layer head with 64 outputs (appendix B.2's, "the same architecture as one for

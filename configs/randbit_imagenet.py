@@ -5,7 +5,7 @@
 Protocol: as configs/randbit_cifar10.py; top-1 by SimCLR's linear evaluation on ImageNet.
 Paper: curves without printed numbers; fewer than 15 bits suffice to ruin the representation.
 
-Arguments: ``bits`` (0 to 24), ``method`` (of ``contrastive_jax/methods.py``), ``scale`` (gpu: 20 epochs in
+Arguments: ``bits`` (0 to 24), ``method`` (of ``config/methods.py``), ``scale`` (gpu: 20 epochs in
 bfloat16; cpu and smoke: scikit-learn's digits).
 
 Assumed: as configs/intriguing_imagenet.py: ResNet-50, 2-layer head with 128 outputs, tau 0.2, LARS

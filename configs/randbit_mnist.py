@@ -10,7 +10,7 @@ nats, is logged beside ``mi_estimate`` = log(K + 1) - InfoNCE.
 Paper: a curve without printed numbers; a few bits ruin the representation, less so a VAE's
 (``experiments/intriguing/vae.py``).
 
-Arguments: ``bits`` (0 to 24), ``method`` (of ``contrastive_jax/methods.py``), ``scale`` (cpu and smoke:
+Arguments: ``bits`` (0 to 24), ``method`` (of ``config/methods.py``), ``scale`` (cpu and smoke:
 scikit-learn's digits).
 
 Assumed: nearly everything. ResNet-18 with a CIFAR stem, 2-layer head with 64 outputs (that of appendix B.2),

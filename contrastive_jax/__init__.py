@@ -5,22 +5,24 @@ import importlib
 __version__ = "0.1.0"
 
 # Loaded when first asked for, so that importing the package stays light.
-_DOOR = {
-    "alignment": "contrastive_jax.contrast.door",
-    "contrastive_loss": "contrastive_jax.contrast.door",
+_PUBLIC = {
+    "alignment": "contrastive_jax.contrast.contrastive_loss",
+    "contrastive_loss": "contrastive_jax.contrast.contrastive_loss",
+    "evaluate": "contrastive_jax.commands.evaluate",
     "in_microbatches": "contrastive_jax.contrast.microbatch",
-    "load_encoder": "contrastive_jax.encoder",
+    "load_encoder": "contrastive_jax.workdir.encoder",
     "ntxent": "contrastive_jax.contrast.pairwise",
     "sigmoid_loss": "contrastive_jax.contrast.pairwise",
+    "train": "contrastive_jax.training.loop",
 }
-__all__ = ["__version__", *_DOOR]
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str):
-    if name in _DOOR:
-        return getattr(importlib.import_module(_DOOR[name]), name)
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted(set(globals()) | set(_DOOR))
+    return sorted(set(globals()) | set(_PUBLIC))

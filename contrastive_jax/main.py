@@ -1,9 +1,9 @@
 """The command: ``python -m contrastive_jax.main --config=configs/flatclr_digits.py [--workdir=DIR] [--mode=MODE]``.
 
-A mode is a module of its name: ``train`` (default) trains, or goes on where the workdir's run stopped;
-``evaluate`` judges a checkpoint; ``embed`` writes features of images; ``export`` writes an encoder for
-PyTorch; ``preview`` draws what the network sees; ``report`` shows runs (``--workdir=A,B``) on one HTML page;
-``describe`` says what a run would be.
+``train`` (default) trains, or goes on where the workdir's run stopped; the other modes are modules of
+:mod:`contrastive_jax.commands`: ``evaluate`` judges a checkpoint; ``embed`` writes features of images; ``export``
+writes an encoder for PyTorch; ``preview`` draws what the network sees; ``report`` shows runs (``--workdir=A,B``) on one
+HTML page; ``describe`` says what a run would be.
 """
 
 import importlib
@@ -64,7 +64,8 @@ def _parse(argv: list[str]) -> list[str]:
 
 def _flag_error(argv: list[str], error: Exception) -> str:
     """What was wrong with the command line, with the section's options where a leaf is unknown."""
-    from contrastive_jax import config, options
+    from contrastive_jax import config
+    from contrastive_jax.config import schema
 
     given = [
         a.lstrip("-").removeprefix("config.").partition("=")
@@ -89,9 +90,9 @@ def _flag_error(argv: list[str], error: Exception) -> str:
         )
     for name, _, value in given:
         if str(error).startswith(f"flag --config.{name}={value}: ") and name in known:
-            kind = options.kind_of(settings, name, config.leaves(config.base()))
+            kind = schema.kind_of(settings, name, config.leaves(config.base()))
             return f"{name} is {value!r}" + (
-                f"; it must be {options.words(kind)}." if kind else ": no such value."
+                f"; it must be {schema.words(kind)}." if kind else ": no such value."
             )
     sections = {name.rpartition(".")[0] for name in known}
     for name in overrides:
@@ -181,9 +182,12 @@ def main(argv: list[str]) -> None:
     del argv
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.ERROR)  # orbax tells a story at every checkpoint
-    from contrastive_jax import checkpoint, distributed, native, options, train
     from contrastive_jax import config as configs
+    from contrastive_jax import distributed, native
     from contrastive_jax import workdir as workdirs
+    from contrastive_jax.config import schema
+    from contrastive_jax.training import loop
+    from contrastive_jax.workdir import checkpoint
 
     if not flags.FLAGS["verbosity"].present and not _DEBUG.value:
         checkpoint.quiet()
@@ -204,7 +208,7 @@ def main(argv: list[str]) -> None:
     try:
         if _CONFIG.value is not None:
             config = configs.plain(configs.settle(_CONFIG.value, given, set(overridden)))
-        options.check(config)  # its name is part of the workdir's
+        schema.check(config)  # its name is part of the workdir's
     except ValueError as error:
         _fail(str(error))
     workdir = _WORKDIR.value
@@ -213,11 +217,12 @@ def main(argv: list[str]) -> None:
         if _MODE.value == "train" and distributed.first():
             print(f"workdir: {workdir}", flush=True)
     try:
-        mode = importlib.import_module(f"contrastive_jax.{_MODE.value}")
+        training = _MODE.value == "train"
+        mode = loop if training else importlib.import_module(f"contrastive_jax.commands.{_MODE.value}")
         extra = {"topology": _TOPOLOGY.value} if _TOPOLOGY.value else {}
         with workdirs.answered(workdir):
             getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value, **extra)
-    except train.Stopped as stopped:
+    except loop.Stopped as stopped:
         if distributed.first():
             print(stopped, flush=True)
         sys.exit(stopped.code)

@@ -35,7 +35,7 @@ import sys
 
 here = pathlib.Path.cwd()
 roots = [here, *here.parents, here / "contrastive_jax"]
-roots = [path for path in roots if (path / "contrastive_jax/step.py").exists()]
+roots = [path for path in roots if (path / "contrastive_jax/training/step.py").exists()]
 if not roots:
     if not REPOSITORY:
         raise SystemExit("Set REPOSITORY, the first line of this cell, to the address of the repository.")
@@ -53,8 +53,8 @@ runpy.run_path("notebooks/_install.py")
 import tempfile
 
 from contrastive_jax import config as configs
-from contrastive_jax import logbook
-from contrastive_jax.train import train
+from contrastive_jax import train
+from contrastive_jax.workdir import read_metrics
 
 BITS = (0, 4, 12)
 found, curves = {}, {}
@@ -68,7 +68,7 @@ for bits in BITS:
     print(f"{bits} bits")
     result = train(configs.plain(configs.complete(config)), workdir, quiet=True)
     found[bits] = {name: result["evaluations"]["trained"][name]["top1"] for name in ("linear", "knn")}
-    curves[bits] = logbook.read_metrics(workdir)
+    curves[bits] = read_metrics(workdir)
 
 # %% [markdown]
 # ## What is left of the digits

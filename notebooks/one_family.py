@@ -34,7 +34,7 @@ import sys
 
 here = pathlib.Path.cwd()
 roots = [here, *here.parents, here / "contrastive_jax"]
-roots = [path for path in roots if (path / "contrastive_jax/step.py").exists()]
+roots = [path for path in roots if (path / "contrastive_jax/training/step.py").exists()]
 if not roots:
     if not REPOSITORY:
         raise SystemExit("Set REPOSITORY, the first line of this cell, to the address of the repository.")

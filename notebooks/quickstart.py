@@ -33,7 +33,7 @@ import sys
 
 here = pathlib.Path.cwd()
 roots = [here, *here.parents, here / "contrastive_jax"]
-roots = [path for path in roots if (path / "contrastive_jax/step.py").exists()]
+roots = [path for path in roots if (path / "contrastive_jax/training/step.py").exists()]
 if not roots:
     if not REPOSITORY:
         raise SystemExit("Set REPOSITORY, the first line of this cell, to the address of the repository.")
@@ -54,7 +54,7 @@ runpy.run_path("notebooks/_install.py")
 import tempfile
 
 from contrastive_jax import config as configs
-from contrastive_jax.train import train
+from contrastive_jax import train
 
 config = configs.load("configs/digits.py:method=flatclr")
 config.train.duration = "20 epochs"
@@ -70,9 +70,9 @@ result = train(configs.plain(configs.complete(config)), workdir)
 # %%
 import matplotlib.pyplot as plt
 
-from contrastive_jax import logbook
+from contrastive_jax.workdir import read_metrics
 
-rows = logbook.read_metrics(workdir)
+rows = read_metrics(workdir)
 figure, axes = plt.subplots(1, 3, figsize=(10, 2.6), layout="constrained")
 for axis, name in zip(axes, ("info_nce", "contrast_accuracy", "ess"), strict=True):
     axis.plot([row["epoch"] for row in rows], [row[name] for row in rows])
@@ -133,7 +133,7 @@ plt.show()
 # ## Another method
 #
 # `configs.load("configs/digits.py:method=macl")`, or `simclr`, `moco_v2`, `byol`, `decoupled_nt_xent`, ...: every
-# method of `contrastive_jax/methods.py` is a few leaves away from the next.
+# method of `contrastive_jax/config/methods.py` is a few leaves away from the next.
 
 # %%
 simclr, macl = (

@@ -33,7 +33,7 @@ import sys
 
 here = pathlib.Path.cwd()
 roots = [here, *here.parents, here / "contrastive_jax"]
-roots = [path for path in roots if (path / "contrastive_jax/step.py").exists()]
+roots = [path for path in roots if (path / "contrastive_jax/training/step.py").exists()]
 if not roots:
     if not REPOSITORY:
         raise SystemExit("Set REPOSITORY, the first line of this cell, to the address of the repository.")
@@ -73,7 +73,7 @@ print(f"{len(list(folder.rglob('*.png')))} images in {len(list(folder.iterdir())
 
 # %%
 from contrastive_jax import config as configs
-from contrastive_jax.preview import preview
+from contrastive_jax.commands.preview import preview
 
 config = configs.load("configs/digits.py:method=simclr")
 config.data = {"name": "folder", "dir": str(folder), "test_fraction": 0.2}
@@ -98,7 +98,7 @@ plt.show()
 # regular expression on the path, keeps them from being each other's negatives and on one side of the split.
 
 # %%
-from contrastive_jax.train import train
+from contrastive_jax import train
 
 result = train(configs.plain(config), str(scratch / "run"))
 
@@ -130,7 +130,7 @@ plt.show()
 # A file under torchvision's names, which PyTorch and timm read without executing code (`docs/export.md`).
 
 # %%
-from contrastive_jax.export import export
+from contrastive_jax.commands.export import export
 
 export(configs.plain(config), str(scratch / "run"))
 print(*sorted(path.name for path in (scratch / "run").iterdir()), sep="\n")

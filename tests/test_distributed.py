@@ -12,10 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from contrastive_jax import checkpoint, distributed, logbook
 from contrastive_jax import config as configs
-from contrastive_jax import run as runs
-from contrastive_jax.step import init_state
+from contrastive_jax import distributed
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.training import run as runs
+from contrastive_jax.training.step import init_state
+from contrastive_jax.workdir import checkpoint
 
 ROOT = pathlib.Path(__file__).parent.parent
 CONFIG = "configs/digits.py:method=flatclr_ess,scale=smoke"
@@ -68,7 +70,7 @@ def test_two_processes_are_one(tmp_path):
     assert "trained" in said[0] and "trained" not in said[1]  # one of them speaks
     said, codes = ended(start(tmp_path / "one", *options, processes=1, devices=8))
     assert codes == [0], said
-    rows = [logbook.read_metrics(tmp_path / name) for name in ("one", "two")]
+    rows = [workdirs.read_metrics(tmp_path / name) for name in ("one", "two")]
     assert len(rows[0]) == len(rows[1])
     for one, two in zip(*rows, strict=True):
         for name in set(one) - {"timing"}:

@@ -13,9 +13,9 @@ import tomllib
 import pytest
 import yaml
 
-from contrastive_jax import browse
 from contrastive_jax import config as configs
 from contrastive_jax import main as door
+from contrastive_jax.commands import config
 from experiments import harness
 from experiments.harness import cli
 
@@ -35,7 +35,10 @@ hooks = module_of(ROOT / "docs" / "hooks" / "pages.py")
 PAGES = [page for page in hooks.pages() if page.startswith("docs/")]
 TEXT = {page: (ROOT / page).read_text() for page in [*PAGES, "README.md"]}
 BLOCKS = [(page, language, code) for page, text in TEXT.items() for language, code in BLOCK.findall(text)]
-ELSEWHERE = ("docs/export.md", "README.md")  # tests/test_export.py and tests/test_readme.py run their Python
+ELSEWHERE = (
+    "docs/export.md",
+    "README.md",
+)  # tests/commands/test_export.py and tests/test_readme.py run their Python
 PYTHON = [(page, code) for page, language, code in BLOCKS if language == "python" and page not in ELSEWHERE]
 
 
@@ -67,7 +70,7 @@ def check_training(arguments):
 def check_looking(arguments):
     """``python -m contrastive_jax.config``; of workdirs, that they are in the folder of runs."""
     verb, *rest = arguments
-    count, _ = browse.COMMANDS[verb]
+    count, _ = config.COMMANDS[verb]
     assert count == (1 if verb == "search" else len(rest))
     if verb in ("diff", "show"):
         for spec in rest:

@@ -13,7 +13,9 @@ import pytest
 from test_own_folder import config_of, pictures
 
 from contrastive_jax import config as configs
-from contrastive_jax import embed, evaluate, export, options, preview, train
+from contrastive_jax.commands import embed, evaluate, export, preview
+from contrastive_jax.config import schema
+from contrastive_jax.training import loop
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "contrastive_jax"
 EXECUTES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib", "yaml"}
@@ -63,7 +65,7 @@ def test_paths_in_a_config_are_read_and_only_the_workdir_is_written(tmp_path, mo
     (tmp_path / "labels.csv").write_text("\n".join(["path,label", *rows]) + "\n")
     data = {"data.size": 10, "data.test_fraction": 0.25, "data.labels": str(tmp_path / "labels.csv")}
     one, first = jax.devices()[:1], str(tmp_path / "first")
-    train.train(
+    loop.train(
         config_of(tmp_path / "images", **data, **{"evaluate.final": False}), first, quiet=True, devices=one
     )
     (tmp_path / "here").mkdir()
@@ -73,7 +75,7 @@ def test_paths_in_a_config_are_read_and_only_the_workdir_is_written(tmp_path, mo
     config = config_of(tmp_path / "images", **data, **paths, **{"evaluate.final": False})
     second = str(tmp_path / "second")
     preview.preview(config, second, quiet=True)
-    train.train(config, second, quiet=True, devices=one)
+    loop.train(config, second, quiet=True, devices=one)
     for mode in (evaluate.evaluate, embed.embed, export.export):
         mode(config, second, quiet=True)
     after = contents(tmp_path)
@@ -89,4 +91,4 @@ def test_paths_in_a_config_are_read_and_only_the_workdir_is_written(tmp_path, mo
 def test_a_name_which_is_part_of_the_default_workdir_leads_nowhere_else(name):
     config = configs.plain(configs.complete(configs.base())) | {"name": name}
     with pytest.raises(ValueError, match="name is .*; it names a folder"):
-        options.check(config)
+        schema.check(config)

@@ -10,7 +10,8 @@ from safetensors.numpy import load_file
 
 import contrastive_jax
 from contrastive_jax import config as configs
-from contrastive_jax import embed, evaluate, export, preview, train
+from contrastive_jax.commands import embed, evaluate, export, preview
+from contrastive_jax.training import loop
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -43,7 +44,7 @@ def test_from_a_folder_to_an_export(labelled, tmp_path, capsys):
     config = config_of(tmp_path / "images", **{"data.size": 10, **held_out})
     run = str(tmp_path / "run")
     preview.preview(config, run)
-    result = train.train(config, run, devices=jax.devices()[:1])
+    result = loop.train(config, run, devices=jax.devices()[:1])
     assert (tmp_path / "run/preview.png").exists()
     if labelled:
         assert set(result["evaluations"]) == {"trained", "untrained", "raw pixels"}

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from contrastive_jax.run import source_of
+from contrastive_jax.training.run import source_of
 from experiments.intriguing import vae
 
 

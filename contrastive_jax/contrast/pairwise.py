@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from contrastive_jax import sharding
-from contrastive_jax.contrast import objective, ring
+from contrastive_jax.contrast import ring
+from contrastive_jax.contrast.comparison import cosine, dot
 from contrastive_jax.contrast.similarity import (
     ENGINES,
     RING,
@@ -27,7 +28,7 @@ from contrastive_jax.contrast.similarity import (
 from contrastive_jax.types import Array, Pool
 
 SIDES = ("positives", "both")
-SCORES = {"cosine": objective.cosine, "dot": objective.dot}
+SCORES = {"cosine": cosine, "dot": dot}
 
 
 def ntxent(

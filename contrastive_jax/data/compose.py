@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from contrastive_jax.data import pixels
-from contrastive_jax.data.draws import drawn, entropy, raw, stream
-from contrastive_jax.data.made import OVERLAPS, Bits, Canvas, Made, NinePlaces, starts
-from contrastive_jax.data.overlaid import Overlaid
+from contrastive_jax.data.composite_records import Overlaid
+from contrastive_jax.data.composites import OVERLAPS, Bits, Canvas, Made, NinePlaces, starts
+from contrastive_jax.data.philox import drawn, entropy, raw, stream
 from contrastive_jax.data.split import Source, Split
 from contrastive_jax.data.stream import Streamed
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from contrastive_jax import sharding
-from contrastive_jax.data.made import Plain
+from contrastive_jax.data.composites import Plain
 from contrastive_jax.data.order import rows
 from contrastive_jax.data.split import Split
 from contrastive_jax.types import Array, Batch, record

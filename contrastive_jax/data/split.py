@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from contrastive_jax.data.made import Made
+from contrastive_jax.data.composites import Made
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ from jax.sharding import Mesh
 
 from contrastive_jax import sharding
 from contrastive_jax.data import decode, order
-from contrastive_jax.data.made import Made
+from contrastive_jax.data.composites import Made
 from contrastive_jax.data.records import Record, Records, Unreadable
 from contrastive_jax.types import Array, Batch
 

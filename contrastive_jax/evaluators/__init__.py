@@ -16,7 +16,7 @@ from contrastive_jax import data
 from contrastive_jax.evaluators import measures, protocols
 from contrastive_jax.evaluators.subject import Facts, known_labels, labelled
 from contrastive_jax.evaluators.table import METRICS, OF_SEVERAL
-from contrastive_jax.recipe import call, functions_of, near
+from contrastive_jax.lookup import call, functions_of, near
 
 
 def known() -> dict[str, Callable]:

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 from contrastive_jax import data
-from contrastive_jax.data.draws import entropy
+from contrastive_jax.data.philox import entropy
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import Rows
 from contrastive_jax.evaluators.subject import Part

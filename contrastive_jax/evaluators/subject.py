@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from contrastive_jax import augment, data, models, native, sharding
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import Rows
-from contrastive_jax.recipe import call
+from contrastive_jax.lookup import call
 from contrastive_jax.types import PyTree
 
 PIXELS = "pixels"

@@ -16,11 +16,15 @@ import pathlib
 import jax
 import numpy as np
 
-from contrastive_jax import checkpoint, data, evaluate, logbook, train
 from contrastive_jax import config as configs
-from contrastive_jax import run as runs
-from contrastive_jax.encoder import Encoder, Saved, load_encoder
+from contrastive_jax import data
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.commands import evaluate
 from contrastive_jax.evaluators import knn
+from contrastive_jax.training import loop
+from contrastive_jax.training import run as runs
+from contrastive_jax.workdir import checkpoint
+from contrastive_jax.workdir.encoder import Encoder, Saved, load_encoder
 
 ROOT = pathlib.Path(__file__).parents[2]
 EVERY, SHOWN = 11, (0, 11, 33, 110, None)  # steps, of which 11.2 are an epoch; None: the last
@@ -32,7 +36,7 @@ def trained(workdir: pathlib.Path) -> dict:
     config.checkpoint.keep_every = f"{EVERY} steps"
     config.evaluate.final, config.log.tensorboard = False, False
     config = configs.plain(config)
-    train.train(config, str(workdir))
+    loop.train(config, str(workdir))
     return config
 
 
@@ -104,7 +108,7 @@ def main() -> None:
         "what": "kNN top-1 on the 360 test images by step",
         "top1": {str(step): float(top1) for step, (_, top1) in found.items()},
     }
-    (arguments.out / "map.json").write_text(json.dumps(report | logbook.environment(), indent=1) + "\n")
+    (arguments.out / "map.json").write_text(json.dumps(report | workdirs.environment(), indent=1) + "\n")
     for step, (_, top1) in found.items():
         print(f"step {step:4d}  kNN {100 * top1:.1f} %")
 

@@ -20,10 +20,13 @@ import time
 import jax
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, evaluate, logbook, train
-from contrastive_jax import run as runs
-from contrastive_jax.methods import METHODS
-from contrastive_jax.step import init_state
+from contrastive_jax import data
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.commands import evaluate
+from contrastive_jax.config.methods import METHODS
+from contrastive_jax.training import loop
+from contrastive_jax.training import run as runs
+from contrastive_jax.training.step import init_state
 
 SEEDS = (0, 1, 2)
 RESULTS = pathlib.Path(__file__).parent / "results" / "methods"
@@ -52,7 +55,7 @@ def run(method: str) -> dict:
                 run.source.train, seed=seed, batch_size=run.config["train"]["batch_size"], mesh=run.mesh
             )
             if compiled is None:
-                compiled, _ = train.compiled_step(run, feed, state)
+                compiled, _ = loop.compiled_step(run, feed, state)
             for step in range(run.total_steps):
                 state, metrics = compiled(state, feed.feed(step))
             metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
@@ -64,7 +67,7 @@ def run(method: str) -> dict:
             }
             found = results["seeds"][seed]["trained"]
             print(method, seed, " ".join(f"{k} {100 * v:.1f}" for k, v in found.items()), flush=True)
-    return results | logbook.environment()
+    return results | workdirs.environment()
 
 
 def cell(values: list[float]) -> str:

@@ -35,8 +35,9 @@ def measure() -> dict:
     """
     import jax
 
-    from contrastive_jax import evaluate, sharding
-    from contrastive_jax.run import source_of
+    from contrastive_jax import sharding
+    from contrastive_jax.commands import evaluate
+    from contrastive_jax.training.run import source_of
     from experiments.harness.jobs import Job
     from experiments.harness.records import curves, pick
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, native
-from contrastive_jax import run as runs
 from contrastive_jax.contrast import temperature
 from contrastive_jax.contrast.temperature import Temperature
-from contrastive_jax.step import init_state, make_train_step
+from contrastive_jax.training import run as runs
+from contrastive_jax.training.step import init_state, make_train_step
 
 TARGETS = (0.15, 0.3, 0.4)
 LAST = 50  # steps at the end, whose mean must lie within TOLERANCE of the target

@@ -21,7 +21,7 @@ import pathlib
 import sys
 
 from contrastive_jax import config as configs
-from contrastive_jax import evaluate
+from contrastive_jax.commands import evaluate
 from contrastive_jax.evaluators import table
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "transfer"

@@ -29,14 +29,14 @@ def found(table: ModuleType) -> dict[str, Any] | None:
 
 def measure(table: ModuleType) -> str:
     """Measures what is not yet measured, and keeps it; a sentence about that."""
-    from contrastive_jax import logbook
+    from contrastive_jax import workdir as workdirs
 
     if hasattr(table, "read"):
         return f"{where(table)}: reads what another file has measured"
     file = file_of(table)
     if file.exists():
         return f"{where(table)}: done ({file} can be deleted to measure again)"
-    result = {"found": table.measure()} | logbook.environment()
+    result = {"found": table.measure()} | workdirs.environment()
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(result, indent=1) + "\n")
     return f"{where(table)}: measured"

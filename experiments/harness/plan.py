@@ -34,7 +34,7 @@ def training_flops(config: Mapping[str, Any]) -> float:
     import jax
     import numpy as np
 
-    from contrastive_jax.encoder import network_of
+    from contrastive_jax.workdir.encoder import network_of
 
     shape = (config["augment"]["size"], config["augment"]["size"], images_of(config)[1])
     network = network_of(config)

@@ -34,14 +34,14 @@ def run_job(job: Job) -> None:
       RuntimeError: a column that the table reads failed.
       recorder.Diverged: a loss was not finite; where a sweep chooses, it is taken note of instead.
     """
-    from contrastive_jax import recorder, train
+    from contrastive_jax.training import loop, recorder
 
     config = config_of(job.arguments())
     for seed in job.seeds():
         if job.result(seed) is not None:
             continue
         try:
-            result = train.train(config | {"seed": seed}, str(job.folder(seed)))
+            result = loop.train(config | {"seed": seed}, str(job.folder(seed)))
         except recorder.Diverged as error:
             if job.chosen:
                 raise

@@ -21,9 +21,11 @@ import jax
 import numpy as np
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, encoder, logbook, native
-from contrastive_jax.recipe import call
-from contrastive_jax.run import source_of
+from contrastive_jax import data, native
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.lookup import call
+from contrastive_jax.training.run import source_of
+from contrastive_jax.workdir import encoder
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "figure_3"
 ON_DIGIT = 0.25  # share of a place's pixels that show digits, for it to count
@@ -171,7 +173,7 @@ def main():
     about = {"data": source.name, "images": count, "size": views.shape[1], "encoders": list(named)}
     about |= {
         "command": f"python -m experiments.intriguing.figure_3 {shlex.join(sys.argv[1:])}"
-    } | logbook.environment()
+    } | workdirs.environment()
     (options.results / "regions.json").write_text(json.dumps(about | {"cells": cells}, indent=1) + "\n")
     for group in options.groups:
         shown = {f"{name}, k = {k}": found[group, k, name] for name in names for k in options.clusters[:2]}

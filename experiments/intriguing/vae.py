@@ -27,11 +27,11 @@ import optax
 
 from contrastive_jax import augment, data, native, sharding
 from contrastive_jax import config as configs
-from contrastive_jax.encoder import network_of
-from contrastive_jax.evaluate import Judge
-from contrastive_jax.recipe import call
-from contrastive_jax.run import check_constant, replicate, source_of
+from contrastive_jax.lookup import call
+from contrastive_jax.training.evaluation import Judge
+from contrastive_jax.training.run import check_constant, replicate, source_of
 from contrastive_jax.types import Array, PyTree
+from contrastive_jax.workdir.encoder import network_of
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 LATENTS = 64

@@ -38,8 +38,9 @@ def ours(width: float, batch: int, end_to_end: bool, dtype: str):
     import numpy as np
 
     from contrastive_jax import config as configs
-    from contrastive_jax import data, native, program, utilisation
-    from contrastive_jax import run as runs
+    from contrastive_jax import data, native
+    from contrastive_jax.training import compilation, utilisation
+    from contrastive_jax.training import run as runs
 
     native.keep_pages()  # as the command does
     config = configs.base()
@@ -60,7 +61,7 @@ def ours(width: float, batch: int, end_to_end: bool, dtype: str):
     run = runs.prepare(configs.plain(configs.complete(config)), source=source)
     jax.set_mesh(run.mesh)
     feed, state = runs.feed_of(run), runs.initial_state(run)
-    step, seconds = program.compiled_step(run, feed, state)
+    step, seconds = compilation.compiled_step(run, feed, state)
     taken = 0
 
     def go(count):

@@ -8,7 +8,7 @@ import jax
 
 from contrastive_jax import config as configs
 from contrastive_jax import data
-from contrastive_jax import run as runs
+from contrastive_jax.training import run as runs
 
 IMAGES, CLASSES = 1_281_167, 1000
 

@@ -46,12 +46,12 @@ def counted(way: str, batch: int, topology: str, dtype: str) -> dict:
     jax.config.update("jax_num_cpu_devices", wanted)  # before any device is asked for
     from imagenet import step
 
-    from contrastive_jax import program
+    from contrastive_jax.training import compilation
 
-    devices = program.devices_of(topology)[0] if topology else jax.devices()
+    devices = compilation.devices_of(topology)[0] if topology else jax.devices()
     run = step(batch, devices[:wanted] if way != "shard_state" else devices, **WAYS[way] | {"dtype": dtype})
     began = time.perf_counter()
-    cost = program.cost(program.compiled_from_shapes(run))
+    cost = compilation.cost(compilation.compiled_from_shapes(run))
     return {
         "way": way,
         "batch": batch,
@@ -73,8 +73,9 @@ def checked(batch: int) -> dict:
     import numpy as np
 
     from contrastive_jax import config as configs
-    from contrastive_jax import data, program
-    from contrastive_jax import run as runs
+    from contrastive_jax import data
+    from contrastive_jax.training import compilation
+    from contrastive_jax.training import run as runs
 
     jax.config.update("jax_num_cpu_devices", 1)
     config = configs.base()
@@ -85,8 +86,8 @@ def checked(batch: int) -> dict:
     images = np.zeros((batch, 32, 32, 3), np.uint8)
     source = data.Source("zeros", data.Split(images), None, ())
     run = runs.prepare(configs.plain(configs.complete(config)), source=source)
-    compiled = program.compiled_from_shapes(run)
-    cost = program.cost(compiled)
+    compiled = compilation.compiled_from_shapes(run)
+    cost = compilation.cost(compiled)
     _restart_peak()
     before = _peak()
     with jax.set_mesh(run.mesh):

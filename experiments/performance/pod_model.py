@@ -165,11 +165,11 @@ def count(topology: str, batch: int) -> dict:
     import jax
     from imagenet import step
 
-    from contrastive_jax import program
+    from contrastive_jax.training import compilation
 
-    devices, note = program.devices_of(topology) if topology else (None, "this machine")
+    devices, note = compilation.devices_of(topology) if topology else (None, "this machine")
     run = step(batch, devices, dtype="bfloat16")
-    counts = counts_of(run, program.cost(program.compiled_from_shapes(run)))
+    counts = counts_of(run, compilation.cost(compilation.compiled_from_shapes(run)))
     return {
         "compiled": note,
         "device": run.mesh.devices.flat[0].device_kind,
@@ -192,9 +192,10 @@ def measured(width: int, batch: int, devices: int, steps: int) -> dict:
     import numpy as np
 
     from contrastive_jax import config as configs
-    from contrastive_jax import data, program
-    from contrastive_jax import run as runs
+    from contrastive_jax import data
     from contrastive_jax.native import library
+    from contrastive_jax.training import compilation
+    from contrastive_jax.training import run as runs
 
     os.environ[library.SWITCH] = "off"  # XLA does not count what a kernel computes
     config = configs.base()
@@ -209,7 +210,7 @@ def measured(width: int, batch: int, devices: int, steps: int) -> dict:
     seconds = []
     with jax.set_mesh(run.mesh):
         state, feed = runs.initial_state(run), runs.feed_of(run)
-        compiled, _ = program.compiled_step(run, feed, state)
+        compiled, _ = compilation.compiled_step(run, feed, state)
         for _ in range(steps):
             began = time.process_time()
             state, metrics = compiled(state, feed.feed(0))
@@ -220,7 +221,7 @@ def measured(width: int, batch: int, devices: int, steps: int) -> dict:
         "batch": batch,
         "devices": devices,
         "cpu_seconds": min(seconds[1:]),
-        "counts": counts_of(run, program.cost(compiled))._asdict(),
+        "counts": counts_of(run, compilation.cost(compiled))._asdict(),
     }
 
 

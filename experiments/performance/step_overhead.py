@@ -22,10 +22,10 @@ import numpy as np
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, native, sharding
-from contrastive_jax import run as runs
-from contrastive_jax.program import compiler_options
-from contrastive_jax.recipe import build
-from contrastive_jax.step import init_state, make_train_step
+from contrastive_jax.training import run as runs
+from contrastive_jax.training.compilation import compiler_options
+from contrastive_jax.training.recipe import build
+from contrastive_jax.training.step import init_state, make_train_step
 
 IMAGES = 2048
 

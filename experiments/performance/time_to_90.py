@@ -46,8 +46,10 @@ def run(scale: str, seed: int) -> dict:
     import jax
 
     from contrastive_jax import config as configs
-    from contrastive_jax import evaluate, logbook, program
-    from contrastive_jax import run as runs
+    from contrastive_jax import workdir as workdirs
+    from contrastive_jax.commands import evaluate
+    from contrastive_jax.training import compilation
+    from contrastive_jax.training import run as runs
 
     settings = SCALES[scale]
     config = configs.load(str(ROOT / settings["config"]))
@@ -61,7 +63,7 @@ def run(scale: str, seed: int) -> dict:
     looks, seconds = [], {"looks": 0.0}
     with jax.set_mesh(run.mesh), contextlib.closing(runs.feed_of(run)) as feed:
         state = runs.initial_state(run)
-        compiled, seconds["compiling the step"] = program.compiled_step(run, feed, state)
+        compiled, seconds["compiling the step"] = compilation.compiled_step(run, feed, state)
         for step in range(1, run.total_steps + 1):
             state, _ = compiled(state, feed.feed(step - 1))
             if step % between and step < run.total_steps:
@@ -85,7 +87,7 @@ def run(scale: str, seed: int) -> dict:
         "epoch": looks[-1]["epoch"],
         "looks": looks,
         "load": os.getloadavg()[0],
-        **logbook.environment(),
+        **workdirs.environment(),
     }
 
 

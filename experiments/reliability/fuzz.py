@@ -34,13 +34,15 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 from hypothesis import strategies as st
+from ml_collections import ConfigDict
 
 from contrastive_jax import config as configs
-from contrastive_jax import methods, options, run, step, train
 from contrastive_jax.augment import presets
+from contrastive_jax.config import methods, schema
 from contrastive_jax.data import sources
 from contrastive_jax.evaluators import protocols
-from contrastive_jax.recipe import functions_of
+from contrastive_jax.lookup import functions_of
+from contrastive_jax.training import loop, run, step
 from contrastive_jax.types import Batch
 from experiments.reliability import small
 
@@ -193,7 +195,7 @@ def changed(draw: st.DrawFn) -> Changed:
 def completed(config: dict[str, Any]) -> dict[str, Any]:
     """With the options of the functions that are named now, as the command line has it."""
     with contextlib.suppress(Exception):  # the door has to deal with it as it is
-        made = configs.ConfigDict(config)
+        made = ConfigDict(config)
         with made.unlocked():
             return configs.plain(configs.complete(made))
     return config
@@ -237,7 +239,7 @@ def refusal_is_fit(message: str, config: Mapping[str, Any], changes: Mapping[str
         return False
     if re.match(r"(\w+\.)+\w+ is missing", message):  # a leaf that there is not
         return True
-    for leaf in (*configs.leaves(config), *changes, *options.LEAVES):
+    for leaf in (*configs.leaves(config), *changes, *schema.LEAVES):
         path, _, key = leaf.rpartition(".")
         if re.search(rf"(?<![\w.]){re.escape(leaf)}(?!\w)", message):
             return True
@@ -260,7 +262,7 @@ def attempt(config: dict[str, Any], changes: Mapping[str, Any], steps: int = 0) 
             warnings.simplefilter("ignore")
             try:
                 made = run.prepare(config, jax.devices()[:1])
-                train.check_init(config["init"]["checkpoint"], folder + "/run")
+                loop.check_init(config["init"]["checkpoint"], folder + "/run")
             except (ValueError, OSError) as error:
                 message = str(error)
                 if not refusal_is_fit(message, config, changes):
@@ -278,7 +280,7 @@ def attempt(config: dict[str, Any], changes: Mapping[str, Any], steps: int = 0) 
             short["schedule"] |= {"name": "constant", "milestones": []}
             short["evaluate"] |= {"final": False, "every": "0 steps"}
             with contextlib.suppress(ArithmeticError):  # it diverged, and said so
-                train.train(short, folder + "/run", quiet=True, devices=jax.devices()[:1])
+                loop.train(short, folder + "/run", quiet=True, devices=jax.devices()[:1])
             return "trained", ""
     except Exception as error:
         return "failed", f"{type(error).__name__}: {error}"

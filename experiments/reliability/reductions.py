@@ -39,8 +39,8 @@ def first_step(config: dict, way: str) -> tuple[dict, int]:
     import jax
 
     from contrastive_jax import native
-    from contrastive_jax import run as runs
-    from contrastive_jax.step import make_train_step
+    from contrastive_jax.training import run as runs
+    from contrastive_jax.training.step import make_train_step
 
     os.environ[native.library.SWITCH] = "on" if way == "kernels" else "off"
     run = runs.prepare(config, jax.devices()[:1])

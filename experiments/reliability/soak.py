@@ -116,9 +116,9 @@ def jumping_clock() -> None:
 
 def spoilt_loss() -> None:
     """From the middle on the loss is no number."""
-    from contrastive_jax import train
+    from contrastive_jax.training import loop
 
-    made = train.compiled_step
+    made = loop.compiled_step
 
     def spoilt(*arguments):
         step, seconds = made(*arguments)
@@ -130,7 +130,7 @@ def spoilt_loss() -> None:
 
         return call, seconds
 
-    train.compiled_step = spoilt
+    loop.compiled_step = spoilt
 
 
 def in_float64() -> None:
@@ -171,8 +171,9 @@ def left_by(workdir) -> tuple[dict[str, np.ndarray], list[dict]]:
     """Every array of the last checkpoint, and the metrics without the clock."""
     import jax
 
-    from contrastive_jax import checkpoint, logbook
-    from contrastive_jax import run as runs
+    from contrastive_jax import workdir as workdirs
+    from contrastive_jax.training import run as runs
+    from contrastive_jax.workdir import checkpoint
 
     config = json.loads((workdir / "config.json").read_text())
     with small.one_block(), jax.enable_x64(config["dtype"] == "float64"):
@@ -186,7 +187,7 @@ def left_by(workdir) -> tuple[dict[str, np.ndarray], list[dict]]:
         state, step, _ = saved.restore(runs.initial_state(run))
     assert step == STEPS, f"{workdir} ended at step {step} of {STEPS}"
     arrays = {jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(state)}
-    return arrays, [{k: v for k, v in row.items() if k != "timing"} for row in logbook.read_metrics(workdir)]
+    return arrays, [{k: v for k, v in row.items() if k != "timing"} for row in workdirs.read_metrics(workdir)]
 
 
 def bits_lost(workdir, reference) -> int:
@@ -455,7 +456,7 @@ def reference_of(fault: str):
 
 def run(kills: int, chosen: list[str]) -> None:
     """Injects the faults, and keeps what came of it."""
-    from contrastive_jax import logbook
+    from contrastive_jax import workdir as workdirs
 
     file = RESULTS / "soak.json"
     for name in chosen or FAULTS:
@@ -467,12 +468,12 @@ def run(kills: int, chosen: list[str]) -> None:
             "bits lost": "—" if name == "other_devices" else bits_lost(workdir, reference),
             "note": note.replace(str(SCRATCH), "..."),
             "seconds": round(time.monotonic() - began), "date": datetime.date.today().isoformat(),
-            "git_commit": logbook.environment()["git_commit"],
+            "git_commit": workdirs.environment()["git_commit"],
         }  # fmt: skip
         print(name, entry, flush=True)
         found = json.loads(file.read_text())["faults"] if file.exists() else {}
         found = {fault: (found | {name: entry})[fault] for fault in FAULTS if fault in found | {name: entry}}
-        about = {key: value for key, value in logbook.environment().items() if key in ("device", "versions")}
+        about = {key: value for key, value in workdirs.environment().items() if key in ("device", "versions")}
         file.write_text(json.dumps({"faults": found} | about, indent=1) + "\n")
         shutil.rmtree(workdir)
 
@@ -546,7 +547,7 @@ def main() -> None:
     }
     SCRATCH.mkdir()
     SERVER.set_forkserver_preload(
-        ["orbax.checkpoint", "contrastive_jax.main", "contrastive_jax.train", __spec__.name]
+        ["orbax.checkpoint", "contrastive_jax.main", "contrastive_jax.training.loop", __spec__.name]
     )
     try:
         if options.verb == "memory":

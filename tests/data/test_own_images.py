@@ -9,8 +9,8 @@ from PIL import Image
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, sharding
-from contrastive_jax import run as runs
-from contrastive_jax.step import init_state, make_train_step
+from contrastive_jax.training import run as runs
+from contrastive_jax.training.step import init_state, make_train_step
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from contrastive_jax import augment, checkpoint, data, logbook, sharding, train
+from contrastive_jax import augment, data, sharding
 from contrastive_jax import config as configs
-from contrastive_jax import run as runs
+from contrastive_jax import workdir as workdirs
 from contrastive_jax.data import decode, order, records, stream
-from contrastive_jax.data.made import Plain
-from contrastive_jax.step import init_state
+from contrastive_jax.data.composites import Plain
+from contrastive_jax.training import loop
+from contrastive_jax.training import run as runs
+from contrastive_jax.training.step import init_state
+from contrastive_jax.workdir import checkpoint
 
 ROOT = pathlib.Path(__file__).parents[2]
 N, BATCH, SIZE = 40, 16, 8
@@ -339,7 +342,7 @@ def test_a_streamed_run_stopped_and_resumed_is_uninterrupted_bit_for_bit(tmp_pat
         config.update_from_flattened_dict(leaves)
     config = configs.plain(configs.complete(config))
     one, feed = jax.devices()[:1], data.Stream.feed
-    train.train(config, tmp_path / "whole", quiet=True, devices=one)
+    loop.train(config, tmp_path / "whole", quiet=True, devices=one)
 
     def feed_and_ask(self, step):
         if step == 3:
@@ -348,16 +351,16 @@ def test_a_streamed_run_stopped_and_resumed_is_uninterrupted_bit_for_bit(tmp_pat
 
     with monkeypatch.context() as patch:
         patch.setattr(data.Stream, "feed", feed_and_ask)
-        with pytest.raises(train.Stopped):
-            train.train(config, tmp_path / "parts", quiet=True, devices=one)
-    train.train(config, tmp_path / "parts", quiet=True, devices=one)
+        with pytest.raises(loop.Stopped):
+            loop.train(config, tmp_path / "parts", quiet=True, devices=one)
+    loop.train(config, tmp_path / "parts", quiet=True, devices=one)
 
     def left_behind(place):
         run = runs.prepare(config, one)
         like = runs.replicate(init_state(run.recipe, config["seed"]), run.mesh)
         with checkpoint.Checkpoints(place / "checkpoints", read_only=True) as saved:
             state, step, _ = saved.restore(like)
-        rows = [{k: v for k, v in row.items() if k != "timing"} for row in logbook.read_metrics(place)]
+        rows = [{k: v for k, v in row.items() if k != "timing"} for row in workdirs.read_metrics(place)]
         return jax.device_get(state), step, rows
 
     whole, parts = left_behind(tmp_path / "whole"), left_behind(tmp_path / "parts")

@@ -15,7 +15,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from contrastive_jax import augment, data, evaluators, sharding
 from contrastive_jax.evaluators import geometry, measures
 from contrastive_jax.evaluators.subject import Encoder, Facts, Part, Subject
-from contrastive_jax.recipe import functions_of
+from contrastive_jax.lookup import functions_of
 
 AUGMENT = {"preset": "crop_only", "size": 4, "crop_min": 0.6, "flip": 0.0}
 LABELS = np.arange(60) % 3

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from contrastive_jax import augment, checkpoint, data, evaluators, models, sharding
+from contrastive_jax import augment, data, evaluators, models, sharding
 from contrastive_jax.data.records import Record
 from contrastive_jax.data.stream import Streamed
 from contrastive_jax.evaluators import linear_probe, protocols, training
 from contrastive_jax.evaluators.subject import Encoder, Facts, Part, Subject, training_view
-from contrastive_jax.recipe import functions_of
+from contrastive_jax.lookup import functions_of
+from contrastive_jax.workdir import checkpoint
 
 AUGMENT = {
     "preset": "simclr",

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from contrastive_jax.run import source_of
+from contrastive_jax.training.run import source_of
 from experiments import harness
 from experiments.harness import claims, jobs, measured, pages, plan, records, results, running
 from experiments.harness import table as tables
@@ -199,7 +199,7 @@ def test_a_result_whose_column_failed_is_none(table, tmp_path, monkeypatch):
         called.append(workdir)
         return json.loads((job.folder(0) / "result.json").read_text())
 
-    monkeypatch.setattr("contrastive_jax.train.train", train)
+    monkeypatch.setattr("contrastive_jax.training.loop.train", train)
     with pytest.raises(RuntimeError, match=r"seed 0 is trained, and not judged: trained.knn.top1 %: no room"):
         running.run_job(job)
     assert called == [str(job.folder(0))]
@@ -246,7 +246,7 @@ def test_a_sweep_chooses_on_the_validation_part_and_reads_no_other(table, monkey
 
 
 def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
-    from contrastive_jax import recorder
+    from contrastive_jax.training import recorder
 
     table.SWEEP = {"cpu": {"lr": (0.1, 0.3)}}
     cell = ("A", "x")
@@ -255,7 +255,7 @@ def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
     def train(config, workdir):
         raise recorder.Diverged("step 3: not finite")
 
-    monkeypatch.setattr("contrastive_jax.train.train", train)
+    monkeypatch.setattr("contrastive_jax.training.loop.train", train)
     second.folder(0).mkdir(parents=True)
     running.run_job(second)
     assert second.done() and jobs.choose(table, "cpu", cell) is None

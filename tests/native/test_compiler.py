@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax import contrastive_loss, native, program
-from contrastive_jax import run as runs
+from contrastive_jax import contrastive_loss, native
 from contrastive_jax.evaluators import knn, linear_probe
 from contrastive_jax.native import compiler
-from contrastive_jax.step import make_train_step
+from contrastive_jax.training import compilation as program
+from contrastive_jax.training import run as runs
+from contrastive_jax.training.step import make_train_step
 
 
 def squares(rows):

@@ -1,0 +1,140 @@
+"""``--mode=describe``: what a run would be; trains nothing."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+
+from contrastive_jax import config as configs
+from contrastive_jax import data, distributed, sharding
+from contrastive_jax.data import stream
+from contrastive_jax.training import compilation, memory, utilisation
+from contrastive_jax.training.run import Run, feed_of, initial_state, prepare
+from contrastive_jax.types import TrainState
+
+SECONDS = 3.0
+
+
+@dataclasses.dataclass
+class Parameter:
+    """A line of the table of parameters."""
+
+    name: str
+    shape: tuple[int, ...]
+    size: int
+
+
+def describe(
+    config: Mapping[str, Any], workdir: str, *, quiet: bool = False, topology: str = ""
+) -> dict[str, Any]:
+    """Prints the config, the network, the mesh, the steps and what the compiled step costs; trains nothing.
+
+    Args:
+      config: a plain config.
+      workdir: is neither read nor written.
+      quiet: changes nothing: what is asked for is printed, by the first process.
+      topology: of a TPU slice that need not be there (:func:`program.devices_of`), to compile for in place of
+        this machine's devices; nothing is run then.
+
+    Returns:
+      What the network and the compiled step cost a device, and its speed.
+    """
+    devices, note = compilation.devices_of(topology) if topology else (None, "")  # first of all that asks jax
+    say = print if distributed.first() else lambda line: None
+    run = prepare(config, devices)
+    for line in outline(run):
+        say(line)
+    began = time.perf_counter()
+    if topology:
+        say(f"  {note}")
+        step, speed = compilation.compiled_from_shapes(run), {}
+        seconds = time.perf_counter() - began
+    else:
+        with jax.set_mesh(run.mesh), contextlib.closing(feed_of(run)) as feed:
+            state = initial_state(run)
+            step, seconds = compilation.compiled_step(run, feed, state)
+            memory.check(run, step)
+            speed = race(run, feed, step, state)
+    images = run.config["train"]["batch_size"] / run.mesh.size
+    needed = utilisation.model_flops(run) * images / 1e9
+    say(f"network, forward and backward, per device\n  gflops_per_step = {needed:,.2f}")
+    facts = {"compile_seconds": seconds} | costs(step)
+    say("compiled step, per device")
+    for name, value in facts.items():
+        say(f"  {name} = {value:,.2f}")
+    if speed:
+        say("speed, images a second")
+    for name, value in speed.items():
+        say(f"  {name} = {value:,.1f}")
+    if "data" in speed and speed["data"] < speed["step"]:
+        say("  the device waits for the data: more cores or data.workers, smaller files, or a larger network")
+    facts["gflops_per_step"] = needed
+    return facts | {f"images_per_second/{name}": value for name, value in speed.items()}
+
+
+def outline(run: Run) -> Iterator[str]:
+    """Config, network, data, mesh and steps, line by line."""
+    from clu import parameter_overview  # needs no TensorFlow, which the rest of clu does
+
+    yield "config"
+    for name, value in configs.leaves(run.config).items():
+        yield f"  {name} = {value!r}"
+    rows, totals = run.recipe.network.describe(run.recipe.view_shape)
+    yield "network"
+    table = parameter_overview.make_table([Parameter(f"{room}/{path}", *rest) for room, path, *rest in rows])
+    for line in table.splitlines():
+        yield f"  {line}"
+    for room, count in totals.items():
+        yield f"  {room}: {count:,} parameters"
+    train = run.source.train
+    size = "x".join(map(str, train.shape)) if None not in train.shape else "of different sizes"
+    yield f"data\n  {run.source.name}: {len(train):,} images {size}, {len(run.source.classes)} classes"
+    devices = run.mesh.devices.reshape(-1)
+    yield f"mesh\n  {run.mesh.size} x {devices[0].device_kind}, axis {sharding.AXIS!r}"
+    yield (
+        f"steps\n  {run.total_steps:,} in all, {run.steps_per_epoch:.2f} an epoch,"
+        f" batch {run.config['train']['batch_size']}"
+    )
+
+
+def costs(step: jax.stages.Compiled) -> dict[str, float]:
+    """Traffic, memory and collectives of a compiled step on each device, for reading."""
+    cost = compilation.cost(step)
+    facts = {"gib_read_and_written": cost.traffic / 2**30}
+    for name, size in (
+        ("argument", cost.arguments),
+        ("output", cost.results),
+        ("temp", cost.temporary),
+        ("memory", cost.memory),
+    ):
+        facts[f"{name}_mib"] = size / 2**20
+    for kind in compilation.KINDS:
+        if sizes := [size for found, size in cost.collectives if found == kind]:
+            facts |= {f"{kind}_count": len(sizes), f"{kind}_mib": sum(sizes) / 2**20}
+    return facts
+
+
+def race(run: Run, feed: data.Resident | data.Stream, step: jax.stages.Compiled, state: TrainState) -> dict:
+    """Images a second of the compiled step on one batch again and again and, where data is streamed, of the
+    data path alone, each looked at for about ``SECONDS``; the step's state is thrown away."""
+    batch_size, first = run.config["train"]["batch_size"], feed.feed(0)
+    state, _ = jax.block_until_ready(step(state, first))
+    began, steps = time.perf_counter(), 0
+    while distributed.agreed((spent := time.perf_counter() - began) < SECONDS):  # a step is everybody's
+        state, _ = jax.block_until_ready(step(state, first))
+        steps += 1
+    speed = {"step": steps * batch_size / spent}
+    if isinstance(feed, data.Stream):
+        ready = min(run.total_steps, 2 + stream.AHEAD)  # made while the step was compiled and ran
+        for number in range(1, ready):
+            feed.feed(number)
+        began, steps = time.perf_counter(), 0
+        while ready + steps < run.total_steps and distributed.agreed(time.perf_counter() - began < SECONDS):
+            jax.block_until_ready(feed.feed(ready + steps))
+            steps += 1
+        if steps:
+            speed["data"] = steps * batch_size / (time.perf_counter() - began)
+    return speed

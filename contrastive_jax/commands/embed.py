@@ -1,0 +1,130 @@
+"""``--mode=embed``: what an encoder makes of the images of a set or a folder, for programs of any kind.
+
+    python -m contrastive_jax.main --mode=embed --config=configs/digits.py --workdir=runs/digits \\
+      --config.data.name=folder --config.data.dir=photographs
+    np.load("runs/digits/embeddings_train.npz")["pooled"]
+
+The checkpoint's own config says what the network is and how images are prepared for it; the config given says
+which images (``data``), layers and splits (``embed``). Nothing needs labels.
+"""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.tree_util import Partial
+
+from contrastive_jax import augment, data, distributed, sharding
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.evaluators import features
+from contrastive_jax.lookup import call, near
+from contrastive_jax.training.run import source_of
+from contrastive_jax.workdir import encoder, remote
+
+SPLITS = ("train", "test")
+
+
+@remote.anywhere
+def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, pathlib.Path]:
+    """Writes ``<workdir>/embeddings_<split>.npz`` for each split of ``embed.splits`` that the data has.
+
+    Of n images each holds, in the order of the set: an array [n, F] float32 for each layer of
+    ``embed.layers``, by its name; ``label`` [n] int32, -1 where there is none ([n, C] of a multi-label set);
+    ``id`` [n] int32; ``path`` [n], of images that are files; ``classes``; and, as text, ``config`` (JSON: the
+    network's sections, and ``data`` and ``compose`` of these images), ``checkpoint`` and ``step`` (-1 where a file
+    does not say).
+
+    Returns:
+      split -> path.
+
+    Raises:
+      ValueError: a layer or split that there is not, or images that the encoder cannot read.
+      FileNotFoundError: no checkpoint, or a missing data set.
+    """
+    if config["data"].get("corrupt") == "replace":
+        raise ValueError("data.corrupt is 'replace'; embeddings are of the images they name: take 'raise'.")
+    path = config["evaluate"]["checkpoint"] or workdir
+    known = encoder.config_of(path)
+    section = known.get("augment", config["augment"])
+    source = source_of(config)
+    splits, layers = chosen_splits(config, source), chosen_layers(config, known)
+    view = call(augment.make_eval, "augment", section)
+    images = {name: dict(config[name]) for name in ("data", "compose")}  # not those of the training run
+    mesh, written = sharding.make_mesh(), {}
+    with jax.set_mesh(mesh):
+        saved = encoder.read(path, sharding=sharding.named(mesh, sharding.REPLICATED))
+        check_channels(saved, source, path)
+        about = {
+            "classes": np.array(source.classes, str),
+            "config": json.dumps(saved.config | {"augment": dict(section), **images}),
+            "checkpoint": str(path),
+            "step": -1 if saved.step is None else saved.step,
+        }
+        for name, split in splits.items():
+            found = of_split(saved, split, view, layers, config["evaluate"]["batch_size"])
+            written[name] = pathlib.Path(workdir, f"embeddings_{name}.npz")
+            if distributed.first():
+                write(written[name], found | about)
+            if not quiet and distributed.first():
+                shapes = ", ".join(f"{layer} {list(found[layer].shape)}" for layer in layers)
+                workdirs.say(f"{written[name]}: {shapes}, step {about['step']} of {path}")
+    return written
+
+
+def of_split(
+    saved: encoder.Saved, split: Any, view: Any, layers: tuple[str, ...], batch_size: int
+) -> dict[str, np.ndarray]:
+    """Features of every layer, labels, ids and, where images are files, paths of a split, in host memory."""
+    encode = Partial(encoder.network_of(saved.config).encode, saved.params, saved.stats)
+    batch_size = features.batch_rows(min(batch_size, len(split)))
+    found, label = features.encode_rows(
+        encode, split.batches(batch_size, view), split.finish(view), count=len(split),
+        batch_size=batch_size, layers=layers,
+    )  # fmt: skip
+    arrays = {layer: rows.numpy() for layer, rows in found.items()}
+    arrays |= {"label": label, "id": np.arange(len(split), dtype=np.int32)}
+    return arrays if split.paths is None else arrays | {"path": split.paths}
+
+
+def write(path: pathlib.Path, arrays: Mapping[str, Any]) -> None:
+    """An npz, whole or not at all; it is read without executing code (``allow_pickle`` stays False)."""
+    with workdirs.replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def chosen_splits(config: Mapping[str, Any], source: data.Source) -> dict[str, Any]:
+    """The splits that ``embed.splits`` names and the data has, by name."""
+    for name in config["embed"]["splits"]:
+        if name not in SPLITS:
+            raise ValueError(f"embed.splits names {name!r}. {near(name, SPLITS)}")
+    there = {name: getattr(source, name) for name in config["embed"]["splits"]}
+    there = {name: split for name, split in there.items() if split is not None}
+    if not there:
+        raise ValueError(
+            f"embed.splits={config['embed']['splits']!r}: data.name={source.name!r} has none of them."
+        )
+    return there
+
+
+def chosen_layers(config: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, ...]:
+    """``embed.layers``, of those that the network of ``known`` has."""
+    projector = known["projector"]
+    depth = len(projector.get("widths", ())) or projector["layers"]
+    there = ("pooled", *(f"projection_{i + 1}" for i in range(depth)))
+    layers = tuple(config["embed"]["layers"])
+    for layer in layers or ("",):
+        if layer not in there:
+            raise ValueError(f"embed.layers names {layer!r}; this encoder has {', '.join(there)}.")
+    return layers
+
+
+def check_channels(saved: encoder.Saved, source: data.Source, path: str) -> None:
+    """Raises ValueError where the images have another number of channels than the encoder reads."""
+    reads, here = saved.params["encoder"]["stem_conv"]["kernel"].shape[2], source.train.shape[2]
+    if reads != here:
+        raise ValueError(
+            f"data.name={source.name!r} has images of {here} channels; the encoder of {path} reads {reads}."
+        )

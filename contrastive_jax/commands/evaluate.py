@@ -1,0 +1,109 @@
+"""``--mode=evaluate``: any encoder, judged by any protocols on any labelled images.
+
+The checkpoint's own config says what the network is and how images are prepared for it; the config given says
+what to evaluate on (``data``) and how (``evaluators``, ``evaluate``). So no data of the pretraining is needed.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+
+from contrastive_jax import config as configs
+from contrastive_jax import distributed, sharding
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.evaluators.subject import Encoder
+from contrastive_jax.training.evaluation import Judge
+from contrastive_jax.training.run import source_of
+from contrastive_jax.types import PyTree
+from contrastive_jax.workdir import encoder, remote
+
+# Sections by which an encoder is what it is; "seed" is of its first weights.
+OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment", "seed")
+
+
+@remote.anywhere
+def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
+    """Judges the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
+
+    Returns:
+      What ``evaluation.json`` of the workdir holds: the results, with the step and the config's fingerprint of
+      the checkpoint.
+
+    Raises:
+      ValueError: the encoder cannot read these images, or an evaluator cannot work, in a sentence.
+      FileNotFoundError: no checkpoint, or a missing data set.
+    """
+    began, path = time.perf_counter(), config["evaluate"]["checkpoint"] or workdir
+    first = distributed.first()
+    say = workdirs.say if first and not quiet else lambda message: None
+    mesh = sharding.make_mesh()
+    trained = encoder.config_of(path)
+    with jax.set_mesh(mesh):
+        judge = Judge(as_trained(config, trained, say), source_of(config), mesh)
+        if not judge.possible:
+            raise ValueError(
+                f"data.name={config['data']['name']!r} has no labelled test images to evaluate on."
+            )
+        weights, step = restored(path, judge)
+        say(path if step is None else f"step {step} of {path}")
+        results = judge.table(weights, quiet=True)
+    if first:
+        judge.print(results)
+    found = {
+        "checkpoint": str(path),
+        "step": step,
+        "config": configs.fingerprint(trained),
+        "data": dict(config["data"]),
+        "compose": dict(config["compose"]),
+        "metric": judge.metric(),
+        "results": results,
+        "seconds": time.perf_counter() - began,
+        **workdirs.environment(),
+    }
+    if first:
+        file = epath.Path(workdir) / "evaluation.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        workdirs.write_json(file, found)
+    return found
+
+
+def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], say: Any) -> dict[str, Any]:
+    """The config with the sections of the encoder that its checkpoint was saved with; says what differed.
+
+    A file that is not a run's own may not say all of them: the config's stay.
+    """
+    said = {name: trained[name] for name in OF_THE_ENCODER if name in trained}
+    differs = [
+        name for name in said if name != "seed" and configs.diff({name: config[name]}, {name: said[name]})
+    ]
+    if differs:
+        say(f"{', '.join(differs)}: as the checkpoint has it, not the config.")
+    merged = dict(config) | said
+    if size := config["evaluate"]["size"]:
+        merged["augment"] = dict(merged["augment"]) | {"size": size}
+    return merged
+
+
+def restored(path: str, judge: Judge) -> tuple[tuple[PyTree, PyTree], int | None]:
+    """(params, stats) of encoder, projector and predictor, and their step.
+
+    Raises:
+      ValueError: images of another number of channels, or weights of another shape.
+    """
+    saved = encoder.read(path, sharding=sharding.named(judge.mesh, sharding.REPLICATED))
+    params, stats = saved.params | {"probe": {}}, saved.stats | {"probe": {}}
+    channels = Encoder(judge.network, params, stats, judge.config["augment"]).channels
+    size, here = judge.config["augment"]["size"], judge.source.train.shape[2]
+    if channels != here:
+        name = judge.config["data"]["name"]
+        raise ValueError(
+            f"data.name={name!r} has images of {here} channels; the encoder of {path} reads {channels}."
+        )
+    expected = judge.network.init(0, (size, size, channels))
+    if jax.tree.map(np.shape, expected) != jax.tree.map(np.shape, (params, stats)):
+        raise ValueError(f"the arrays of {path} are not those of the network that its config names.")
+    return (params, stats), saved.step

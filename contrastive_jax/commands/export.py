@@ -1,0 +1,124 @@
+"""``--mode=export``: an encoder as ``encoder.safetensors``, which torchvision, timm and Detectron2 load.
+
+The arrays are the checkpoint's, bit for bit, under the names of torchvision's ResNet. The file's metadata are
+JSON: ``encoder`` (depth, width, stem, variant, epsilon, channels), ``preprocessing``, ``config``, ``step``.
+``docs/export.md`` shows the ten lines of PyTorch that load it.
+"""
+
+import inspect
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from contrastive_jax import distributed
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.augment import presets
+from contrastive_jax.models import norm
+from contrastive_jax.workdir import encoder, remote, weights
+
+ARCHITECTURES = ("torchvision", "own")
+EPSILON = 1e-5  # of PyTorch's batch norm
+FILE = "encoder" + weights.SUFFIX
+
+
+@remote.anywhere
+def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
+    """Writes the encoder of ``evaluate.checkpoint`` (default: the workdir's) to ``<workdir>/encoder.safetensors``.
+
+    With ``export.architecture`` "torchvision" what PyTorch would load without a word and compute otherwise is
+    refused; "own" writes it for this package, or for a PyTorch model that was changed alike.
+
+    Returns:
+      The file's metadata.
+
+    Raises:
+      ValueError: torchvision's ResNet does not compute what this encoder does.
+      FileNotFoundError: no checkpoint.
+    """
+    wanted = config["export"]["architecture"]
+    if wanted not in ARCHITECTURES:
+        raise ValueError(f"export.architecture is {wanted!r}; it must be one of {', '.join(ARCHITECTURES)}.")
+    path = config["evaluate"]["checkpoint"] or workdir
+    found = encoder.config_of(path)
+    if wanted == "torchvision" and (otherwise := differences(found)):
+        raise ValueError(
+            f"torchvision's ResNet computes something else than the encoder of {path}: {'; '.join(otherwise)}."
+            " export.architecture=own writes it all the same, for this package or for a model changed alike"
+            " (docs/export.md)."
+        )
+    saved = encoder.read(path, rooms=("encoder",))
+    params, stats = jax.device_get((saved.params["encoder"], saved.stats["encoder"]))
+    metadata = about(saved, params)
+    file = pathlib.Path(workdir, FILE)
+    if distributed.first():
+        weights.save(file, params, stats, metadata)
+    if not quiet and distributed.first():
+        seen, shown = metadata["preprocessing"], metadata["encoder"]
+        workdirs.say(
+            f"{file}: ResNet-{shown['depth']}, width {shown['width']:g}, stem {shown['stem']},"
+            f" {shown['features']} features, step {saved.step};"
+            f" reads {seen['channels']} {seen['size']} x {seen['size']}"
+        )
+    return metadata
+
+
+def differences(config: Mapping[str, Any]) -> list[str]:
+    """Where torchvision's model would take the arrays and compute something else, each as a clause."""
+    section, found = config["encoder"], []
+    if section["variant"] == "simclr" and section["depth"] < 50:
+        found.append(
+            "encoder.variant='simclr' has a projection shortcut in the first block, torchvision none"
+        )
+    if section["variant"] == "simclr" and section["stem"] == "imagenet":
+        found.append(
+            "encoder.variant='simclr' pads its max-pooling at the far sides only, torchvision alike on all"
+        )
+    if (epsilon := _epsilon(config)) != EPSILON:
+        found.append(f"norm.epsilon is {epsilon:g}, PyTorch's {EPSILON:g}")
+    return found
+
+
+def about(saved: encoder.Saved, params: Any) -> dict[str, Any]:
+    """The metadata of a checkpoint's encoder, by the names of :data:`weights.FACTS`."""
+    channels = params["stem_conv"]["kernel"].shape[2]
+    network = encoder.network_of(saved.config | {"projector": {"layers": 0}, "predictor": {"layers": 0}})
+    size = saved.config["augment"]["size"]
+    return {
+        "encoder": dict(saved.config["encoder"])
+        | {"epsilon": _epsilon(saved.config), "channels": channels}
+        | {"features": network.width((size, size, channels))},
+        "preprocessing": preprocessing(saved.config["augment"], channels),
+        "config": saved.config,
+        "step": saved.step,
+    }
+
+
+def preprocessing(section: Mapping[str, Any], channels: int) -> dict[str, Any]:
+    """Evaluation's view of an image in words that need no code of ours.
+
+    The largest centred square times ``crop`` is cut out and resized to ``size`` (``interpolation``, bicubic
+    with a = -0.5; ``antialias``: the kernel widens where the image shrinks, as Pillow's does), divided by 255,
+    clipped to [0, 1], less ``mean``, over ``std``.
+    """
+    preset = inspect.signature(getattr(presets, section["preset"])).parameters
+    option = {name: section.get(name, preset[name].default) for name in ("eval_crop", "method", "antialias")}
+    mean, std = (section.get(name, preset[name].default) for name in ("mean", "std"))
+    rest = channels - len(mean or ())
+    return {
+        "size": section["size"],
+        "crop": (0.875 if section["size"] > 32 else 1.0)
+        if option["eval_crop"] is None
+        else option["eval_crop"],
+        "interpolation": option["method"],
+        "antialias": option["antialias"],
+        "mean": [*(mean or ()), *[0.0] * rest],
+        "std": [*(std or ()), *[1.0] * rest],
+        "channels": {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels"),
+        "layout": "NCHW",
+    }
+
+
+def _epsilon(config: Mapping[str, Any]) -> float:
+    return config["norm"].get("epsilon", inspect.signature(norm.norm).parameters["epsilon"].default)

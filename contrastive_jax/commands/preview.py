@@ -1,0 +1,158 @@
+"""``--mode=preview``: a contact sheet of training images and their views, so that people see what the network sees."""
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+
+from contrastive_jax import augment, data, native
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.lookup import call
+from contrastive_jax.training.run import source_of
+from contrastive_jax.workdir import remote
+
+TILE = 112  # pixels: smaller images are enlarged by a whole factor
+LINE = 14  # pixels of a caption's line
+LETTER = 6  # pixels, what one is wide at most on average
+GAP = 4
+
+
+@remote.anywhere
+def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
+    """Writes ``<workdir>/preview.png`` and returns its path; no network is built.
+
+    A row is an image, of those that the first steps of training take: as evaluation sees it, then its
+    training views in its first ``preview.draws`` epochs, to the bit those of the run. Normalization is taken
+    back; of more than three channels the first three are shown, of two the first. Bits (``compose``) are
+    written out, the lowest first.
+
+    Args:
+      config: ``preview.images`` rows, and ``preview.draws`` epochs.
+      workdir: of the run; made where there is none.
+      quiet: do not say where the sheet is.
+
+    Raises:
+      ValueError: an option that is out of range.
+    """
+    settings = config["preview"]
+    source = source_of(config)
+    count = len(source.train)
+    for name, most in (("images", count), ("draws", 1000)):
+        if not 1 <= settings[name] <= most:
+            raise ValueError(f"preview.{name} is {settings[name]}; it must lie in [1, {most}].")
+    ids, _ = data.rows(config["seed"], count, 0, settings["images"])
+    seen, views, labels, groups = shown(config, source.train, ids)
+    captions = [caption(*row, source.classes) for row in zip(ids, groups, labels, strict=True)]
+    seen, views, captions = without_bits(seen, views, captions, source.train.made.composition.constant)
+    options = ", ".join(
+        f"{name}={_short(value)}" for name, value in config["augment"].items() if name != "preset"
+    )
+    sheet = contact_sheet(f"{source.name}, {config['augment']['preset']}: {options}", captions, seen, views)
+    folder = epath.Path(workdir)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "preview.png"
+    with workdirs.replacing(path) as temporary:
+        sheet.save(temporary, "PNG")
+    if not quiet:
+        workdirs.say(f"{len(ids)} images with their views: {path}")
+    return str(path)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_short, value))})"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def shown(config: Mapping[str, Any], split: data.Split | data.Streamed, ids: np.ndarray) -> tuple:
+    """Evaluation's view of each image [n, s, s, c] and its training views [n, draws, W, s, s, c], in [0, 1] but
+    for rounding; labels and groups."""
+    section, seed = config["augment"], config["seed"]
+    views, evaluate = (
+        call(augment.make_views, "augment", section),
+        call(augment.make_eval, "augment", section),
+    )
+    whole, _ = next(split.batches(len(ids), evaluate, ids))
+    seen = native.jit(jax.vmap(split.finish(evaluate)))(whole)
+
+    @native.jit
+    def finish(images, epoch):
+        return jax.vmap(split.finish(views))(augment.example_keys(jnp.uint32(seed), epoch, ids), images)
+
+    drawn = []
+    for epoch in range(config["preview"]["draws"]):
+        batch = split.drawn(views, ids, seed=seed, epoch=epoch)
+        drawn.append(jax.device_get(finish(batch["image"], jnp.full(len(ids), epoch))))
+    images = (visible(jax.device_get(seen), section), visible(np.stack(drawn, axis=1), section))
+    return *images, batch["label"], batch["group"]
+
+
+def visible(image: np.ndarray, section: Mapping[str, Any]) -> np.ndarray:
+    """Views [..., c] with the normalization of their ``augment`` section taken back."""
+    if (mean := section.get("mean")) is None:
+        return image
+    first = len(mean)  # further channels are not normalized
+    return np.concatenate(
+        [image[..., :first] * np.array(section["std"]) + np.array(mean), image[..., first:]], -1
+    )
+
+
+def caption(row: int, group: int, label: np.ndarray, classes: tuple[str, ...]) -> tuple[str, str]:
+    """Two lines: an image's id, with its group where that has another number, and its labels."""
+    numbers = np.flatnonzero(label) if np.ndim(label) else [label] if label >= 0 else []
+    first = f"id {row}" if group == row else f"id {row}, group {group}"
+    return first, ", ".join(classes[i] for i in numbers) or "no label"
+
+
+def without_bits(seen: np.ndarray, views: np.ndarray, captions: list[tuple[str, str]], bits: int) -> tuple:
+    """Images whose last channels are so many bits: without these, which are in their captions. Where there is
+    nothing else, they stay."""
+    if not bits:
+        return seen, views, captions
+    written = ["".join(str(round(float(bit))) for bit in image[0, 0, -bits:]) for image in seen]
+    captions = [
+        (f"{first}, bits {text}", second) for (first, second), text in zip(captions, written, strict=True)
+    ]
+    colors = seen.shape[-1] - bits or bits
+    return seen[..., :colors], views[..., :colors], captions
+
+
+def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray, views: np.ndarray):
+    """The sheet, a Pillow image: a row an image, column 0 ``seen``, then its views, epoch by epoch."""
+    from PIL import Image, ImageDraw
+
+    count, draws, width = views.shape[:3]
+    tiles = np.concatenate([seen[:, None], views.reshape(count, draws * width, *views.shape[3:])], axis=1)
+    factor = max(1, TILE // tiles.shape[2])
+    side = factor * tiles.shape[2]
+    page = GAP + tiles.shape[1] * (side + GAP)
+    lines = textwrap.wrap(title, max(20, page // LETTER))
+    top = (len(lines) + 1) * LINE + 2 * GAP
+    sheet = Image.new("RGB", (page, top + count * (side + 2 * LINE + GAP)), "white")
+    pen = ImageDraw.Draw(sheet)
+    for line, text in enumerate(lines):
+        pen.text((GAP, GAP + line * LINE), text, fill="black")
+    heads = ["evaluation"] + [f"epoch {e}, view {v}" for e in range(draws) for v in range(width)]
+    for column, head in enumerate(heads):
+        left = GAP + column * (side + GAP)
+        pen.text((left, top - GAP - LINE), head, fill="gray")
+        for row in range(count):
+            place = (left, top + row * (side + 2 * LINE + GAP))
+            sheet.paste(tile(tiles[row, column], factor), place)
+            if not column:
+                for line, text in enumerate(captions[row]):
+                    pen.text((left, place[1] + side + line * LINE), text, fill="black")
+    return sheet
+
+
+def tile(image: np.ndarray, factor: int):
+    """[s, s, c] in [0, 1] as a Pillow image, every pixel ``factor`` wide and high."""
+    from PIL import Image
+
+    shown = image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, axis=-1)
+    pixels = np.round(255 * np.clip(shown, 0, 1)).astype(np.uint8)
+    return Image.fromarray(pixels.repeat(factor, 0).repeat(factor, 1))

@@ -1,0 +1,43 @@
+"""Configs: composing, comparing and checking them.
+
+A replication is the base, a method and a few assignments; a diff of two configs prints the leaves that differ and
+nothing else (:mod:`contrastive_jax.commands.config` has more commands):
+
+    python -m contrastive_jax.config diff configs/digits.py:method=simclr configs/digits.py:method=flatclr
+"""
+
+from contrastive_jax.config.files import load, parse, sibling, suggest, use_method
+from contrastive_jax.config.identity import (
+    MAY_CHANGE,
+    diff,
+    diff_text,
+    fingerprint,
+    forbidden_changes,
+    leaves,
+)
+from contrastive_jax.config.scales import SCALES, at_scale, on_digits
+from contrastive_jax.config.settings import CHOICES, base, complete, completed, plain, settle, steps_of
+
+__all__ = [
+    "CHOICES",
+    "MAY_CHANGE",
+    "SCALES",
+    "at_scale",
+    "base",
+    "complete",
+    "completed",
+    "diff",
+    "diff_text",
+    "fingerprint",
+    "forbidden_changes",
+    "leaves",
+    "load",
+    "on_digits",
+    "parse",
+    "plain",
+    "settle",
+    "sibling",
+    "steps_of",
+    "suggest",
+    "use_method",
+]

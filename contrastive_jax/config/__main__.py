@@ -1,0 +1,8 @@
+"""``python -m contrastive_jax.config``: the commands read the whole package."""
+
+import sys
+
+from contrastive_jax.commands.config import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""Config files: their arguments, methods written over them, and reading them."""
+
+import ast
+import difflib
+import importlib.util
+import json
+import pathlib
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from contrastive_jax.config import methods
+from contrastive_jax.config.scales import SCALES
+from contrastive_jax.config.settings import completed
+from contrastive_jax.lookup import near
+
+
+def parse(arg: str, **defaults: Any) -> ConfigDict:
+    """The part of ``--config=FILE:key=value,key=value`` behind the colon.
+
+    Args:
+      arg: ``key=value`` pairs, separated by commas.
+      **defaults: every key there is, with its default; a value takes its default's type. A tuple lists
+        the values allowed, the default first.
+
+    Raises:
+      ValueError: unknown key, or a value that is not of the default's type or not allowed.
+    """
+    allowed = {"scale": SCALES} | {key: v for key, v in defaults.items() if isinstance(v, tuple)}
+    defaults = {key: v[0] if isinstance(v, tuple) else v for key, v in defaults.items()}
+    options = dict(defaults)
+    for pair in filter(None, (arg or "").split(",")):
+        key, _, text = pair.partition("=")
+        if key not in defaults:
+            raise ValueError(f"config argument {key!r} is unknown. {near(key, defaults)}")
+        default = defaults[key]
+        options[key] = text if isinstance(default, str) else _number(key, text, type(default))
+    for key, value in options.items():
+        if key in allowed and value not in allowed[key]:
+            raise ValueError(f"config argument {key}={value!r}. {near(value, tuple(map(str, allowed[key])))}")
+    return ConfigDict(options)
+
+
+def _number(key: str, text: str, kind: type) -> int | float:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        value = None
+    if type(value) is not kind and not (kind is float and type(value) is int):  # 2.7 is no int, True neither
+        expected = "a whole number" if kind is int else "a number"
+        raise ValueError(f"config argument {key}={text!r}: expected {expected}.")
+    return kind(value)
+
+
+def use_method(config: ConfigDict, name: str) -> ConfigDict:
+    """Writes a method of :mod:`contrastive_jax.config.methods` over ``config``: sections it names are replaced."""
+    if name not in methods.METHODS:
+        raise ValueError(f"config argument method={name!r}. {near(name, methods.METHODS)}")
+    settings: Mapping[str, Any] = methods.METHODS[name]
+    for section, value in settings.items():
+        if section in ("optimizer", "schedule", "projector", "predictor", "norm", "probe", "augment"):
+            with config.unlocked():
+                config[section].update(value)
+        else:
+            config[section] = ConfigDict(value) if isinstance(value, dict) else value
+    return config
+
+
+def suggest(name: str, known: Mapping[str, Any]) -> str:
+    """What a misspelt leaf may have meant: the nearest leaf, else the options of its section."""
+    close = difflib.get_close_matches(name, list(known), 1, cutoff=0.8)
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    section = name.rpartition(".")[0]
+    while section and not any(leaf.startswith(f"{section}.") for leaf in known):
+        section = section.rpartition(".")[0]
+    here = (
+        [leaf for leaf in known if leaf.startswith(f"{section}.")]
+        if section
+        else sorted({n.split(".")[0] for n in known})
+    )
+    return f"{f'Options of {section}' if section else 'Sections'}: {', '.join(here)}."
+
+
+def load(spec: str) -> ConfigDict:
+    """The config of ``FILE[:key=value,...]``, or of a workdir or ``config.json``."""
+    path, _, arg = spec.partition(":")
+    file = pathlib.Path(path)
+    if file.is_dir():
+        file = file / "config.json"
+    if not file.is_file():
+        raise ValueError(
+            f"there is no config {path!r}; name a file of configs/, a workdir, or a config.json."
+        )
+    if file.suffix == ".json":
+        try:
+            saved = json.loads(file.read_text())
+        except ValueError as error:
+            raise ValueError(f"{file} is no JSON ({error}); it is damaged, or no config.json.") from None
+        return completed(saved)
+    module = _module(file)
+    if not hasattr(module, "get_config"):
+        raise ValueError(f"{path} is no config: it has no function get_config(arg).")
+    return module.get_config(arg)
+
+
+def sibling(file: str, name: str) -> ModuleType:
+    """The config module ``name`` beside ``file``, for a config that builds on another."""
+    return _module(pathlib.Path(file).with_name(f"{name}.py"))
+
+
+def _module(file: pathlib.Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

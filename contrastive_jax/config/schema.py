@@ -1,0 +1,351 @@
+"""What every option is: its meaning, read from where it is defined, and the values that it takes.
+
+A config section is the keyword arguments of the function that it names, so an option's meaning is its entry
+among the ``Args`` of that function, or of the function's module where functions share it. Leaves that no
+function takes are in ``LEAVES``.
+"""
+
+import functools
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from contrastive_jax import augment, config, data, evaluators, losses, optim
+from contrastive_jax.augment import presets
+from contrastive_jax.contrast.diagnostics import diagnostics
+from contrastive_jax.contrast.terms import QUANTITIES, find_loss
+from contrastive_jax.lookup import functions_of
+from contrastive_jax.models import heads, norm, resnet
+from contrastive_jax.optim.gradient_snr import gradient_snr
+
+# Leaves that no function takes by this name, and what they are.
+LEAVES = {
+    "name": "what the run is called, in its workdir's name.",
+    "seed": "of everything random: first weights, order of the images, augmentation, negatives.",
+    "dtype": "that the network computes in: float32, bfloat16 or float64; losses and statistics have float32 at least.",
+    "directions": "both: each view is a query of the other; one_way: the first of the second.",
+    "score": "how a query is compared with a key: cosine, or dot (embeddings as they are).",
+    "probe.weight": "weight of the online linear probe's cross-entropy; 0: no probe is trained.",
+    "probe.gradient": "whether the probe's gradient reaches the encoder (supervised learning).",
+    "loss.*.weight": "of this term in the sum that is minimised.",
+    "evaluators.*.name": "what this column is: a function of contrastive_jax.evaluators.protocols or measures.",
+    "schedule.warmup": "duration of the linear warm-up from 0.",
+    "schedule.milestones": "when a step schedule decays, as durations since the start.",
+    "train.duration": "length of the run: '100 epochs', '1000 steps' or '1e6 examples'.",
+    "train.batch_size": "images a step, of all devices together.",
+    "train.microbatches": "parts in which a step's batch passes the network, to save memory.",
+    "train.remat": "blocks are computed again in the backward pass, to save memory.",
+    "evaluate.every": "duration between two looks while the run trains; 0: none.",
+    "evaluate.look": "columns of evaluators that such a look shows.",
+    "evaluate.final": "whether the run is judged by all evaluators at its end.",
+    "evaluate.rows": "what is judged: trained, untrained, raw pixels.",
+    "evaluate.metric": "score that the table shows; auto: the one that the set's literature reports.",
+    "evaluate.batch_size": "images that the encoder sees at once.",
+    "evaluate.checkpoint": "what --mode=evaluate judges: a workdir or a file of weights; '': the workdir's own.",
+    "evaluate.size": "of the images that the encoder sees, in pixels; 0: as in its pretraining.",
+    "log.every": "steps between two log points.",
+    "log.tensorboard": "TensorBoard files too, where the extra `tf` is installed.",
+    "log.wandb": 'project of Weights & Biases to log to (extra wandb); "" does not.',
+    "checkpoint.every_seconds": "least time between two checkpoints.",
+    "checkpoint.keep_last": "how many of the latest checkpoints are kept.",
+    "checkpoint.keep_every": "duration between two checkpoints that are kept for good; 0: none.",
+    "init.checkpoint": "a workdir or a file of weights whose encoder the run starts from; '': random weights.",
+    "preview.images": "rows of --mode=preview's sheet.",
+    "preview.draws": "draws of each image on that sheet.",
+    "profile.steps": "first step of a profile for TensorBoard or Perfetto, and the one to end before.",
+    "embed.layers": "layers that --mode=embed writes: pooled, projection_1, ...",
+    "embed.splits": "splits that --mode=embed writes: train, test.",
+    "report.images": "test images, drawn at random, of --mode=report's map and neighbours.",
+    "report.layer": "layer that they are compared in: pooled, projection_1, ...",
+    "report.map": "how they are laid out on a plane: tsne or pca.",
+    "report.queries": "images whose nearest neighbours are shown.",
+    "report.neighbours": "of each of them.",
+    "export.architecture": "names of the weights that --mode=export writes.",
+}
+LEAVES |= {  # what the module says that the function is from
+    f"{section}.name": f"{(module.__doc__ or '').partition(chr(10))[0]} A function of {module.__name__}."
+    for section, module in config.CHOICES.items()
+}
+SECTIONS: dict[str, Callable] = {
+    "data": data.load,
+    "encoder": resnet.resnet,
+    "projector": heads.projector,
+    "predictor": heads.predictor,
+    "norm": norm.norm,
+    "optimizer": optim.optimizer,
+    "schedule": optim.schedule,
+    "gradient_snr": gradient_snr,
+    "diagnostics": diagnostics,
+}
+# What functions take that a config does not say.
+GIVEN = {"schedule": {"total_steps", "batch_size", "warmup_steps", "steps_per_epoch"}, "encoder": {"remat"}}
+
+
+def entries(text: str | None, heading: str = "Args") -> dict[str, str]:
+    """The entries of a docstring's section: name -> what it says, on one line. ``a, b: text`` is both."""
+    lines = inspect.cleandoc(text or "").splitlines()
+    if f"{heading}:" not in lines:
+        return {}
+    found, names, indent = {}, [], None
+    for line in lines[lines.index(f"{heading}:") + 1 :]:
+        depth = len(line) - len(line.lstrip())
+        if line.strip() and not depth:
+            break
+        indent = depth if indent is None else indent
+        if match := re.match(r"([\w/*<>, ]+): (.*)", line[indent:]) if depth == indent else None:
+            names = [name.strip("* ") if heading == "Args" else name.strip() for name in match[1].split(",")]
+            found |= dict.fromkeys(names, match[2])
+        elif line.strip():
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+    return {name: _plain(meaning) for name, meaning in found.items()}
+
+
+def _plain(text: str) -> str:
+    """Without the marks of a docstring: ``:func:`~a.b.c``` is c."""
+    return re.sub(r":\w+:`~?([\w.]+)`", lambda found: found[1].rpartition(".")[2], text).replace("``", "")
+
+
+@functools.cache
+def meanings(function: Callable) -> dict[str, str]:
+    """What the options of a function mean, by its docstring, or its module's where functions share them."""
+    module = inspect.getmodule(function)
+    known = entries(module and module.__doc__) | entries(function.__doc__)
+    return {name: known.get(name, "") for name in parameters(function)}
+
+
+@functools.cache
+def parameters(function: Callable) -> dict[str, inspect.Parameter]:
+    """The options of a function: its keyword-only parameters."""
+    return {name: p for name, p in signature(function).items() if p.kind is p.KEYWORD_ONLY}
+
+
+def signature(function: Callable) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function; annotations that cannot be read (names for type checkers alone) say nothing."""
+    try:
+        return inspect.signature(function, eval_str=True).parameters
+    except NameError:
+        found = inspect.signature(function).parameters
+        return {
+            name: p.replace(annotation=p.empty) if isinstance(p.annotation, str) else p
+            for name, p in found.items()
+        }
+
+
+class Option(NamedTuple):
+    """A leaf, or what it may be: with the function that takes it, if one does."""
+
+    name: str  # section.option; a star stands for the name of a loss or column
+    default: Any
+    meaning: str
+    function: Callable | None = None
+
+    @property
+    def of(self) -> str:
+        """``temperature.fixed``, or nothing."""
+        return f"{self.name.split('.')[0]}={self.function.__name__}" if self.function else ""
+
+
+def functions(section: str) -> tuple[Callable, ...]:
+    """All functions that a section (``evaluators.*`` is one) may name, or the one that it always means."""
+    if section in config.CHOICES:
+        return tuple(functions_of(config.CHOICES[section]).values())
+    if section == "augment":
+        return (augment.make_views, *functions_of(presets).values())
+    if section == "loss.*":
+        every: list[Any] = [getattr(losses, name) for name in losses.__all__]
+        return tuple(f for f in every if inspect.isfunction(f) and _is_loss(f))
+    if section == "evaluators.*":
+        return tuple(evaluators.known().values())
+    return tuple(SECTIONS[name] for name in SECTIONS if name == section)
+
+
+def _is_loss(function: Callable) -> bool:
+    """Whether a step can feed it."""
+    needed = {name for name, p in signature(function).items() if p.kind is not p.KEYWORD_ONLY}
+    return all(name in QUANTITIES or re.fullmatch(r"c(_\w+)?", name) for name in needed)
+
+
+def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
+    """The functions that take the options of a section of ``settings``, a config, by its path."""
+    section, _, key = path.partition(".")
+    found: list[Callable | None]
+    try:
+        if section in config.CHOICES:
+            found = [functions_of(config.CHOICES[section])[settings[section]["name"]]]
+        elif section == "augment":
+            found = [augment.make_views, functions_of(presets)[settings[section]["preset"]]]
+        elif section == "loss":
+            found = [find_loss(key)]
+        elif section == "evaluators":
+            found = [evaluators.find(settings[section][key]["name"])]
+        else:
+            found = [SECTIONS[section]]
+    except (KeyError, ValueError, ImportError, AttributeError):
+        return ()
+    return tuple(filter(None, found))
+
+
+def option_of(settings: Mapping[str, Any], leaf: str) -> Option:
+    """What a leaf of a config is; without a meaning where nothing says it (a function of one's own)."""
+    path, _, key = leaf.rpartition(".")
+    starred = re.sub(r"^(loss|evaluators)\..*(\.\w+)$", r"\1.*\2", leaf)
+    if starred in LEAVES:
+        return Option(leaf, None, LEAVES[starred])
+    for function in named(settings, path):
+        if key in parameters(function):
+            return Option(leaf, parameters(function)[key].default, meanings(function)[key], function)
+    return Option(leaf, None, "")
+
+
+def every() -> list[Option]:
+    """All options that configs may have, in the order of :func:`config.base`."""
+    found, base = [], config.leaves(config.base())
+    paths = [*config.base(), *(name.split(".")[0] for name in LEAVES)]
+    for section in dict.fromkeys(paths):
+        path = f"{section}.*" if section in ("loss", "evaluators") else section
+        own = [name for name in LEAVES if name == section or name.startswith(f"{section}.")]
+        found += [
+            Option(name, base.get(name, {"loss.*.weight": 1.0}.get(name)), LEAVES[name]) for name in own
+        ]
+        for function in functions(path):
+            for name, p in parameters(function).items():
+                leaf = f"{path}.{name}"
+                if name not in GIVEN.get(section, ()) and leaf not in LEAVES and _reachable(path, leaf, base):
+                    default = (
+                        p.default if path in config.CHOICES or "*" in path else base.get(leaf, p.default)
+                    )
+                    found.append(Option(leaf, default, meanings(function)[name], function))
+    return found
+
+
+def _reachable(path: str, leaf: str, base: Mapping[str, Any]) -> bool:
+    """Whether configs have the leaf: sections of the network have those that the base names."""
+    return path not in ("encoder", "projector", "predictor", "norm") or leaf in base
+
+
+# ------------------------------------------------------------------------------------------------ values
+
+LARGEST = 2**31  # whole numbers lie below it: lengths and steps are int32
+OVERFLOW = 3.4e38  # and numbers below this: float32
+FILE_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no separator, no way up, no hidden file
+
+
+def check(settings: Mapping[str, Any]) -> None:
+    """Refuses a config with a leaf that is missing, or whose value is not of its kind.
+
+    Ranges, and options that a function does not have, are the business of the function that takes them.
+
+    Raises:
+      ValueError: one sentence that names the leaf, its value and what is allowed.
+    """
+    base = config.base()
+    for section, default in base.items():
+        if section in settings:
+            _check_section(section, settings[section], default)
+        else:
+            raise ValueError(f"{section} is missing; every config has it.")
+    defaults, found = config.leaves(base), config.leaves(settings)
+    for name in defaults:
+        fixed = name.split(".")[0] not in (*config.CHOICES, "loss", "evaluators")
+        if fixed and name not in found:
+            raise ValueError(f"{name} is missing. It is {option_of(settings, name).meaning}")
+    for leaf, value in found.items():
+        if (kind := kind_of(settings, leaf, defaults)) is not None and not fits(value, kind):
+            raise ValueError(f"{leaf} is {_short(value)}; it must be {words(kind)}.")
+    if not FILE_NAME.fullmatch(settings["name"]):
+        raise ValueError(
+            f"name is {settings['name']!r}; it names a folder, so it is made of letters, digits and . , + = @ _ -,"
+            " a letter or digit first."
+        )
+    if settings["seed"] < 0:
+        raise ValueError(f"seed is {settings['seed']}; it must not be negative.")
+
+
+def _check_section(section: str, given: Any, default: Any) -> None:
+    if not isinstance(default, Mapping | ConfigDict):
+        return
+    if not isinstance(given, Mapping | ConfigDict):
+        raise ValueError(
+            f"{section} is {_short(given)}; it is a section, with options such as {', '.join(default)}."
+        )
+    if "name" in default or "preset" in default:
+        key = "name" if "name" in default else "preset"
+        if key not in given:
+            raise ValueError(f"{section}.{key} is missing; the base config has {default[key]!r}.")
+    for name, value in given.items():
+        nested = isinstance(default.get(name), Mapping | ConfigDict) or section in ("loss", "evaluators")
+        if isinstance(value, Mapping | ConfigDict) and not nested:
+            raise ValueError(f"{section}.{name} is {_short(value)}; it is one value, not a section.")
+        for option, inner in value.items() if isinstance(value, Mapping | ConfigDict) else ():
+            if isinstance(inner, Mapping | ConfigDict):
+                raise ValueError(
+                    f"{section}.{name}.{option} is {_short(inner)}; it is one value, not a section."
+                )
+
+
+def kind_of(settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any]) -> Any:
+    """The type of a leaf's values: of the function that takes it, else of its default; None: not known."""
+    option = option_of(settings, leaf)
+    if option.function:
+        kind = parameters(option.function)[leaf.rpartition(".")[2]].annotation
+        return None if kind is inspect.Parameter.empty else kind  # a user's own function need not say
+    if leaf in defaults and leaf in LEAVES:
+        default = defaults[leaf]
+        element: Any = type(default[0]) if isinstance(default, tuple) and default else str
+        return tuple[element, ...] if isinstance(default, tuple) else type(default)
+    return {"loss": float, "evaluators": str}[leaf.split(".")[0]] if option.meaning else None
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a kind, an annotation: bool, int, float, str, tuples and unions of these.
+
+    Numbers are finite, and lie where int32 and float32 do; a whole number is a number, True is none.
+    """
+    if kind is Any:
+        return True
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, part) for part in parts)
+    if origin in (tuple, Sequence):
+        if not isinstance(value, list | tuple):
+            return False
+        each = [parts[0]] * len(value) if origin is Sequence or parts[1:] == (...,) else parts
+        return len(each) == len(value) and all(map(fits, value, each))
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    if kind is int:
+        return isinstance(value, int) and abs(value) < LARGEST
+    if kind is float:
+        return isinstance(value, int | float) and abs(value) < OVERFLOW  # NaN is not
+    return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def words(kind: Any) -> str:
+    """What values of a kind are, in words."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(words, parts))
+    if origin in (tuple, Sequence):
+        many = origin is Sequence or parts[1:] == (...,)
+        inside = {int: "whole numbers", float: "finite numbers", str: "texts"}.get(parts[0], "values")
+        return f"a tuple of {inside}" if many else f"a tuple of {len(parts)} {inside}"
+    return _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+_WORDS = {
+    bool: "True or False",
+    int: "a whole number below 2**31",
+    float: "a finite number below 3.4e38",
+    str: "a text",
+    types.NoneType: "None",
+}
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

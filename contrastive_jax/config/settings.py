@@ -1,0 +1,223 @@
+"""The config: what a run is, as leaves with defaults. ``base()`` is the common ground of all."""
+
+import functools
+import inspect
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict, config_dict
+
+from contrastive_jax import data, evaluators, optim
+from contrastive_jax.augment import presets
+from contrastive_jax.contrast import candidates, margin, negatives, target, temperature
+from contrastive_jax.contrast.terms import find_loss
+from contrastive_jax.data import compose
+from contrastive_jax.lookup import functions_of
+
+# Sections that name a function of a module; their leaves are that function's options.
+CHOICES = {
+    "compose": compose,
+    "target": target,
+    "candidates": candidates,
+    "negatives": negatives,
+    "margin": margin,
+    "temperature": temperature,
+}
+
+
+def base() -> ConfigDict:
+    """The common ground of all configs: SimCLR with a CIFAR-stem ResNet-18, LARS and a cosine schedule."""
+    return ConfigDict(
+        {
+            "name": "base",
+            "seed": 0,
+            "dtype": "float32",
+            "data": {"name": "digits", "dir": ""},
+            "compose": {"name": "none"},
+            "augment": {"preset": "simclr", "size": 32},
+            "encoder": {
+                "depth": 18,
+                "width": 1.0,
+                "stem": "cifar",
+                "variant": "torchvision",
+                "zero_init": True,
+            },
+            "projector": {"layers": 2, "hidden": 0, "out": 128, "norm": "all", "widths": ()},
+            "predictor": {"layers": 0, "hidden": 0, "out": 0, "norm": "hidden", "widths": ()},
+            "norm": {"scope": "joint", "groups": 1},
+            "probe": {"weight": 1.0, "gradient": False},
+            "directions": "both",
+            "target": {"name": "online"},
+            "candidates": {"name": "both_views"},
+            "negatives": {"name": "all"},
+            "score": "cosine",
+            "margin": {"name": "none"},
+            "temperature": {"name": "fixed", "tau": 0.1},
+            "loss": {"info_nce": {"weight": 1.0}},
+            "optimizer": {"name": "lars", "momentum": 0.9, "weight_decay": 1e-6},
+            "schedule": {
+                "name": "cosine",
+                "learning_rate": 0.3,
+                "scaling": "linear",
+                "warmup": "10 epochs",
+                "milestones": (),
+            },
+            "train": {"duration": "100 epochs", "batch_size": 256, "microbatches": 1, "remat": False},
+            "evaluate": {
+                "every": "0 epochs",
+                "look": ("knn",),  # columns of `evaluators` that are looked at every so often
+                "final": True,
+                "rows": evaluators.ROWS,
+                "metric": "auto",
+                "batch_size": 512,
+                "checkpoint": "",
+                "size": 0,  # of the images that the encoder sees; 0: as in its pretraining
+            },
+            "evaluators": {
+                "linear": {"name": "lbfgs"},
+                "few_labels": {"name": "lbfgs", "labels_per_class": 10, "draws": 20},
+                "knn": {"name": "knn", "k": 10, "temperature": 0.0},
+            },
+            "gradient_snr": {"decay": 0.0},
+            "diagnostics": {"quantiles": 0, "rankme": False},
+            "log": {"every": 10, "tensorboard": True, "wandb": ""},
+            "checkpoint": {"every_seconds": 60.0, "keep_last": 3, "keep_every": "0 epochs"},
+            "init": {"checkpoint": ""},
+            "preview": {"images": 8, "draws": 4},
+            "profile": {"steps": (0, 0)},
+            "embed": {"layers": ("pooled",), "splits": ("train", "test")},
+            "export": {"architecture": "torchvision"},
+            "report": {
+                "images": 1000,
+                "layer": "pooled",
+                "map": "tsne",
+                "queries": 8,
+                "neighbours": 7,
+            },
+        }
+    )
+
+
+def complete(config: ConfigDict) -> ConfigDict:
+    """Fills in what the named functions take by default, so that every option is a leaf one can see and set."""
+    for section, module in CHOICES.items():
+        _fill(config, section, functions_of(module).get(config[section].get("name")))
+    _fill(config, "data", data.load)
+    _fill(config, "augment", functions_of(presets).get(config.augment.get("preset")))
+    _fill(config, "optimizer", optim.optimizer)
+    _fill(
+        config,
+        "schedule",
+        optim.schedule,
+        leave=("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"),
+    )
+    config.loss = ConfigDict({
+        name: value if isinstance(value, ConfigDict) else {"weight": float(value)}
+        for name, value in config.loss.items()
+    })  # fmt: skip
+    for name in config.loss:
+        _fill(config.loss, name, find_loss(name))
+    for column in config.evaluators:
+        _fill(config.evaluators, column, evaluators.find(config.evaluators[column].name))
+    return config
+
+
+def completed(saved: Mapping[str, Any]) -> ConfigDict:
+    """A config as it was saved, with every option that is newer than it, at its default.
+
+    A run that is older than an option was made with what is now its default. What is wrong (a file edited by hand)
+    is left for ``options.check`` to refuse.
+    """
+    config = base()
+    # What complete fills by the functions that these name.
+    whole = (*CHOICES, "loss", "evaluators", "augment", "data", "optimizer", "schedule")
+    with config.unlocked(), config.ignore_type():
+        for section, value in saved.items():
+            given = ConfigDict(value) if isinstance(value, Mapping) else value
+            known = config.get(section)
+            if isinstance(known, ConfigDict) and isinstance(given, ConfigDict) and section not in whole:
+                known.update(given)
+            else:
+                config[section] = given
+        try:
+            return complete(config)
+        except (AttributeError, KeyError, TypeError, ValueError, ImportError):
+            return config  # a section that is none, a loss of one's own that is not here
+
+
+def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) -> ConfigDict:
+    """A config after overrides, complete: where another function is named, what was the old one's goes.
+
+    Options that were set themselves stay, and are an error later if the new function has none of the name. A
+    new augmentation preset or evaluator starts from its own defaults; of the other choices options of the same
+    name keep their value (tau of a temperature). ``before`` is the config as its file gave it, ``overridden``
+    names the leaves (or whole sections) that were set.
+    """
+    with config.unlocked():
+        return _settled(config, before, overridden)
+
+
+def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) -> ConfigDict:
+    def options(find, name):
+        function = find(name)
+        return set() if function is None else set(inspect.signature(function).parameters)
+
+    # (parent, its original, path, section, the leaf that names a function, which leaves outlive a change of it)
+    chosen: list[tuple[Any, Any, str, str, str, Callable[[str], set[str]]]] = [
+        (config, before, "", section, "name", functools.partial(options, functions_of(module).get))
+        for section, module in CHOICES.items()
+    ]
+    chosen += [(config, before, "", "augment", "preset", lambda name: {"size", "views"})]
+    chosen += [
+        (config.evaluators, before["evaluators"], "evaluators.", column, "name", lambda name: {"layer"})
+        for column in config.evaluators
+        if column in before["evaluators"]
+    ]
+    for parent, original, path, section, key, outlive in chosen:
+        now, path = parent[section], f"{path}{section}"
+        whole = any(path == name or path.startswith(f"{name}.") for name in overridden)
+        if now[key] != original[section][key] and not whole:
+            stays = {key, *outlive(now[key]), *(leaf for leaf in now if f"{path}.{leaf}" in overridden)}
+            parent[section] = ConfigDict({leaf: now[leaf] for leaf in now if leaf in stays})
+    return complete(config)
+
+
+def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...] = ()) -> None:
+    if function is None:  # a wrong name: recipe.build says so in a sentence
+        return
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is p.KEYWORD_ONLY and p.name not in config[section] and p.name not in leave:
+            if p.default is None:  # a plain None could not be set from the command line
+                kind = next(
+                    k for k in (int, float, tuple) if re.search(rf"\b{k.__name__}\b", str(p.annotation))
+                )
+                config[section][p.name] = config_dict.placeholder(kind)
+            elif p.default is not p.empty:
+                config[section][p.name] = p.default
+
+
+def plain(config: ConfigDict) -> dict[str, Any]:
+    """The config as plain dictionaries, tuples as lists: what ``config.json`` holds."""
+    return json.loads(config.to_json())
+
+
+def steps_of(option: str, duration: str, examples: int, batch_size: int) -> int:
+    """Steps in a duration: ``"60 epochs"``, ``"1000 steps"`` or ``"1e6 examples"``; the last step is whole.
+
+    Raises:
+      ValueError: not a number and one of the three units.
+    """
+    number = r"([0-9]+\.?[0-9]*|\.[0-9]+)(e\+?[0-9]{1,2})?"
+    found = re.fullmatch(rf"\s*(?P<number>{number})\s*(?P<unit>epoch|step|example)s?\s*", str(duration))
+    if not found:
+        raise ValueError(
+            f"{option} is {duration!r}; write a number and its unit: '60 epochs', '1000 steps' or '1e6 examples'."
+        )
+    examples_in = {"epoch": examples, "step": batch_size, "example": 1}[found["unit"]]
+    steps = math.ceil(float(found["number"]) * examples_in / batch_size - 1e-9)
+    if steps >= 2**31:
+        raise ValueError(f"{option} is {duration!r}, {steps:.1e} steps; a run has fewer than 2**31.")
+    return steps

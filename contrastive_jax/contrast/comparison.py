@@ -1,0 +1,144 @@
+"""The comparison of queries with their candidates: all that the family of losses reads."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from contrastive_jax.contrast.candidates import Candidates
+from contrastive_jax.contrast.margin import Margin
+from contrastive_jax.contrast.negatives import AllNegatives, SampledNegatives
+from contrastive_jax.contrast.similarity import normalize
+from contrastive_jax.contrast.temperature import Temperature
+from contrastive_jax.sharding import spread
+from contrastive_jax.types import Array, Negatives, Positives, PyTree, record
+
+
+@record
+class Comparison:
+    """What a step's queries found. B examples, V directions, S multiples of 1 / tau, M candidates."""
+
+    query: Array  # [B, V, D]
+    key: Array  # [B, V, D] the positives
+    positive: Array  # [B, V] score of the positive
+    negatives: Negatives  # count [B, V], logsumexp of (score - positive) / tau [S, B, V], ...
+    temperature: Array  # [] tau, without a gradient unless differentiate_temperature
+    margin: Array  # [B, V] added to the contrast
+    selections: list[AllNegatives | SampledNegatives]  # one a direction: who the negatives are
+    multiples: tuple[float, ...] = dataclasses.field(metadata={"static": True})
+    further: Positives | None = None  # positives beside the one in ``key``: count [B, V], ...
+    summation: str = dataclasses.field(default="", metadata={"static": True})  # "out" or "in", if several
+    differentiate_temperature: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    @property
+    def count(self) -> Array:
+        """K_i [B, V]."""
+        return self.negatives.count
+
+    def contrast(self, multiple: float = 1.0, margin: bool = True) -> Array:
+        """c [B, V] = logsumexp over the negatives of multiple * (score - positive) / tau, plus the margin.
+
+        0, without a gradient, where a query has no negatives; :func:`objective` leaves those out.
+        """
+        c = self.negatives.logsumexp[self.multiples.index(multiple)]
+        if self.further is not None:
+            c = c - self.above(multiple)
+        return jnp.where(self.count > 0, c + (self.margin if margin else 0.0), 0.0)
+
+    def above(self, multiple: float = 1.0) -> Array:
+        """Return logsumexp over all positives of multiple * (score - positive) / tau, [B, V]: 0 where there is one."""
+        found = self.further.logsumexp[self.multiples.index(multiple)]
+        some = self.further.count > 0
+        return jnp.where(some, jax.nn.softplus(jnp.where(some, found, 0.0)), 0.0)
+
+    def surplus(self, multiple: float = 1.0) -> Array | None:
+        """Return what several positives P add to a loss's function of the contrast, [B, V]; None with one.
+
+        log |P| if they are summed inside the logarithm, logsumexp_p(x_p) - mean_p(x_p) outside of it.
+        """
+        if self.further is None:
+            return None
+        number = 1.0 + self.further.count.astype(self.positive.dtype)
+        if self.summation == "in":
+            return jnp.log(number)
+        return self.above(multiple) - multiple / self.temperature * self.further.total / number
+
+    def soft_positive(self) -> Array:
+        """Return tau logsumexp_p(s_p / tau) over a query's positives, [B, V]: the positive's score if it is one."""
+        if self.further is None:
+            return self.positive
+        return self.positive + self.temperature * self.above()
+
+    def scores(self, of: Array) -> Array:
+        """Scores [B, V, M] of ``of`` [B, V, D] with the negatives of each query; -inf for those not permitted."""
+        return jnp.stack([s.scores(of[:, v]) for v, s in enumerate(self.selections)], axis=1)
+
+
+class Compare(NamedTuple):
+    """The axes that a comparison is made of; see the modules of :mod:`contrastive_jax.contrast`."""
+
+    embed: Callable[[Array], Array]
+    candidates: Candidates
+    negatives: Callable[..., AllNegatives | SampledNegatives]
+    temperature: Temperature
+    margin: Margin
+    multiples: tuple[float, ...]
+    summation: str = ""  # of several positives: "out" or "in"; needs the pools' rows
+    differentiate_temperature: bool = False
+
+    def __call__(
+        self,
+        prediction: Array,
+        keys: Array,
+        group: Array,
+        state: tuple[PyTree, PyTree],
+        step: Array,
+        rng: Array,
+        nudge: Array | float = 0.0,
+    ) -> tuple[Comparison, PyTree]:
+        """Compares queries ``prediction`` [B, V, D] with ``keys`` [B, W, D]; returns the next candidates too.
+
+        View v's positive is the key of the other view; ``state`` is that of (candidates, temperature). ``nudge``
+        [B, V, D] is added to the embedded queries, not to the keys: zeros, whose gradient is that of each query.
+        """
+        directions = prediction.shape[1]
+        query, keys = self.embed(prediction) + nudge, self.embed(keys)
+        key = keys[:, ::-1][:, :directions]
+        positive = jnp.sum(query * key, axis=-1)
+        alignment = jax.lax.stop_gradient(jnp.mean(positive))
+        tau = jnp.asarray(self.temperature.value(state[1], step, alignment)).astype(positive.dtype)
+        tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)
+        pool_rng, subset_rng = jax.random.split(rng)
+        pools, candidates = self.candidates.apply(state[0], keys, key, group, pool_rng)
+        selections = [
+            self.negatives(jax.random.fold_in(subset_rng, v), group, pool, self.candidates.same_group)
+            for v, pool in enumerate(pools)
+        ]
+        scale = jnp.asarray(self.multiples, tau.dtype) / tau
+        row = spread(jnp.arange(group.shape[0], dtype=jnp.int32)) if self.summation else None
+
+        def ask(v: int, selection: AllNegatives | SampledNegatives) -> tuple[Negatives, Positives | None]:
+            if row is None:
+                return selection.statistics(query[:, v], positive[:, v], scale), None
+            return selection.several(query[:, v], group, row, positive[:, v], scale)
+
+        found = [ask(v, selection) for v, selection in enumerate(selections)]
+        negatives, further = jax.tree.map(lambda *directions: jnp.stack(directions, axis=-1), *found)
+        margin = self.margin(negatives.count).astype(positive.dtype)
+        comparison = Comparison(
+            *(query, key, positive, negatives, tau, margin, selections, self.multiples),
+            *(further, self.summation, self.differentiate_temperature),
+        )
+        return comparison, candidates
+
+
+def cosine(x: Array) -> Array:
+    """Score by cosine: embeddings [..., D] are brought to length 1 (a zero row stays zero)."""
+    return normalize(x)
+
+
+def dot(x: Array) -> Array:
+    """Score by dot product: embeddings [..., D] are taken as they are, in at least float32."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -1,0 +1,445 @@
+"""The library door: any loss of the family for two arrays of embeddings, in a training loop of your own.
+
+It is the train step's own code: the same comparison, the same terms, the same engines.
+"""
+
+import dataclasses
+import difflib
+import inspect
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from contrastive_jax import native, sharding
+from contrastive_jax.contrast import candidates as sources
+from contrastive_jax.contrast import margin as margins
+from contrastive_jax.contrast import temperature as rules
+from contrastive_jax.contrast.candidates import Candidates
+from contrastive_jax.contrast.comparison import Compare, cosine, dot
+from contrastive_jax.contrast.margin import Margin
+from contrastive_jax.contrast.negatives import AllNegatives
+from contrastive_jax.contrast.negatives import all as all_negatives
+from contrastive_jax.contrast.negatives import random as sampled_negatives
+from contrastive_jax.contrast.similarity import RING
+from contrastive_jax.contrast.temperature import Temperature
+from contrastive_jax.contrast.terms import Term, make_term
+from contrastive_jax.types import Array, Pool
+
+SCORES = {"cosine": cosine, "dot": dot}
+DIRECTIONS = {"both": 2, "one_way": 1}
+CANDIDATES = ("both_views", "other_view", "queue")
+FORMS = ("exponential", "linear")
+SUMMATIONS = ("out", "in")
+PROVIDED = (
+    "positive",
+    "count",
+    "temperature",
+    "cross",
+    "same",
+    "surplus",
+)  # what two arrays of embeddings have
+
+
+def alignment(
+    tau0: float = 0.1, alpha: float = 2.0, *, form: str = "exponential"
+) -> Callable[[Array], Array]:
+    """MACL's temperature, from the batch's alignment A, the mean score of the positives.
+
+    ``exponential`` is tau_a = tau0 alpha^A, ``linear`` tau_b = tau0 (1 + alpha A) with alpha in (-1, 1)
+    (Huang et al., 2022). No gradient flows through it. What comes back is a function A -> tau; one of your
+    own does as well.
+    """
+    if form not in FORMS:
+        raise ValueError(f"alignment.form is {form!r}; allowed: {', '.join(FORMS)}.")
+    if form == "exponential":
+        rule = rules.macl_a(1, tau=tau0, alpha=alpha)
+    else:
+        rule = rules.macl_b(1, tau=tau0, beta=alpha)
+    return lambda mean_positive: rule.value((), jnp.zeros(()), mean_positive)
+
+
+def contrastive_loss(
+    a: Array,
+    b: Array,
+    loss: str = "flat_nce",
+    temperature: float | Array | Callable[[Array], Array] = 0.1,
+    *,
+    score: str = "cosine",
+    candidates: str = "both_views",
+    directions: str = "both",
+    negatives: int | None = None,
+    shared: bool = False,
+    key: Array | None = None,
+    queue: Array | None = None,
+    queue_group: Array | None = None,
+    group: Array | None = None,
+    positives: Array | None = None,
+    summation: str = "out",
+    differentiate_temperature: bool = False,
+    margin: Margin | None = None,
+    engine: str = "auto",
+    **options: Any,
+) -> Array:
+    """One value a query, of two views ``a`` and ``b`` [N, D] whose rows i are positives of each other.
+
+    Works in ``jax.jit``, under ``grad`` (reverse mode) and ``vmap``, and on a mesh of
+    :func:`contrastive_jax.sharding.make_mesh`, where rows are sharded and the result is that of one device.
+    float16, bfloat16 and float32 are computed in true float32 (never TF32), float64 in float64.
+
+    The mean over the 2N values is the convention of the papers. SimCLR's released code adds the means of the
+    two directions, so its value and gradient are twice that mean; so are DCL's. MACL's code is one way.
+
+    **Several positives.** With ``positives``, ids of groups, the positives P of a query are row i of the other
+    view and all candidates of its own id but itself; all others are its negatives N. InfoNCE is then the supervised
+    contrastive loss in either of its readings (SupCon, Khosla et al., 2020, eq. 2 and 3), x = s / tau:
+
+        out:  mean_{p in P} -log( e^x_p / sum_{N and P} e^x )  =  softplus(c) + logsumexp_P(x) - mean_P(x)
+        in:   -log( mean_{p in P} e^x_p / sum_{N and P} e^x )  =  softplus(c) + log |P|
+
+    with one contrast c = logsumexp_N(x) - logsumexp_P(x). The other losses follow from their function of c:
+    DCL is c and EqCo softplus(c + log(alpha / K)), each with the same summand; decoupled NT-Xent is lambda
+    logsumexp_{N and P}(x) less mean_P(s) or, in, tau log mean_P(e^x); FlatNCE, FlatNCE+ and Hoelder-FlatNCE
+    stay 1 and have the gradients of DCL, of InfoNCE, and of DCL at tau / gamma over gamma. MACL and Dual
+    temperature are functions of c alone and take ``in`` only: ``out`` has no one contrast to weigh a query
+    by. Not defined: DCLW, MACL-W, ReLIC's divergence and the losses with weighted or debiased negatives,
+    which read the score of one positive. The positives are summed in the same pass as the negatives, tile by
+    tile. A query without negatives is 0 here too.
+
+    **The temperature's gradient.** ``differentiate_temperature=True`` lets it flow: dL/dtau, with the
+    scores held, of InfoNCE, DCL, EqCo, decoupled NT-Xent, DCLW (its weights' sigma is another), ``debiased``,
+    ``hard_nce`` and ReLIC's divergence is that of the value. From c = logsumexp_j((s_j - s+) / tau) follows
+    dc/dtau = -E_j[s_j - s+] / tau^2, E the softmax mean over negatives. Surrogates have the gradient of their
+    surrogate: FlatNCE and MACL dc/dtau, FlatNCE+ sigmoid(c) dc/dtau, Hoelder-FlatNCE dc'/dtau / gamma, MACL-W and Dual
+    temperature dc/dtau times their weight, ``hardness_weighted`` with its weights held. Learn log tau, or as
+    CLIP does log(1 / tau) with a bound (docs/how_to/own_loop.md).
+
+    **Two encoders.** ``a`` and ``b`` may come of different networks, projected to one width;
+    ``candidates="other_view"`` is CLIP's loss, each encoder's rows against the other's.
+
+    Args:
+      a: [N, D] embeddings, not normalised.
+      b: [N, D] the other view of the same examples.
+      loss: a function of :mod:`contrastive_jax.losses` that reads contrasts (or ReLIC's ``relic_kl``), by its
+        name; ``module:function`` for your own. Its keyword-only parameters are ``options``.
+      temperature: tau > 0, a number or a traced scalar (a schedule's), or a function of the mean score of rows
+        i with each other: :func:`alignment`. It is held constant unless ``differentiate_temperature``.
+      score: ``cosine`` normalises the rows; ``dot`` takes them as they are.
+      candidates: negatives from ``both_views`` of the other examples (2N - 2; SimCLR), the ``other_view``
+        only (N - 1; MACL, Dual temperature), or from the ``queue`` alone (MoCo).
+      directions: ``both``, or ``one_way``: ``a`` queries ``b``.
+      negatives: K negatives a query, drawn without replacement from those permitted; None takes all.
+      shared: draw one choice for all queries (SiMo's code) instead of one for each.
+      key: a jax random key, for ``negatives``; fold your step into it.
+      queue: [M, D] further candidates, of earlier steps or another device; normalised like the rest.
+      queue_group: [M] int, the groups of the queue's rows; None: of no group, so everybody's negatives.
+      group: [N] int, ids of the examples: rows of one group are never each other's negatives. None: all
+        differ.
+      positives: [N] int, ids: rows of one id are all positives of each other, in both views; further
+        candidates are by their ``queue_group``. None: rows i of ``a`` and ``b`` only. Instead of ``group``.
+      summation: of several positives, ``out`` of the logarithm or ``in`` it; the same for one.
+      differentiate_temperature: whether gradients flow into ``temperature``.
+      margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss.
+      engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size. On a mesh these
+        hold all candidates on every device; ``ring`` is tiled and lets each device's share of them go round, so
+        that memory does not grow with devices (not with drawn negatives, a queue, or ReLIC's divergence).
+      **options: the loss's own; a name that it does not have is an error that shows its signature.
+
+    Returns:
+      [2N] values, of the queries ``a`` and then of the queries ``b``, or [N] one way; at least float32. A
+      query without negatives is 0, without a gradient.
+
+    Raises:
+      ValueError: one sentence that names the argument, its value and what is allowed.
+
+    Examples:
+      Three examples, two views. FlatNCE is always 1: only its gradient tells.
+
+      >>> import jax, jax.numpy as jnp
+      >>> from contrastive_jax import alignment, contrastive_loss
+      >>> a = jnp.array([[1.0, 0.2], [-0.3, 1.0], [-1.0, -0.8]])
+      >>> b = jnp.array([[0.9, -0.1], [0.2, 1.1], [-0.6, -1.0]])
+      >>> def show(*arguments, **options):
+      ...     print(" ".join(f"{value:.3f}" for value in contrastive_loss(a, b, *arguments, **options)))
+
+      InfoNCE, NT-Xent; its mean times 2 is the value of SimCLR's code:
+
+      >>> show("info_nce", 0.5)
+      0.404 0.293 0.157 0.292 0.475 0.157
+
+      FlatNCE; with the positive kept (InfoNCE's gradient); its Hoelder form (gamma = 1 is FlatNCE):
+
+      >>> show("flat_nce", 0.5)
+      1.000 1.000 1.000 1.000 1.000 1.000
+      >>> show("flat_nce_plus", 0.5)
+      1.000 1.000 1.000 1.000 1.000 1.000
+      >>> show("hoelder_flat_nce", 0.5, gamma=2.0)
+      1.000 1.000 1.000 1.000 1.000 1.000
+
+      DCL, decoupled contrastive learning, and with von Mises-Fisher weights on the positives:
+
+      >>> show("dcl", 0.5)
+      -0.698 -1.079 -1.773 -1.080 -0.498 -1.771
+      >>> show("dclw", 0.5, sigma=0.5)
+      -0.599 -1.206 -1.737 -0.982 -0.624 -1.735
+
+      EqCo, as if there were 256 negatives; the same as a margin on InfoNCE:
+
+      >>> show("eqco", 0.5, alpha=256.0)
+      3.492 3.125 2.474 3.124 3.687 2.475
+      >>> from contrastive_jax.contrast.margin import eqco
+      >>> show("info_nce", 0.5, margin=eqco(alpha=256.0))
+      3.492 3.125 2.474 3.124 3.687 2.475
+
+      MACL as in its paper (one way, negatives from the other view), and its ablation:
+
+      >>> show("macl", alignment(0.1, 2.0), candidates="other_view", directions="one_way")
+      1.023 1.001 1.000
+      >>> show("macl_w", alignment(0.1, 2.0), candidates="other_view", directions="one_way")
+      1.071 1.110 1.063
+
+      Dual temperature; the second temperature is ``factor`` times the first:
+
+      >>> show("dual_temperature", 0.1, factor=10.0, candidates="other_view")
+      0.431 0.327 0.274 0.311 0.441 0.285
+
+      Decoupled NT-Xent of Intriguing Properties; lambda None is tau times InfoNCE:
+
+      >>> show("decoupled_nt_xent", 0.5, lambda_weight=0.1)
+      -0.722 -0.684 -0.734 -0.733 -0.665 -0.734
+
+      Debiased; hard negatives weighted up, through the weights or with these held:
+
+      >>> show("debiased", 0.5, tau_plus=0.1)
+      0.103 0.087 0.080 0.077 0.208 0.080
+      >>> show("hard_nce", 0.5, beta=1.0)
+      0.650 0.334 0.182 0.380 0.729 0.176
+      >>> show("hardness_weighted", 0.5, alpha=1.0)
+      0.568 0.182 0.054 0.234 0.677 0.052
+
+      Supervised: the first two examples are of one class:
+
+      >>> show("info_nce", 0.5, positives=jnp.array([0, 0, 1]))
+      1.492 1.804 0.157 1.778 1.371 0.157
+      >>> show("info_nce", 0.5, positives=jnp.array([0, 0, 1]), summation="in")
+      1.142 1.195 0.157 1.177 1.139 0.157
+
+      ReLIC's invariance penalty, to be added to InfoNCE (both take the same ``key``, so the same negatives):
+
+      >>> show("relic_kl", 0.5, candidates="other_view", negatives=1, key=jax.random.key(0))
+      0.038 0.020 0.004 0.009 0.102 0.005
+
+      MoCo: one way, from a queue (keep the keys out of the gradient with ``jax.lax.stop_gradient(b)``):
+
+      >>> queue = jax.random.normal(jax.random.key(1), (16, 2))
+      >>> show("info_nce", 0.2, candidates="queue", queue=queue, directions="one_way")
+      1.750 1.247 1.508
+
+      In a training loop:
+
+      >>> gradient = jax.jit(jax.grad(lambda a, b: contrastive_loss(a, b, "flat_nce", 0.1).mean()))(a, b)
+      >>> gradient.shape
+      (3, 2)
+    """
+    native.compiler.warn_of_reductions()
+    term = _term(loss, options)
+    for argument, value, allowed in (
+        ("score", score, SCORES),
+        ("candidates", candidates, CANDIDATES),
+        ("directions", directions, DIRECTIONS),
+        ("summation", summation, SUMMATIONS),
+    ):
+        if value not in allowed:
+            raise ValueError(f"contrastive_loss.{argument} is {value!r}; allowed: {', '.join(allowed)}.")
+    rows = _check_shapes(a, b, queue, queue_group, group, positives)
+    if positives is not None:
+        _check_several(loss, term, summation)
+        group = positives
+    if candidates == "queue" and queue is None:
+        raise ValueError("contrastive_loss.candidates is 'queue'; it needs queue, an array [M, D].")
+    if (negatives is None) != (key is None):
+        raise ValueError(
+            f"contrastive_loss.negatives is {negatives}; to draw them it needs key, a jax random key."
+            if key is None
+            else "contrastive_loss.key is given without negatives, their number; nothing would be drawn."
+        )
+    if margin is not None and not callable(margin):
+        raise ValueError(
+            f"contrastive_loss.margin is {margin!r}; it must be a rule of contrast.margin: eqco(alpha=...)."
+        )
+    if margin is not None and getattr(term.function, "margin_cancels", False):
+        raise ValueError(f"contrastive_loss.margin cancels in {loss!r}; it must be None.")
+    embed, number = SCORES[score], DIRECTIONS[directions]
+    group = sharding.spread(jnp.arange(rows, dtype=jnp.int32) if group is None else jnp.asarray(group))
+    if queue is not None and queue_group is None:
+        queue_group = jnp.full(queue.shape[0], jnp.min(group) - 1)
+    if engine == RING:
+        _check_ring(loss, term, negatives, queue)
+    extra = None if queue is None else sharding.gather(Pool(embed(queue), jnp.asarray(queue_group)))
+    pools = _pools(candidates, rows, number, extra)
+    if engine == RING:
+        pools = _sharded(pools, candidates)
+    if positives is not None:
+        own = {"both_views": 2 * rows, "other_view": rows, "queue": 0}[candidates]
+        pools = _with_rows(pools, own, rows)
+    if engine == RING:
+        choose = lambda rng, group, pool, same_group: AllNegatives(group, pool, same_group, RING)  # noqa: E731
+        key = jax.random.key(0)  # not drawn from
+    elif negatives is None:
+        choose, key = all_negatives(engine=engine), jax.random.key(0)  # not drawn from
+    else:
+        choose = sampled_negatives(k=negatives, shared=shared)
+        if negatives > pools.most:
+            raise ValueError(
+                f"contrastive_loss.negatives is {negatives}, but candidates={candidates!r} offers a query"
+                f" {pools.most} at N={rows}; take at most that."
+            )
+    compare = Compare(
+        embed=embed,
+        candidates=pools,
+        negatives=choose,
+        temperature=_rule(temperature),
+        margin=margins.none() if margin is None else margin,
+        multiples=term.multiples or (1.0,),
+        summation="" if positives is None else summation,
+        differentiate_temperature=differentiate_temperature,
+    )
+    views = jnp.stack([sharding.spread(a), sharding.spread(b)], axis=1)  # [N, 2, D]
+    views = views.astype(
+        jnp.promote_types(views.dtype, jnp.float32)
+    )  # once: gradients add up before rounding
+    comparison, _ = compare(views[:, :number], views, group, ((), ()), jnp.zeros((), jnp.int32), key)
+    values = term.values(comparison, {})  # [N, V]
+    return sharding.spread(sharding.gather(values).T.reshape(-1))
+
+
+def _term(loss: str, options: dict[str, Any]) -> Term:
+    """The loss with its options; a wrong option may as well have been meant for the door."""
+    own = [name for name in inspect.signature(contrastive_loss).parameters if name != "options"]
+    if "weight" in options:
+        raise ValueError("contrastive_loss has no weight; multiply what it returns.")
+    try:
+        term = make_term(loss, options)
+    except ValueError as error:
+        near = [match for name in options for match in difflib.get_close_matches(name, own, 1)]
+        hint = f" Did you mean contrastive_loss's own {near[0]!r}?" if near else ""
+        raise ValueError(f"{error}{hint}") from None
+    if other := [name for name in term.quantities if name not in PROVIDED]:
+        raise ValueError(
+            f"contrastive_loss.loss is {loss!r}, which reads {other[0]!r} instead of contrasts: call"
+            f" contrastive_jax.losses.{loss}{inspect.signature(term.function)} itself."
+        )
+    return term
+
+
+def _check_several(loss: str, term: Term, summation: str) -> None:
+    """Raise ValueError unless the loss is defined for several positives, summed as asked for."""
+    one = [name for name in term.quantities if name in ("positive", "cross", "same")]
+    if "surplus" in term.quantities or not one and summation == "in":
+        return
+    if one:
+        why = f"which reads {one[0]!r}, of one positive: it is not defined for several"
+    else:
+        why = "which weighs a query by one contrast: several positives are defined for it with summation='in' only"
+    raise ValueError(f"contrastive_loss.positives is given to {loss!r}, {why}.")
+
+
+def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
+    """N, if everything fits."""
+    if a.ndim != 2 or a.shape != b.shape or not a.size:
+        raise ValueError(f"contrastive_loss: a {a.shape} and b {b.shape} must both be [N, D], not empty.")
+    rows, width = a.shape
+    if queue is not None and (queue.ndim != 2 or queue.shape[1] != width or not queue.size):
+        raise ValueError(
+            f"contrastive_loss.queue has shape {queue.shape}; it must be [M, {width}], not empty."
+        )
+    if queue_group is not None and (queue is None or jnp.shape(queue_group) != queue.shape[:1]):
+        needed = "there is no queue" if queue is None else f"it must be {queue.shape[:1]}"
+        raise ValueError(f"contrastive_loss.queue_group has shape {jnp.shape(queue_group)}; {needed}.")
+    if group is not None and jnp.shape(group) != (rows,):
+        raise ValueError(f"contrastive_loss.group has shape {jnp.shape(group)}; it must be ({rows},).")
+    if positives is not None and jnp.shape(positives) != (rows,):
+        raise ValueError(
+            f"contrastive_loss.positives has shape {jnp.shape(positives)}; it must be ({rows},)."
+        )
+    if positives is not None and group is not None:
+        raise ValueError("contrastive_loss.positives is given beside group; rows of one id are a group.")
+    if sharding.on_mesh() and rows % (devices := jax.sharding.get_abstract_mesh().shape[sharding.AXIS]):
+        raise ValueError(f"contrastive_loss: {devices} devices cannot share N={rows} rows equally.")
+    return rows
+
+
+def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candidates:
+    """The step's source of candidates, with the ``extra`` ones after the batch's own."""
+    if name == "queue":
+        return Candidates(
+            lambda rng, width: (), lambda *step: ([extra] * directions, ()), "exclude", extra.group.size
+        )
+    batch = {"both_views": sources.both_views, "other_view": sources.other_view}[name](rows, directions)
+    if extra is None:
+        return batch
+
+    def apply(*step):
+        pools, state = batch.apply(*step)
+        join = lambda own, further: jnp.concatenate([own, further])  # noqa: E731
+        return [jax.tree.map(join, pool, extra) for pool in pools], state
+
+    return Candidates(batch.init, apply, batch.same_group, batch.most + extra.group.size)
+
+
+def _check_ring(loss: str, term: Term, negatives: int | None, queue: Array | None) -> None:
+    """Raise ValueError unless all candidates are the batch's own, and only sums over them are asked for."""
+    if negatives is not None or queue is not None or {"cross", "same"} & set(term.quantities):
+        what = (
+            f"negatives={negatives}"
+            if negatives is not None
+            else "a queue"
+            if queue is not None
+            else repr(loss)
+        )
+        raise ValueError(
+            f"contrastive_loss.engine is 'ring', which holds a share of the batch's rows and cannot take {what};"
+            " allowed with it: auto, dense, tiled."
+        )
+
+
+def _sharded(source: Candidates, name: str) -> Candidates:
+    """Return the source without its gather: candidates stay on the devices that they lie on."""
+
+    def apply(state, keys, positive_keys, group, rng):
+        directions, views = positive_keys.shape[1], keys.shape[1]
+        if name == "other_view":
+            return [Pool(positive_keys[:, v], group) for v in range(directions)], state
+        ids = jnp.stack([group] * views, axis=1)
+        return [Pool(keys.reshape(-1, keys.shape[-1]), ids.reshape(-1))] * directions, state
+
+    return source._replace(apply=apply)
+
+
+def _with_rows(source: Candidates, own: int, rows: int) -> Candidates:
+    """Return the source, its pools with the example that a candidate shows; -1 for those after its ``own``."""
+
+    def apply(*step):
+        pools, state = source.apply(*step)
+        place = jnp.arange(pools[0].group.size, dtype=jnp.int32)
+        row = jnp.where(place < own, place // max(own // rows, 1), -1)
+        return [dataclasses.replace(pool, row=row) for pool in pools], state
+
+    return source._replace(apply=apply)
+
+
+def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
+    """The step's temperature rule for a number, a traced scalar, or a function of the alignment."""
+    if isinstance(temperature, numbers.Real):
+        return rules.fixed(1, tau=float(temperature))
+    if not callable(temperature) and getattr(temperature, "shape", None) != ():
+        raise ValueError(
+            f"contrastive_loss.temperature is {temperature!r}; it must be a positive number, a scalar, or a"
+            " function of the alignment such as alignment(tau0, alpha)."
+        )
+    value = temperature if callable(temperature) else lambda mean_positive: jnp.asarray(temperature)
+    return Temperature(
+        lambda: (), lambda state, step, mean_positive: value(mean_positive), lambda state, ess: state
+    )

@@ -1,0 +1,223 @@
+"""Comparison -> scalars, inside the step: what a run says about itself while it trains.
+
+A surrogate loss says nothing (FlatNCE is always 1), so these read the comparison, whatever the loss.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from contrastive_jax.contrast.comparison import Comparison
+from contrastive_jax.contrast.similarity import negative_statistics, normalize
+from contrastive_jax.sharding import REPLICATED, gather, on_mesh
+from contrastive_jax.types import Array, Outputs, Pool
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def diagnostics(
+    dtype: str, *, quantiles: int = 0, rankme: bool = False
+) -> Callable[[Comparison, Outputs, Array], dict[str, Array]]:
+    """``(comparison, outputs, label) -> metrics``: what each step says of itself, and by option more.
+
+    Args:
+      dtype: that the network computes in.
+      quantiles: the histogram of the contrasts at each log point, as this many + 1 quantiles at equal steps of
+        probability from the least to the largest; 0 is none.
+      rankme: RankMe of the batch's projections too; it takes the eigenvalues of a [D, D] matrix at every step.
+
+    Raises:
+      ValueError: an option out of range.
+
+    Metrics:
+      c_quantiles: a list, the histogram of the contrasts c at the step's tau, without a margin, where
+        diagnostics.quantiles is not 0; that of W is sigmoid of it, as W rises with c.
+      rankme: effective rank of the batch's projections as they are, see :func:`spectral_entropy_rank`, where
+        diagnostics.rankme.
+    """
+    if quantiles < 0:
+        raise ValueError(f"diagnostics.quantiles is {quantiles}; it must be at least 0, which is none.")
+
+    def diagnose(comparison: Comparison, outputs: Outputs, label: Array) -> dict[str, Array]:
+        found = of_comparison(comparison, dtype) | of_outputs(outputs, label)
+        if quantiles:
+            c, share = comparison.contrast(margin=False), jnp.linspace(0.0, 1.0, quantiles + 1)
+            found["c_quantiles"], _ = _quantiles(c, comparison.count > 0, share)
+        if rankme:
+            found["rankme"] = spectral_entropy_rank(outputs.projection)
+        return found
+
+    return diagnose
+
+
+def _quantiles(values: Array, valid: Array, share: Array) -> tuple[Array, Array]:
+    """Of the values [B, V] that are valid, and of their sigmoid, at some shares, by one sort; 0 where none is."""
+    values, valid = gather(values).reshape(-1), gather(valid).reshape(-1)
+    ordered = jnp.sort(jnp.where(valid, values, jnp.inf))
+    last = jnp.maximum(jnp.sum(valid) - 1, 0)
+    place = share.astype(values.dtype) * last
+    below = jnp.floor(place).astype(jnp.int32)
+    low, high = ordered[below], ordered[jnp.minimum(below + 1, last)]
+    part = place - below
+
+    def between(low, high):
+        return jnp.where(jnp.any(valid), low * (1 - part) + high * part, 0.0)
+
+    return between(low, high), between(jax.nn.sigmoid(low), jax.nn.sigmoid(high))
+
+
+def effective_sample_size(comparison: Comparison, with_positive: bool = False) -> Array:
+    """ESS of the softmax weights, as a share of their number, the mean over queries (FlatNCE, eq. 10).
+
+    1 / (K sum_j w_j^2), in [1 / K, 1], over the negatives, or over the negatives and the positive
+    (K + 1 of them), which is what InfoNCE weighs. Queries without negatives are left out.
+    """
+    # A margin shifts every negative's logit: once in the sum of weights, twice in that of their squares.
+    once = comparison.contrast(1.0, margin=False) + comparison.margin
+    twice = comparison.contrast(2.0, margin=False) + 2.0 * comparison.margin
+    count = jnp.maximum(comparison.count, 1)
+    if with_positive:  # the positive's own logit, relative to itself, is 0
+        once, twice, count = jnp.logaddexp(once, 0.0), jnp.logaddexp(twice, 0.0), count + 1
+    valid = comparison.count > 0
+    share = jnp.exp(2.0 * once - twice) / count
+    return jnp.sum(jnp.where(valid, share, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
+
+
+def effective_rank(z: Array) -> Array:
+    """How many directions rows [B, W, D] vary in: (tr C)^2 / tr(C^2), C their covariance, in [1, D].
+
+    The participation ratio of the spectrum; it needs no eigenvalues. 0 where nothing varies. RankMe
+    (:func:`spectral_entropy_rank`) asks for the entropy of the singular values, not for the sum of squares of
+    their squares, and takes no mean off: it counts weak directions for more, and a common offset as a direction.
+    """
+    c, trace = _gram(z - jnp.mean(z, axis=(0, 1)))
+    return jnp.where(trace > 1e-12, 1.0 / jnp.maximum(jnp.sum(c * c), 1e-12), 0.0)
+
+
+def spectral_entropy_rank(z: Array) -> Array:
+    """RankMe (Garrido et al., 2023, equation 1): exp of the entropy of the singular values of rows [B, W, D].
+
+    Of the values over their sum; in [1, min(B W, D)]. Rows are not centred, nor normalised. A singular value below
+    a thousandth of the largest is not resolved in float32; it hardly counts.
+    """
+    c, trace = _gram(z.astype(jnp.promote_types(z.dtype, jnp.float32)))
+    values = jnp.sqrt(jnp.maximum(jnp.linalg.eigvalsh(c), 0.0))
+    share = values / jnp.maximum(jnp.sum(values), 1e-12)
+    return jnp.where(trace > 1e-12, jnp.exp(jnp.sum(jax.scipy.special.entr(share))), 0.0)
+
+
+def _gram(z: Array) -> tuple[Array, Array]:
+    """Z^T Z over its trace [D, D], and the trace."""
+    where = REPLICATED if on_mesh() else None
+    c = jnp.einsum("bwd,bwe->de", z, z, precision=HIGHEST, out_sharding=where)
+    trace = jnp.trace(c)
+    return c / jnp.maximum(trace, 1e-12), trace
+
+
+def contrast_entropy(comparison: Comparison) -> Array:
+    """[B, V] entropy in nats of the softmax over a query's positive and its negatives at tau, without a margin.
+
+    log(1 + K) where nothing is told apart, 0 where one candidate takes all. SimCLR's ``contrast_entropy`` is this
+    over the positive and the negatives of the other view.
+    """
+    c = comparison.contrast(margin=False)
+    mean = comparison.negatives.mean[comparison.multiples.index(1.0)]
+    logit = jnp.where(comparison.count > 0, (mean - comparison.positive) / comparison.temperature, 0.0)
+    return jax.nn.softplus(c) - jax.nn.sigmoid(c) * logit  # log of the sum, less the mean logit
+
+
+def uniformity(z: Array, t: float = 2.0) -> Array:
+    """``log mean exp(-t ||x - y||^2)`` over the distinct pairs of rows [B, D] of length 1 (Wang & Isola, 2020).
+
+    By the engines of the comparison: no [B, B] array where the batch is large.
+    """
+    number = jnp.arange(z.shape[0])
+    found = negative_statistics(z, number, Pool(gather(z), number), jnp.asarray(2.0 * t, z.dtype))
+    pairs = z.shape[0] * (z.shape[0] - 1)
+    return jax.nn.logsumexp(found.logsumexp[0]) - jnp.log(pairs) - 2.0 * t  # ||x - y||^2 = 2 - 2 x.y
+
+
+def rounds_to_zero(dtype: jnp.dtype | str) -> float:
+    """The largest weight W = 1 - p that is 0 where p, a number just below 1, is rounded to ``dtype``."""
+    return float(jnp.finfo(dtype).epsneg) / 2
+
+
+def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") -> dict[str, Array]:
+    """Scalars of the contrast between positives and negatives, of the queries that have negatives.
+
+    Metrics:
+      info_nce: InfoNCE at the step's tau, without a margin, whatever the loss.
+      mi_estimate: what that says of the mutual information of the views, log(K + 1) - info_nce, in nats.
+      contrast_accuracy: share of queries whose positive beats every negative.
+      tau: the temperature.
+      ess: effective sample size of the negatives' weights, as a share of their number, see
+        :func:`effective_sample_size`.
+      ess_with_positive: the same of the negatives and the positive, which is what InfoNCE weighs.
+      contrast_entropy: mean entropy in nats of the softmax over positive and negatives, without a margin; log(1 + K)
+        where nothing is told apart.
+      c_p05, c_p50, c_p95: percentile (5, 50, 95) over queries of the contrast c, without a margin.
+      w_p05, w_p50, w_p95: percentile (5, 50, 95) over queries of W = sigmoid(c), InfoNCE's weight on a query's
+        gradient.
+      saturated: share of queries whose W, with the margin, is not told from 0 in the dtype of the network.
+      alignment: mean score of the positives.
+      negatives: mean number of negatives of a query.
+    """
+    valid = comparison.count > 0
+    valid_share = jnp.maximum(jnp.mean(valid.astype(comparison.positive.dtype)), 1e-12)
+    c = comparison.contrast(margin=False)
+    of_c, of_w = _quantiles(c, valid, jnp.asarray([0.05, 0.5, 0.95]))
+    beats = comparison.positive > comparison.negatives.hardest
+    return {
+        "info_nce": jnp.mean(jnp.where(valid, jax.nn.softplus(c), 0.0)) / valid_share,
+        "mi_estimate": jnp.mean(jnp.where(valid, jnp.log1p(comparison.count) - jax.nn.softplus(c), 0.0))
+        / valid_share,
+        "contrast_accuracy": jnp.mean(jnp.where(valid, beats, False)) / valid_share,
+        "tau": comparison.temperature,
+        "ess": effective_sample_size(comparison),
+        "ess_with_positive": effective_sample_size(comparison, with_positive=True),
+        "contrast_entropy": jnp.mean(jnp.where(valid, contrast_entropy(comparison), 0.0)) / valid_share,
+        **{f"c_p{p}": value for p, value in zip(("05", "50", "95"), of_c, strict=True)},
+        **{f"w_p{p}": value for p, value in zip(("05", "50", "95"), of_w, strict=True)},
+        "saturated": jnp.mean(valid & (jax.nn.sigmoid(comparison.contrast()) <= rounds_to_zero(dtype)))
+        / valid_share,
+        "alignment": jnp.mean(comparison.positive),
+        "negatives": jnp.mean(comparison.count.astype(comparison.positive.dtype)),
+    }
+
+
+def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
+    """Scalars of the network's outputs.
+
+    Metrics:
+      embedding_std: standard deviation of the normalised projections over the batch, the mean over dimensions,
+        times sqrt(D): 1 for a uniform sphere, 0 when all embeddings are the same (collapse).
+      effective_rank: how many directions the normalised projections vary in, see :func:`effective_rank`.
+      uniformity: of the normalised projections of the first view, see :func:`uniformity`; lower is more uniform.
+      probe_accuracy: top-1 of the online probe on the augmented views, where an image has one label.
+    """
+    z = normalize(outputs.projection)
+    found = {
+        "embedding_std": jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5,
+        "effective_rank": effective_rank(z),
+        "uniformity": uniformity(z[:, 0]),
+    }
+    if outputs.logits.shape[-1] and label.ndim == 1:
+        right = jnp.argmax(outputs.logits, axis=-1) == label[:, None]
+        labelled = jnp.maximum(jnp.sum(label >= 0) * right.shape[1], 1)
+        found["probe_accuracy"] = jnp.sum(right & (label >= 0)[:, None]) / labelled
+    return found
+
+
+def of_query_gradients(gradient: Array) -> dict[str, Array]:
+    """Scalars of the gradient [B, V, D] of the loss, a mean over B V queries, with respect to their embeddings.
+
+    The embedding is the one that is compared (normalised where the score is cosine), the keys are held fixed, and
+    B V times that gradient is the query's own.
+
+    Metrics:
+      query_gradient_norm: mean over queries of |dL/dq|, of the losses that compare (EqCo, figure 4); keys held fixed.
+      query_gradient_norm_std: standard deviation over queries of that norm.
+    """
+    norm = gradient.shape[0] * gradient.shape[1] * jnp.sqrt(jnp.sum(gradient**2, axis=-1))
+    return {"query_gradient_norm": jnp.mean(norm), "query_gradient_norm_std": jnp.std(norm)}

@@ -1,0 +1,134 @@
+"""The loss as a weighted sum of terms: each is handed the quantities that its parameters name."""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from contrastive_jax import losses
+from contrastive_jax.contrast.comparison import Comparison
+from contrastive_jax.sharding import gather
+from contrastive_jax.types import Array
+
+
+def _row(comparison: Comparison, of: Array) -> Array:
+    """[B, V, 1 + M] scores over tau of ``of`` with the positive (first) and with the negatives."""
+    own = jnp.sum(of * comparison.key, axis=-1, keepdims=True)
+    score = jnp.concatenate([own, comparison.scores(of)], axis=-1)
+    if not comparison.differentiate_temperature:
+        return score / comparison.temperature
+    permitted = score > -jnp.inf  # the derivative of -inf / tau is infinite, and NaN times 0
+    return jnp.where(permitted, jnp.where(permitted, score, 0.0) / comparison.temperature, -jnp.inf)
+
+
+# What a loss may name among its parameters, besides the contrasts.
+QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]] = {
+    "positive": lambda comparison, given: comparison.soft_positive(),
+    "count": lambda comparison, given: comparison.count,
+    "temperature": lambda comparison, given: comparison.temperature,
+    "cross": lambda comparison, given: _row(comparison, comparison.query),
+    "same": lambda comparison, given: _row(comparison, comparison.key),
+    "population": lambda comparison, given: gather(given["projection"]),
+    "projection": lambda comparison, given: given["projection"],
+    "prediction": lambda comparison, given: given["prediction"],
+    "target": lambda comparison, given: given["target"],
+    "logits": lambda comparison, given: given["logits"],
+    "label": lambda comparison, given: given["label"],
+    "key": lambda comparison, given: given["rng"],
+    "surplus": lambda comparison, given: comparison.surplus(),
+}
+
+
+class Term(NamedTuple):
+    """One summand of the loss: a function of :mod:`contrastive_jax.losses`, its options and its weight."""
+
+    name: str
+    weight: float
+    function: Callable[..., Array]
+    options: dict[str, Any]
+    multiples: tuple[float, ...]  # of 1 / tau: the contrasts that are its first parameters
+    quantities: tuple[str, ...]
+
+    @property
+    def labels(self) -> str:
+        """How many labels an image has that the loss reads, "one" or "several"; empty where it does not say."""
+        return getattr(self.function, "labels", "")
+
+    def values(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
+        """The loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
+        contrasts = [comparison.contrast(multiple) for multiple in self.multiples]
+        quantities = [
+            comparison.surplus(self.multiples[0])
+            if name == "surplus" and contrasts
+            else QUANTITIES[name](comparison, given)
+            for name in self.quantities
+        ]
+        value = self.function(*contrasts, *quantities, **self.options)
+        return jnp.where(comparison.count > 0, value, 0.0) if contrasts else value
+
+    def __call__(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
+        """The mean of :meth:`values` over queries (or examples)."""
+        return jnp.mean(self.values(comparison, given))
+
+
+def find_loss(name: str) -> Callable[..., Array]:
+    """A loss by its name in :mod:`contrastive_jax.losses`, or by ``module:function``."""
+    if ":" in name:
+        module, function = name.split(":")
+        return getattr(importlib.import_module(module), function)
+    known = [n for n in losses.__all__ if inspect.isfunction(getattr(losses, n))]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
+        raise ValueError(f"loss: there is no loss {name!r}.{hint} (Your own: 'module:function'.)")
+    return getattr(losses, name)
+
+
+def make_term(name: str, settings: Mapping[str, Any] | float) -> Term:
+    """One term from its entry in the config's ``loss`` section: a weight, or ``weight`` and options.
+
+    Raises:
+      ValueError: unknown loss or option; the message shows the loss's signature.
+    """
+    settings = dict(settings) if isinstance(settings, Mapping) else {"weight": settings}
+    weight = settings.pop("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise ValueError(f"loss.{name}.weight is {weight!r}; it must be a number.")
+    function = find_loss(name)
+    signature = inspect.signature(function)
+    options = {p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
+    required = {n for n in options if signature.parameters[n].default is inspect.Parameter.empty}
+    if set(settings) - options or required - set(settings):
+        wrong = sorted(set(settings) - options)
+        what = f"no option {wrong[0]!r}" if wrong else f"needs {sorted(required - set(settings))[0]!r}"
+        raise ValueError(f"loss.{name}: {what}; it is {name}{signature}.")
+    inputs = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    if hasattr(function, "scales"):
+        multiples = tuple(float(m) for m in function.scales(**settings))
+    else:
+        multiples = (1.0,) if inputs[:1] == ["c"] else ()
+    quantities = tuple(inputs[len(multiples) :])
+    if unknown := [q for q in quantities if q not in QUANTITIES]:
+        raise ValueError(
+            f"loss.{name} reads {unknown[0]!r}, which a step does not have;"
+            f" it has c, {', '.join(QUANTITIES)}. The loss is {name}{signature}."
+        )
+    return Term(name, float(weight), function, settings, multiples, quantities)
+
+
+def make_terms(section: Mapping[str, Any]) -> tuple[Term, ...]:
+    """The terms of a config's ``loss`` section."""
+    if not section:
+        raise ValueError("loss is empty; name at least one term, for example loss.info_nce.weight=1.0.")
+    return tuple(make_term(name, settings) for name, settings in section.items())
+
+
+def total_loss(
+    parts: tuple[Term, ...], comparison: Comparison, given: Mapping[str, Array]
+) -> tuple[Array, dict]:
+    """The weighted sum of the terms, and each term's own value."""
+    values = {part.name: part(comparison, given) for part in parts}
+    return jnp.asarray(sum(part.weight * values[part.name] for part in parts)), values

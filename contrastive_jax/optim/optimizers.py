@@ -1,0 +1,176 @@
+"""Optimizers of the field, composed from optax.
+
+Where implementations disagree the difference is an option, and each docstring names its source: Google's SimCLR
+(``tf2/lars_optimizer.py``, ``tf2/model.py``), MoCo (PyTorch's SGD) and BYOL. A step is one update of the global batch.
+"""
+
+from collections.abc import Callable, Iterable
+
+import jax
+import optax
+
+from contrastive_jax import sharding
+from contrastive_jax.optim.checks import in_range, nearest, one_of
+from contrastive_jax.optim.schedules import Schedule
+from contrastive_jax.types import PyTree
+
+OPTIMIZERS = ("lars", "sgd", "adam", "adamw")
+MOMENTUM_ORDERS = ("classic", "lr_last", "popular")
+
+# What is not decayed (and, by LARS, not adapted) unless `exclude` says otherwise.
+EXCLUDED = {"lars": ("norm", "bias", "probe"), "sgd": (), "adam": (), "adamw": ("norm", "bias")}
+# Names that need not occur in every network: the rooms of the parameters and what `EXCLUDED` speaks of.
+COMMON_NAMES = frozenset({"encoder", "projector", "predictor", "probe", "norm", "kernel", "bias", "scale"})
+
+
+def optimizer(
+    schedule: Schedule,
+    *,
+    name: str = "lars",
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    exclude: tuple[str, ...] | None = None,
+    exclude_from_adaptation: tuple[str, ...] | None = None,
+    trust_coefficient: float = 1e-3,
+    momentum_order: str = "classic",
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    clip_norm: float = 0.0,
+    shard_state: bool = False,
+) -> optax.GradientTransformation:
+    """The update rule ``name`` at the learning rate ``schedule(step)``.
+
+    * ``"lars"`` (You et al., 2017, as in SimCLR's ``LARSOptimizer``): ``g + weight_decay * w``, times the
+      trust ratio ``trust_coefficient * |w| / |g + weight_decay * w|`` of the parameter (1 where either
+      norm is 0, and for what is excluded: the plain learning rate), times the learning rate, into the
+      momentum. That order is ``momentum_order="classic"``; ``"lr_last"`` multiplies by the learning rate
+      after the momentum (BYOL, MoCo v3; it differs where the rate changes), ``"popular"`` also takes the
+      trust ratio after the momentum (SimCLR's ``classic_momentum=False``). Reads ``momentum``,
+      ``nesterov``, ``trust_coefficient``, ``momentum_order``, ``exclude_from_adaptation``.
+    * ``"sgd"`` (PyTorch's, as in MoCo): L2 inside the gradient, momentum, then the learning rate. Reads
+      ``momentum``, ``nesterov``.
+    * ``"adam"`` (Kingma & Ba, 2015, as PyTorch's): L2 inside the gradient. Reads ``b1``, ``b2``, ``eps``, and
+      ``nesterov`` (Dozat, 2016: Nadam).
+    * ``"adamw"`` (Loshchilov & Hutter, 2019): decay outside the moments, times the learning rate. Reads
+      the same.
+
+    ``exclude`` names what is not decayed, and by LARS not adapted either: a part of a parameter's path
+    ("bias", "probe", a layer), or "norm", which stands for every parameter of a layer without a kernel
+    (scale and bias of a norm). The default is the field's: ("norm", "bias", "probe") for LARS, nothing for
+    SGD and Adam (PyTorch; SimCLR's other optimizers are ``("norm",)``), ("norm", "bias") for AdamW. SimCLR
+    adds, beside its LARS, an L2 penalty on the probe's kernel: ``exclude=("norm", "bias")`` with
+    ``exclude_from_adaptation=("norm", "bias", "probe")``.
+
+    ``clip_norm > 0`` first scales the gradient down to that global norm. ``shard_state`` keeps a share of
+    the moments on each device, and updates that share there (ZeRO, stage 1: Rajbhandari et al., 2020). Raises
+    ValueError for a value out of range, and at ``init`` for a name in ``exclude`` that no parameter has.
+
+    Args:
+      schedule: step -> learning rate.
+      name: update rule: lars, sgd, adam or adamw.
+      momentum: of lars and sgd.
+      nesterov: Nesterov's momentum; with adam, Nadam.
+      weight_decay: inside the gradient (lars, sgd, adam), or outside the moments, times the learning rate
+        (adamw).
+      exclude: what is not decayed, nor adapted by LARS: parts of a parameter's path, or norm; default: the
+        rule's own.
+      exclude_from_adaptation: what LARS does not adapt; default: as exclude.
+      trust_coefficient: of LARS: step length as a share of a parameter's norm.
+      momentum_order: of LARS: classic (learning rate, then momentum), lr_last, or popular (momentum before
+        the trust ratio too).
+      b1: decay of the first moment, of adam and adamw.
+      b2: decay of the second moment, of adam and adamw.
+      eps: added to the root of the second moment, of adam and adamw.
+      clip_norm: largest global norm of the gradient; 0 does not clip.
+      shard_state: each device keeps and updates a share of the moments (ZeRO, stage 1); changes no result.
+    """
+    one_of("optimizer.name", name, OPTIMIZERS)
+    one_of("optimizer.momentum_order", momentum_order, MOMENTUM_ORDERS)
+    for option, value in {"momentum": momentum, "b1": b1, "b2": b2}.items():
+        in_range(f"optimizer.{option}", value, 0 <= value < 1, "at least 0 and less than 1")
+    for option, value in {"weight_decay": weight_decay, "clip_norm": clip_norm}.items():
+        in_range(f"optimizer.{option}", value, value >= 0, "not negative and finite")
+    for option, value in {"trust_coefficient": trust_coefficient, "eps": eps}.items():
+        in_range(f"optimizer.{option}", value, value > 0, "positive and finite")
+    exclude = EXCLUDED[name] if exclude is None else _names("optimizer.exclude", exclude)
+    if exclude_from_adaptation is None:
+        exclude_from_adaptation = exclude
+    _names("optimizer.exclude_from_adaptation", exclude_from_adaptation)
+
+    clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
+    decay = optax.add_decayed_weights(weight_decay, mask=_mask(exclude)) if weight_decay else optax.identity()
+    trace = optax.trace(momentum, nesterov) if momentum else optax.identity()
+    moments = optax.scale_by_adam(b1, b2, eps, nesterov=nesterov)
+    ratio = optax.masked(
+        optax.scale_by_trust_ratio(trust_coefficient=trust_coefficient), _mask(exclude_from_adaptation)
+    )
+    rate = optax.scale_by_learning_rate(schedule)
+    chain = {
+        "lars": {
+            "classic": (decay, ratio, rate, trace),
+            "lr_last": (decay, ratio, trace, rate),
+            "popular": (decay, trace, ratio, rate),
+        }[momentum_order],
+        "sgd": (decay, trace, rate),
+        "adam": (decay, moments, rate),
+        "adamw": (moments, decay, rate),
+    }[name]
+    update_rule = optax.chain(clip, *chain)
+
+    def init(params: PyTree) -> optax.OptState:
+        _check_names_occur((*exclude, *exclude_from_adaptation), params)
+        return update_rule.init(params)
+
+    found = optax.GradientTransformation(init, update_rule.update)
+    return _shared(found) if shard_state else found
+
+
+def _shared(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The same updates, each device making its share of them."""
+
+    def share(tree: PyTree) -> PyTree:
+        return jax.tree.map(sharding.share, tree)
+
+    def update(grads: PyTree, state: optax.OptState, params: PyTree) -> tuple[PyTree, optax.OptState]:
+        updates, state = rule.update(share(grads), state, share(params))
+        return jax.tree.map(sharding.gather, updates), state
+
+    return optax.GradientTransformation(lambda params: rule.init(share(params)), update)
+
+
+def _mask(exclude: tuple[str, ...]) -> Callable[[PyTree], PyTree]:
+    """Parameters -> True where a parameter is not excluded."""
+
+    def included(params: PyTree) -> PyTree:
+        paths = [_parts(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        with_kernel = {path[:-1] for path in paths if path[-1:] == ("kernel",)}
+        keep = [
+            not any(part in exclude for part in path)
+            and not ("norm" in exclude and path[:-1] not in with_kernel)
+            for path in paths
+        ]
+        return jax.tree.unflatten(jax.tree.structure(params), keep)
+
+    return included
+
+
+def _parts(path: tuple) -> tuple[str, ...]:
+    return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
+
+
+def _check_names_occur(names: Iterable[str], params: PyTree) -> None:
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    known = COMMON_NAMES.union(*map(_parts, paths))
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"optimizer.exclude names {name!r}, which is in no parameter's path{nearest(name, known)}"
+            )
+
+
+def _names(option: str, value: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(value, str) or not all(isinstance(name, str) for name in value):
+        raise ValueError(f"{option} is {value!r}; it must be a tuple of names such as ('norm', 'bias')")
+    return tuple(value)

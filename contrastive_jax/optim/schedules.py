@@ -1,0 +1,103 @@
+"""Learning-rate schedules of the field. A batch is counted in images, not in views."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from contrastive_jax.optim.checks import in_range, one_of
+from contrastive_jax.types import Array
+
+Schedule = Callable[[Array | int], Array]
+
+SCHEDULES = ("cosine", "linear", "step", "constant")
+SCALINGS = ("linear", "sqrt", "none")
+
+
+def schedule(
+    *,
+    name: str = "cosine",
+    learning_rate: float,
+    total_steps: int,
+    batch_size: int,
+    warmup_steps: int = 0,
+    scaling: str = "linear",
+    milestones: tuple[int, ...] = (),
+    decay: float = 0.1,
+    end_factor: float = 0.0,
+    per_epoch: bool = False,
+    steps_per_epoch: int = 0,
+) -> Schedule:
+    """The learning rate as a function of the step: linear warm-up from 0 to the peak, then a decay.
+
+    The peak is ``learning_rate * batch_size / 256`` (``scaling="linear"``), ``learning_rate *
+    sqrt(batch_size)`` (``"sqrt"``) or ``learning_rate`` (``"none"``); 0.3 linear and 0.075 sqrt meet at
+    4,096 images. Step ``s < warmup_steps`` has ``peak * s / warmup_steps``. After that
+
+    * ``"cosine"``: half a cosine from the peak to ``end_factor * peak`` over the steps that remain, and
+      constant beyond ``total_steps`` (SimCLR, ``WarmUpAndCosineDecay``, where ``end_factor`` is 0);
+    * ``"linear"``: a straight line between the same two points;
+    * ``"step"``: ``peak * decay ** (number of milestones reached)``, milestones in steps since the start
+      (MoCo v1: a tenth at epochs 120 and 160 of 200);
+    * ``"constant"``: the peak.
+
+    With ``per_epoch`` the decay moves only where an epoch of ``steps_per_epoch`` begins (MoCo v2's
+    cosine); the warm-up still moves at each step. Raises ValueError for a value out of range.
+
+    Args:
+      name: how the learning rate falls after the warm-up: cosine, linear, step or constant.
+      learning_rate: of a batch of 256 images (scaling=linear), of 1 image (sqrt), or of any batch (none).
+      total_steps: length of the run.
+      batch_size: images a step.
+      warmup_steps: steps of the linear warm-up from 0.
+      scaling: how the peak grows with the batch: linear (batch / 256), sqrt (its root) or none.
+      milestones: when a step schedule decays, as durations since the start.
+      decay: factor of a step schedule at each milestone.
+      end_factor: what cosine and linear end at, as a share of the peak.
+      per_epoch: the decay moves at the beginning of an epoch only (MoCo v2).
+      steps_per_epoch: read by per_epoch.
+    """
+    one_of("schedule.name", name, SCHEDULES)
+    one_of("schedule.scaling", scaling, SCALINGS)
+    in_range("schedule.learning_rate", learning_rate, learning_rate >= 0, "not negative and finite")
+    in_range("schedule.total_steps", total_steps, total_steps >= 1, "at least 1")
+    in_range("schedule.batch_size", batch_size, batch_size >= 1, "at least 1")
+    in_range(
+        "schedule.warmup_steps",
+        warmup_steps,
+        0 <= warmup_steps < total_steps,
+        f"at least 0 and less than total_steps ({total_steps})",
+    )
+    in_range("schedule.decay", decay, 0 <= decay <= 1, "between 0 and 1")
+    in_range("schedule.end_factor", end_factor, 0 <= end_factor <= 1, "between 0 and 1")
+    if name == "step" and not milestones:
+        raise ValueError("schedule.milestones is empty; a 'step' schedule needs the steps at which it decays")
+    if any(later <= earlier for earlier, later in itertools.pairwise((0, *milestones))):
+        raise ValueError(f"schedule.milestones is {milestones}; the steps must be positive and increasing")
+    if per_epoch:
+        in_range(
+            "schedule.steps_per_epoch", steps_per_epoch, steps_per_epoch >= 1, "at least 1 with per_epoch"
+        )
+
+    scale = {"linear": batch_size / 256, "sqrt": math.sqrt(batch_size), "none": 1.0}[scaling]
+    peak = learning_rate * scale
+    decay_steps = total_steps - warmup_steps
+
+    def learning_rate_at(step: Array | int) -> Array:
+        step = jnp.asarray(step)
+        at = step // steps_per_epoch * steps_per_epoch if per_epoch else step
+        # Whole steps are counted as integers: float32 is exact only up to 2**24 of them.
+        left = jnp.clip(total_steps - at, 0, decay_steps) / decay_steps
+        if name == "cosine":
+            # sin(x)**2 is (1 - cos(2x)) / 2 without the cancellation at the end of the run.
+            factor = end_factor + (1 - end_factor) * jnp.sin(jnp.pi / 2 * left) ** 2
+        elif name == "linear":
+            factor = end_factor + (1 - end_factor) * left
+        elif name == "step":
+            factor = decay ** jnp.searchsorted(jnp.array(milestones), at, side="right")
+        else:
+            factor = jnp.ones_like(left)
+        return peak * jnp.where(step < warmup_steps, step / max(warmup_steps, 1), factor)
+
+    return learning_rate_at

@@ -1,0 +1,204 @@
+"""What a run's metrics say when something is wrong, as sentences.
+
+An alarm is a function of one record of metrics and of the config, so that a resumed run raises what an
+uninterrupted one raises. :class:`Watch` remembers what it has said.
+"""
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from contrastive_jax import config as configs
+from contrastive_jax.contrast.diagnostics import rounds_to_zero
+from contrastive_jax.contrast.terms import Term, make_term
+
+PREFIX = "alarm/"
+SETTLED = 0.1  # share of a run after which a collapse is none of its beginning
+PATIENCE = 0.2  # share of a run by which something must have been learnt
+STD = 0.1  # embedding_std below this is a point; 1 is spread over the sphere
+RANK = 1.5  # effective_rank below this is a line
+SATURATED = 0.5  # share of the queries
+TOLD_APART = 0.02  # of what InfoNCE can fall below log(1 + K)
+QUIET = 5  # log points without it that end an alarm
+
+# Losses whose value is 1 whatever the network does, and losses whose gradient carries the weight
+# W = sigmoid(c), which vanishes for a query that is told apart. tests/training/test_alarms.py asks the functions.
+CONSTANT = ("flat_nce", "flat_nce_plus", "hoelder_flat_nce")
+VANISHING = (
+    *("info_nce", "flat_nce_plus", "eqco", "decoupled_nt_xent", "info_nce_estimate", "eqco_estimate"),
+    *("debiased", "hard_nce", "hardness_weighted"),
+)
+
+
+def notes(config: Mapping[str, Any]) -> list[str]:
+    """What is to be known of a config's metrics before there are any."""
+    constant = [name for name in config["loss"] if name in CONSTANT]
+    if not constant:
+        return []
+    what = "the loss" if len(config["loss"]) == 1 else f"its part of the loss, {' and '.join(constant)},"
+    return [
+        f"{constant[0]} is 1 by definition, its gradient is not: {what} stays there while the network learns."
+        " Watch InfoNCE and the accuracy of the contrast."
+    ]
+
+
+def alarms(record: Mapping[str, float], config: Mapping[str, Any]) -> dict[str, str]:
+    """What is wrong: name -> sentence.
+
+    Args:
+      record: step, epoch and the metrics of a training step, as in ``metrics.jsonl``.
+      config: of the run.
+    """
+    found = {}
+    for alarm in ALARMS:
+        if sentence := alarm(record, config):
+            found[alarm.__name__] = sentence
+    if "ess_unreachable" in found:  # which says as much
+        found.pop("temperature_clamped", None)
+    return found
+
+
+def collapse(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+    """All embeddings are one point."""
+    if not _compares(config) or _share(record, config) < SETTLED or not record["embedding_std"] < STD:
+        return None
+    return (
+        f"collapse: all embeddings are nearly one point (embedding_std {record['embedding_std']:.2g}; spread over"
+        " the sphere it is 1). A lower schedule.learning_rate or a longer schedule.warmup may help; without"
+        " negatives a network needs a predictor and a slow target."
+    )
+
+
+def dimensional_collapse(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+    """The embeddings vary along one line."""
+    if not _compares(config) or _share(record, config) < SETTLED:
+        return None
+    if not record["effective_rank"] < RANK or record["embedding_std"] < STD:
+        return None
+    return (
+        f"dimensional collapse: the embeddings vary along one direction (effective_rank"
+        f" {record['effective_rank']:.2f}). An easy feature that survives the augmentation may stand in for all"
+        " others: stronger augmentation or a higher temperature may help."
+    )
+
+
+def saturation(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+    """The loss's gradient is lost in rounding for most queries."""
+    contrasts = [name for name, term in _terms(config) if term.multiples]
+    if not contrasts or not set(contrasts) <= set(VANISHING) or not record["saturated"] > SATURATED:
+        return None
+    return (
+        f"saturation: {record['saturated']:.0%} of the queries weigh less than {config['dtype']} resolves"
+        f" (W <= {rounds_to_zero(config['dtype']):.1g}) in the gradient of {' and '.join(contrasts)}: they teach"
+        " nothing. More negatives, stronger augmentation, a higher temperature, or a loss whose gradient does"
+        " not vanish (flat_nce, dcl) helps."
+    )
+
+
+def stuck(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+    """InfoNCE is where a network is that tells nothing apart, log(1 + K)."""
+    if not any(term.multiples for _, term in _terms(config)) or _share(record, config) < PATIENCE:
+        return None
+    count = max(record["negatives"], 1.0)
+    nothing, chance = math.log1p(count), 1 / (1 + count)
+    # With cosine scores aligned positives among orthogonal negatives are as good as can be hoped for.
+    best = math.log1p(count * math.exp(-1 / record["tau"])) if config["score"] == "cosine" else 0.0
+    luck = 3 * math.sqrt(chance * (1 - chance) / config["train"]["batch_size"])
+    fallen = (nothing - record["info_nce"]) / (nothing - best)
+    if fallen > TOLD_APART or record["contrast_accuracy"] > chance + luck:
+        return None
+    return (
+        f"nothing learnt: InfoNCE is {record['info_nce']:.3f}, and log(1 + K) = {nothing:.3f} is what a network gets"
+        f" that cannot tell a positive from its {count:.0f} negatives. Another schedule.learning_rate, a longer"
+        " schedule.warmup or a milder augmentation may help."
+    )
+
+
+def ess_unreachable(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+    """The ESS schedule asks for what no permitted temperature gives."""
+    section = config["temperature"]
+    if section["name"] != "ess":
+        return None
+    end = section["target_end"] or section["target"]
+    goal = section["target"] + (end - section["target"]) * min(1.0, _share(record, config))
+    if goal * record["negatives"] < 1:
+        why = f"of {record['negatives']:.0f} negatives the smallest share is {1 / record['negatives']:.3g}"
+    elif _at(record["tau"], section["max_tau"]) and record["ess"] < goal:
+        why = f"ESS is {record['ess']:.3g} at temperature.max_tau={section['max_tau']:g}"
+    elif _at(record["tau"], section["min_tau"]) and record["ess"] > goal:
+        why = f"ESS is {record['ess']:.3g} at temperature.min_tau={section['min_tau']:g}"
+    else:
+        return None
+    return f"the ESS target cannot be reached: it is {goal:.3g}, and {why}. Change temperature.target or the clamp."
+
+
+def temperature_clamped(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+    """The temperature is not what its rule says, but a limit."""
+    section = config["temperature"]
+    for clamp in ("min_tau", "max_tau"):
+        if clamp in section and _at(record["tau"], section[clamp]):
+            limit = f"temperature.{clamp}={section[clamp]:g}"
+            return f"the temperature is clamped: tau is {limit}, not what its rule gives."
+    return None
+
+
+ALARMS = (collapse, dimensional_collapse, saturation, stuck, ess_unreachable, temperature_clamped)
+
+
+class Watch:
+    """Says each alarm when it begins, and that it is over once it was quiet for some log points."""
+
+    def __init__(self, config: Mapping[str, Any]):
+        self._config, self._silent = config, {}  # alarm -> log points since it last rang
+
+    def look(self, record: Mapping[str, float]) -> tuple[dict[str, int], list[str]]:
+        """The record's own entries, ``{"alarm/collapse": 1}``, and what there is to say."""
+        ringing, said = alarms(record, self._config), []
+        for name, sentence in ringing.items():
+            if name not in self._silent:
+                said.append(f"alarm, step {record['step']}: {sentence}")
+            self._silent[name] = 0
+        for name in [name for name in self._silent if name not in ringing]:
+            self._silent[name] += 1
+            if self._silent[name] == QUIET:
+                del self._silent[name]
+                said.append(f"step {record['step']}: {name.replace('_', ' ')} is over.")
+        return {PREFIX + name: 1 for name in ringing}, said
+
+
+def summary(records: list[Mapping[str, Any]], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What ``result.json`` keeps: every alarm with its first and last step and what it last said."""
+    trained, found = [record for record in records if "loss" in record], {}
+    for record in trained:
+        for name in [key.removeprefix(PREFIX) for key in record if key.startswith(PREFIX)]:
+            entry = found.setdefault(name, {"alarm": name, "first_step": record["step"], "log_points": 0})
+            entry |= {"last_step": record["step"], "log_points": entry["log_points"] + 1}
+            entry["sentence"] = alarms(record, config).get(name, "")
+            entry["at_the_end"] = record is trained[-1]
+    return list(found.values())
+
+
+def _terms(config: Mapping[str, Any]) -> tuple[tuple[str, Term], ...]:
+    return tuple((name, make_term(name, section)) for name, section in config["loss"].items())
+
+
+def _compares(config: Mapping[str, Any]) -> bool:
+    """Whether the loss shapes embeddings at all: supervised learning leaves the projector alone."""
+    return any(term.multiples or set(term.quantities) - {"logits", "label"} for _, term in _terms(config))
+
+
+def _share(record: Mapping[str, float], config: Mapping[str, Any]) -> float:
+    """Of the run that is done."""
+    section = config["train"]
+    examples = round(record["step"] * section["batch_size"] / record["epoch"])
+    return record["step"] / _steps(section["duration"], examples, section["batch_size"])
+
+
+@functools.cache
+def _steps(duration: str, examples: int, batch_size: int) -> int:
+    return configs.steps_of("train.duration", duration, examples, batch_size)
+
+
+def _at(value: float, limit: float) -> bool:
+    return math.isclose(value, limit, rel_tol=1e-5)  # as float32 has it

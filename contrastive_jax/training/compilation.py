@@ -1,0 +1,186 @@
+"""The compiled step: made from shapes, for devices that need not be there, and what it costs each of them."""
+
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+import time
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from contrastive_jax import data, native, sharding
+from contrastive_jax.training.run import Run
+from contrastive_jax.training.step import init_state, make_train_step
+from contrastive_jax.types import PyTree, TrainState
+
+MOST_CHIPS = 2**14  # no slice that was ever built has more
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+_COLLECTIVE = re.compile(rf"^.*? = (.*?) ({'|'.join(KINDS)})(-start)?\(", re.MULTILINE)
+_LAYOUT = re.compile(r"\{[^}]*\}")
+_SHAPE = re.compile(r"([a-z]+\d*)\w*\[([\d,]*)\]")
+
+
+class Collective(NamedTuple):
+    """A message between devices."""
+
+    kind: str  # one of KINDS
+    bytes: int  # of its results on one device
+
+
+class Cost(NamedTuple):
+    """What one call of a program costs each device, as its compiler counts: a loop's body once."""
+
+    flops: float  # a multiplication and an addition are two; those of CPU kernels are not counted
+    traffic: float  # bytes read and written
+    arguments: int  # bytes; of them what is donated is written over
+    results: int  # bytes that take memory of their own
+    temporary: int  # bytes
+    collectives: tuple[Collective, ...]
+
+    @property
+    def memory(self) -> int:
+        """Bytes that must be there for the program to run."""
+        return self.arguments + self.results + self.temporary
+
+
+def compiler_options(mesh: Mesh) -> dict[str, int] | None:
+    """On CPU LLVM's first level compiles a third faster, and the step is as fast."""
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    return {"xla_backend_optimization_level": 1} if on_cpu else None
+
+
+def compiled_step(
+    run: Run, feed: data.Resident | data.Stream, state: TrainState
+) -> tuple[jax.stages.Compiled, float]:
+    """The train step for these shapes, ahead of its first call, and the seconds that it took to make."""
+    began = time.perf_counter()
+    step = native.jit(make_train_step(run.recipe, feed.take), donate_argnums=0)
+    compiled = step.lower(state, feed.feed(int(state.step))).compile(compiler_options(run.mesh))
+    memory = compiled.memory_analysis()
+    native.use_huge_pages(
+        memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    )
+    return compiled, time.perf_counter() - began
+
+
+def compiled_from_shapes(run: Run) -> jax.stages.Compiled:
+    """The train step for ``run.mesh``, without an array on any of its devices."""
+    take, feed = data.feed_shapes(
+        run.source.train,
+        view=run.recipe.views,
+        batch_size=run.config["train"]["batch_size"],
+        mesh=run.mesh,
+    )
+    with jax.set_mesh(run.mesh):
+        step = native.jit(make_train_step(run.recipe, take), donate_argnums=0)
+        return step.lower(state_shapes(run), feed).compile(compiler_options(run.mesh))
+
+
+def devices_of(topology: str) -> tuple[list[jax.Device], str]:
+    """The chips of a TPU slice that is not here, to compile for; and where libtpu is not installed, as many CPU
+    devices, which have to be the first of this process.
+
+    Args:
+      topology: as jax names it: generation and extent, ``v5e:16x16``.
+
+    Returns:
+      The devices, and a sentence that says what they are.
+
+    Raises:
+      ValueError: not a topology, or one that libtpu does not know, or cannot describe now (another process may hold
+        it): its own words.
+    """
+    found = re.fullmatch(r"v\d\w*:([1-9]\d*(?:x[1-9]\d*)*)", topology)
+    if not found:
+        raise ValueError(
+            f"--topology={topology!r}; write a TPU generation and the extent of a slice, like v5e:16x16."
+        )
+    chips = math.prod(int(n) for n in found[1].split("x"))
+    if chips > MOST_CHIPS:
+        raise ValueError(
+            f"--topology={topology!r} has {chips:,} chips; at most {MOST_CHIPS:,} are described."
+        )
+    if importlib.util.find_spec("libtpu") is None:
+        try:
+            jax.config.update("jax_num_cpu_devices", chips)
+        except RuntimeError:  # the backend is up
+            pass
+        devices = jax.devices("cpu")[:chips]
+        if len(devices) < chips:
+            raise ValueError(
+                f"--topology={topology!r} without libtpu needs a process that asked jax for nothing."
+            )
+        return devices, (
+            f"libtpu is not installed (pip install 'contrastive_jax[tpu]'): {chips} virtual CPU devices stand in for"
+            f" {topology}; traffic and collectives are those of XLA's CPU compiler, memory is not a TPU's."
+        )
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # nobody answers outside of Google Cloud
+    from jax.experimental import topologies
+
+    try:
+        devices = topologies.get_topology_desc(topology, "tpu").devices
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"--topology={topology!r}: libtpu could not describe it: {reason}") from error
+    return list(devices), f"compiled ahead of time by libtpu for {topology}, which is not here"
+
+
+def state_shapes(run: Run) -> TrainState:
+    """:func:`contrastive_jax.training.run.initial_state`, as shapes; the run's mesh is in context."""
+    everywhere = sharding.named(run.mesh, sharding.REPLICATED)
+
+    def replicated(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), tree)
+
+    def shared(x):
+        spec = x.sharding.spec if isinstance(x.sharding, NamedSharding) else sharding.REPLICATED
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.named(run.mesh, spec))
+
+    state = replicated(jax.eval_shape(lambda: init_state(run.recipe, run.config["seed"])))
+    if run.config["optimizer"]["shard_state"]:
+        optimizer = jax.tree.map(shared, jax.eval_shape(run.recipe.optimizer.init, state.params))
+        state = dataclasses.replace(state, optimizer=optimizer)
+    return state
+
+
+def cost(compiled: jax.stages.Compiled) -> Cost:
+    """What a compiled program costs each device; FLOPs and traffic are NaN where its compiler does not count."""
+    memory, counted = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    return Cost(
+        flops=counted.get("flops", float("nan")),
+        traffic=counted.get("bytes accessed", float("nan")),
+        arguments=memory.argument_size_in_bytes,
+        results=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        temporary=memory.temp_size_in_bytes,
+        collectives=tuple(collectives(compiled.as_text())),
+    )
+
+
+def collectives(text: str) -> list[Collective]:
+    """Every collective of a compiled program, in the order of its text; one in a loop counts once."""
+    found = []
+    for shapes, kind, start in _COLLECTIVE.findall(text):
+        shapes = _LAYOUT.sub("", shapes)
+        if start and kind != "all-reduce":  # (operands, results, ...); of an all-reduce the results alone
+            shapes = _second(shapes)
+        found.append(Collective(kind, sum(_bytes(*shape) for shape in _SHAPE.findall(shapes))))
+    return found
+
+
+def _second(shapes: str) -> str:
+    """The second element of ``(a, b, ...)``, where elements may be tuples themselves."""
+    depth, starts = 0, []
+    for i, character in enumerate(shapes):
+        closes = character in ")]"
+        depth += (character in "([") - closes
+        if depth == 1 and character in "(,":
+            starts.append(i + 1)
+    return shapes[starts[1] : starts[2] - 1 if len(starts) > 2 else None]
+
+
+def _bytes(dtype: str, lengths: str) -> int:
+    bits = 8 if dtype == "pred" else int(re.sub(r"\D", "", dtype) or 0)  # of bf16, s32, u8; a token has none
+    return math.prod(int(n) for n in lengths.split(",") if n) * bits // 8

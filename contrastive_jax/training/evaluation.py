@@ -1,0 +1,153 @@
+"""Evaluation of a run's encoder: looks while it trains, and the table at its end."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from contrastive_jax import data, evaluators, native
+from contrastive_jax.evaluators import features, table
+from contrastive_jax.evaluators.subject import Encoder, Part, Subject, labelled, several
+from contrastive_jax.training.run import replicate
+from contrastive_jax.types import PyTree, TrainState
+from contrastive_jax.workdir import checkpoint
+from contrastive_jax.workdir.encoder import network_of
+
+PIXEL_LIMIT = 2**31  # bytes of float32; a linear classifier of more raw pixels is nobody's baseline
+
+
+def pixels_fit(train: Part, test: Part) -> bool:
+    """Whether a linear classifier of the raw pixels of two parts is worth its memory."""
+    return all(isinstance(part.split, data.Split) for part in (train, test)) and (
+        4 * (len(train) + len(test)) * math.prod(train.split.shape) <= PIXEL_LIMIT
+    )
+
+
+@native.jit(static_argnums=(0, 1))
+def _statistics(apply, view, params, stats, images):
+    return apply(params, stats, jax.vmap(view)(images)[:, None], train=True)[1]
+
+
+class Judge:
+    """Evaluates encoders of one architecture on labelled data, and checks that judging changed nothing.
+
+    Args:
+        config: sections of the encoder, ``evaluate`` and ``evaluators``.
+        source: what to evaluate on.
+        mesh: the devices; must be in context when a method is called.
+
+    Raises:
+        ValueError: one sentence, before anything is compiled.
+    """
+
+    def __init__(self, config: Mapping[str, Any], source: data.Source, mesh: Mesh):
+        self.config, self.source, self.mesh = config, source, mesh
+        self.settings = config["evaluate"]
+        self.network = network_of(config)
+        self._prepared = evaluators.prepare(config, source)
+        self.evaluators = self._prepared[""]
+        self.sets = {
+            name: (labelled(train), labelled(test))
+            for name, (train, test) in source.judged.items()
+            if test is not None and train.labelled and test.labelled
+        }
+        self.possible = "" in self.sets
+        self._unbalanced = False
+
+    def subject(
+        self, name: str, weights: tuple[PyTree, PyTree] | None, columns: Any = None, on: str = ""
+    ) -> Subject:
+        """A row of the table; ``columns``: those that will be judged, default all; ``on``: one of ``sets``."""
+        sections = self.config["evaluators"]
+        layers = evaluators.layers_of({k: v for k, v in sections.items() if columns is None or k in columns})
+        if (
+            weights is not None
+        ):  # trained or not, an encoder is of one structure, and so encoded by one program
+            weights = weights[0] | {"probe": {}}, weights[1] | {"probe": {}}
+        seen = None if weights is None else Encoder(self.network, *weights, self.config["augment"])
+        return Subject(name, seen, *self.sets[on], layers=layers, batch_size=self.settings["batch_size"])
+
+    def look(self, state: TrainState) -> dict[str, float]:
+        """The quick look while a run trains: the columns that ``evaluate.look`` names.
+
+        Metrics:
+            eval/<column>_top1: accuracy on the test images by this column of the evaluators.
+            eval/<column>_map_11_point: of sets with several labels an image: the 11-point mean average precision.
+            eval/<column>_<number>: of a column that gives no accuracy: each of its numbers.
+        """
+        columns = self.settings["look"]
+        subject = self.subject("", (state.params, state.stats), columns)
+        scores = {column: self.evaluators[column](subject) for column in columns}
+        metric = table.metric_of("", several(subject.test.split))
+        return {
+            f"eval/{column}_{name}": value
+            for column, score in scores.items()
+            for name, value in score.items()
+            if (name == metric or metric not in score) and isinstance(value, float)
+        }
+
+    def untrained(self, seed: int | None = None) -> tuple[PyTree, PyTree]:
+        """The initial weights (of the run's seed), with batch-norm statistics of up to 1,024 clean training images.
+
+        With the initial statistics (mean 0, variance 1) nothing would be normalised, and the baseline would
+        say less of the architecture than of that.
+        """
+        seed = self.config["seed"] if seed is None else seed
+        size, channels = self.config["augment"]["size"], self.source.train.shape[2]
+        params, stats = replicate(self.network.init(seed, (size, size, channels)), self.mesh)
+        count = max(self.mesh.size, min(1024, len(self.source.train)) // self.mesh.size * self.mesh.size)
+        view = self.subject("", (params, stats)).view()
+        rows = np.arange(count) % len(self.source.train)
+        images = np.concatenate([some for some, _ in self.source.train.batches(count, view, rows)])
+        forgetful, finish = network_of(self.config, momentum=0.0), self.source.train.finish(view)
+        return params, _statistics(forgetful.apply, finish, params, stats, features.on_devices(images))
+
+    def subjects(self, weights: tuple[PyTree, PyTree]) -> Iterator[tuple[str, Subject]]:
+        """The rows of the table on each of ``sets``, by its name, one at a time."""
+        for row in self.settings["rows"]:
+            seen = {"trained": lambda: weights, "untrained": self.untrained}.get(row, lambda: None)()
+            for name, parts in self.sets.items():
+                if seen is not None or pixels_fit(*parts):
+                    yield name, self.subject(row, seen, on=name)
+
+    def table(self, weights: tuple[PyTree, PyTree], quiet: bool = False) -> dict:
+        """Trained encoder, untrained encoder and raw pixels under every protocol, printed and returned.
+
+        Of sets with competing features each protocol has a column for every set that the encoder is judged on:
+        ``linear`` of the first, ``linear@digit`` of the one that is called digit.
+
+        Raises:
+          RuntimeError: the encoder's bits are not what they were before.
+        """
+        before = checkpoint.fingerprint(weights)
+        results = {}
+        for name, subject in self.subjects(weights):
+            scores = table.scores([subject], self._prepared[name])[subject.name]
+            columns = {f"{column}@{name}" if name else column: score for column, score in scores.items()}
+            results.setdefault(subject.name, {}).update(columns)
+            if not name and subject.test_labels is not None:
+                self._unbalanced = table.unbalanced(subject.test_labels)
+        if checkpoint.fingerprint(weights) != before:
+            raise RuntimeError("the encoder changed while it was evaluated; its numbers are void.")
+        if not results:
+            raise ValueError(
+                "evaluate.rows leaves nothing to judge: raw pixels are for small sets in memory."
+            )
+        if not quiet:
+            self.print(results)
+        return results
+
+    def metric(self) -> str:
+        """The score that the table shows: ``evaluate.metric``, or the one that the set's literature reports."""
+        chosen = self.settings["metric"]
+        test = self.sets[""][1].split
+        return table.metric_of(self.config["data"]["name"], several(test)) if chosen == "auto" else chosen
+
+    def print(self, results: dict) -> None:
+        """Prints the table."""
+        metric = self.metric()
+        second = metric == "top1" and self._unbalanced
+        table.print_table(results, metric=metric, beside="mean_per_class" if second else "")

@@ -1,0 +1,188 @@
+"""``--mode=train``: the loop, read top to bottom: prepare, restore, step, look, save, judge.
+
+The loop asks the device for numbers at log points only.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from contrastive_jax import config as configs
+from contrastive_jax import distributed, sharding
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.training import memory
+from contrastive_jax.training.compilation import compiled_step
+from contrastive_jax.training.evaluation import Judge
+from contrastive_jax.training.recorder import Recorder
+from contrastive_jax.training.run import Run, feed_of, initial_state, prepare
+from contrastive_jax.types import TrainState
+from contrastive_jax.workdir import checkpoint, encoder, remote, weights
+
+
+class Stopped(Exception):
+    """The run was asked to stop, and saved; the message says how to go on. ``code`` is the exit status."""
+
+    def __init__(self, message: str, code: int):
+        super().__init__(message)
+        self.code = code
+
+
+def check_init(path: str, workdir: str) -> None:
+    """Refuses an ``init.checkpoint`` that cannot be read, before anything is written; a begun run needs it no more."""
+    try:
+        if path and not checkpoint.begun(remote.checkpoints(workdir)):
+            encoder.config_of(path)
+    except (FileNotFoundError, ValueError) as error:
+        raise type(error)(f"init.checkpoint={path!r}: {error}") from None
+
+
+def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
+    """The state before step 0, with the encoder of ``init.checkpoint`` (a workdir or file) where there is one."""
+    state = initial_state(run)
+    if not (path := run.config["init"]["checkpoint"]):
+        return state
+    everywhere = sharding.named(run.mesh, sharding.REPLICATED)
+    found = encoder.read(path, rooms=("encoder",), sharding=everywhere, report=report)
+    if other := weights.difference(found.params["encoder"], state.params["encoder"]):
+        raise ValueError(
+            f"init.checkpoint={path!r} holds another encoder than this config's: its {other};"
+            " compare the encoder sections of their configs."
+        )
+    report(f"encoder: from {'' if found.step is None else f'step {found.step} of '}{path}")
+    params, stats = jax.tree.map(lambda x: x.astype(run.recipe.parameter_dtype), (found.params, found.stats))
+    params, stats = state.params | params, state.stats | stats
+    # The target starts as a copy of what it follows.
+    return dataclasses.replace(
+        state, params=params, stats=stats, target=run.recipe.target.init(params, stats)
+    )
+
+
+def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], None]) -> TrainState:
+    """The state of the newest intact checkpoint, or the first state.
+
+    Raises:
+      ValueError: the config differs from the run's in leaves that may not change.
+      checkpoint.DamagedCheckpoints: there are some, and none is intact.
+    """
+    if not saved.steps():
+        return first_state(run, report)
+    if (meta := saved.read_meta()) is not None:  # else restore says that all are damaged
+        before = meta[1]["config"]
+        if wrong := configs.forbidden_changes(before, run.config):
+            changes = "; ".join(f"{name} was {was!r}, is {now!r}" for name, (was, now) in wrong.items())
+            raise ValueError(
+                f"this workdir's run has another config: {changes}. Take those back, or choose another --workdir."
+            )
+        if before["train"]["duration"] != run.config["train"]["duration"]:
+            report(
+                f"train.duration was {before['train']['duration']}, is {run.config['train']['duration']}:"
+                " schedules stretch to the new length from here on."
+            )
+    found = saved.restore(initial_state(run), report)
+    assert found is not None  # there are steps
+    state, step, _ = found
+    report(f"resuming at step {step} of {run.total_steps}")
+    return state
+
+
+@remote.anywhere
+def train(
+    config: Mapping[str, Any],
+    workdir: str,
+    *,
+    quiet: bool = False,
+    devices: Sequence[jax.Device] | None = None,
+) -> dict[str, Any]:
+    """Trains to the end of ``train.duration``, or goes on where the workdir's run stopped.
+
+    Args:
+      config: a plain config (:func:`contrastive_jax.config.plain`).
+      workdir: a folder, or ``gs://bucket/run``: config.json, config_diff.txt, metrics.jsonl, checkpoints/,
+        result.json, curves.png.
+      quiet: print the final table only.
+      devices: to train on; default all.
+
+    Returns:
+      What ``result.json`` holds.
+
+    Raises:
+      ValueError: a wrong option, before anything is compiled or written.
+      Stopped: Ctrl-C or SIGTERM; the state is saved.
+      memory.OutOfMemory: the step does not fit; says what would.
+      recorder.Diverged: a loss or gradient is not finite.
+      OSError: another run lives in the workdir, it cannot be written, or its disk is full.
+    """
+    began = time.perf_counter()
+    first = distributed.first()  # of several processes one writes and speaks
+    say = workdirs.say if first and not quiet else lambda message: None
+    run = prepare(config, devices)
+    check_init(config["init"]["checkpoint"], workdir)
+    every, settings = config["log"]["every"], config["checkpoint"]
+    profile = workdirs.Profile(workdir, config["profile"]["steps"] if first else (0, 0))
+    held = workdirs.lock(workdir, say) if first else contextlib.nullcontext()
+    with workdirs.answered(workdir), jax.set_mesh(run.mesh), held, checkpoint.Checkpoints(
+        remote.checkpoints(workdir), keep_last=settings["keep_last"], keep_every=run.keep_every
+    ) as saved:  # fmt: skip
+        state = restored(run, saved, say)
+        step = start = int(state.step)
+        if first and start < run.total_steps:
+            size = sum(x.nbytes for x in jax.tree.leaves(state))
+            workdirs.check_room(workdir, size, settings["keep_last"], len(saved.steps()))
+        _, meta = saved.read_meta() or (0, {})
+        feed = feed_of(run, meta.get("data", {}).get("replaced", 0), say)
+        judge = Judge(run.config, run.source, run.mesh)
+        if not judge.possible:
+            say("no labelled test images: evaluations are left out.")
+        with contextlib.closing(feed), distributed.stop_requests() as asked, Recorder(
+            run, workdir, feed, saved, start, say, quiet=quiet or not first, active=first
+        ) as recorder:  # fmt: skip
+            last_save = time.monotonic()
+            if start < run.total_steps:
+                with memory.answered(run):
+                    train_step, seconds = compiled_step(run, feed, state)
+                memory.check(run, train_step)
+                say(f"compiled in {seconds:.1f} s")
+            with profile:
+                while step < run.total_steps:
+                    profile.before(step, state)
+                    with memory.answered(run, train_step):
+                        state, metrics = train_step(state, recorder.fed(step))
+                        recorder.add(step + 1, metrics)
+                    step += 1
+                    look = step % every == 0 or step == run.total_steps
+                    if look:
+                        recorder.look()
+                    if judge.possible and run.evaluate_every and step % run.evaluate_every == 0:
+                        with recorder.pause("evaluation"):
+                            recorder.write(step, judge.look(state))
+                    late = look and distributed.agreed(
+                        time.monotonic() - last_save > settings["every_seconds"]
+                    )
+                    kept = run.keep_every and step % run.keep_every == 0
+                    stop = asked(step)
+                    if stop or late or kept or step == run.total_steps:
+                        recorder.fetch()  # nothing is saved behind a step that nobody looked at
+                        with recorder.pause("checkpoint"):
+                            saved.save(step, state, {"config": run.config, "data": feed.metrics()})
+                            remote.push(workdir)
+                        last_save = time.monotonic()
+                    if stop and step < run.total_steps:
+                        saved.wait()
+                        raise Stopped(
+                            f"stopped at step {step} of {run.total_steps}; saved in {workdir}."
+                            " The same command goes on from there.",
+                            128 + stop,
+                        )
+            with recorder.pause("checkpoint"):
+                saved.wait()
+        final = judge.possible and config["evaluate"]["final"]
+        if start < run.total_steps or not final:  # judging may take hours, and be interrupted
+            result = recorder.result(step, {}, time.perf_counter() - began)
+        if final:
+            evaluations = judge.table((state.params, state.stats), quiet=not first)
+            result = recorder.result(step, evaluations, time.perf_counter() - began)
+        return result

@@ -1,0 +1,190 @@
+"""Config -> Recipe: every axis becomes a function, once, before anything is compiled."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from contrastive_jax import augment, models, optim
+from contrastive_jax.contrast import candidates, margin, negatives, target, temperature
+from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
+from contrastive_jax.contrast.diagnostics import diagnostics
+from contrastive_jax.contrast.terms import Term, make_terms
+from contrastive_jax.lookup import call, near, pick
+from contrastive_jax.optim.gradient_snr import GradientSNR, gradient_snr
+from contrastive_jax.types import Array, Outputs, PyTree
+
+
+class Recipe(NamedTuple):
+    """The functions that a run is made of. No arrays, no config."""
+
+    network: models.Network
+    init_network: Callable[[int], tuple[PyTree, PyTree]]
+    views: augment.Views  # (key, image) -> views, in two halves where the host cuts them out
+    augment: Callable[
+        [Array, Array], Array
+    ]  # (key, a batch's image) -> views: all of it, or what the host leaves
+    target: target.Target
+    compare: Compare
+    terms: tuple[Term, ...]
+    optimizer: optax.GradientTransformation
+    learning_rate: Callable[[Array], Array]
+    gradient_snr: GradientSNR
+    diagnose: Callable[[Comparison, Outputs, Array], dict[str, Array]]
+    online_views: slice
+    target_views: slice
+    directions: int
+    view_shape: tuple[int, int, int]
+    embedding_width: int
+    probe_weight: float
+    parameter_dtype: str
+
+
+def _check_labels(terms: tuple[Term, ...], classes: int, several: bool) -> bool:
+    """Whether a loss reads labels; refuses one that reads others than the data has."""
+    reading = [term for term in terms if "logits" in term.quantities]
+    for term in reading:
+        if not classes:
+            raise ValueError(f"loss.{term.name} reads labels, and the data has none.")
+        if several and term.labels == "one":
+            raise ValueError(
+                f"loss.{term.name} reads one label an image, and these have several: take"
+                " loss.sigmoid_cross_entropy."
+            )
+        if not several and term.labels == "several":
+            raise ValueError(
+                f"loss.{term.name} reads several labels an image, and these have one: take loss.cross_entropy."
+            )
+        if set(term.quantities) == {"logits", "label"} and not term.multiples:
+            logits = jax.ShapeDtypeStruct((2, 2, classes), "float32")
+            label = jax.ShapeDtypeStruct((2, classes) if several else (2,), "int32")
+            try:  # an option that does not go with so many classes
+                jax.eval_shape(functools.partial(term.function, **term.options), logits, label)
+            except ValueError as error:
+                raise ValueError(f"loss.{term.name}: {error}") from None
+    return bool(reading)
+
+
+def build(
+    config: Mapping[str, Any],
+    *,
+    image_shape: tuple[int, int, int],
+    classes: int,
+    several_labels: bool = False,
+    streamed: bool = False,
+    total_steps: int,
+    steps_per_epoch: int,
+) -> Recipe:
+    """The recipe of a resolved config.
+
+    Args:
+      config: every section of :func:`contrastive_jax.config.base`, as plain dictionaries; durations of
+        its schedule (warmup, milestones) in steps.
+      image_shape: (h, w, c) of the stored images; of streamed ones, c alone counts.
+      classes: width of the online probe; 0 without labels.
+      several_labels: an image has any number of them, [n, C]: there is no online probe.
+      streamed: the host hands over images with their views already cut out.
+      total_steps: length of the run.
+      steps_per_epoch: of these, in whole numbers; read by schedules that move once an epoch.
+
+    Raises:
+      ValueError: one sentence that names the option, its value and what is allowed.
+    """
+    batch_size = config["train"]["batch_size"]
+    directions = {"both": 2, "one_way": 1}.get(config["directions"])
+    if directions is None:
+        raise ValueError(
+            f"directions is {config['directions']!r}. {near(config['directions'], ['both', 'one_way'])}"
+        )
+    scores = {"cosine": cosine, "dot": dot}
+    if config["score"] not in scores:
+        raise ValueError(f"score is {config['score']!r}. {near(config['score'], scores)}")
+
+    views = call(augment.make_views, "augment", config["augment"])
+    if streamed:
+        size = views.cut.size  # or why the host cannot cut
+        augmented = views.finish
+        image_shape = (config["augment"].get("views", 2), size, size, image_shape[-1])
+    else:
+        augmented = views
+    view_shape = jax.eval_shape(
+        augmented, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, "uint8")
+    ).shape[1:]
+    if config["augment"].get("views", 2) != 2:
+        raise ValueError(f"augment.views is {config['augment']['views']}; a step compares 2 views.")
+    terms = make_terms(config["loss"])
+    if not _check_labels(terms, classes, several_labels) and several_labels:
+        classes = 0
+    norm = dict(config["norm"])
+    rooms: dict[str, Any] = {room: dict(config[room]) for room in ("encoder", "projector", "predictor")}
+    rooms |= {"classes": classes, "probe_gradient": config["probe"]["gradient"], "dtype": config["dtype"]}
+    microbatches = config["train"]["microbatches"]
+    try:
+        network = models.network(
+            norm=norm, **rooms, microbatches=microbatches, remat=config["train"]["remat"]
+        )
+    except TypeError as error:  # an option that one of them does not have
+        raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None
+    groups = norm.get("groups", 1) if norm.get("scope") == "groups" else 1
+    if microbatches > 1 and batch_size % microbatches:
+        raise ValueError(
+            f"train.microbatches is {microbatches}; it must divide train.batch_size, {batch_size}."
+        )
+    if batch_size % groups:
+        raise ValueError(f"norm.groups is {groups}; it must divide train.batch_size, {batch_size}.")
+    keys_from = pick(target, "target", config["target"], network.apply, total_steps, groups)
+    pool = pick(candidates, "candidates", config["candidates"], batch_size, directions)
+    choose = pick(negatives, "negatives", config["negatives"])
+    wanted = config["negatives"].get("k", 0)
+    if wanted > pool.most:
+        raise ValueError(
+            f"negatives.k is {wanted}, but candidates={config['candidates']['name']} at train.batch_size={batch_size}"
+            f" offers a query {pool.most}; take k <= {pool.most} or negatives.name=all."
+        )
+    cancelling = [term.name for term in terms if getattr(term.function, "margin_cancels", False)]
+    if cancelling and config["margin"]["name"] != "none":
+        raise ValueError(
+            f"margin.name is {config['margin']['name']!r}, which cancels in loss.{cancelling[0]}: take none."
+        )
+    multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
+    compare = Compare(
+        embed=scores[config["score"]],
+        candidates=pool,
+        negatives=choose,
+        temperature=pick(temperature, "temperature", config["temperature"], total_steps),
+        margin=pick(margin, "margin", config["margin"]),
+        multiples=tuple(multiples),
+    )
+    lengths = {"batch_size": batch_size, "total_steps": total_steps, "steps_per_epoch": steps_per_epoch}
+    schedule = dict(config["schedule"])
+    lengths["warmup_steps"] = schedule.pop("warmup")
+    learning_rate = call(optim.schedule, "schedule", schedule | lengths)
+    optimizer = call(optim.optimizer, "optimizer", config["optimizer"], learning_rate)
+
+    def init_network(seed: int) -> tuple[PyTree, PyTree]:
+        return network.init(seed, view_shape)
+
+    first, second, both = slice(0, 1), slice(1, 2), slice(0, 2)
+    one_way = directions == 1
+    return Recipe(
+        network=network,
+        init_network=init_network,
+        views=views,
+        augment=augmented,
+        target=keys_from,
+        compare=compare,
+        terms=terms,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        diagnose=call(diagnostics, "diagnostics", config["diagnostics"], config["dtype"]),
+        gradient_snr=call(gradient_snr, "gradient_snr", config["gradient_snr"]),
+        online_views=both if keys_from.shared or not one_way else first,
+        target_views=second if one_way else both,
+        directions=directions,
+        view_shape=view_shape,
+        embedding_width=network.width(view_shape),
+        probe_weight=float(config["probe"]["weight"]) if classes and not several_labels else 0.0,
+        parameter_dtype="float64" if config["dtype"] == "float64" else "float32",
+    )

@@ -1,0 +1,161 @@
+"""What a run says of itself: metrics, progress, alarms and the result. Between log points the device is not asked."""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from contrastive_jax import config as configs
+from contrastive_jax import data
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.training import alarms, utilisation
+from contrastive_jax.training.run import Run
+from contrastive_jax.workdir import checkpoint
+
+
+class Diverged(ArithmeticError):
+    """A loss or gradient is not finite; nothing of it was saved."""
+
+
+class Recorder(contextlib.ExitStack):
+    """Metrics of the steps since the last log point, still on the device, and where they go from there.
+
+    Opening it writes the config. Steps do not wait for the host, but for the first: it is waited for.
+
+    Args:
+      run: what runs.
+      workdir: where it lives.
+      feed: adds its own metrics.
+      saved: named where the run diverges.
+      start: step from which it goes on.
+      say: for sentences.
+      quiet: show no progress.
+      active: False writes and shows nothing: for every process but the first.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        workdir: str,
+        feed: data.Resident | data.Stream,
+        saved: checkpoint.Checkpoints,
+        start: int,
+        say: Callable[[str], None],
+        *,
+        quiet: bool = False,
+        active: bool = True,
+    ):
+        super().__init__()
+        self._run, self._workdir, self._feed, self._saved = run, workdir, feed, saved
+        self._say, self._active, self._start = say, active, start
+        self._pending, self._step, self._last = [], start, {}
+        self._watch = alarms.Watch(run.config)
+        if active:
+            workdirs.write_config(
+                workdir, run.config, configs.diff_text(configs.plain(configs.base()), run.config)
+            )
+        self._book = workdirs.Logbook(
+            workdir,
+            start_step=start,
+            active=active,
+            config=run.config,
+            tensorboard=run.config["log"]["tensorboard"],
+            wandb=run.config["log"]["wandb"],
+            verbose=not quiet and start == 0,
+        )
+        known = active and start < run.total_steps
+        self._progress = workdirs.Progress(
+            run.total_steps,
+            run.steps_per_epoch,
+            run.config["train"]["batch_size"],
+            start,
+            utilisation=utilisation.of_one_image_a_second(run) if known else None,
+            quiet=quiet,
+        )
+        if start >= run.total_steps:
+            self._progress.end()  # before it began: there is only something to judge
+        self.pause = self._progress.pause
+
+    def __enter__(self):
+        super().__enter__()
+        self.enter_context(self._book)
+        self.enter_context(self._progress)
+        for note in alarms.notes(self._run.config):
+            self._say(note)
+        return self
+
+    def fed(self, step: int) -> Any:
+        """What the feed gives for the step; whether the device ran dry meanwhile is asked, not waited for."""
+        began = time.perf_counter()
+        given = self._feed.feed(step)
+        latest = self._pending[-1][1].values() if self._pending else ()  # none: a log point waited for all
+        if all(array.is_ready() for array in latest):
+            self._progress.lose("data", time.perf_counter() - began)
+        return given
+
+    def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
+        """Takes note of a step."""
+        self._pending.append((step, metrics))
+        if step == self._start + 1:
+            jax.block_until_ready(metrics)
+            self._progress.first_step(step)
+
+    def fetch(self) -> None:
+        """Waits for the device, and looks whether all steps so far are sound.
+
+        Raises:
+          Diverged: a loss or a gradient was not finite, at the first such step.
+        """
+        fetched, self._pending = jax.device_get(self._pending), []
+        for step, metrics in fetched:
+            if not (np.isfinite(metrics["loss"]) and np.isfinite(metrics["gradient_norm"])):
+                good = max(self._saved.steps(), default=None)
+                raise Diverged(
+                    f"step {step}: loss {metrics['loss']}, gradient norm {metrics['gradient_norm']}: not finite."
+                    f" Last good checkpoint: {'none' if good is None else f'step {good}'} in {self._workdir}."
+                    " A lower schedule.learning_rate, a longer warm-up or a higher temperature usually helps."
+                )
+            self._step, self._last = step, metrics
+
+    def look(self) -> None:
+        """A log point: the metrics of the latest step are written and shown, and alarms spoken.
+
+        Raises:
+          Diverged: see :meth:`fetch`.
+        """
+        self.fetch()
+        step, epoch = self._step, self._step / self._run.steps_per_epoch
+        self._last = self._last | self._feed.metrics()
+        rung, sentences = self._watch.look({"step": step, "epoch": epoch, **self._last})
+        self.write(step, self._last | rung, self._progress.update(step, self._last))
+        for sentence in sentences:
+            self._say(sentence)
+
+    def write(self, step: int, metrics: Mapping[str, Any], timing: Mapping[str, float] | None = None) -> None:
+        """A record of a step."""
+        self._book.write(step, step / self._run.steps_per_epoch, metrics, timing)
+
+    def result(self, step: int, evaluations: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Writes ``result.json`` and ``curves.png``; what the first holds. Training is over by the first call: what
+        is judged after it is not time that training lost."""
+        self._progress.end()
+        rows = workdirs.read_metrics(self._workdir) if self._active else []
+        last = next((row for row in reversed(rows) if "loss" in row), {})
+        result = workdirs.write_result(
+            self._workdir if self._active else None,
+            step=step,
+            epoch=step / self._run.steps_per_epoch,
+            metrics=self._last or last,
+            evaluations=evaluations,
+            seconds=seconds,
+            images_per_second=self._progress.images_per_second,
+            utilisation=self._progress.utilisation,
+            lost=self._progress.lost,
+            alarms=alarms.summary(rows, self._run.config),
+        )
+        if self._active:
+            workdirs.plot_curves(self._workdir)
+        return result

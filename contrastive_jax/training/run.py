@@ -1,0 +1,170 @@
+"""What a run is, before its first array: a config with its data, its functions and its devices.
+
+``prepare`` checks everything that can be wrong before anything is compiled or written.
+"""
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from contrastive_jax import augment, data, evaluators, native, sharding
+from contrastive_jax import config as configs
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.config import schema
+from contrastive_jax.data import compose
+from contrastive_jax.lookup import call, pick
+from contrastive_jax.training.recipe import Recipe, build
+from contrastive_jax.training.step import init_state
+from contrastive_jax.types import PyTree, TrainState
+
+
+class Run(NamedTuple):
+    """A config with its data and functions: all that a run needs to know before its first array."""
+
+    config: dict[str, Any]
+    source: data.Source
+    recipe: Recipe
+    mesh: Mesh
+    total_steps: int
+    steps_per_epoch: float
+    evaluate_every: int
+    keep_every: int
+
+
+def source_of(config: Mapping[str, Any]) -> data.Source:
+    """The images that ``data`` names, and what ``compose`` makes of them.
+
+    Raises:
+      ValueError: one sentence that names an option, its value and what is allowed.
+      FileNotFoundError: a missing data set, with the command that prepares it.
+    """
+
+    def another(name: str, dir: str) -> data.Source:
+        if not dir and data.accepts(name, "dir"):
+            dir = config["data"].get("dir", "")
+        try:
+            return data.load(name=name, dir=dir)
+        except (ValueError, FileNotFoundError) as error:
+            raise type(error)(f"compose.digits={name!r}: {error}") from None
+
+    source = call(data.load, "data", config["data"])
+    return pick(compose, "compose", config["compose"], source, another)
+
+
+def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
+    """Refuses an augmentation that would not leave binary channels alone.
+
+    Raises:
+      ValueError: one sentence.
+    """
+    constant = source.train.made.composition.constant
+    if constant:
+        call(augment.make_views, "augment", section).check_constant(source.train.shape[2], constant)
+
+
+def prepare(
+    config: Mapping[str, Any],
+    devices: Sequence[jax.Device] | None = None,
+    *,
+    source: data.Source | None = None,
+) -> Run:
+    """Loads the data (or takes ``source``, loaded before) and builds the recipe, for ``devices`` (default: all).
+
+    Raises:
+      ValueError: one sentence that names an option, its value and what is allowed.
+      FileNotFoundError: a missing data set, with the command that prepares it.
+    """
+    schema.check(config)
+    source = source or source_of(config)
+    check_constant(config["augment"], source)
+    mesh = sharding.make_mesh(devices)
+    examples, batch_size = len(source.train), config["train"]["batch_size"]
+    if batch_size < 2 or batch_size > examples:
+        raise ValueError(
+            f"train.batch_size is {batch_size}; it must lie in [2, {examples}], the examples there are."
+        )
+    parts = max(1, config["train"]["microbatches"])
+    if batch_size % (mesh.size * parts):
+        share = f"the {mesh.size} devices" + (f" and {parts} micro-batches" if parts > 1 else "")
+        raise ValueError(
+            f"train.batch_size is {batch_size}; {share} share it equally, so take"
+            f" a multiple of {mesh.size * parts}."
+        )
+
+    def steps(option: str, text: str) -> int:
+        return configs.steps_of(option, text, examples, batch_size)
+
+    total_steps = steps("train.duration", config["train"]["duration"])
+    if total_steps < 1:
+        raise ValueError(f"train.duration is {config['train']['duration']!r}; it must be at least one step.")
+    if config["log"]["every"] < 1:
+        raise ValueError(f"log.every is {config['log']['every']}; it must be at least 1 step.")
+    if config["log"]["wandb"] and importlib.util.find_spec("wandb") is None:
+        project = config["log"]["wandb"]
+        raise ValueError(f"log.wandb is {project!r}; it needs wandb: pip install 'contrastive_jax[wandb]'.")
+    workdirs.check_steps(config["profile"]["steps"])
+    if (kept := config["checkpoint"]["keep_last"]) < 1:
+        raise ValueError(f"checkpoint.keep_last is {kept}; it must be at least 1 (3 survive damage).")
+    schedule = dict(config["schedule"])
+    schedule["warmup"] = steps("schedule.warmup", schedule["warmup"])
+    schedule["milestones"] = tuple(steps("schedule.milestones", m) for m in schedule["milestones"])
+    recipe = build(
+        dict(config) | {"schedule": schedule},
+        image_shape=source.train.shape,
+        classes=len(source.classes),
+        several_labels=bool(source.train.label_shape),
+        streamed=isinstance(source.train, data.Streamed),
+        total_steps=total_steps,
+        steps_per_epoch=max(1, round(examples / batch_size)),
+    )
+    evaluators.prepare(config, source)  # refused before hours of training, not after them
+    return Run(
+        dict(config),
+        source,
+        recipe,
+        mesh,
+        total_steps,
+        examples / batch_size,
+        steps("evaluate.every", config["evaluate"]["every"]),
+        steps("checkpoint.keep_every", config["checkpoint"]["keep_every"]),
+    )
+
+
+def feed_of(
+    run: Run, replaced: int = 0, report: Callable[[str], None] = print
+) -> data.Resident | data.Stream:
+    """What feeds the run's step; ``replaced`` and ``report`` are of :func:`data.feed`. To be closed."""
+    return data.feed(
+        run.source.train,
+        view=run.recipe.views,
+        seed=run.config["seed"],
+        batch_size=run.config["train"]["batch_size"],
+        steps=run.total_steps,
+        mesh=run.mesh,
+        replaced=replaced,
+        report=report,
+    )
+
+
+def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Host arrays -> the same arrays on every device, in buffers of their own (they will be donated)."""
+    put = sharding.named(mesh, sharding.REPLICATED)
+
+    def everywhere(x):
+        x = np.array(x)
+        return jax.make_array_from_callback(x.shape, put, lambda index: x[index])
+
+    return jax.tree.map(everywhere, tree)
+
+
+def initial_state(run: Run) -> TrainState:
+    """The state before step 0 on the run's mesh, which is in context."""
+    state = replicate(init_state(run.recipe, run.config["seed"]), run.mesh)
+    if run.config["optimizer"]["shard_state"]:
+        state = dataclasses.replace(state, optimizer=native.jit(run.recipe.optimizer.init)(state.params))
+    return state

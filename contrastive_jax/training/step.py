@@ -1,0 +1,121 @@
+"""Training, in one screen: the first state, and the step that every method shares."""
+
+import zlib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from contrastive_jax import augment, losses, sharding
+from contrastive_jax.contrast import diagnostics
+from contrastive_jax.contrast.terms import total_loss
+from contrastive_jax.training.recipe import Recipe
+from contrastive_jax.types import Array, Batch, PyTree, TrainState
+
+
+def step_key(seed: Array, step: Array, name: str) -> Array:
+    """The random key of one use of randomness at one step: derived, never carried."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), zlib.crc32(name.encode()))
+
+
+def init_state(recipe: Recipe, seed: int) -> TrainState:
+    """The state before the first step, on the host's default device."""
+    params, stats = recipe.init_network(seed)
+    params, stats = jax.tree.map(lambda x: jnp.asarray(x, recipe.parameter_dtype), (params, stats))
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        seed=jnp.asarray(seed, jnp.uint32),
+        params=params,
+        stats=stats,
+        optimizer=recipe.optimizer.init(params),
+        target=recipe.target.init(params, stats),
+        candidates=recipe.compare.candidates.init(
+            step_key(jnp.asarray(seed, jnp.uint32), jnp.zeros((), jnp.int32), "candidates"),
+            recipe.embedding_width,
+        ),
+        temperature=recipe.compare.temperature.init(),
+        gradient_snr=recipe.gradient_snr.init(params),
+    )
+
+
+def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> Callable:
+    """``(state, feed) -> (state, metrics)`` for jit. ``take(feed, step)`` is the data source's batch.
+
+    Metrics:
+      loss: what is minimised, but for the online probe's part.
+      loss/<name>: this term of it, unweighted.
+      probe_loss: cross-entropy of the online probe; 0 where there is none.
+      gradient_norm: of all parameters together.
+      learning_rate: of this step.
+    """
+
+    def train_step(state: TrainState, feed: PyTree) -> tuple[TrainState, dict[str, Array]]:
+        batch = take(feed, state.step)
+        rng = {name: step_key(state.seed, state.step, name) for name in ("target", "compare", "loss")}
+        keys = augment.example_keys(state.seed, batch.epoch, batch.id)
+        views = jax.vmap(recipe.augment)(keys, batch.image)  # [B, W, h, w, c]
+
+        # Zeros beside the queries: their gradient is that of each query by itself.
+        nudge = sharding.spread(
+            jnp.zeros((views.shape[0], recipe.directions, recipe.embedding_width), recipe.parameter_dtype)
+        )
+
+        def loss_fn(params, nudge):
+            outputs, stats = recipe.network.apply(
+                params, state.stats, views[:, recipe.online_views], train=True
+            )
+            keys, target = recipe.target.apply(
+                state.target, outputs, params, views[:, recipe.target_views], state.step, rng["target"]
+            )
+            comparison, candidates = recipe.compare(
+                outputs.prediction[:, : recipe.directions],
+                keys,
+                batch.group,
+                (state.candidates, state.temperature),
+                state.step,
+                rng["compare"],
+                nudge,
+            )
+            given = {
+                "projection": outputs.projection,
+                "prediction": outputs.prediction,
+                "target": keys,
+                "logits": outputs.logits,
+                "label": batch.label,
+                "rng": rng["loss"],
+            }
+            loss, terms = total_loss(recipe.terms, comparison, given)
+            probe = (
+                jnp.mean(losses.cross_entropy(outputs.logits, batch.label)) if recipe.probe_weight else 0.0
+            )
+            metrics = {"loss": loss, "probe_loss": probe} | {
+                f"loss/{name}": value for name, value in terms.items()
+            }
+            metrics |= recipe.diagnose(comparison, outputs, batch.label)
+            return loss + recipe.probe_weight * probe, (stats, target, candidates, metrics)
+
+        (grads, of_queries), (stats, target, candidates, metrics) = jax.grad(
+            loss_fn, argnums=(0, 1), has_aux=True
+        )(state.params, nudge)
+        updates, optimizer = recipe.optimizer.update(grads, state.optimizer, state.params)
+        snr, gradient_snr = recipe.gradient_snr.apply(state.gradient_snr, grads)
+        metrics |= snr | diagnostics.of_query_gradients(of_queries)
+        metrics |= {
+            "gradient_norm": optax.tree.norm(grads),
+            "learning_rate": recipe.learning_rate(state.step),
+        }
+        state = TrainState(
+            step=state.step + 1,
+            seed=state.seed,
+            params=optax.apply_updates(state.params, updates),
+            stats=stats,
+            optimizer=optimizer,
+            target=target,
+            candidates=candidates,
+            temperature=recipe.compare.temperature.update(state.temperature, metrics["ess"]),
+            gradient_snr=gradient_snr,
+        )
+        return state, metrics
+
+    return train_step

@@ -1,0 +1,35 @@
+"""What a run leaves in its workdir, and what it shows while it trains.
+
+``metrics.jsonl`` is the source of truth: one JSON object a line. Everything else (TensorBoard files,
+``curves.png``, ``result.json``) is derived, or describes the run around it.
+"""
+
+from contrastive_jax.workdir.curves import plot_curves
+from contrastive_jax.workdir.files import replacing, write_config, write_json, write_text
+from contrastive_jax.workdir.locks import Full, InUse, answered, check_room, lock
+from contrastive_jax.workdir.metrics import METRICS, Logbook, read_metrics
+from contrastive_jax.workdir.profile import Profile, check_steps
+from contrastive_jax.workdir.progress import Progress, say
+from contrastive_jax.workdir.result import environment, write_result
+
+__all__ = [
+    "METRICS",
+    "Full",
+    "InUse",
+    "Logbook",
+    "Profile",
+    "Progress",
+    "answered",
+    "check_room",
+    "check_steps",
+    "environment",
+    "lock",
+    "plot_curves",
+    "read_metrics",
+    "replacing",
+    "say",
+    "write_config",
+    "write_json",
+    "write_result",
+    "write_text",
+]

@@ -1,0 +1,176 @@
+"""An encoder by itself, out of a run or a file, and features of images by it.
+
+    from contrastive_jax import load_encoder
+
+    encoder = load_encoder("runs/simclr")               # a workdir, or encoder.safetensors of --mode=export
+    features = encoder(images)                          # [n, h, w, c] uint8 -> [n, F] float32
+
+What a checkpoint or file says of its own config decides what the network is and how images are prepared.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.tree_util import Partial
+
+from contrastive_jax import augment, models
+from contrastive_jax import config as configs
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.evaluators import features
+from contrastive_jax.lookup import call
+from contrastive_jax.types import PyTree
+from contrastive_jax.workdir import checkpoint, weights
+from contrastive_jax.workdir.remote import checkpoints_of
+
+ROOMS = ("encoder", "projector", "predictor")
+
+
+class Saved(NamedTuple):
+    """What a workdir, a folder of checkpoints or a safetensors file holds."""
+
+    params: PyTree  # {room: arrays}
+    stats: PyTree
+    step: int | None
+    config: dict[str, Any]  # the sections that are known: all of a run's; of a foreign file the network's
+
+
+def read(
+    path: str | os.PathLike,
+    *,
+    rooms: tuple[str, ...] = ROOMS,
+    step: int | None = None,
+    sharding: jax.sharding.Sharding | None = None,
+    report: Callable[[str], None] = workdirs.say,
+) -> Saved:
+    """The newest intact checkpoint's weights (or ``step``'s), or a file's, on ``sharding`` (default: one device).
+
+    A file has an encoder alone: its other rooms are empty, and its config says so.
+
+    Raises:
+      FileNotFoundError: nothing there, or no checkpoint of that step.
+      ValueError: a file that holds no ResNet, or a step of a file.
+    """
+    if weights.is_file(path):
+        if step is not None:
+            raise ValueError(f"step is {step}, but {path} is a file, which holds one state.")
+        saved = _read_file(path, rooms)
+        where = sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        return saved._replace(params=_place(saved.params, where), stats=_place(saved.stats, where))
+    names = [f"{kind}/{room}" for kind in ("params", "stats") for room in rooms]
+    with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as there:
+        found, step, meta = there.restore_part(names, step=step, sharding=sharding, report=report)
+    return Saved(found["params"], found["stats"], step, configs.plain(configs.completed(meta["config"])))
+
+
+def config_of(path: str | os.PathLike) -> dict[str, Any]:
+    """:attr:`Saved.config` alone, without the arrays of a checkpoint."""
+    if weights.is_file(path):
+        return _read_file(path, ROOMS).config
+    with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as there:
+        if (meta := there.read_meta()) is None:
+            raise FileNotFoundError(
+                f"{path} holds no checkpoint; name a run's workdir or a file.safetensors."
+            )
+        return configs.plain(configs.completed(meta[1]["config"]))
+
+
+def _read_file(path: str | os.PathLike, rooms: tuple[str, ...]) -> Saved:
+    params, stats, about = weights.load(path)
+    config = about.get("config") or {"norm": {}, "dtype": "float32", "encoder": weights.architecture(params)}
+    config |= {"projector": {"layers": 0}, "predictor": {"layers": 0}}
+    empty = {room: {} for room in rooms}
+    return Saved(empty | {"encoder": params}, empty | {"encoder": stats}, about.get("step"), config)
+
+
+def _place(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
+    def put(array):
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    return jax.tree.map(put, tree)
+
+
+def network_of(config: Mapping[str, Any], **norm: Any) -> models.Network:
+    """The network of a config without its online probe, its batch norm over whole batches.
+
+    ``norm``: options that replace the config's.
+    """
+    rooms = {room: dict(config[room]) for room in ROOMS}
+    options = dict(config["norm"]) | {"scope": "joint", "groups": 1} | norm
+    return models.network(norm=options, classes=0, dtype=config["dtype"], **rooms)
+
+
+class Encoder:
+    """Images to features, by running statistics and evaluation's view of an image.
+
+    Attributes:
+        config: of the run that made it, as far as it is known.
+        step: of the checkpoint, or None.
+        layers: what it can give: "pooled", the encoder's output, and "projection_1", ... of the projector.
+        channels: of the images that it reads.
+        network, params, stats: the pure functions and their arrays, for your own program:
+            ``network.encode(params, stats, views [n, size, size, c] float32) -> {layer: [n, F]}``.
+        prepare: one image ``[h, w, c]`` uint8 to the view that the network sees.
+    """
+
+    def __init__(self, saved: Saved, section: Mapping[str, Any]):
+        self.params, self.stats, self.step, self.config = saved
+        self.network = network_of(saved.config)
+        self.prepare = call(augment.make_eval, "augment", section)
+        self.channels = self.params["encoder"]["stem_conv"]["kernel"].shape[2]
+        view = jax.ShapeDtypeStruct((1, section["size"], section["size"], self.channels), "float32")
+        found = jax.eval_shape(self.network.encode, self.params, self.stats, view)
+        self.layers = tuple(found)
+        self._encode = Partial(self.network.encode, self.params, self.stats)
+
+    def __call__(self, images: np.ndarray, *, layer: str = "pooled", batch_size: int = 256) -> np.ndarray:
+        """Features ``[n, F]`` of images ``[n, h, w, c]`` uint8, in their order; float32.
+
+        Raises:
+          ValueError: other images, or a layer that there is not.
+        """
+        return self.all_layers(images, batch_size=batch_size)[self._known(layer)]
+
+    def all_layers(self, images: np.ndarray, *, batch_size: int = 256) -> dict[str, np.ndarray]:
+        """Every layer of :attr:`layers`, from one pass."""
+        images = np.asarray(images)
+        if images.ndim != 4 or images.dtype != np.uint8 or images.shape[3] != self.channels:
+            raise ValueError(
+                f"images are {images.dtype} of shape {list(images.shape)};"
+                f" this encoder reads uint8 [n, h, w, {self.channels}]."
+            )
+        return features.encode_all(self._encode, images, self.prepare, min(batch_size, max(1, len(images))))
+
+    def _known(self, layer: str) -> str:
+        if layer not in self.layers:
+            raise ValueError(f"layer is {layer!r}; this encoder has {', '.join(self.layers)}.")
+        return layer
+
+
+def load_encoder(
+    path: str | os.PathLike, *, step: int | None = None, view: Mapping[str, Any] | None = None
+) -> Encoder:
+    """The encoder of a workdir (its newest intact checkpoint) or of a safetensors file.
+
+    Args:
+      path: a workdir, a folder of checkpoints, or a file that ``--mode=export`` wrote, or torchvision's state
+        dict of a ResNet saved as safetensors.
+      step: of an earlier checkpoint that ``checkpoint.keep_every`` or ``checkpoint.keep_last`` kept.
+      view: how images are prepared, options of :func:`contrastive_jax.augment.make_eval`; default: as in the
+        pretraining. A foreign file does not say, so it needs one; torchvision's ImageNet weights (V1) want
+        ``dict(preset="moco_v2", size=224)``: bilinear, the central 7/8, ImageNet's mean and deviation.
+
+    Raises:
+      FileNotFoundError: nothing there, or no checkpoint of that step.
+      ValueError: a file that holds no ResNet, or does not say how images are prepared, or a step of a file.
+    """
+    saved = read(path, step=step)
+    section = view or saved.config.get("augment")
+    if section is None:
+        raise ValueError(
+            f"{path} does not say how images are prepared; pass view, for torchvision's ImageNet weights"
+            " view=dict(preset='moco_v2', size=224)."
+        )
+    return Encoder(saved, section)

@@ -1,0 +1,131 @@
+"""A workdir in an object store (``gs://bucket/run``): its files live in a local folder meanwhile.
+
+An object store has no files to append to or to replace in place, so that what a run writes about itself (config,
+metrics, result, pictures, embeddings) is written into a folder of this machine, and copied up whenever a checkpoint
+is saved and at the end. Checkpoints themselves go straight to the store. Who continues the run elsewhere starts from
+what the store holds.
+"""
+
+import contextlib
+import functools
+import hashlib
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from etils import epath
+
+from contrastive_jax import distributed
+
+CHECKPOINTS = "checkpoints"
+
+
+class Remote(os.PathLike):
+    """A workdir that is shown by its address, and whose path is that of the local copy."""
+
+    def __init__(self, address: str):
+        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
+        # A process has a copy of its own: another mode on the same run must not clear what training appends to.
+        name = f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{os.getpid()}"
+        self.store, self.local = epath.Path(address), cache / "contrastive_jax" / "workdirs" / name
+        self._address, self._sent = address, {}
+
+    def __str__(self) -> str:
+        return self._address
+
+    def __fspath__(self) -> str:
+        return str(self.local)
+
+    def pull(self) -> None:
+        """Makes the local copy what the store holds, but for checkpoints."""
+        shutil.rmtree(self.local, ignore_errors=True)
+        self.local.mkdir(parents=True)
+        if self.store.exists():
+            for path in self.store.iterdir():
+                if path.name != CHECKPOINTS:
+                    _copy_down(path, self.local / path.name)
+        self._sent = self._state()
+
+    def push(self) -> None:
+        """Copies up what has changed since; of several processes the first one does."""
+        now = self._state() if distributed.first() else {}
+        for name in sorted(now):
+            if self._sent.get(name) != now[name]:
+                target = self.store / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes((self.local / name).read_bytes())
+        self._sent = now
+
+    def _state(self) -> dict[str, tuple[int, int]]:
+        files = [path for path in self.local.rglob("*") if path.is_file()]
+        found = {path.relative_to(self.local).as_posix(): path.stat() for path in files}
+        return {name: (stat.st_mtime_ns, stat.st_size) for name, stat in found.items()}
+
+
+def _copy_down(path: epath.Path, target: pathlib.Path) -> None:
+    if path.is_dir():
+        target.mkdir()
+        for child in path.iterdir():
+            _copy_down(child, target / child.name)
+    else:
+        target.write_bytes(path.read_bytes())
+
+
+def is_remote(workdir: str | os.PathLike) -> bool:
+    """Whether a workdir is no path of this machine."""
+    return "://" in str(workdir)
+
+
+@contextlib.contextmanager
+def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
+    """The workdir itself, or the :class:`Remote` of an address, which is copied down before and up afterwards.
+
+    Raises:
+      ValueError: an address of a kind that nothing installed here reads; says what would.
+    """
+    if not is_remote(workdir) or isinstance(workdir, Remote):
+        yield workdir
+        return
+    try:
+        remote = Remote(str(workdir))
+        remote.pull()
+    except (ImportError, KeyError) as error:  # its library is missing; no such kind of store
+        kind = str(workdir).partition("://")[0]
+        raise ValueError(
+            f"--workdir={str(workdir)!r}: {kind}:// cannot be read here ({error}). For gs:// pip install"
+            " 'contrastive_jax[gcs]'; else take a folder."
+        ) from None
+    try:
+        yield remote
+    finally:
+        remote.push()
+
+
+def anywhere(mode: Callable[..., Any]) -> Callable[..., Any]:
+    """A mode ``(config, workdir, **options)`` whose workdir may be an address."""
+
+    @functools.wraps(mode)
+    def call(config, workdir, **options):
+        with mirrored(workdir) as here:
+            return mode(config, here, **options)
+
+    return call
+
+
+def push(workdir: str | os.PathLike) -> None:
+    """Copies up what has changed, where the workdir is an address."""
+    if isinstance(workdir, Remote):
+        workdir.push()
+
+
+def checkpoints(workdir: str | os.PathLike) -> epath.Path:
+    """Where the checkpoints of a workdir are: beside its files, but of an address in the store itself."""
+    return (epath.Path(str(workdir)) if is_remote(workdir) else epath.Path(workdir)) / CHECKPOINTS
+
+
+def checkpoints_of(path: str) -> epath.Path:
+    """The checkpoints of a workdir, or of the folder itself."""
+    inside = checkpoints(path)
+    return inside if inside.exists() else inside.parent

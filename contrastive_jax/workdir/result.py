@@ -1,0 +1,97 @@
+"""``result.json``: where a run ended, by which code, on which devices."""
+
+import importlib.metadata
+import os
+import pathlib
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from contrastive_jax.workdir.files import write_json
+
+
+def write_result(
+    workdir: str | os.PathLike | None,
+    *,
+    step: int,
+    epoch: float,
+    metrics: Mapping[str, Any],
+    evaluations: Mapping[str, Any],
+    seconds: float,
+    images_per_second: float | None,
+    utilisation: float | None = None,
+    lost: Mapping[str, float] | None = None,
+    alarms: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Write ``result.json`` atomically, and return what it holds.
+
+    Args:
+        workdir: of the run; None writes nothing: for every process but the first.
+        step: steps done.
+        epoch: epochs done.
+        metrics: the last training metrics.
+        evaluations: what the evaluators returned, with their protocols.
+        seconds: wall time of this process's part of the run.
+        images_per_second: mean rate without compiling and evaluating; None where nothing was trained.
+        utilisation: of the devices at that rate (:mod:`contrastive_jax.training.utilisation`), or None.
+        lost: the share of the time that was lost to data, evaluations and checkpoints.
+        alarms: what was wrong, when; empty where nothing was.
+    """
+    metrics, evaluations = jax.device_get((dict(metrics), dict(evaluations)))
+    result = {
+        "step": int(step),
+        "epoch": float(epoch),
+        "metrics": metrics,
+        "evaluations": evaluations,
+        "seconds": seconds,
+        "images_per_second": images_per_second,
+        "utilisation": utilisation,
+        **(lost or {}),
+        "alarms": list(alarms),
+        **environment(),
+    }
+    if workdir is not None:
+        write_json(pathlib.Path(workdir, "result.json"), result)
+    return result
+
+
+def environment() -> dict[str, Any]:
+    """Versions, devices and the git commit of the source (None where it is not in a repository)."""
+    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scikit-learn", "contrastive_jax")
+    versions = {"python": platform.python_version()}
+    for name in names:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # a source tree that was not installed
+            versions[name] = None
+    commit, modified = _git_commit()
+    return {
+        "versions": versions,
+        "device": {
+            "platform": jax.default_backend(),
+            "kind": jax.devices()[0].device_kind,
+            "count": jax.device_count(),
+            "processes": jax.process_count(),
+        },
+        "git_commit": commit,
+        "git_modified": modified,
+    }
+
+
+def _git_commit() -> tuple[str | None, bool | None]:
+    """The commit of the repository that tracks this very file, and whether tracked files differ from it."""
+
+    def git(*arguments):
+        command = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+    try:
+        git(
+            "ls-files", "--error-unmatch", os.path.basename(__file__)
+        )  # not any repository around an installation
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return None, None

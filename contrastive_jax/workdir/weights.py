@@ -1,0 +1,129 @@
+"""An encoder in a file: safetensors, in torchvision's naming, with all that is needed to use it.
+
+What a file says of itself is text by name (safetensors knows no other metadata); :data:`FACTS` are JSON.
+No code is executed by reading one.
+"""
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.models import resnet, torchvision_names
+from contrastive_jax.types import PyTree
+
+SUFFIX = ".safetensors"
+FACTS = ("encoder", "preprocessing", "config", "step")
+
+
+class Weights(NamedTuple):
+    """What a file holds."""
+
+    params: PyTree  # of the encoder, numpy
+    stats: PyTree
+    about: dict[str, Any]  # of FACTS those that the file has
+
+
+def is_file(path: str | os.PathLike) -> bool:
+    """Whether a path names such a file (or would)."""
+    return str(path).endswith(SUFFIX)
+
+
+def save(path: str | os.PathLike, params: PyTree, stats: PyTree, about: Mapping[str, Any]) -> None:
+    """Writes the encoder's arrays, bit for bit and whole or not at all; ``about`` by the names of FACTS."""
+    from safetensors.numpy import save_file
+
+    import contrastive_jax
+
+    state = {
+        name: np.ascontiguousarray(array)
+        for name, array in torchvision_names.to_torchvision(params, stats).items()
+    }
+    # "pt": what other libraries want to read of a file for PyTorch.
+    text = {"format": "pt", "contrastive_jax": contrastive_jax.__version__}
+    text |= {name: json.dumps(about[name]) for name in FACTS if name in about}
+    with workdirs.replacing(path) as temporary:
+        save_file(state, temporary, text)
+
+
+def load(path: str | os.PathLike) -> Weights:
+    """What :func:`save` wrote, or a torchvision ResNet's state dict that others saved as safetensors.
+
+    Raises:
+      FileNotFoundError: no such file.
+      ValueError: no safetensors file, or not one of a ResNet.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not pathlib.Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {path}.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
+    except (SafetensorError, TypeError) as error:  # TypeError: an element type that NumPy lacks
+        raise ValueError(f"{path} cannot be read as safetensors: {error}") from None
+    try:
+        params, stats = torchvision_names.from_torchvision(state)
+        about = {name: json.loads(text[name]) for name in FACTS if name in text}
+        architecture(params)
+        _check_statistics(state)
+    except ValueError as error:
+        raise ValueError(f"{path} holds no ResNet in torchvision's naming: {error}") from None
+    return Weights(params, stats, about)
+
+
+def _check_statistics(state: Mapping[str, np.ndarray]) -> None:
+    for name, array in state.items():
+        layer, _, leaf = name.rpartition(".")
+        if leaf == "bias" and layer != "fc":
+            for other in ("weight", "running_mean", "running_var"):
+                if np.shape(state.get(f"{layer}.{other}")) != array.shape:
+                    raise ValueError(f"{layer} lacks {other}, or has it in another shape.")
+
+
+def architecture(params: PyTree) -> dict[str, Any]:
+    """Options of :func:`resnet.resnet` for arrays in its tree, read off their names and shapes.
+
+    Where "torchvision" and "simclr" differ in no array (depth 50 and more) it is "torchvision".
+
+    Raises:
+      ValueError: they are of no such network.
+    """
+    blocks = [
+        sum(name.startswith(f"group{group}_block") for name in params) for group in range(1, len(params))
+    ]
+    blocks = tuple(count for count in blocks if count)
+    bottleneck = "conv3" in params.get("group1_block0", {})
+    depths = [d for d, counts in resnet.BLOCKS.items() if counts == blocks and (d >= 50) == bottleneck]
+    if not depths or "stem_conv" not in params:
+        raise ValueError(f"it has {blocks or 'no'} residual blocks in its groups.")
+    height, _, _, channels = np.shape(params["stem_conv"]["kernel"])
+    extra = not bottleneck and "shortcut_conv" in params["group1_block0"]
+    return {
+        "depth": depths[0],
+        "width": channels / 64,
+        "stem": "cifar" if height == 3 else "imagenet",
+        "variant": "simclr" if extra else "torchvision",
+    }
+
+
+def difference(here: PyTree, there: PyTree) -> str:
+    """The first array (by torchvision's name) in which two encoders' params or stats differ in shape, or ""."""
+    one, two = (
+        {name: np.shape(array) for name, array in torchvision_names.to_torchvision(tree, {}).items()}
+        for tree in (here, there)
+    )
+
+    def shape(of, name):
+        return "x".join(map(str, of[name])) if name in of else "absent"
+
+    kernels_first = sorted(one | two, key=lambda name: ("conv" not in name, name))  # the stem's before all
+    differing = [name for name in kernels_first if one.get(name) != two.get(name)]
+    return (
+        f"{differing[0]} is {shape(one, differing[0])}, not {shape(two, differing[0])}" if differing else ""
+    )

@@ -1,0 +1,118 @@
+"""Embeddings of a set and of a folder, in files that need nothing of ours to be read."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+from saved_runs import config_of, workdir_of
+
+import contrastive_jax
+from contrastive_jax import data
+from contrastive_jax.commands.embed import embed
+from contrastive_jax.commands.export import export
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path, config = tmp_path_factory.mktemp("run"), config_of()
+    workdir_of(path, config)
+    return path, config
+
+
+def read(path):
+    with np.load(path) as file:  # allow_pickle is False
+        return {name: file[name] for name in file.files}
+
+
+def test_embeddings_of_a_set(trained, tmp_path):
+    path, config = trained
+    layers = ("projection_2", "pooled")
+    settings = {
+        "evaluate": config["evaluate"] | {"checkpoint": str(path)},
+        "embed": {"layers": layers, "splits": ("train", "test")},
+    }
+    written = embed(config | settings, tmp_path, quiet=True)
+    source = data.load(name="digits")
+    encoder = contrastive_jax.load_encoder(path)
+    assert set(written) == {"train", "test"}
+    for name, file in written.items():
+        found, split = read(file), getattr(source, name)
+        assert file == tmp_path / f"embeddings_{name}.npz"
+        np.testing.assert_array_equal(found["label"], split.label)
+        np.testing.assert_array_equal(found["id"], np.arange(len(split)))
+        for layer, features in encoder.all_layers(split.image).items():
+            if layer in layers:
+                np.testing.assert_allclose(found[layer], features, rtol=1e-5, atol=1e-5)
+        assert found["pooled"].dtype == np.float32 and found["step"] == 7 and found["checkpoint"] == str(path)
+        assert found["classes"].tolist() == list(source.classes) and "path" not in found
+        assert json.loads(str(found["config"]))["encoder"] == config["encoder"]
+
+
+def test_a_folder_without_labels_by_a_file(trained, tmp_path):
+    path, config = trained
+    export(config, path, quiet=True)
+    random = np.random.default_rng(0)
+    for name in ("b.png", "a.png", "below/c.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (9, 12), np.uint8)).save(tmp_path / name)
+    settings = {
+        "data": {"name": "folder", "dir": str(tmp_path), "size": 8, "label_key": ""},
+        "compose": {"name": "rand_bit", "bits": 0, "seed": 0},
+        "evaluate": config["evaluate"] | {"checkpoint": str(path / "encoder.safetensors")},
+    }
+    written = embed(config | settings, tmp_path / "out", quiet=True)
+    assert list(written) == ["train"]
+    found = read(written["train"])
+    assert found["path"].tolist() == ["a.png", "b.png", "below/c.png"]
+    assert (found["label"] == -1).all() and found["pooled"].shape == (3, 64)
+    split = data.load(**settings["data"]).train
+    expected = contrastive_jax.load_encoder(path / "encoder.safetensors")(split.image)
+    np.testing.assert_allclose(found["pooled"], expected, rtol=1e-5, atol=1e-5)
+    said = json.loads(str(found["config"]))  # what these images are, not those of the training
+    assert {name: said[name] for name in ("data", "compose")} == {
+        name: settings[name] for name in ("data", "compose")
+    }
+    assert said["encoder"] == config["encoder"] and config["compose"] == {"name": "none"}
+
+
+def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, tmp_path):
+    path, config = trained
+    for name in ("train/a.png", "train/b.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.zeros((8, 8, 3), np.uint8) + np.arange(3, dtype=np.uint8)).save(tmp_path / name)
+    folder = {"name": "folder", "dir": str(tmp_path)}
+    out = tmp_path / "out"
+    checkpoint = {"evaluate": config["evaluate"] | {"checkpoint": str(path)}}
+    for layers, splits, change, sentence in (
+        (
+            ["projection_3"],
+            ["train"],
+            {},
+            "names 'projection_3'; this encoder has pooled, projection_1, projection_2",
+        ),
+        ([], ["train"], {}, "embed.layers names ''"),
+        (["pooled"], ["val"], {}, "embed.splits names 'val'. Allowed: test, train"),
+        (["pooled"], ["test"], {"data": folder}, "'folder' has none of them"),
+        (["pooled"], ["train"], {"data": folder}, "images of 3 channels; the encoder of .* reads 1"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            embed(
+                config | checkpoint | change | {"embed": {"layers": layers, "splits": splits}},
+                out,
+                quiet=True,
+            )
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        embed(config, out, quiet=True)
+    assert not out.exists()
+
+
+def test_one_device_writes_what_eight_write(trained, tmp_path, monkeypatch):
+    path, config = trained
+    config = config | {"evaluate": config["evaluate"] | {"checkpoint": str(path)}}
+    eight = read(embed(config, tmp_path / "eight", quiet=True)["test"])
+    one = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *a: one)
+    single = read(embed(config, tmp_path / "one", quiet=True)["test"])
+    np.testing.assert_allclose(single["pooled"], eight["pooled"], rtol=1e-5, atol=1e-5)

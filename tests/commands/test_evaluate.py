@@ -1,0 +1,196 @@
+"""--mode=evaluate: a checkpoint brings its network, the config says on what and how it is judged."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from contrastive_jax import config as configs
+from contrastive_jax import data, sharding
+from contrastive_jax.commands import evaluate, export
+from contrastive_jax.data import compose
+from contrastive_jax.training import loop
+from contrastive_jax.training import run as runs
+from contrastive_jax.training.step import init_state
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of two steps on digits, and its config."""
+    folder = tmp_path_factory.mktemp("runs")
+    config = configs.load(str(ROOT / "configs/digits.py:method=simclr,scale=smoke"))
+    with config.unlocked():
+        config.update_from_flattened_dict(
+            {
+                "augment": {"preset": "none", "size": 8},
+                "train.duration": "2 steps",
+                "projector.out": 16,
+                "evaluate.final": False,
+                "seed": 5,
+            }
+        )
+    config = configs.plain(configs.complete(config))
+    loop.train(config, folder / "run", quiet=True)
+    return folder / "run", config
+
+
+def pictures(folder, mode="L"):
+    """Two folders of two classes; the second class is brighter, and rarer in the test."""
+    random = np.random.default_rng(0)
+    for split, counts in (("train", (12, 12)), ("test", (9, 3))):
+        for name, count in enumerate(counts):
+            place = folder / split / f"class{name}"
+            place.mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(120 * name, 120 * name + 100, (12, 12), np.uint8)
+                Image.fromarray(pixels).convert(mode).save(place / f"{number}.png")
+    return folder
+
+
+def other(run, folder, **leaves):
+    """Another config altogether: it names the checkpoint, another set and other evaluators."""
+    config = configs.base()
+    config.data = {"name": "folder", "dir": str(folder)}
+    config.evaluators = {
+        "knn": {"name": "knn", "k": 3},
+        "first": {"name": "knn", "k": 3, "layer": "projection_1"},
+        "sgd": {"name": "moco_v3", "augment": False, "epochs": 2},
+    }
+    config.update_from_flattened_dict({"evaluate.checkpoint": str(run), **leaves})
+    return configs.plain(configs.complete(config))
+
+
+def test_a_checkpoint_is_judged_on_another_set_without_its_own(trained, tmp_path, capsys):
+    run, config = trained
+    judging = other(run, pictures(tmp_path / "pictures"))
+    judging["compose"] = {"name": "rand_bit", "bits": 0, "seed": 0}
+    found = evaluate.evaluate(judging, tmp_path / "out")
+    assert {name: found[name] for name in ("data", "compose")} == {
+        name: judging[name] for name in ("data", "compose")
+    }
+    printed = capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["results"] == found["results"]
+    assert found["step"] == 2 and found["config"] == configs.fingerprint(config)
+    assert found["metric"] == "top1" and set(found["results"]) == {"trained", "untrained", "raw pixels"}
+    for scores in found["results"].values():
+        assert set(scores) == {"knn", "first", "sgd"}
+    assert "encoder" in printed and "as the checkpoint has it" in printed
+    assert "Top-1 (mean per-class accuracy)" in printed  # the test set is unbalanced
+    assert "layer projection_1" in found["results"]["trained"]["first"]["protocol"]
+    assert "layer pixels" in found["results"]["raw pixels"]["first"]["protocol"]
+
+
+def test_the_untrained_row_is_the_runs_own_start(trained, tmp_path):
+    run, config = trained
+    own = evaluate.evaluate(
+        config | {"evaluate": config["evaluate"] | {"rows": ["untrained"]}}, run, quiet=True
+    )
+    digits = other(run, "", **{"evaluate.rows": ("untrained",)}) | {
+        "data": config["data"], "evaluators": config["evaluators"]
+    }  # fmt: skip
+    assert evaluate.evaluate(digits, tmp_path, quiet=True)["results"] == own["results"]
+
+
+def test_an_exported_file_is_a_checkpoint_like_any_other(trained, tmp_path):
+    run, config = trained
+    folder, only = pictures(tmp_path / "pictures"), {"evaluate.rows": ("trained",)}
+    export.export(
+        config | {"evaluate": config["evaluate"] | {"checkpoint": str(run)}}, str(tmp_path), quiet=True
+    )
+    configs_of = [other(path, folder, **only) for path in (run, tmp_path / "encoder.safetensors")]
+    for one in configs_of:
+        one["evaluators"].pop("first")  # a file has no projector
+    found = [evaluate.evaluate(one, tmp_path / "out", quiet=True)["results"]["trained"] for one in configs_of]
+    assert found[0] == found[1]
+
+
+def test_the_size_of_the_images_can_be_another(trained, tmp_path):
+    run, _ = trained
+    folder, only = pictures(tmp_path / "pictures"), {"evaluate.rows": ("trained",)}
+    found = [
+        evaluate.evaluate(other(run, folder, **only, **{"evaluate.size": size}), tmp_path, quiet=True)
+        for size in (0, 8, 12)
+    ]
+    loss = [one["results"]["trained"]["sgd"]["train_loss"] for one in found]
+    assert loss[0] == loss[1] != loss[2]
+
+
+@pytest.mark.parametrize(
+    ("leaves", "mode", "sentence"),
+    [
+        ({}, "RGB", r"has images of 3 channels; the encoder of .* reads 1"),
+        ({"data.train_split": "test", "data.test_split": ""}, "L", "no labelled test images"),
+        ({"evaluate.checkpoint": "nowhere"}, "L", "there is no checkpoint directory .*nowhere"),
+        (
+            {"evaluators.first.layer": "projection_4"},
+            "L",
+            r"evaluators.first: layer is 'projection_4'; this network has pooled, projection_1, projection_2",
+        ),
+        ({"evaluators.knn.k": 30}, "L", "evaluators.knn: k is 30; there are 24"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_and_writes_nothing(trained, tmp_path, leaves, mode, sentence):
+    run, _ = trained
+    config = other(run, pictures(tmp_path / "pictures", mode), **leaves)
+    with pytest.raises((ValueError, FileNotFoundError), match=sentence):
+        evaluate.evaluate(config, tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_look_is_at_any_columns(trained):
+    _, config = trained
+    settings = config["evaluate"] | {"look": ["knn", "nearer"], "every": "1 step", "final": False}
+    columns = {"knn": config["evaluators"]["knn"], "nearer": {"name": "knn", "k": 1}}
+    changed = config | {"evaluate": settings, "evaluators": columns}
+    with pytest.raises(ValueError, match="evaluate.look names 'nearr'. Did you mean 'nearer'"):
+        loop.train(changed | {"evaluate": settings | {"look": ["nearr"]}}, "unused", quiet=True)
+    run = runs.prepare(changed)
+    judge = evaluate.Judge(run.config, run.source, run.mesh)
+    with jax.set_mesh(run.mesh):
+        seen = judge.look(runs.replicate(init_state(run.recipe, 0), run.mesh))
+    assert set(seen) == {"eval/knn_top1", "eval/nearer_top1"}
+
+
+def test_the_metric_is_the_sets_own_whatever_is_made_of_its_images():
+    """A display name such as "oxford_flowers102 + 2 random bits" is in no list."""
+    config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))
+    whole, mesh = data.load(name="digits"), sharding.make_mesh(jax.devices()[:1])
+    for name, metric in (("oxford_flowers102:2.1.1", "mean_per_class"), ("cifar10", "top1")):
+        config["data"] = config["data"] | {"name": name}
+        source = compose.rand_bit(dataclasses.replace(whole, name=name), None, bits=2)
+        assert evaluate.Judge(config, source, mesh).metric() == metric
+
+
+def test_every_set_that_is_judged_has_columns_of_its_own():
+    """Columns ``knn@odd`` are what ``knn`` is where that set is the only one; one named "" takes the first place."""
+    config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))
+    config["evaluators"], config["evaluate"]["rows"] = {"knn": {"name": "knn", "k": 3}}, ["raw pixels"]
+    whole, nothing = data.load(name="digits"), ({"w": jax.numpy.ones(1)}, {})
+
+    def first(part, count):  # 2 and 3, told apart by their ones
+        return part[np.flatnonzero(np.isin(part.label, (2, 3)))[:count]]
+
+    def odd(part):
+        return dataclasses.replace(part, label=part.label % 2)
+
+    def table(source):
+        mesh = sharding.make_mesh(jax.devices()[:1])
+        with jax.set_mesh(mesh):
+            return evaluate.Judge(config, source, mesh).table(nothing, quiet=True)["raw pixels"]
+
+    few = data.Source("few", first(whole.train, 40), first(whole.test, 20), whole.classes)
+    odds = dataclasses.replace(few, train=odd(few.train[:9]), test=odd(few.test))
+    alone, of_odds = table(few), table(odds)
+    assert alone.keys() == of_odds.keys() == {"knn"} and alone != of_odds
+    both = table(dataclasses.replace(few, probes={"odd": (odds.train, odds.test)}))
+    assert both == alone | {"knn@odd": of_odds["knn"]} and list(both) == ["knn", "knn@odd"]
+    instead = table(
+        dataclasses.replace(few, probes={"": (odds.train, odds.test), "few": (few.train, few.test)})
+    )
+    assert instead == of_odds | {"knn@few": alone["knn"]}

@@ -1,0 +1,257 @@
+"""The page of a run: self-contained, escaped, and each number the one in the files."""
+
+import base64
+import dataclasses
+import html.parser
+import io
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+
+from contrastive_jax import config as configs
+from contrastive_jax import data
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.commands import report
+from contrastive_jax.data import compose
+from contrastive_jax.training import run as runs
+from contrastive_jax.training.step import init_state
+from contrastive_jax.workdir import checkpoint
+
+ROOT = pathlib.Path(__file__).parents[2]
+SETTINGS = {"images": 40, "layer": "pooled", "map": "pca", "queries": 3, "neighbours": 4}
+EMPTY = {"meta", "img", "path", "use", "br", "rect", "line", "circle", "image"}
+
+
+class Page(html.parser.HTMLParser):
+    """Tags that are opened and closed, what is fetched, and the text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.fetched, self.words = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.fetched += [
+            v for k, v in attrs if k in ("src", "href", "data", "action") and not v.startswith("#")
+        ]
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in EMPTY:
+            assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def make_run(path, seed=0, tau=0.1, finished=True, trained=True):
+    """A workdir as a run leaves it, but for the training: an untrained encoder and made-up numbers."""
+    config = configs.load(str(ROOT / "configs/digits.py:method=simclr,scale=smoke"))
+    config.augment = {"preset": "none", "size": 8}
+    config.seed, config.temperature.tau = seed, tau
+    config = configs.plain(configs.complete(config))
+    workdirs.write_config(path, config, "")
+    with workdirs.Logbook(path, tensorboard=False) as book:
+        for step in (1, 2, 3):
+            c = np.linspace(-3 * step, 1, 9)
+            book.write(step, step / 44, {"loss": 3.0 / step, "w_p05": 0.1, "w_p50": 0.2, "w_p95": 0.5,
+                "gradient_snr": float("nan") if step == 1 else 0.25, "query_gradient_norm": 2.0,
+                "query_gradient_norm_std": 0.5, "c_quantiles": c})  # fmt: skip
+            book.write(step, step / 44, {"eval/knn_top1": 0.25 * step})
+    if finished:
+        evaluations = {
+            "trained": {
+                "linear": {"top1": 0.8765, "protocol": "logistic <regression> & co", "settings": {}},
+                "geometry": {"semantic_sensitivity": 0.31416, "protocol": "geometry", "settings": {}},
+                "broken": {"failed": "no room for <b>"},
+            },
+            "raw pixels": {"linear": {"top1": 0.9}, "geometry": {"left_out": "pixels"}, "broken": {"failed": "x"}},
+        }  # fmt: skip
+        alarm = {
+            "alarm": "collapse",
+            "sentence": "collapse: <script>alert(1)</script>",
+            "first_step": 1,
+            "last_step": 2,
+        }
+        result = {
+            "step": 3,
+            "seconds": 12.5,
+            "evaluations": evaluations,
+            "alarms": [alarm],
+            "git_commit": "a" * 40,
+        }
+        workdirs.write_json(path / "result.json", result)
+    if trained:
+        run = runs.prepare(config, jax.devices()[:1])
+        state = jax.tree.map(jax.numpy.asarray, init_state(run.recipe, seed))
+        with checkpoint.Checkpoints(path / "checkpoints") as saved:
+            saved.save(3, state, {"config": config})
+    return path
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "first <b>&amp;")
+
+
+def of(workdir, **settings):
+    file = report.report({"report": SETTINGS | settings}, str(workdir), quiet=True)
+    text = pathlib.Path(file).read_text()
+    return text, Page(text)
+
+
+def test_the_page_of_a_run_is_whole_escaped_and_needs_nothing_else(workdir):
+    text, page = of(workdir)
+    assert not page.open and "first <b>&amp;" in page.text  # the name as it is, not as markup
+    assert "<script" not in text and "<b>" not in text and "collapse: <script>alert(1)</script>" in page.text
+    assert all(link.startswith("data:image/png;base64,") for link in page.fetched) and page.fetched
+    assert not re.search(r"url\(\s*['\"]?(?!#)", text) and "@import" not in text and "<link" not in text
+    assert "prefers-color-scheme: dark" in text and report.INK not in text and "currentColor" in text
+    for words in (
+        "87.6",
+        "0.3142",
+        "failed",
+        "no room for <b>",
+        "logistic <regression> & co",
+        "12.5",
+        "aaaaaaaaaa",
+    ):
+        assert words in page.text, words
+    assert (
+        "temperature.tau" in page.text and "39" not in page.words
+    )  # 40 images, queries and neighbours among them
+    assert sum(tag == "svg" for tag, _ in page.tags) == 4  # curves, diagnostics, histogram, map
+    for title in ("loss", "knn top1", "gradient SNR, mean over parameters", "W: 5, 50, 95 % of the queries"):
+        assert title in page.text, title
+    assert "InfoNCE" not in page.text  # no empty panel for what was not logged
+
+
+def test_the_nearest_neighbours_are_scikit_learns_and_their_pictures_the_images(workdir):
+    settings = report.check(SETTINGS)
+    config = configs.plain(configs.load(str(workdir)))
+    seen = report.look(workdir, config, settings)
+    queries = np.random.default_rng(0).permutation(40)[:3]
+    found = report.neighbours(seen.features, queries, 4)
+    unit = seen.features / np.linalg.norm(seen.features, axis=1, keepdims=True)
+    theirs = NearestNeighbors(n_neighbors=5, metric="cosine").fit(unit)
+    distance, index = theirs.kneighbors(unit[queries])
+    ours = 1 - np.sum(unit[queries][:, None] * unit[found], axis=2)
+    np.testing.assert_allclose(ours, distance[:, 1:], atol=1e-5)
+    assert (np.diff(np.unique(found, axis=None)) > 0).all() and not (found == queries[:, None]).any()
+    _, page = of(workdir)
+    images = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert len(images) == 3 * 5 and [i["class"] for i in images].count("query") == 3
+    source = runs.source_of(config)
+    rows = np.sort(np.random.default_rng(0).permutation(len(source.test))[:40])
+    for tag, position in zip(
+        images, np.concatenate([queries[:, None], found], axis=1).reshape(-1), strict=True
+    ):
+        shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(tag["src"].partition(",")[2]))))
+        np.testing.assert_array_equal(shown[..., 0], source.test.pictures(rows[[position]])[0, ..., 0])
+        assert tag["title"] == source.classes[source.test.label[rows[position]]]
+
+
+def test_several_runs_side_by_side_show_what_differs(workdir, tmp_path):
+    other = make_run(tmp_path / "second", seed=1, tau=0.5)
+    _, page = of(f"{workdir},{other}")
+    assert (workdir / "report.html").exists() and "second" in page.text
+    before_all = page.text.partition("All ")[0]
+    assert "Leaves in which the runs differ." in page.text and "temperature.tau 0.1 0.5" in before_all
+    assert "seed 0 1" in before_all and "optimizer.name" not in before_all
+    assert page.text.count("87.6") == 2 and sum(tag == "svg" for tag, _ in page.tags) == 6
+
+
+def test_a_run_under_way_says_what_it_has_not(tmp_path):
+    path = make_run(tmp_path / "young", finished=False, trained=False)
+    _, page = of(path)
+    assert "Nothing was evaluated." in page.text and "no result.json yet" in page.text
+    assert "checkpoint" in page.text.partition("Embedding")[2] and not page.fetched
+    (path / "metrics.jsonl").unlink()
+    assert "Nothing was logged." in of(path)[1].text
+
+
+def test_a_run_that_was_interrupted_while_it_was_judged_is_not_finished(tmp_path):
+    path = make_run(tmp_path / "trained", trained=False)
+    assert "state finished" in of(path)[1].text
+    result = json.loads((path / "result.json").read_text())
+    (path / "result.json").write_text(json.dumps(result | {"evaluations": {}}))
+    assert "trained to its end, not judged" in of(path)[1].text
+
+
+def test_the_maps_say_what_they_are():
+    random = np.random.default_rng(0).normal(size=(30, 5))
+    points, how = report.plane(random, "pca")
+    fit = PCA(2).fit(random / np.linalg.norm(random, axis=1, keepdims=True))
+    assert f"{fit.explained_variance_ratio_.sum():.0%} of the variance" in how
+    np.testing.assert_allclose(points.var(axis=0, ddof=1), fit.explained_variance_, rtol=1e-6)
+    points, how = report.plane(random, "tsne")
+    assert points.shape == (30, 2) and "perplexity 9.67, seed 0" in how
+    np.testing.assert_array_equal(points, report.plane(random, "tsne")[0])
+
+
+@pytest.mark.parametrize(
+    ("leaf", "sentence"),
+    [
+        ({"images": 9}, "report.images is 9"),
+        ({"neighbours": 40}, "report.neighbours 40; they are among report.images=40"),
+        ({"map": "umap"}, "report.map is 'umap'"),
+        ({"queries": -1}, "report.queries is -1"),
+    ],
+)
+def test_wrong_options_are_one_sentence(leaf, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        report.check(SETTINGS | leaf)
+
+
+def test_no_workdir_at_all_is_one_sentence():
+    with pytest.raises(ValueError, match="--workdir=',' names no run"):
+        report.report({"report": SETTINGS}, ",", quiet=True)
+
+
+def test_the_map_shows_images_of_one_label_where_the_set_has_some():
+    """An image of several digits has no colour; the single digits that an encoder is judged on have."""
+    digits = data.Split(np.zeros((6, 4, 4, 1), np.uint8), np.arange(6) % 3)
+    plain = data.Source("some", digits, digits[:4], ("0", "1", "2"))
+    made = compose.multi_digits(plain, None, count=2, side=12)
+    name, split = report.shown(made)
+    assert name == "test" and split.label_shape == () != made.test.label_shape and len(split) == 4
+    assert report.shown(plain)[1] is plain.test
+    assert report.shown(dataclasses.replace(plain, test=None)) == ("training", digits)
+
+
+def test_names_are_the_shortest_ends_that_differ():
+    paths = [pathlib.Path(p) for p in ("/a/seed_0/run", "/a/seed_1/run")]
+    assert report.names(paths) == ["seed_0/run", "seed_1/run"] and report.names(paths[:1]) == ["run"]
+
+
+def test_the_command_needs_no_config(workdir):
+    done = subprocess.run(
+        [sys.executable, "-m", "contrastive_jax.main", "--mode=report", f"--workdir={workdir}"],
+        capture_output=True, text=True, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (
+        "report.html" in done.stdout and "t-SNE of cosine distances" in (workdir / "report.html").read_text()
+    )
+
+
+def test_a_folder_without_a_run_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no run: there is no config.json in it"):
+        report.report({"report": SETTINGS}, str(tmp_path))

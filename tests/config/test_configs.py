@@ -1,0 +1,611 @@
+"""Every replication resolves at every scale, traces, says what it assumes, and differs where it says so."""
+
+import functools
+import itertools
+import json
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from PIL import Image
+
+from contrastive_jax import config as configs
+from contrastive_jax import data
+from contrastive_jax.config import methods
+from contrastive_jax.data import compose
+from contrastive_jax.training import recipe
+from contrastive_jax.training import run as runs
+from contrastive_jax.training.step import init_state, make_train_step
+from contrastive_jax.types import Batch
+
+FOLDER = pathlib.Path(__file__).parents[2] / "configs"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+
+# Image shape, classes and training images as published, so that no data set is needed.
+SIZES = {
+    "digits": ((8, 8, 1), 10, 1_437),
+    "mnist": ((28, 28, 1), 10, 60_000),
+    "cifar10": ((32, 32, 3), 10, 50_000),
+    "cifar100": ((32, 32, 3), 100, 50_000),
+    "stl10": ((96, 96, 3), 10, 105_000),
+    "imagenet2012": ((256, 256, 3), 1_000, 1_281_167),
+    "imagenet_resized/64x64": ((64, 64, 3), 1_000, 1_281_167),
+}
+
+LOSSES = ("nt_xent", "decoupled", "swd_normal", "swd_hypercube", "swd_hypersphere")
+MACL = (
+    *("macl", "macl_b", "macl_without_reweighting", "macl_w"),
+    *("simclr", "dcl", "dual_temperature", "linear_tau"),
+)
+QUEUES = (
+    {},
+    {"alpha": 65536},
+    {"k": 256},
+    {"k": 256, "alpha": 65536},
+    {"k": 64, "alpha": 65536},
+    {"k": 16, "alpha": 65536},
+)
+GENERALIZED = tuple({"loss": loss, "layers": layers} for loss, layers in itertools.product(LOSSES, (2, 3, 4)))
+
+RANDBIT = ((0, "simclr"), (8, "simclr"), (15, "byol"), (15, "moco_v2"), (24, "swd_normal"), (4, "supervised"))
+
+SATURATION = ("logsumexp", "swd_normal", "swd_hypercube", "swd_hypersphere")
+
+# What each file documents besides the scale: one dict of arguments a case.
+ARGUMENTS = {
+    "digits": tuple({"method": name} for name in methods.METHODS),
+    "flatclr_digits": ({},),
+    "simclr_mnist": ({}, {"method": "flatclr"}),
+    "flatclr_cifar10": ({}, {"method": "simclr"}, {"ess": 0.3}, {"method": "simclr", "ess": 0.05}),
+    "flatclr_imagenet": ({}, {"method": "simclr"}, {"ess": 0.3}),
+    "intriguing_cifar10": ({}, *GENERALIZED),
+    "intriguing_imagenet": ({}, *GENERALIZED),
+    "moco_imagenet": QUEUES,
+    "moco_v2_imagenet": QUEUES,
+    "eqco_simclr_imagenet": ({}, {"k": 64}, {"k": 64, "alpha": 0}, {"alpha": 4096}, {"k": 0, "alpha": 0}),
+    "simo_imagenet": ({}, {"alpha": 65536}, {"alpha": 0}, {"k": 4}, {"k": 255}),
+    "few_negatives_cifar100": tuple(
+        {"method": method, "k": k} for method in ("relic", "simclr") for k in (0, 1, 2, 10, 900)
+    ),
+    "few_negatives_imagenet64": tuple(
+        {"method": method, "k": k} for method in ("relic", "simclr") for k in (0, 75, 100)
+    ),
+    **{
+        f"randbit_{name}": tuple({"bits": bits, "method": m} for bits, m in RANDBIT)
+        for name in ("mnist", "cifar10", "imagenet")
+    },
+    "multidigits": (
+        {},
+        {"count": 1},
+        {"count": 16, "placement": "grid"},
+        {"size": 20},
+        {"size": 80},
+        {"size": 80, "method": "supervised"},
+        {"method": "supervised"},
+    ),
+    "saturation": tuple({"loss": loss, "bits": 12} for loss in SATURATION) + ({"batch": 128, "tau": 0.05},),
+    "digit_on_imagenet": ({}, {"unique": 100}, {"unique": 100, "tau": 0.5}, {"method": "supervised"}),
+    "macl_cifar10": tuple({"method": method} for method in MACL),
+    "macl_cifar100": tuple({"method": method} for method in MACL),
+    "macl_stl10": tuple({"method": method} for method in MACL),
+    "simclr_cifar10": ({},),
+    "simclr_imagenet": ({},),
+}
+CASES = [(name, arguments) for name in NAMES for arguments in ARGUMENTS.get(name, ({},))]
+
+
+def case_id(case) -> str:
+    return case if isinstance(case, str) else ",".join(f"{key}={value}" for key, value in case.items()) or "-"
+
+
+def config_of(name: str, **arguments):
+    pairs = ",".join(f"{key}={value}" for key, value in arguments.items())
+    return configs.load(f"{FOLDER / name}.py:{pairs}")
+
+
+def recipe_of(config) -> recipe.Recipe:
+    """As ``run.prepare`` does it, with sizes in the place of data."""
+    return built(settings_of(config))
+
+
+def settings_of(config) -> str:
+    aside = ("name", "evaluate", "evaluators", "log", "checkpoint", "init")  # not in a recipe
+    return json.dumps({key: v for key, v in configs.plain(config).items() if key not in aside})
+
+
+@functools.cache
+def source_of(settings: str) -> data.Source:
+    """Black images of the published shape and number, which take no memory, and what ``compose`` makes of them."""
+    config = json.loads(settings)
+
+    def black(name: str, dir: str = "") -> data.Source:
+        shape, classes, examples = SIZES[name]
+        if name == config["data"]["name"] and (size := config["data"].get("size")):
+            shape = (size, size, shape[2])
+        if config["compose"]["name"] not in ("none", "rand_bit", "digit_on_image"):
+            examples = min(examples, 1_500)  # digits are resized
+        label = np.arange(examples) % classes
+        split = data.Split(np.broadcast_to(np.uint8(0), (examples, *shape)), label)
+        return data.Source(name, split, split, tuple(map(str, range(classes))))
+
+    return recipe.pick(compose, "compose", config["compose"], black(config["data"]["name"]), black)
+
+
+@functools.cache
+def built(settings: str) -> recipe.Recipe:
+    config = json.loads(settings)
+    source = source_of(settings)
+    examples = len(source.train)
+    batch_size, schedule = config["train"]["batch_size"], dict(config["schedule"])
+
+    def steps(option: str, duration: str) -> int:
+        return configs.steps_of(option, duration, examples, batch_size)
+
+    schedule["warmup"] = steps("schedule.warmup", schedule["warmup"])
+    schedule["milestones"] = tuple(steps("schedule.milestones", text) for text in schedule["milestones"])
+    return recipe.build(
+        config | {"schedule": schedule},
+        image_shape=source.train.shape,
+        classes=len(source.classes),
+        several_labels=bool(source.train.label_shape),
+        total_steps=steps("train.duration", config["train"]["duration"]),
+        steps_per_epoch=round(examples / batch_size),
+    )
+
+
+def traces(config) -> None:
+    """One train step, by shapes: the state keeps its shapes and dtypes, the metrics are scalars."""
+    made, split = recipe_of(config), source_of(settings_of(config)).train
+    rows = config.train.batch_size
+    number = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    image = jax.ShapeDtypeStruct((rows, *split.shape), jnp.uint8)
+    label = jax.ShapeDtypeStruct((rows, *split.label_shape), split.label.dtype)
+    batch = Batch(image=image, label=label, id=number, group=number, epoch=number)
+    state = jax.eval_shape(lambda: init_state(made, 0))
+    after, metrics = jax.eval_shape(make_train_step(made, lambda feed, step: feed), state, batch)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, after)]
+    assert shapes[0] == shapes[1]
+    assert all(value.shape == () for value in metrics.values())
+
+
+def test_every_file_has_its_arguments_here():
+    assert set(ARGUMENTS) == set(NAMES)
+
+
+@pytest.mark.parametrize(("name", "arguments"), CASES, ids=case_id)
+def test_resolves_and_builds_at_every_scale(name, arguments):
+    for scale in configs.SCALES:
+        config = config_of(name, **arguments, scale=scale)
+        assert config.name == name or name == "digits"
+        assert configs.leaves(configs.complete(config.copy_and_resolve_references())) == configs.leaves(
+            config
+        )
+        recipe_of(config)
+        if scale == "smoke":
+            assert config.data.name == "digits" and config.train.duration == "4 steps"
+
+
+def network_and_method(config) -> tuple[str, str]:
+    """What a trace depends on: modules, functions and their choices, not how large a method's numbers are."""
+    config = configs.plain(config)
+    network = [config[section] for section in ("encoder", "projector", "predictor", "norm", "probe", "dtype")]
+    method = [
+        config[section] for section in ("target", "candidates", "negatives", "loss", "score", "directions")
+    ]
+    method += [
+        config[section]["name"] for section in ("temperature", "margin", "optimizer", "schedule", "compose")
+    ]
+    numbers = r'"(size|k|weight|lambda_weight)": [0-9.]+'
+    return json.dumps(network), re.sub(numbers, "", json.dumps(method)) + config["augment"]["preset"]
+
+
+def distinct(scale: str) -> list:
+    """At paper scale a case for each (network, method); at smoke scale one for each network, each method."""
+    cases, seen = [], set()
+    for name, arguments in sorted(CASES, key=lambda case: "digits" in case[0]):
+        if scale == "paper" and "digits" in name:
+            continue  # digits at any scale
+        found = network_and_method(config_of(name, **arguments, scale=scale))
+        found = {found} if scale == "paper" else set(found)
+        if found - seen:
+            cases.append((name, arguments))
+            seen |= found
+    return cases
+
+
+@pytest.mark.parametrize(("name", "arguments"), distinct("smoke"), ids=case_id)
+def test_smoke_traces(name, arguments):
+    traces(config_of(name, **arguments, scale="smoke"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "arguments"), distinct("paper"), ids=case_id)
+def test_paper_traces(name, arguments):
+    traces(config_of(name, **arguments, scale="paper"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_docstring_says_how_to_run_it_and_what_is_assumed(name):
+    text = (FOLDER / f"{name}.py").read_text().split('"""')[1]
+    assert f"    python -m contrastive_jax.main --config=configs/{name}.py" in text
+    for spec in re.findall(r"--config=(configs/\S+)", text):  # the commands are commands
+        config = configs.load(str(FOLDER.parent / spec))
+        for option in re.findall(rf"{re.escape(spec)}(?: --config\.([\w.]+)=\S+)+", text):
+            assert option in configs.leaves(config)
+    for option in re.findall(r"\(--config\.([\w.]+)", text):
+        assert option in configs.leaves(configs.load(str(FOLDER / f"{name}.py")))
+    if name in ("digits", "flatclr_digits"):  # ours: there is nothing to replicate
+        assert "replication" in text or "no number of the paper compares" in text
+        return
+    for word in ("Protocol:", "Paper", "Arguments:", "Assumed:"):
+        assert word in text, word
+    for argument in {key for arguments in ARGUMENTS[name] for key in arguments} | {"scale"}:
+        assert f"``{argument}``" in text, argument
+    for argument in ("method", "loss"):  # every value that is tried here is named there
+        for arguments in ARGUMENTS[name]:
+            if argument in arguments and "(of ``config/methods.py``" not in text:
+                assert re.search(rf"\b{arguments[argument]}\b", text.lower()), arguments
+
+
+FROZEN = {
+    ("flatclr_imagenet.py", "flatclr_imagenet.py:method=simclr"): """
+        loss.flat_nce.weight: 1.0 -> None
+        loss.info_nce.weight: None -> 1.0
+    """,
+    ("flatclr_cifar10.py", "flatclr_cifar10.py:method=simclr"): """
+        loss.flat_nce.weight: 1.0 -> None
+        loss.info_nce.weight: None -> 1.0
+    """,
+    ("flatclr_imagenet.py", "flatclr_imagenet.py:ess=0.3"): """
+        temperature.name: 'fixed' -> 'ess'
+        temperature.tau: 0.1 -> 1.0
+        temperature.target: None -> 0.3
+        temperature.rate: None -> 0.01
+        temperature.target_end: None -> 0.0
+        temperature.min_tau: None -> 0.005
+        temperature.max_tau: None -> 10.0
+    """,
+    ("simclr_cifar10.py", "simclr_imagenet.py"): """
+        name: 'simclr_cifar10' -> 'simclr_imagenet'
+        data.name: 'cifar10' -> 'imagenet2012'
+        augment.size: 32 -> 224
+        augment.strength: 0.5 -> 1.0
+        augment.blur: 0.0 -> 0.5
+        encoder.depth: 18 -> 50
+        encoder.stem: 'cifar' -> 'imagenet'
+        temperature.tau: 0.5 -> 0.1
+        schedule.learning_rate: 1.0 -> 0.3
+        train.duration: '1000 epochs' -> '100 epochs'
+        train.batch_size: 512 -> 4096
+        evaluate.rows: ['trained', 'untrained', 'raw pixels'] -> ['trained']
+        evaluators.linear.batch_size: 512 -> 4096
+        evaluators.linear.epochs: 100 -> 90
+        evaluators.linear.weight_decay: 0.0 -> 1e-06
+    """,
+    ("moco_imagenet.py", "moco_v2_imagenet.py"): """
+        name: 'moco_imagenet' -> 'moco_v2_imagenet'
+        augment.preset: 'moco_v1' -> 'moco_v2'
+        augment.strength: [0.4, 0.4, 0.4, 0.4] -> [0.4, 0.4, 0.4, 0.1]
+        projector.layers: 1 -> 2
+        temperature.tau: 0.07 -> 0.2
+        schedule.name: 'step' -> 'cosine'
+        schedule.milestones: ['120 epochs', '160 epochs'] -> []
+        schedule.per_epoch: False -> True
+        augment.jitter: None -> 0.8
+        augment.blur: None -> 0.5
+    """,
+    ("moco_imagenet.py", "moco_imagenet.py:k=256,alpha=65536"): """
+        candidates.size: 65536 -> 256
+        margin.name: 'none' -> 'eqco'
+        margin.alpha: None -> 65536.0
+    """,
+    ("moco_v2_imagenet.py:k=256", "moco_v2_imagenet.py:k=256,alpha=65536"): """
+        margin.name: 'none' -> 'eqco'
+        margin.alpha: None -> 65536.0
+    """,
+    ("eqco_simclr_imagenet.py", "eqco_simclr_imagenet.py:alpha=4096"): """
+        margin.alpha: 256.0 -> 4096.0
+    """,
+    ("moco_v2_imagenet.py", "simo_imagenet.py"): """
+        name: 'moco_v2_imagenet' -> 'simo_imagenet'
+        projector.norm: 'none' -> 'all'
+        norm.scope: 'groups' -> 'joint'
+        norm.groups: 8 -> 1
+        target.shuffle: True -> False
+        candidates.name: 'queue' -> 'other_view'
+        candidates.size: 65536 -> None
+        candidates.same_group: 'keep' -> None
+        negatives.name: 'all' -> 'random'
+        negatives.engine: 'auto' -> None
+        margin.name: 'none' -> 'eqco'
+        schedule.warmup: '0 epochs' -> '10 epochs'
+        negatives.k: None -> 16
+        negatives.shared: None -> True
+        margin.alpha: None -> 256.0
+    """,
+    ("intriguing_cifar10.py", "intriguing_imagenet.py"): """
+        name: 'intriguing_cifar10' -> 'intriguing_imagenet'
+        data.name: 'cifar10' -> 'imagenet2012'
+        augment.size: 32 -> 224
+        augment.strength: 0.5 -> 1.0
+        augment.blur: 0.0 -> 0.5
+        encoder.stem: 'cifar' -> 'imagenet'
+        projector.out: 64 -> 128
+        schedule.learning_rate: 0.2 -> 0.075
+        train.batch_size: 128 -> 1024
+    """,
+    ("intriguing_imagenet.py:layers=2", "intriguing_imagenet.py:layers=3"): """
+        projector.layers: 2 -> 3
+    """,
+    ("intriguing_cifar10.py", "intriguing_cifar10.py:loss=decoupled"): """
+        loss.info_nce.weight: 2.0 -> None
+        loss.decoupled_nt_xent.weight: None -> 15.625
+        loss.decoupled_nt_xent.lambda_weight: None -> 0.1
+        loss.decoupled_nt_xent.self_pair: None -> True
+    """,
+    ("intriguing_cifar10.py:loss=swd_normal", "intriguing_cifar10.py:loss=swd_hypersphere"): """
+        loss.alignment.weight: 1.0 -> 1000.0
+        loss.alignment.normalize: False -> True
+        loss.sliced_wasserstein.weight: 1.0 -> 1000.0
+        loss.sliced_wasserstein.prior: 'normal' -> 'hypersphere'
+    """,
+    ("intriguing_cifar10.py:loss=swd_normal", "intriguing_cifar10.py:loss=swd_hypercube"): """
+        loss.sliced_wasserstein.prior: 'normal' -> 'hypercube'
+    """,
+    ("multidigits.py:count=2", "multidigits.py:count=16,placement=grid"): """
+        compose.count: 2 -> 16
+        compose.placement: 'random' -> 'grid'
+    """,
+    ("multidigits.py:count=2", "multidigits.py:size=60"): """
+        compose.size: 28 -> 20
+        compose.second_size: 0 -> 60
+    """,
+    ("multidigits.py:size=60", "multidigits.py:size=60,method=supervised"): """
+        probe.weight: 1.0 -> 0.0
+        probe.gradient: False -> True
+        loss.info_nce.weight: 1.0 -> None
+        loss.cross_entropy_of_parts.weight: None -> 1.0
+        loss.cross_entropy_of_parts.parts: None -> 2
+    """,
+    ("digit_on_imagenet.py:unique=10", "digit_on_imagenet.py:unique=1000,tau=0.2"): """
+        compose.unique: 10 -> 1000
+        temperature.tau: 0.1 -> 0.2
+    """,
+    ("saturation.py:bits=4", "saturation.py:bits=20,tau=0.1,batch=2048"): """
+        compose.bits: 4 -> 20
+        temperature.tau: 0.2 -> 0.1
+        train.batch_size: 512 -> 2048
+        evaluators.entropy.temperature: 0.2 -> 0.1
+    """,
+    ("randbit_cifar10.py:bits=0", "randbit_cifar10.py:bits=12"): """
+        compose.bits: 0 -> 12
+    """,
+    ("few_negatives_cifar100.py:method=relic,k=1", "few_negatives_cifar100.py:method=simclr,k=2"): """
+        projector.widths: [4096, 2048, 1024, 512, 128] -> [2048, 128]
+        candidates.name: 'other_view' -> 'both_views'
+        negatives.k: 1 -> 2
+        loss.relic_kl.weight: 2.0 -> None
+        loss.relic_kl.positive: 'included' -> None
+        loss.relic_kl.stop_gradient_same: False -> None
+    """,
+    ("few_negatives_cifar100.py:k=100", "few_negatives_imagenet64.py:k=100"): """
+        name: 'few_negatives_cifar100' -> 'few_negatives_imagenet64'
+        data.name: 'cifar100' -> 'imagenet_resized/64x64'
+        data.memory_limit: 8.0 -> 16.0
+        augment.size: 32 -> 64
+        augment.strength: 0.5 -> 1.0
+        augment.blur: 0.0 -> 0.5
+        augment.eval_crop: None -> 1.0
+        train.batch_size: 1120 -> 4096
+    """,
+    ("macl_cifar10.py", "macl_cifar10.py:method=simclr"): """
+        temperature.name: 'macl_a' -> 'fixed'
+        temperature.alpha: 2.0 -> None
+        loss.macl.weight: 1.0 -> None
+        loss.info_nce.weight: None -> 1.0
+    """,
+    ("macl_cifar10.py", "macl_cifar10.py:method=macl_b"): """
+        temperature.name: 'macl_a' -> 'macl_b'
+        temperature.alpha: 2.0 -> None
+        temperature.beta: None -> 0.5
+    """,
+    ("macl_cifar10.py", "macl_cifar100.py"): """
+        name: 'macl_cifar10' -> 'macl_cifar100'
+        data.name: 'cifar10' -> 'cifar100'
+    """,
+    ("macl_cifar10.py", "macl_stl10.py"): """
+        name: 'macl_cifar10' -> 'macl_stl10'
+        data.name: 'cifar10' -> 'stl10'
+        data.train_split: 'train' -> 'train+unlabelled'
+        augment.size: 32 -> 96
+    """,
+    ("moco_imagenet.py", "moco_imagenet.py:scale=gpu"): """
+        dtype: 'float32' -> 'bfloat16'
+        schedule.milestones: ['120 epochs', '160 epochs'] -> ['12 epochs', '16 epochs']
+        train.duration: '200 epochs' -> '20 epochs'
+    """,
+    ("simclr_cifar10.py", "simclr_cifar10.py:scale=gpu"): """
+        schedule.warmup: '10 epochs' -> '2 epochs'
+        train.duration: '1000 epochs' -> '200 epochs'
+    """,
+}
+
+
+@pytest.mark.parametrize(("pair", "lines"), FROZEN.items(), ids=map(" ".join, FROZEN))
+def test_differs_in_exactly_these_lines(pair, lines):
+    one, two = (configs.plain(configs.load(f"{FOLDER}/{spec}")) for spec in pair)
+    found = configs.diff_text(one, two).splitlines()
+    assert sorted(found) == sorted(line.strip() for line in lines.strip().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("moco_imagenet.py:kk=3", ["'kk'", "'k'"]),
+        ("moco_imagenet.py:k=many", ["k='many'", "whole number"]),
+        ("moco_imagenet.py:k=2.5", ["k='2.5'", "whole number"]),
+        ("moco_imagenet.py:alpha=True", ["alpha='True'", "a number"]),
+        ("flatclr_imagenet.py:method=flatclar", ["'flatclar'", "'flatclr'"]),
+        ("intriguing_cifar10.py:loss=swd", ["'swd'", "nt_xent"]),
+        ("intriguing_imagenet.py:layers=5", ["layers=5", "2, 3, 4"]),
+        ("few_negatives_cifar100.py:method=byol", ["'byol'", "relic, simclr"]),
+        ("macl_stl10.py:method=macl_c", ["'macl_c'", "'macl"]),
+        ("simclr_mnist.py:scale=huge", ["'huge'", "cpu"]),
+        ("randbit_mnist.py:method=buol", ["'buol'", "'byol'"]),
+        ("saturation.py:loss=lse", ["'lse'", "logsumexp"]),
+        ("multidigits.py:count=17", ["count=17", "1 to 16"]),
+        ("multidigits.py:size=81", ["size=81", "20 to 80"]),
+        ("multidigits.py:size=30,count=3", ["size=30", "two digits"]),
+    ],
+)
+def test_a_wrong_argument_is_one_sentence_that_names_it(spec, words):
+    with pytest.raises(ValueError) as error:
+        configs.load(f"{FOLDER}/{spec}")
+    message = str(error.value)
+    assert all(word in message for word in words), message
+    assert "\n" not in message and len(message) < 400
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("moco_imagenet.py:k=1000", ["candidates.size is 1000", "256"]),
+        ("simo_imagenet.py:k=256", ["negatives.k is 256", "255"]),
+        ("eqco_simclr_imagenet.py:k=511", ["negatives.k is 511", "510"]),
+        ("few_negatives_cifar100.py:k=-1", ["negatives.k is -1"]),
+        ("eqco_simclr_imagenet.py:alpha=-2", ["margin.alpha is -2.0", "positive"]),
+        ("flatclr_cifar10.py:ess=1.5", ["temperature.target is 1.5", "(0, 1]"]),
+    ],
+)
+def test_an_impossible_value_is_refused_when_the_recipe_is_built(spec, words):
+    with pytest.raises(ValueError) as error:
+        recipe_of(configs.load(f"{FOLDER}/{spec}"))
+    message = str(error.value)
+    assert all(word in message for word in words), message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "digits" not in name])
+def test_the_learning_rate_is_the_published_one(name):
+    """After warm-up, at the paper's batch; by hand from the papers' numbers and scaling rules."""
+    peaks = {
+        "simclr_mnist": 1.0 * 512 / 256,
+        "flatclr_cifar10": 0.3,
+        "flatclr_imagenet": 0.6,  # the released code's default
+        "intriguing_cifar10": 0.2 * 128**0.5,
+        "intriguing_imagenet": 0.075 * 32,
+        "moco_imagenet": 0.03,
+        "moco_v2_imagenet": 0.03,
+        "eqco_simclr_imagenet": 0.03,
+        "simo_imagenet": 0.03,
+        "few_negatives_cifar100": 1.2 * 1120 / 256,
+        "few_negatives_imagenet64": 1.2 * 4096 / 256,
+        "multidigits": 0.075 * 32,
+        "digit_on_imagenet": 0.075 * 32,
+        "saturation": 0.2 * 512**0.5,
+        "randbit_mnist": 1.0 * 512 / 256,
+        "randbit_cifar10": 0.2 * 512**0.5,
+        "randbit_imagenet": 0.075 * 32,
+        "macl_cifar10": 1e-3,
+        "macl_cifar100": 1e-3,
+        "macl_stl10": 1e-3,
+        "simclr_cifar10": 2.0,
+        "simclr_imagenet": 4.8,
+    }
+    config = configs.plain(config_of(name, scale="paper"))
+    examples, batch_size = (
+        len(source_of(settings_of(ConfigDict(config))).train),
+        config["train"]["batch_size"],
+    )
+    warmup = configs.steps_of("schedule.warmup", config["schedule"]["warmup"], examples, batch_size)
+    rate = recipe_of(ConfigDict(config)).learning_rate
+    assert float(rate(warmup)) == pytest.approx(peaks[name], rel=1e-3)
+    total = configs.steps_of("train.duration", config["train"]["duration"], examples, batch_size)
+    last = {"moco_imagenet": 0.03 / 100, "macl_cifar10": 1e-3, "macl_cifar100": 1e-3, "macl_stl10": 1e-3}
+    if name != "moco_v2_imagenet" and name != "simo_imagenet":  # their cosine waits for an epoch's end
+        assert float(rate(total)) == pytest.approx(last.get(name, 0.0), abs=1e-7)
+
+
+def test_in_simo_a_pass_sees_one_view():
+    """Hence its joint batch norm is per view."""
+    made = recipe_of(config_of("simo_imagenet"))
+    assert (made.online_views, made.target_views) == (slice(0, 1), slice(1, 2))
+
+
+def test_tuple_arguments_list_what_is_allowed():
+    parsed = configs.parse("layers=3,loss=b", layers=(2, 3), loss=("a", "b"), k=4, rate=1.0)
+    assert parsed.to_dict() == {"layers": 3, "loss": "b", "k": 4, "rate": 1.0}
+    assert isinstance(configs.parse("rate=2", rate=1.0).rate, float)
+
+
+def test_on_one_gpu_warmup_and_milestones_keep_their_share():
+    config = configs.base()
+    config.schedule.update({"name": "step", "milestones": ("60 epochs", "80 epochs")})
+    configs.at_scale(config, "gpu", gpu={"train.duration": "25 epochs", "dtype": "bfloat16"})
+    assert config.schedule.warmup == "2.5 epochs" and config.dtype == "bfloat16"
+    assert config.schedule.milestones == ("15 epochs", "20 epochs")
+
+
+def test_what_an_override_names_brings_its_own_options():
+    """``--config.augment.preset=simclr`` on a config of digits: not one option of digits is left behind."""
+    before, config = (configs.load("configs/digits.py") for _ in range(2))
+    config.lock()
+    config.augment.preset, config.temperature.name = "simclr", "macl_a"
+    config.augment.flip = 0.25  # set, so kept
+    config.evaluators.linear.name, config.loss = "moco", ConfigDict({"dcl": 1.0})
+    config.augment.crop_max = before.augment.crop_max  # set to what it was: kept as well
+    tau = config.temperature.tau
+    names = {
+        "augment.preset",
+        "augment.flip",
+        "augment.crop_max",
+        "temperature.name",
+        "evaluators.linear.name",
+        "loss",
+    }
+    settled = configs.plain(configs.settle(config, before, names))
+    assert settled["augment"]["crop_max"] == before.augment.crop_max
+    assert settled["augment"]["crop_min"] == 0.08 and "shift" not in settled["augment"]
+    assert settled["augment"]["size"] == 8 and settled["augment"]["flip"] == 0.25
+    assert settled["temperature"] == {"name": "macl_a", "tau": tau, "alpha": 2.0}
+    assert settled["evaluators"]["linear"]["learning_rate"] == 30.0
+    assert "C" not in settled["evaluators"]["linear"] and settled["loss"] == {"dcl": {"weight": 1.0}}
+    unchanged = configs.load("configs/digits.py").lock()
+    assert configs.plain(configs.settle(unchanged, before, set())) == configs.plain(before)
+
+
+@pytest.mark.parametrize(
+    ("spec", "leaves", "message"),
+    [
+        (
+            "multidigits.py:size=80,method=supervised,scale=smoke",
+            {"loss.cross_entropy_of_parts.parts": 3},
+            r"loss.cross_entropy_of_parts: parts is 3; it must divide the 20 classes",
+        ),
+        ("digit_on_imagenet.py:scale=smoke", {"compose.digits": "minst"}, r"compose.digits='minst': .*minst"),
+    ],
+)
+def test_what_does_not_go_with_the_data_is_refused_at_the_door(spec, leaves, message):
+    config = configs.load(f"configs/{spec}")
+    with config.unlocked():
+        config.update_from_flattened_dict(leaves)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        runs.prepare(configs.plain(config), jax.devices()[:1])
+
+
+def test_digits_on_a_set_that_has_a_folder_need_none(tmp_path):
+    """``data.dir`` is of the images; scikit-learn's digits take none."""
+    for name in ("a", "b"):
+        for number in range(4):
+            path = tmp_path / name / f"{number}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(np.full((16, 16, 3), number, np.uint8)).save(path)
+    config = configs.load("configs/digit_on_imagenet.py:scale=smoke")
+    config.data = {"name": "folder", "dir": str(tmp_path), "test_fraction": 0.25}
+    source = runs.source_of(configs.plain(configs.complete(config)))
+    assert source.train.shape == (32, 32, 3)  # as the config says

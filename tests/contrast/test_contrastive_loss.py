@@ -1,0 +1,485 @@
+"""The library door: the family by name for two arrays, against published numbers and by its properties."""
+
+import doctest
+import functools
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contrastive_jax import alignment, contrastive_loss, sharding
+from contrastive_jax.contrast import contrastive_loss as door
+from contrastive_jax.contrast import margin
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+# Every contrastive loss with options other than its defaults.
+FAMILY = {
+    "info_nce": {},
+    "flat_nce": {},
+    "flat_nce_plus": {},
+    "hoelder_flat_nce": {"gamma": 2.0},
+    "dcl": {},
+    "dclw": {"sigma": 0.7},
+    "eqco": {"alpha": 64.0},
+    "macl": {},
+    "macl_w": {},
+    "dual_temperature": {"factor": 5.0},
+    "decoupled_nt_xent": {"lambda_weight": 0.3},
+    "debiased": {"tau_plus": 0.02},
+    "hard_nce": {"beta": 0.5, "tau_plus": 0.02},
+    "hardness_weighted": {"alpha": 0.5},
+    "relic_kl": {"stop_gradient_same": True},
+}
+SYMMETRIC = [name for name in FAMILY if name != "relic_kl"]  # all queries play the same part
+ROWS, WIDTH = 8, 3
+
+
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def views(seed=0, rows=ROWS, width=WIDTH, dtype="float64"):
+    a, noise = np.random.default_rng(seed).normal(size=(2, rows, width))
+    return jnp.asarray(a, dtype), jnp.asarray(a + 0.5 * noise, dtype)
+
+
+def compiled(function, **options):
+    return jax.jit(function, compiler_options=FAST_COMPILE, **options)
+
+
+def with_gradients(losses):
+    """``losses(a, b) -> {name: values}`` with the gradients of their means, as one program."""
+
+    def run(a, b):
+        found = {}
+        for name, loss in losses.items():
+            values, pull = jax.vjp(loss, a, b)
+            found[name] = values, pull(jnp.full_like(values, 1 / values.size))
+        return found
+
+    return compiled(run)
+
+
+def family(**options):
+    """The whole family as functions of two views."""
+    return {
+        name: functools.partial(contrastive_loss, loss=name, temperature=0.3, **own, **options)
+        for name, own in FAMILY.items()
+    }
+
+
+def assert_close(ours, expected, tolerance):
+    """Leaf by leaf, relative to the largest entry."""
+    for (path, x), y in zip(jax.tree.leaves_with_path(ours), jax.tree.leaves(expected), strict=True):
+        scale = max(np.abs(y).max(), 1e-3)
+        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * scale, err_msg=jax.tree_util.keystr(path))
+
+
+# Published numbers
+
+
+def golden(file, name):
+    arrays = np.load(GOLDEN / f"{file}.npz")
+    case = next(c for c in json.loads(str(arrays["index"])) if c["case"] == name)
+    return case, lambda field: arrays[f"{name}/{field}"]
+
+
+@pytest.mark.parametrize("name", ["n8_d16_t0.5", "nonorm_n6_d10_t0.5", "n1_d4_t0.5"])
+def test_simclrs_code_is_twice_the_mean(x64, name):
+    case, field = golden("ntxent_simclr_tf2", name)
+    score = "cosine" if case["hidden_norm"] else "dot"
+    loss = functools.partial(contrastive_loss, loss="info_nce", temperature=case["temperature"], score=score)
+    values, gradients = with_gradients({"it": loss})(*jnp.split(jnp.asarray(field("z")), 2))["it"]
+    np.testing.assert_allclose(values, np.concatenate([field("loss_a"), field("loss_b")]), rtol=1e-9)
+    np.testing.assert_allclose(2 * values.mean(), field("loss"), rtol=1e-9)
+    np.testing.assert_allclose(2 * np.concatenate(gradients), field("grad"), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["n8_d16_t0.5", "same_n9_d7_t0.2"])
+def test_dcls_code_is_twice_the_mean_and_lightlys_is_the_mean(x64, name):
+    case, field = golden("dcl", name)
+    tau = case["temperature"]
+    found = with_gradients(
+        {
+            "dcl": lambda a, b: contrastive_loss(a, b, "dcl", tau),
+            "dclw0.5": lambda a, b: contrastive_loss(a, b, "dclw", tau, sigma=0.5, detach=False),
+            "lightly_dcl": lambda a, b: contrastive_loss(a, b, "dcl", tau),
+            "lightly_dclw0.5": lambda a, b: contrastive_loss(a, b, "dclw", tau, sigma=0.5),
+        }
+    )(jnp.asarray(field("z1")), jnp.asarray(field("z2")))
+    for loss, (values, gradients) in found.items():
+        factor = 1 if loss.startswith("lightly") else 2
+        np.testing.assert_allclose(factor * values.mean(), field(f"{loss}.loss"), rtol=1e-9)
+        for gradient, which in zip(gradients, ("g1", "g2"), strict=True):
+            expected = field(f"{loss}.{which}")
+            assert np.linalg.norm(factor * gradient - expected) <= 1e-9 * np.linalg.norm(expected), loss
+    np.testing.assert_allclose(found["dcl"][0], field("exact_per_sample"), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["n8_d16_t0.5", "n10_d8_t0.15"])
+def test_macls_code_is_one_way(x64, name):
+    case, field = golden("macl", name)
+    tau = {
+        "a": alignment(case["tau_0"], case["alpha"]),
+        "b": alignment(case["tau_0"], case["beta"], form="linear"),
+        "number": float(field("tau_a")),
+    }
+    one_way = dict(candidates="other_view", directions="one_way")
+    found = with_gradients(
+        {
+            form: functools.partial(contrastive_loss, loss="macl", temperature=tau[form], **one_way)
+            for form in tau
+        }
+    )(jnp.asarray(field("z1")), jnp.asarray(field("z2")))
+    for form, (values, gradients) in found.items():
+        published = "a" if form == "number" else form
+        assert values.shape == (case["N"],)
+        np.testing.assert_allclose(values, field(f"eq14_{published}_per_sample"), rtol=1e-9)
+        for i in range(2):
+            expected = field(f"eq14_{published}_g{i + 1}")
+            np.testing.assert_allclose(gradients[i], expected, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["n8_d16_t0.5", "n3_d4_t0.2"])
+def test_dual_temperature(x64, name):
+    case, field = golden("dual_temperature", name)
+    dual = dict(
+        loss="dual_temperature",
+        temperature=case["temperature"],
+        factor=float(case["dt_m"]),
+        candidates="other_view",
+    )
+    found = with_gradients(
+        {
+            "one_way": functools.partial(contrastive_loss, directions="one_way", **dual),
+            "sym": functools.partial(contrastive_loss, **dual),
+        }
+    )(jnp.asarray(field("z1")), jnp.asarray(field("z2")))
+    np.testing.assert_allclose(found["one_way"][0], field("exact_per_sample_one_way"), rtol=1e-9)
+    for way, (values, gradients) in found.items():
+        np.testing.assert_allclose(values.mean(), field(f"{way}.loss"), rtol=1e-9)
+        for i in range(2):
+            np.testing.assert_allclose(gradients[i], field(f"{way}.g{i + 1}"), rtol=1e-8, atol=1e-11)
+
+
+# One result: whatever the engine, the devices, the batching or the type
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    """The family in float64 on one device, by the dense engine."""
+    with jax.enable_x64(True):
+        return jax.device_get(with_gradients(family(engine="dense"))(*views()))
+
+
+def test_the_family_is_the_whole_module():
+    from contrastive_jax.losses import contrastive
+
+    helpers = {
+        "at_least_float32",
+        "plus",
+        "positive_option",
+        "softplus_over_sigmoid",
+        "value_with_gradient_of",
+    }
+    defined = {
+        n
+        for n, f in vars(contrastive).items()
+        if getattr(f, "__module__", "") == contrastive.__name__ and not n.startswith("_")
+    }
+    assert defined - helpers == set(FAMILY) - {"relic_kl"}
+
+
+def test_every_loss_has_a_gradient_and_unreduced_values(one_device):
+    for name, (values, gradients) in one_device.items():
+        assert values.shape == (2 * ROWS,) and values.dtype == np.float64, name
+        assert all(np.abs(g).max() > 1e-4 and np.isfinite(g).all() for g in gradients), name
+
+
+def test_tiled_is_dense(x64, one_device):
+    assert_close(with_gradients(family(engine="tiled"))(*views()), one_device, 1e-12)
+
+
+@pytest.mark.parametrize("engine", ["dense", "tiled"])
+def test_eight_devices_are_one(x64, one_device, engine):
+    """The gradient through the gathered negatives included: each device's rows pull on everybody's."""
+    mesh = sharding.make_mesh()
+    with jax.set_mesh(mesh):
+        rows = sharding.named(mesh, sharding.ROWS)
+        found = with_gradients(family(engine=engine))(*(jax.device_put(x, rows) for x in views()))
+        assert found["info_nce"][0].sharding.spec == sharding.ROWS
+        assert found["info_nce"][1][0].sharding.spec[0] == sharding.AXIS
+        assert_close(found, one_device, 1e-12)
+
+
+def test_subsets_and_queues_on_eight_devices(x64):
+    queue = jnp.asarray(np.random.default_rng(1).normal(size=(16, WIDTH)))
+    own = jnp.arange(16) // 2  # of the queue: two of every example's group
+
+    def losses():
+        key = jax.random.key(3)
+        few = functools.partial(contrastive_loss, loss="dcl", temperature=0.3)
+        return {
+            "subset": functools.partial(few, negatives=3, key=key),
+            "shared": functools.partial(few, negatives=3, key=key, shared=True, candidates="other_view"),
+            "queue": functools.partial(few, queue=queue, queue_group=own, candidates="queue"),
+            "all": functools.partial(few, queue=queue, group=jnp.arange(ROWS) // 2),
+        }
+
+    one = jax.device_get(with_gradients(losses())(*views()))
+    mesh = sharding.make_mesh()
+    with jax.set_mesh(mesh):
+        assert_close(with_gradients(losses())(*views()), one, 1e-12)  # inputs replicated: spread inside
+        with pytest.raises(ValueError, match="8 devices cannot share N=6 rows equally"):
+            contrastive_loss(*views(rows=6))
+
+
+@pytest.mark.parametrize("engine", ["dense", "tiled"])
+def test_vmap_is_a_loop(engine):
+    loss = functools.partial(contrastive_loss, loss="info_nce", temperature=0.3, engine=engine)
+    a, b = (jnp.stack(x) for x in zip(*(views(seed, dtype="float32") for seed in range(3)), strict=True))
+    gradient = jax.value_and_grad(lambda a, b: loss(a, b).sum())
+    looped = compiled(lambda a, b: [gradient(a[i], b[i]) for i in range(3)])(a, b)
+    assert_close(compiled(jax.vmap(gradient))(a, b), jax.tree.map(lambda *x: jnp.stack(x), *looped), 1e-6)
+
+
+@pytest.mark.parametrize("engine", ["dense", "tiled"])
+def test_half_precision_is_computed_in_true_float32(engine):
+    losses = {name: loss for name, loss in family(engine=engine).items() if name in ("info_nce", "dclw")}
+    exact_of = with_gradients(losses)
+    for dtype in ("bfloat16", "float16"):
+        a, b = views(dtype=dtype)
+        found, exact = with_gradients(losses)(a, b), exact_of(a.astype("float32"), b.astype("float32"))
+        for name, (values, gradients) in found.items():
+            assert values.dtype == jnp.float32 and all(g.dtype == dtype for g in gradients), name
+            np.testing.assert_allclose(values, exact[name][0], rtol=1e-6, err_msg=name)
+            for ours, full in zip(gradients, exact[name][1], strict=True):  # rounded at the very end
+                np.testing.assert_allclose(ours.astype("float32"), full, rtol=2**-7, atol=2e-3, err_msg=name)
+
+
+def test_float32_stays_float32_where_float64_exists(x64):
+    for dtype in ("float32", "float64"):
+        shapes = jax.eval_shape(lambda a, b: [f(a, b) for f in family().values()], *views(dtype=dtype))
+        assert {str(s.dtype) for s in shapes} == {dtype}
+    shape = jax.eval_shape(
+        lambda a, b: contrastive_loss(a, b, "macl", alignment(0.1, 2.0)), *views(dtype="float32")
+    )
+    assert shape.dtype == jnp.float32
+
+
+# The arguments mean what they say
+
+
+def test_all_negatives_are_the_plain_loss(x64):
+    a, b = views()
+    key = jax.random.key(0)
+    for candidates, most in (("both_views", 2 * (ROWS - 1)), ("other_view", ROWS - 1)):
+        loss = functools.partial(contrastive_loss, loss="info_nce", temperature=0.3, candidates=candidates)
+        drawn = compiled(functools.partial(loss, negatives=most, key=key))(a, b)
+        np.testing.assert_allclose(drawn, compiled(loss)(a, b), rtol=1e-12)
+
+
+def test_candidates_and_groups_by_hand(x64):
+    """Against a loop over rows that is written from the definition."""
+    a, b = views()
+    queue = np.random.default_rng(2).normal(size=(5, WIDTH))
+    group, queue_group = np.array([0, 0, 1, 2, 3, 4, 5, 6]), np.array([0, 1, 9, 9, 7])
+
+    def by_hand(pool):
+        u, v, w = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b, queue))
+        rows = []
+        for query, key in ((u, v), (v, u)):
+            candidates = {"both_views": [u, v], "other_view": [key], "queue": []}[pool] + [w]
+            groups = np.concatenate([group] * (len(candidates) - 1) + [queue_group])
+            score = query @ np.concatenate(candidates).T
+            for i in range(ROWS):
+                above = (score[i, groups != group[i]] - query[i] @ key[i]) / 0.3
+                rows.append(np.log(np.exp(above).sum()))
+        return np.array(rows)
+
+    for pool in door.CANDIDATES:
+        further = dict(candidates=pool, queue=jnp.asarray(queue), queue_group=queue_group, group=group)
+        ours = compiled(functools.partial(contrastive_loss, loss="dcl", temperature=0.3, **further))(a, b)
+        np.testing.assert_allclose(ours, by_hand(pool), rtol=1e-9, err_msg=pool)
+
+
+def test_the_queue_is_everybodys_unless_it_says_so(x64):
+    a, b = views()
+    queue = jnp.ones((1, WIDTH))
+    at_infinity = functools.partial(contrastive_loss, a, b, "info_nce", 1e9, queue=queue)  # log(1 + K)
+    np.testing.assert_allclose(at_infinity(), np.log(1 + 2 * ROWS - 2 + 1), rtol=1e-6)
+    same = jnp.full(ROWS, -1)
+    np.testing.assert_allclose(at_infinity(group=same), np.log(1 + 1), rtol=1e-6)
+    np.testing.assert_array_equal(at_infinity(group=same, queue_group=same[:1]), 0)  # no negatives
+
+
+def test_margin_is_eqco(x64):
+    a, b = views()
+    margined = contrastive_loss(a, b, "info_nce", 0.3, margin=margin.eqco(alpha=64))
+    np.testing.assert_allclose(margined, contrastive_loss(a, b, "eqco", 0.3, alpha=64.0), rtol=1e-12)
+
+
+def test_temperature_may_be_traced_and_carries_no_gradient():
+    a, b = views(dtype="float32")
+    loss = compiled(jax.value_and_grad(lambda tau: contrastive_loss(a, b, "info_nce", tau).mean()))
+    value, slope = loss(jnp.float32(0.3))
+    np.testing.assert_allclose(value, contrastive_loss(a, b, "info_nce", 0.3).mean(), rtol=1e-6)
+    assert slope == 0 and value != loss(jnp.float32(0.2))[0]
+
+
+# Properties
+
+FEW = settings(max_examples=8, deadline=None, derandomize=True)
+seeds = st.integers(0, 2**31 - 1)
+
+
+@functools.cache
+def family_values():
+    return compiled(lambda a, b: {name: f(a, b) for name, f in family().items()})
+
+
+@FEW
+@given(seeds)
+def test_permuting_the_batch_permutes_the_values(seed):
+    with jax.enable_x64(True):
+        a, b = views(seed)
+        order = np.random.default_rng(seed).permutation(ROWS)
+        twice = np.concatenate([order, order + ROWS])
+        expected = {name: v[twice] for name, v in family_values()(a, b).items()}
+        assert_close(family_values()(a[order], b[order]), expected, 1e-11)
+
+
+@FEW
+@given(seeds)
+def test_the_cosine_does_not_see_the_scale(seed):
+    with jax.enable_x64(True):
+        a, b = views(seed)
+        size = np.exp(np.random.default_rng(seed).uniform(-4, 4, size=(2, ROWS, 1)))
+        assert_close(family_values()(a * size[0], b * size[1]), family_values()(a, b), 1e-11)
+
+
+@FEW
+@given(seeds)
+def test_swapping_the_views_swaps_the_halves(seed):
+    with jax.enable_x64(True):
+        a, b = views(seed)
+        expected = {name: jnp.roll(v, ROWS) for name, v in family_values()(a, b).items()}
+        assert_close(family_values()(b, a), expected, 1e-11)
+
+
+@functools.cache
+def family_with_a_queue():
+    def run(a, b, queue, queue_group, group):
+        options = dict(queue=queue, queue_group=queue_group, group=group)
+        return {name: f(a, b) for name, f in family(**options).items()}
+
+    return compiled(run)
+
+
+@FEW
+@given(seeds, st.sampled_from([1e-3, 1.0, 1e6]))
+def test_candidates_that_are_not_permitted_change_nothing(seed, size):
+    """Half of the queries share their group with the further candidates, whatever these are."""
+    with jax.enable_x64(True):
+        a, b = views(seed)
+        run = family_with_a_queue()
+        group = jnp.asarray([0, 0, 0, 0, 1, 2, 3, 4])
+        queue = size * jnp.asarray(np.random.default_rng(seed).normal(size=(4, WIDTH)))
+        first, second = (run(a, b, queue * factor, jnp.zeros(4, jnp.int32), group) for factor in (1, -3))
+        closed = np.tile(np.asarray(group) == 0, 2)
+        for name in FAMILY:
+            np.testing.assert_allclose(first[name][closed], second[name][closed], rtol=1e-12, err_msg=name)
+        assert np.abs(first["dcl"][~closed] - second["dcl"][~closed]).max() > 1e-3  # the others did meet them
+
+
+# Errors
+
+A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(loss="flatnce"), "there is no loss 'flatnce'. Did you mean 'flat_nce'"),
+        (dict(loss="hoelder_flat_nce", gama=2.0), r"no option 'gama'; it is hoelder_flat_nce\(c_gamma"),
+        (dict(loss="eqco"), r"needs 'alpha'; it is eqco\(c"),
+        (dict(engin="tiled"), "no option 'engin'.*Did you mean contrastive_loss's own 'engine'"),
+        (dict(weight=2.0), "has no weight"),
+        (
+            dict(loss="uniformity"),
+            r"reads 'population' instead of contrasts: call contrastive_jax.losses.unif",
+        ),
+        (dict(score="euclid"), "score is 'euclid'; allowed: cosine, dot"),
+        (dict(candidates="batch"), "candidates is 'batch'; allowed: both_views, other_view, queue"),
+        (dict(directions="two"), "directions is 'two'; allowed: both, one_way"),
+        (dict(engine="sparse"), "engine is 'sparse'; allowed"),
+        (dict(temperature=0.0), "tau is 0.0; a temperature must be positive"),
+        (dict(temperature=jnp.ones(4)), "it must be a positive number"),
+        (dict(temperature="0.1"), "temperature is '0.1'; it must be a positive number"),
+        (dict(negatives=3), "negatives is 3; to draw them it needs key"),
+        (dict(key=jax.random.key(0)), "key is given without negatives"),
+        (dict(negatives=0, key=jax.random.key(0)), "k is 0; it must be a whole number of at least 1"),
+        (dict(negatives=7, key=jax.random.key(0)), "negatives is 7, .* offers a query 6 at N=4"),
+        (dict(negatives=4, key=jax.random.key(0), candidates="other_view"), "offers a query 3 at N=4"),
+        (dict(candidates="queue"), "it needs queue"),
+        (dict(queue=jnp.ones((5, 3))), r"queue has shape \(5, 3\); it must be \[M, 2\]"),
+        (dict(queue_group=jnp.ones(5)), "there is no queue"),
+        (dict(queue=jnp.ones((5, 2)), queue_group=jnp.ones(4)), r"it must be \(5,\)"),
+        (dict(group=jnp.ones(8)), r"group has shape \(8,\); it must be \(4,\)"),
+        (dict(positives=jnp.ones(3)), r"positives has shape \(3,\); it must be \(4,\)"),
+        (dict(positives=jnp.ones(4), group=jnp.ones(4)), "positives is given beside group"),
+        (dict(positives=jnp.ones(4), summation="mean"), "summation is 'mean'; allowed: out, in"),
+        (dict(loss="macl", positives=jnp.ones(4)), "'macl'.*summation='in' only"),
+        (dict(loss="macl_w", positives=jnp.ones(4), summation="in"), "'macl_w', which reads 'positive'"),
+        (dict(loss="relic_kl", positives=jnp.ones(4)), "'relic_kl', which reads 'cross', of one positive"),
+        (dict(loss="hard_nce", margin=margin.eqco(alpha=64.0)), "margin cancels in 'hard_nce'"),
+        (dict(loss="hard_nce", beta=0.0), "hard_nce.beta is 0.0; it must be positive"),
+        (dict(loss="debiased", tau_plus=1.0), r"debiased.tau_plus is 1.0; it must be in \[0, 1\)"),
+        (
+            dict(loss="hardness_weighted", alpha=-1.0),
+            "hardness_weighted.alpha is -1.0; it must be at least 0",
+        ),
+        (dict(margin=64.0), r"margin is 64.0; it must be a rule of contrast.margin"),
+        (dict(b=jnp.ones((4, 3))), r"a \(4, 2\) and b \(4, 3\) must both be \[N, D\]"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_is_refused_in_a_sentence(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        contrastive_loss(**{"a": A, "b": B} | arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(tau0=0.0), "tau is 0.0"),
+        (dict(alpha=-1.0), "alpha is -1.0"),
+        (dict(alpha=1.0, form="linear"), "stays positive"),
+        (dict(form="icml"), "form is 'icml'; allowed: exponential, linear"),
+    ],
+)
+def test_alignment_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        alignment(**arguments)
+
+
+def test_the_examples_of_the_documentation():
+    assert doctest.testmod(door).failed == 0
+    examples = door.contrastive_loss.__doc__
+    assert all(f'"{name}"' in examples for name in FAMILY)
+
+
+def test_importing_the_package_is_light():
+    code = "import sys, contrastive_jax; print('jax' in sys.modules); contrastive_jax.contrastive_loss"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,241 @@
+"""Each alarm, provoked; a healthy run, silent."""
+
+import inspect
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from saved_runs import config_of
+
+from contrastive_jax import config as configs
+from contrastive_jax import losses, types
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.contrast import candidates, diagnostics, margin, negatives, temperature
+from contrastive_jax.contrast.comparison import Compare, cosine
+from contrastive_jax.contrast.terms import make_term
+from contrastive_jax.training import alarms, loop
+
+HEALTHY = {
+    "step": 50, "epoch": 5.0, "loss": 3.0, "info_nce": 3.0, "contrast_accuracy": 0.3, "tau": 0.1, "ess": 0.1,
+    "negatives": 62.0, "saturated": 0.0, "embedding_std": 0.9, "effective_rank": 8.0,
+}  # fmt: skip
+
+
+def config(loss=None, section=None, **leaves):
+    """32 images a batch, 100 steps."""
+    made = config_of(**{"train.duration": "100 steps"} | leaves)
+    made["loss"] = loss or {"info_nce": {"weight": 1.0}}
+    if section:
+        made["temperature"] = section
+        return configs.plain(configs.complete(ConfigDict(made)))
+    return made
+
+
+ESS = {"name": "ess", "target": 0.3, "target_end": 0.0, "rate": 0.01, "min_tau": 0.005, "max_tau": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "loss", "section", "names"),
+    [
+        ({}, None, None, []),
+        ({"embedding_std": 0.05, "effective_rank": 1.0}, None, None, ["collapse"]),
+        ({"embedding_std": 0.05, "step": 5, "epoch": 0.5}, None, None, []),  # as a network may begin
+        ({"embedding_std": 0.05}, {"byol": {"weight": 1.0}}, None, ["collapse"]),
+        ({"embedding_std": 0.0}, {"cross_entropy": {"weight": 1.0}}, None, []),  # nobody trains the projector
+        ({"effective_rank": 1.2}, None, None, ["dimensional_collapse"]),
+        ({"saturated": 0.6}, None, None, ["saturation"]),
+        ({"saturated": 0.4}, None, None, []),
+        ({"saturated": 0.9}, {"flat_nce": {"weight": 1.0}}, None, []),  # its gradient has no such weight
+        ({"saturated": 0.9}, {"info_nce": {"weight": 1.0}, "dcl": {"weight": 1.0}}, None, []),
+        ({"info_nce": math.log(63), "contrast_accuracy": 0.0}, None, None, ["stuck"]),
+        ({"info_nce": math.log(63) + 0.5, "contrast_accuracy": 1 / 63}, None, None, ["stuck"]),
+        ({"info_nce": math.log(63), "contrast_accuracy": 0.2}, None, None, []),  # it tells them apart
+        ({"info_nce": math.log(63), "contrast_accuracy": 0.0, "step": 15, "epoch": 1.5}, None, None, []),
+        ({"info_nce": math.log(63), "contrast_accuracy": 0.0}, {"byol": {"weight": 1.0}}, None, []),
+        ({"tau": np.float32(10.0), "ess": 0.9}, None, ESS, ["temperature_clamped"]),
+        ({"tau": np.float32(10.0), "ess": 0.2}, None, ESS, ["ess_unreachable"]),
+        ({"tau": np.float32(0.005), "ess": 0.9}, None, ESS, ["ess_unreachable"]),
+        ({"ess": 0.9}, None, ESS, []),  # on its way
+        ({}, None, ESS | {"target": 0.01}, ["ess_unreachable"]),  # 1 / 62 is more
+        ({}, None, ESS | {"target": 0.3, "target_end": 0.001}, []),  # not yet
+        ({"step": 100, "epoch": 10.0}, None, ESS | {"target": 0.3, "target_end": 0.001}, ["ess_unreachable"]),
+        ({"tau": np.float32(0.005)}, None, {"name": "macl_icml"}, ["temperature_clamped"]),
+        ({"tau": 0.005}, None, {"name": "fixed", "tau": 0.005}, []),
+    ],
+)  # fmt: skip
+def test_what_rings(wrong, loss, section, names):
+    found = alarms.alarms(HEALTHY | wrong, config(loss, section))
+    assert list(found) == names
+    for sentence in found.values():
+        assert sentence.endswith(".") and "nan" not in sentence
+
+
+def gradient(name, c):
+    """d loss / dc where all contrasts of the loss are the same multiple of one, and the loss."""
+    options = {"eqco": {"alpha": 256.0}, "eqco_estimate": {"alpha": 256.0}}.get(name, {})
+    term = make_term(name, {"weight": 1.0} | options)
+    known = {"positive": 0.9, "count": 64, "temperature": 0.1}
+    read = [quantity for quantity in term.quantities if quantity != "surplus"]  # of one positive: none
+    assert set(read) <= set(known), term.quantities
+
+    def value(c):
+        contrasts = [jnp.float32(c * multiple)[None] for multiple in term.multiples]
+        return term.function(*contrasts, *(jnp.float32(known[q])[None] for q in read), **options)[0]
+
+    return jax.value_and_grad(value)(jnp.float32(c))
+
+
+def test_losses_are_listed_as_they_are():
+    """Which are constant, and which have a gradient that vanishes with W."""
+    family = []
+    for name in losses.__all__:
+        if inspect.isfunction(getattr(losses, name)):
+            try:
+                term = make_term(name, {"weight": 1.0} | ({"alpha": 2.0} if "eqco" in name else {}))
+            except ValueError:  # no loss: a helper, or an estimate of quantities that a step has not
+                continue
+            family += [name] if term.multiples else []
+    assert {"info_nce", "dcl", "flat_nce", "macl", "dual_temperature"} <= set(family)
+    found = {name: [gradient(name, c) for c in (-40.0, -20.0, 0.0, 3.0)] for name in family}
+    constant = {name for name, values in found.items() if all(value == 1.0 for value, _ in values)}
+    vanishing = {name for name, values in found.items() if abs(values[0][1]) < 1e-9}
+    assert constant == set(alarms.CONSTANT)
+    assert vanishing == set(alarms.VANISHING)
+
+
+def test_a_constant_loss_is_explained_once():
+    assert alarms.notes(config()) == []
+    (note,) = alarms.notes(config({"flat_nce": {"weight": 1.0}}))
+    assert note.startswith("flat_nce is 1 by definition") and "Watch InfoNCE" in note
+    (note,) = alarms.notes(config({"flat_nce": {"weight": 1.0}, "uniformity": {"weight": 1.0}}))
+    assert "its part of the loss, flat_nce," in note
+
+
+# ---------------------------------------------------------------- the numbers that ring, from embeddings
+
+
+def compared(query, key, tau):
+    """The diagnostics of a comparison of two views in which other views are negatives, by compute type."""
+    compare = Compare(
+        embed=cosine,
+        candidates=candidates.both_views(len(query), 2),
+        negatives=negatives.all(),
+        temperature=temperature.fixed(1, tau=tau),
+        margin=margin.none(),
+        multiples=(1.0, 2.0),
+    )
+    prediction = jnp.stack([jnp.asarray(query), jnp.asarray(key)], axis=1)
+    group = jnp.arange(len(query))
+    comparison, _ = compare(prediction, prediction, group, ((), ()), jnp.int32(0), jax.random.key(0))
+    outputs = types.Outputs(prediction, prediction, prediction, prediction[..., :0])
+    return {
+        dtype: jax.device_get(
+            diagnostics.of_comparison(comparison, dtype) | diagnostics.of_outputs(outputs, jnp.zeros(len(query), int))
+        )
+        for dtype in ("float32", "bfloat16")
+    }  # fmt: skip
+
+
+def rung(metrics, **leaves):
+    return list(
+        alarms.alarms(HEALTHY | metrics, config(**leaves) | {"dtype": leaves.get("dtype", "float32")})
+    )
+
+
+def test_aligned_orthogonal_embeddings_saturate_bfloat16_at_a_temperature_where_float32_goes_on():
+    eye = np.eye(32, dtype=np.float32)
+    found = compared(eye, eye, tau=0.09)  # c = log(62) - 1 / 0.09 = -7
+    assert found["bfloat16"]["saturated"] == 1.0 and found["float32"]["saturated"] == 0.0
+    assert rung(found["bfloat16"]) == ["saturation"] and rung(found["float32"]) == []
+    found = compared(eye, eye, tau=0.04)  # c = -21
+    assert rung(found["float32"]) == ["saturation"]
+    assert rung(compared(eye, eye, tau=0.2)["bfloat16"]) == []
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_threshold_is_where_one_minus_p_is_lost(dtype):
+    least = diagnostics.rounds_to_zero(dtype)
+    with jax.enable_x64(True):
+        p = jnp.asarray([1 - least, 1 - 1.01 * least], jnp.float64).astype(dtype)
+    assert (1 - p == 0).tolist() == [True, False]
+
+
+def test_embeddings_that_say_nothing_of_their_image_ring_stuck():
+    random = np.random.default_rng(0)
+    found = compared(*random.standard_normal((2, 32, 256)).astype(np.float32), tau=0.1)["float32"]
+    assert rung(found) == ["stuck"]
+
+
+def test_a_point_rings_collapse_and_a_line_dimensional_collapse():
+    random = np.random.default_rng(0)
+    point = 1 + 1e-3 * random.standard_normal((2, 32, 16)).astype(np.float32)
+    assert "collapse" in rung(compared(*point, tau=0.1)["float32"])
+    line = np.zeros((32, 16), np.float32) + np.eye(16, dtype=np.float32)[0]
+    line[:, 1] = random.uniform(-1, 1, 32)
+    found = compared(line, line, tau=0.1)["float32"]
+    assert found["effective_rank"] < 1.5 < 16 * found["embedding_std"]
+    assert "dimensional_collapse" in rung(found)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 7, 16])
+def test_effective_rank_counts_directions(rank):
+    axes = np.eye(16, dtype=np.float32)[:rank]
+    z = np.concatenate([axes, -axes])[:, None]
+    np.testing.assert_allclose(diagnostics.effective_rank(jnp.asarray(z)), rank, rtol=1e-5)
+    random = np.random.default_rng(0).standard_normal((40, 2, 5)).astype(np.float32)
+    values = np.linalg.eigvalsh(np.cov(random.reshape(-1, 5).T, bias=True))
+    np.testing.assert_allclose(
+        diagnostics.effective_rank(jnp.asarray(random)), values.sum() ** 2 / (values**2).sum(), rtol=1e-5
+    )
+    assert diagnostics.effective_rank(jnp.ones((8, 2, 5))) == 0
+
+
+# ---------------------------------------------------------------- what is said of them
+
+
+def test_an_alarm_is_said_when_it_begins_and_when_it_was_quiet_for_a_while():
+    watch, bad = alarms.Watch(config()), {"embedding_std": 0.01}
+    said = []
+    for step in range(20, 60):
+        record = HEALTHY | {"step": step, "epoch": step / 10} | (bad if step < 24 or step == 26 else {})
+        flags, sentences = watch.look(record)
+        assert flags == ({"alarm/collapse": 1} if step < 24 or step == 26 else {})
+        said += sentences
+    assert len(said) == 2
+    assert (
+        said[0].startswith("alarm, step 20: collapse: all embeddings")
+        and said[1] == "step 31: collapse is over."
+    )
+    assert watch.look(HEALTHY | bad)[1][0].startswith("alarm, step 50")
+
+
+def test_a_run_that_collapses_says_so_on_screen_in_metrics_and_in_its_result(tmp_path, capsys):
+    """Alignment alone draws all embeddings to one point; ESS is then 1, out of any target's reach."""
+    leaves = {"schedule.warmup": "0 steps", "schedule.learning_rate": 0.01, "projector.norm": "none"}
+    made = config_of(**{"train.duration": "60 steps", "log.every": 5} | leaves)
+    made["augment"] = {"preset": "crop_only", "size": 8}
+    made["loss"] = {"alignment": {"weight": 1.0}}
+    made = configs.plain(configs.complete(ConfigDict(made)))
+    made["temperature"] = ESS | {"tau": 0.1, "rate": 0.5, "min_tau": 0.05}
+    result = loop.train(made, tmp_path, devices=jax.devices()[:1])
+    printed = capsys.readouterr().out
+    assert printed.count("collapse: all embeddings are nearly one point") == 1
+    assert printed.count("the ESS target cannot be reached: it is 0.3, and ESS is") == 1
+    saved = json.loads((tmp_path / "result.json").read_text())["alarms"]
+    assert saved == result["alarms"] and [entry["alarm"] for entry in saved][:1] == ["ess_unreachable"]
+    entry = next(entry for entry in saved if entry["alarm"] == "collapse")
+    flagged = [row["step"] for row in workdirs.read_metrics(tmp_path) if "alarm/collapse" in row]
+    assert flagged and flagged == list(range(flagged[0], 61, 5))
+    assert (entry["first_step"], entry["last_step"], entry["log_points"]) == (flagged[0], 60, len(flagged))
+    assert entry["at_the_end"] and entry["sentence"].startswith("collapse: all embeddings")
+
+
+def test_a_healthy_run_is_silent(tmp_path, capsys):
+    made = config_of(**{"train.duration": "60 steps", "log.every": 5})
+    result = loop.train(made, tmp_path, devices=jax.devices()[:1])
+    assert result["alarms"] == [] and "alarm" not in capsys.readouterr().out
+    assert not any("alarm" in name for row in workdirs.read_metrics(tmp_path) for name in row)

@@ -1,0 +1,615 @@
+"""Whole runs: what they leave behind, and that being stopped changes nothing."""
+
+import json
+import os
+import pathlib
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from contrastive_jax import config as configs
+from contrastive_jax import data, main, workdir
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.commands import describe, evaluate
+from contrastive_jax.training import loop, recorder
+from contrastive_jax.training import run as runs
+from contrastive_jax.training.step import init_state
+from contrastive_jax.workdir import checkpoint
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def smoke(method="flatclr_ess", **leaves):
+    config = configs.load(str(ROOT / f"configs/digits.py:method={method},scale=smoke"))
+    config.augment = {"preset": "none", "size": 8}
+    with config.unlocked():
+        config.update_from_flattened_dict(
+            {"projector.out": 16, "train.duration": "6 steps", "log.every": 1, "evaluate.final": False}
+            | leaves
+        )
+    return configs.plain(configs.complete(config))
+
+
+def stop_at(monkeypatch, step, number=signal.SIGTERM):
+    """A signal arrives while ``step`` is under way."""
+    feed = data.Resident.feed
+
+    def feed_and_ask(self, at):
+        if at == step:
+            os.kill(os.getpid(), number)
+        return feed(self, at)
+
+    monkeypatch.setattr(data.Resident, "feed", feed_and_ask)
+
+
+def left_behind(workdir, config):
+    """The last state, and the metrics without the clock."""
+    run = runs.prepare(config, jax.devices()[:1])
+    like = runs.replicate(init_state(run.recipe, config["seed"]), run.mesh)
+    with checkpoint.Checkpoints(workdir / "checkpoints", read_only=True) as saved:
+        state, step, _ = saved.restore(like)
+    lines = [{k: v for k, v in line.items() if k != "timing"} for line in workdirs.read_metrics(workdir)]
+    return jax.device_get(state), step, lines
+
+
+def assert_same(first, second):
+    """Bit for bit."""
+    (state, step, lines), (other, other_step, other_lines) = first, second
+    assert step == other_step
+    np.testing.assert_equal(lines, other_lines)  # nan is nan
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.mark.parametrize("method", ["flatclr_ess", "moco_v1"])
+def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(method, tmp_path, monkeypatch):
+    config = smoke(method, **{"gradient_snr.decay": 0.5})
+    one = jax.devices()[:1]
+    loop.train(config, tmp_path / "whole", quiet=True, devices=one)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2)
+        with pytest.raises(loop.Stopped, match=r"stopped at step 3 of 6; saved .* same command"):
+            loop.train(config, tmp_path / "parts", quiet=True, devices=one)
+    loop.train(config, tmp_path / "parts", quiet=True, devices=one)
+    whole = left_behind(tmp_path / "whole", config)
+    assert whole[1] == len(whole[2]) == 6 and whole[2][-1]["gradient_snr"] > 0
+    assert_same(whole, left_behind(tmp_path / "parts", config))
+
+
+@pytest.mark.parametrize("room", [10, 2_000], ids=["for no line of metrics", "for no checkpoint"])
+def test_a_disk_that_fills_up_ends_in_a_sentence_and_loses_nothing(room, tmp_path, monkeypatch):
+    config = smoke(**{"checkpoint.every_seconds": 0.0})
+    one, (soft, hard) = jax.devices()[:1], resource.getrlimit(resource.RLIMIT_FSIZE)
+    loop.train(config, tmp_path / "whole", quiet=True, devices=one)
+    add, metrics = recorder.Recorder.add, tmp_path / "parts" / "metrics.jsonl"
+
+    def fill_up(self, step, values):
+        if step == 4:
+            self._saved.wait()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (metrics.stat().st_size + room, hard))
+        add(self, step, values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder.Recorder, "add", fill_up)
+        try:
+            with pytest.raises(
+                workdir.Full, match=r"parts is full \(.*checkpoint of step 3 is whole: make room"
+            ):
+                loop.train(config, tmp_path / "parts", quiet=True, devices=one)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert metrics.read_text().count("\n") == (3 if room == 10 else 4)
+    assert {path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()} == {"1", "2", "3"}
+    loop.train(config, tmp_path / "parts", quiet=True, devices=one)
+    assert_same(left_behind(tmp_path / "whole", config), left_behind(tmp_path / "parts", config))
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_and_resumed_is_uninterrupted(tmp_path):
+    """SIGKILL, three times, in a process of its own, with a checkpoint at every step."""
+    leaves = ["--config.train.duration=12 steps", "--config.log.every=1", "--config.checkpoint.every_seconds=0.0",
+              "--config.evaluate.final=False", "--config.augment={'preset': 'none', 'size': 8}"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "contrastive_jax.main",
+        "--config=configs/digits.py:method=flatclr_ess,scale=smoke",
+        *leaves,
+    ]
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+
+    def run(workdir, kill_after=None):
+        process = subprocess.Popen(
+            [*command, f"--workdir={workdir}"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL
+        )
+        metrics = workdir / "metrics.jsonl"
+        while process.poll() is None and kill_after is not None:
+            if metrics.exists() and metrics.read_bytes().count(b"\n") >= kill_after:
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.005)
+        return process.wait()
+
+    assert run(tmp_path / "whole") == 0
+    killed = [run(tmp_path / "parts", kill_after=n) for n in (3, 6, 9)]
+    assert killed.count(-signal.SIGKILL) == 3
+    assert run(tmp_path / "parts") == 0
+    config = json.loads((tmp_path / "whole" / "config.json").read_text())
+    assert_same(left_behind(tmp_path / "whole", config), left_behind(tmp_path / "parts", config))
+
+
+def test_one_device_then_eight(tmp_path, monkeypatch):
+    config = smoke()
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2)
+        with pytest.raises(loop.Stopped):
+            loop.train(config, tmp_path, quiet=True, devices=jax.devices()[:1])
+    result = loop.train(config, tmp_path, quiet=True)
+    assert result["step"] == 6 and np.isfinite(result["metrics"]["info_nce"])
+    assert [line["step"] for line in workdirs.read_metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_leaves_what_it_promises_and_can_be_judged_again(tmp_path, capsys):
+    config = smoke(**{"evaluate.final": True, "evaluate.every": "3 steps", "evaluators.few_labels.draws": 2})
+    result = loop.train(config, tmp_path)
+    printed = capsys.readouterr().out
+    for name in (
+        "config.json",
+        "config_diff.txt",
+        "metrics.jsonl",
+        "result.json",
+        "curves.png",
+        "checkpoints",
+    ):
+        assert (tmp_path / name).exists(), name
+    saved = json.loads((tmp_path / "result.json").read_text())
+    assert json.loads((tmp_path / "config.json").read_text()) == config
+    for encoder in ("trained", "untrained", "raw pixels"):
+        assert encoder in printed
+        for protocol in saved["evaluations"][encoder].values():
+            assert 0 <= protocol["top1"] <= 1 and protocol["protocol"]
+    assert any("eval/knn_top1" in line for line in workdirs.read_metrics(tmp_path))
+    assert "InfoNCE" in printed and "images/s" in printed  # plain lines where there is no terminal
+
+    again = evaluate.evaluate(config, str(tmp_path))
+    assert again["results"] == result["evaluations"] and again["step"] == 6
+    assert again["config"] == configs.fingerprint(config)
+    assert json.loads((tmp_path / "evaluation.json").read_text())["results"] == again["results"]
+
+    other = smoke("simclr", **{"init.checkpoint": str(tmp_path), "schedule.learning_rate": 0.0})
+    run = runs.prepare(other, jax.devices()[:1])
+    with jax.set_mesh(run.mesh):
+        state = loop.first_state(run, print)
+    with checkpoint.Checkpoints(tmp_path / "checkpoints", read_only=True) as book:
+        parts, step, _ = book.restore_part(("params/encoder", "stats/encoder"))
+    assert step == 6
+    for part in ("params", "stats"):
+        for a, b in zip(
+            jax.tree.leaves(getattr(state, part)["encoder"]),
+            jax.tree.leaves(parts[part]["encoder"]),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_relative_workdir(tmp_path, monkeypatch):
+    """As the README types it."""
+    monkeypatch.chdir(tmp_path)
+    config = smoke(**{"train.duration": "2 steps"})
+    loop.train(config, "runs/here", quiet=True, devices=jax.devices()[:1])
+    assert evaluate.evaluate(config, "runs/here", quiet=True)["results"]["trained"]
+    assert (tmp_path / "runs" / "here" / "result.json").exists()
+
+
+def test_a_changed_config_is_refused_unless_it_may_change(tmp_path, capsys):
+    one = jax.devices()[:1]
+    config = smoke(**{"train.duration": "2 steps"})
+    loop.train(config, tmp_path, quiet=True, devices=one)
+    before = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+    with pytest.raises(ValueError, match=r"temperature.target was 0.3, is 0.5.*--workdir"):
+        loop.train(
+            config | {"temperature": config["temperature"] | {"target": 0.5}},
+            tmp_path,
+            quiet=True,
+            devices=one,
+        )
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == before
+    longer = config | {
+        "train": config["train"] | {"duration": "3 steps"},
+        "log": config["log"] | {"every": 2},
+    }
+    assert loop.train(longer, tmp_path, devices=one)["step"] == 3
+    assert "schedules stretch" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"gradient_snr.decay was 0.0, is 0.9"):
+        loop.train(longer | {"gradient_snr": {"decay": 0.9}}, tmp_path, quiet=True, devices=one)
+
+
+def test_a_run_older_than_an_option_goes_on_with_its_default():
+    """The config of a run of an older version: sections and leaves that came since are at their defaults."""
+    before = json.loads((pathlib.Path(__file__).parents[1] / "saved/config_before_compose.json").read_text())
+    now = configs.plain(configs.load("configs/digits.py:method=moco_v2,scale=smoke"))
+    assert configs.leaves(now).keys() - configs.leaves(before).keys() >= {"compose.name", "log.wandb"}
+    assert configs.forbidden_changes(before, now) == {}
+    assert configs.plain(configs.completed(before)) == now
+    other = now | {"gradient_snr": {"decay": 0.9}}
+    assert configs.forbidden_changes(before, other) == {"gradient_snr.decay": (0.0, 0.9)}
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 3}, {"loss": {"not_here:own": {"weight": 1.0}}}])
+def test_a_saved_config_that_is_wrong_is_refused_by_the_door_not_by_completing_it(wrong):
+    with pytest.raises((ValueError, ImportError), match="temperature is 3|not_here"):
+        runs.prepare(configs.plain(configs.completed(smoke() | wrong)))
+
+
+def test_checkpoints_of_which_none_can_be_read_are_no_new_start(tmp_path):
+    config, one = smoke(**{"train.duration": "2 steps"}), jax.devices()[:1]
+    loop.train(config, tmp_path, quiet=True, devices=one)
+    (meta,) = (tmp_path / "checkpoints").glob("2/meta/metadata")
+    meta.write_text("x")
+    before = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+    with pytest.raises(
+        checkpoint.DamagedCheckpoints, match="every checkpoint .* is damaged and none was touched"
+    ):
+        loop.train(config, tmp_path, quiet=True, devices=one)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == before
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(tmp_path):
+    config = smoke(
+        "simclr", **{"schedule.learning_rate": 1e38, "optimizer.name": "sgd", "schedule.warmup": "0 steps"}
+    )
+    with pytest.raises(
+        recorder.Diverged, match=r"step \d: loss .* not finite. Last good checkpoint: none .*learning_rate"
+    ):
+        loop.train(config, tmp_path, quiet=True, devices=jax.devices()[:1])
+    with checkpoint.Checkpoints(tmp_path / "checkpoints") as saved:
+        assert saved.steps() == []
+
+
+def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsys):
+    one = jax.devices()[:1]
+    config = smoke(**{"train.duration": "3 steps", "checkpoint.every_seconds": 0.0})
+    loop.train(config, tmp_path, quiet=True, devices=one)
+    newest = tmp_path / "checkpoints" / "3"
+    arrays = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    content = bytearray(arrays.read_bytes())
+    content[len(content) // 2] ^= 1
+    arrays.write_bytes(content)
+    loop.train(config, tmp_path, devices=one)
+    printed = capsys.readouterr().out
+    assert "damaged-3" in printed and "resuming at step 2 of 3" in printed
+
+
+@pytest.mark.parametrize(
+    ("leaves", "message"),
+    [
+        ({"train.batch_size": 30}, r"train.batch_size is 30; the 8 devices .* multiple of 8"),
+        ({"train.microbatches": 8}, r"batch_size is 32; the 8 devices and 8 micro-batches .* multiple of 64"),
+        ({"train.microbatches": 0}, r"train.microbatches is 0; .* at least 1"),
+        ({"train.batch_size": 4096}, r"train.batch_size is 4096; .* \[2, 1437\]"),
+        ({"temperature": {"name": "fixed", "tau": 0.0}}, r"temperature.tau is 0.0; .* positive"),
+        ({"temperature": {"name": "fixd"}}, r"temperature.name is 'fixd'. Did you mean 'fixed'"),
+        (
+            {"temperature": {"name": "fixed", "tua": 0.1}},
+            r"temperature.tua: no such option of fixed\(tau.*Did you mean 'tau'",
+        ),
+        ({"negatives": {"name": "random", "k": 63}}, r"negatives.k is 63, .* offers a query 62"),
+        (
+            {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"hard_nce": {"weight": 1.0}}},
+            r"margin.name is 'eqco', which cancels in loss.hard_nce",
+        ),
+        (
+            {"candidates": {"name": "queue", "size": 96 + 1}},
+            r"candidates.size is 97; .* multiple of the 64 keys",
+        ),
+        ({"loss": {"flat_nec": 1.0}}, r"no loss 'flat_nec'. Did you mean 'flat_nce'"),
+        ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; it is hoelder_flat_nce\("),
+        ({"train.duration": "6 epohcs"}, r"train.duration is '6 epohcs'; write a number and its unit"),
+        ({"data.name": "cifar10", "data.dir": "nowhere"}, r"cifar10"),
+        ({"data.name": "cifra10"}, r"cifra10.*cifar10"),
+        ({"augment.preset": "digts"}, r"augment.*digts.*digits"),
+        ({"encoder.depth": 19}, r"encoder.depth is 19"),
+        ({"optimizer.name": "larss"}, r"optimizer.name.*larss"),
+        ({"schedule.warmup": "10 steps"}, r"warmup"),
+        (
+            {"evaluators.knn.layer": "projection_3"},
+            r"evaluators.knn: layer is 'projection_3'; .* projection_2",
+        ),
+        ({"evaluators.knn.k": 2000}, r"evaluators.knn: k is 2000; there are 1437"),
+        (
+            {"evaluators.few_labels.labels_per_class": 200},
+            r"evaluators.few_labels: labels_per_class=200 is more than class \d has: 1\d\d",
+        ),
+        ({"evaluators": {"knn": {"name": "kn"}}}, r"evaluators.knn.name is 'kn'. Did you mean 'knn'"),
+        (
+            {"evaluators": {"fine": {"name": "moco", "rate": 1.0}}},
+            r"evaluators.fine.rate: no such option of moco\(",
+        ),
+        ({"evaluate.rows": ("trained", "raw_pixels")}, r"evaluate.rows names 'raw_pixels'.*'raw pixels'"),
+        ({"evaluate.rows": ()}, r"evaluate.rows is empty; .* untrained"),
+        ({"evaluate.metric": "map_11_point"}, r"evaluate.metric is 'map_11_point'; with one label .* top1"),
+        ({"evaluate.metric": "top_1"}, r"evaluate.metric is 'top_1'. Did you mean 'top1'"),
+        ({"augment": {"preset": "none", "size": 8, "views": 3}}, r"augment.views is 3; .* 2 views"),
+        (
+            {"norm": {"scope": "groups", "groups": 5}},
+            r"norm.groups is 5; it must divide train.batch_size, 32",
+        ),
+        (
+            {"temperature": {"name": "fixed", "tau": "warm"}},
+            r"temperature.tau is 'warm'; it must be a finite number",
+        ),
+        ({"directions": "sideways"}, r"directions is 'sideways'"),
+        ({"score": "cosin"}, r"score is 'cosin'. Did you mean 'cosine'"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence_before_anything_is_written(leaves, message, tmp_path):
+    config = ConfigDict(smoke())
+    with config.unlocked():
+        for name, value in leaves.items():
+            if isinstance(value, dict):
+                config[name] = value
+            else:
+                config.update_from_flattened_dict({name: value})
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
+        loop.train(configs.plain(config), tmp_path / "run", quiet=True)
+    assert "\n\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_workdir_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        loop.train(smoke(), tmp_path / "file" / "run", quiet=True)
+
+
+def test_describe_says_what_a_run_would_be_and_writes_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # clu's table needs none
+    describe.describe(smoke(), str(tmp_path / "run"))
+    printed = capsys.readouterr().out
+    for what in (
+        "temperature.target = 0.3",
+        "| Name ",
+        "| encoder/stem_conv/kernel ",
+        "| (3, 3, 1, 8) ",
+        "  probe: 650 parameters",
+        "8 x cpu",
+        "6 in all",
+        "gflops_per_step",
+        "temp_mib",
+    ):
+        assert what in printed, what
+    assert not (tmp_path / "run").exists()
+
+
+def command(*arguments, **environment):
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"} | environment
+    return subprocess.run(
+        [sys.executable, "-m", "contrastive_jax.main", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config=configs/nope.py"], "there is no config 'configs/nope.py'"),
+        (["--config=configs/digits.py:method=simclrr"], "Did you mean 'simclr'"),
+        (
+            ["--config=configs/digits.py", "--config.schedule.learning_rat=3"],
+            "Did you mean 'schedule.learning_rate'",
+        ),
+        (
+            [
+                "--config=configs/digits.py",
+                "--config.temperature.name=linear",
+                "--config.temperature.end=0.3",
+            ],
+            """--config.temperature='{"name": "linear", "end": ...}'""",
+        ),
+        (["--config=configs/digits.py", "stray"], "'stray' is not an option"),
+        (["--config=configs/digits.py", "--config.loss={'flat_nec': 1.0}"], "Did you mean 'flat_nce'"),
+        (
+            ["--config=configs/digits.py", "--config.train.batch_size=abc"],
+            "train.batch_size is 'abc'; it must be a whole number",
+        ),
+        ([], "--config is missing"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_sentence(arguments, message):
+    done = command(*arguments)
+    assert done.returncode == 2 and message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "open.py",
+            "def get_config(arg=''",
+            r"raised SyntaxError: '\(' was never closed \(.*open.py, line 1\); --debug",
+        ),
+        (
+            "lacks.py",
+            "def get_config(arg=''):\n    import no_such_module",
+            r"raised ModuleNotFoundError: No module named 'no_such_module' \(.*lacks.py, line 2\); --debug shows",
+        ),
+        ("none.py", "x = 1", r"none.py is no config: it has no function get_config"),
+        ("cut.json", '{"a": ', r"cut.json is no JSON .*; it is damaged"),
+        (
+            "config.json",
+            "{}",
+            r"config.json is of a run that was made; the command takes the file of configs/",
+        ),
+    ],
+)
+def test_a_config_file_that_is_none_is_one_sentence(name, text, message, tmp_path, monkeypatch, capsys):
+    """Through the parser of the flags, which has its own errors for it."""
+    (tmp_path / name).write_text(text)
+    monkeypatch.setattr(main.flags, "FLAGS", main.flags.FlagValues())
+    flag = main.config_flags.DEFINE_config_file("config", flag_values=main.flags.FLAGS)
+    monkeypatch.setattr(main, "_CONFIG", flag)
+    with pytest.raises(SystemExit, match="2"):
+        main._parse(["main", f"--config={tmp_path / name}"])
+    said = capsys.readouterr().err
+    assert re.search(message, said) and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu", "gpuu"])
+def test_a_device_that_is_not_there_is_one_sentence(platform):
+    if platform in {device.platform for device in jax.devices()}:
+        pytest.skip("it is there")
+    done = command("--config=configs/digits.py:scale=smoke", "--mode=describe", JAX_PLATFORMS=platform)
+    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert (
+        f"JAX_PLATFORMS='{platform}': jax finds no such device" in done.stderr and "Unset it" in done.stderr
+    )
+
+
+def test_a_library_that_is_missing_is_one_sentence(tmp_path):
+    code = (
+        "import sys; sys.modules['tensorflow_datasets'] = None; from contrastive_jax import main; main.run()"
+    )
+    options = [
+        "--config=configs/digits.py:scale=smoke",
+        "--config.data.name=cifar10",
+        f"--config.data.dir={tmp_path}",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *options, f"--workdir={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "tensorflow_datasets" in done.stderr and "pip install contrastive_jax" in done.stderr
+
+
+DAMAGED_CACHE = """
+import os, pathlib, warnings
+import jax
+from contrastive_jax import main
+folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+main._use_compilation_cache()
+jax.jit(lambda x: x + 1)(1)
+entry, = folder.glob("jit__lambda*-cache")
+other = folder / "jit_other-0-cache"
+other.touch()
+os.truncate(entry, entry.stat().st_size // 2)
+for _ in range(2):  # the second finds what the first wrote
+    jax.clear_caches()
+    jax.jit(lambda x: x + 1)(1)
+assert entry.exists() and other.exists()
+warnings.warn("something else")
+"""
+
+
+def test_a_damaged_entry_of_the_compilation_cache_is_replaced(tmp_path):
+    """By a kill or a full disk while it was written; jax would warn of it at every start, and compile anew."""
+    environment = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", DAMAGED_CACHE], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"removed a damaged entry of the compilation cache in {tmp_path}.\n"
+    assert "something else" in done.stderr and "compilation cache" not in done.stderr
+
+
+def test_a_run_in_microbatches_and_rematerialised(tmp_path):
+    """Fed and judged as any other; only the statistics of batch norm are those of its parts."""
+    one = jax.devices()[:1]
+    duration = {"train.duration": "1 step", "schedule.warmup": "0 steps", "augment.preset": "digits"}
+    parts = {"train.microbatches": 2, "train.remat": True}
+    whole = loop.train(smoke(**duration), tmp_path / "whole", quiet=True, devices=one)
+    split = loop.train(smoke(**duration, **parts), tmp_path / "parts", quiet=True, devices=one)
+    assert whole["metrics"]["info_nce"] != split["metrics"]["info_nce"]
+    assert whole["metrics"]["info_nce"] == pytest.approx(split["metrics"]["info_nce"], rel=0.2)
+
+
+def test_between_log_points_nothing_is_read_and_nothing_compiled(tmp_path, monkeypatch):
+    """Counted where it shows on a CPU: a transfer guard lets reads pass there."""
+    from jax._src.array import ArrayImpl
+
+    fed, reads, compiled = [], [], []
+    feed, value = data.Resident.feed, ArrayImpl._value
+
+    def feed_and_count(self, step):
+        fed.append(step)
+        return feed(self, step)
+
+    def value_and_count(array):
+        reads.append(len(fed))
+        return value.fget(array)
+
+    monkeypatch.setattr(data.Resident, "feed", feed_and_count)
+    monkeypatch.setattr(ArrayImpl, "_value", property(value_and_count))
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compiled.append(len(fed)) if "backend_compile" in event else None
+    )
+    leaves = {"train.duration": "12 steps", "log.every": 4, "checkpoint.every_seconds": 1e9}
+    loop.train(smoke(**leaves), str(tmp_path), quiet=True, devices=jax.devices()[:1])
+    during = [count - 1 for count in reads if count > 1]  # one feed makes the program, then one a step
+    assert {4, 8, 12} <= set(during) <= {4, 8, 12}
+    assert [count - 1 for count in compiled if 2 < count < 13] == []
+
+
+def test_a_profile_of_some_steps(tmp_path):
+    one = jax.devices()[:1]
+    loop.train(smoke(**{"profile.steps": (2, 4)}), tmp_path / "run", quiet=True, devices=one)
+    assert list((tmp_path / "run/profile").rglob("*.xplane.pb"))  # TensorBoard, XProf
+    assert list((tmp_path / "run/profile").rglob("perfetto_trace.json.gz"))
+    for wrong, why in (((4, 2), "first step"), ((1,), "first step"), ((0.5, 1), "whole numbers")):
+        with pytest.raises(ValueError, match=rf"profile.steps is .* {why}"):
+            loop.train(smoke() | {"profile": {"steps": wrong}}, tmp_path / "no", quiet=True, devices=one)
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_run_that_started_from_another_goes_on_without_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    one = jax.devices()[:1]
+    loop.train(smoke(**{"train.duration": "2 steps"}), tmp_path / "first", quiet=True, devices=one)
+    start = {"init.checkpoint": str(tmp_path / "first")}
+    loop.train(smoke(**start, **{"train.duration": "2 steps"}), tmp_path / "run", devices=one)
+    printed = capsys.readouterr().out
+    assert "encoder: from step 2" in printed
+    assert printed.count("contrastive_jax[tf]") == 1  # TensorBoard's extra: said where a run begins
+    (tmp_path / "first").rename(tmp_path / "elsewhere")
+    loop.train(smoke(**start, **{"train.duration": "3 steps"}), tmp_path / "run", devices=one)
+    printed = capsys.readouterr().out
+    assert "resuming at step 2 of 3" in printed and "contrastive_jax[tf]" not in printed
+
+
+def test_a_column_that_fails_takes_no_other_with_it(tmp_path, capsys, monkeypatch):
+    from contrastive_jax.evaluators import knn
+
+    def broken(*arguments, **options):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(knn, "evaluate", broken)
+    columns = {"evaluators": {"knn": {"name": "knn"}, "linear": {"name": "lbfgs"}}}
+    config = smoke(**{"train.duration": "2 steps", "evaluate.final": True}) | columns
+    found = loop.train(config, tmp_path, quiet=True, devices=jax.devices()[:1])["evaluations"]["trained"]
+    assert found["knn"] == {"failed": "out of memory"} and found["linear"]["top1"] > 0.1
+    printed = capsys.readouterr().out
+    assert "knn: FAILED: out of memory" in printed and "linear: linear, all labels" in printed
+
+
+def test_a_checkpoint_to_start_from_that_is_not_there_is_refused_before_anything_is_written(tmp_path):
+    config = smoke(**{"init.checkpoint": str(tmp_path / "nowhere")})
+    with pytest.raises(FileNotFoundError, match=r"init.checkpoint='.*nowhere': there is no checkpoint"):
+        loop.train(config, tmp_path / "run", quiet=True, devices=jax.devices()[:1])
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,236 @@
+"""One run in a workdir at a time, whoever died how; and no run without room for its checkpoints."""
+
+import collections
+import errno
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+from saved_runs import config_of
+
+from contrastive_jax.training import loop
+from contrastive_jax.workdir import locks
+
+HOLD = """
+import sys, time
+from contrastive_jax import workdir
+with workdir.lock(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def holder(path):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_run_is_refused_with_the_first_ones_host_and_pid(tmp_path):
+    process = holder(tmp_path)
+    try:
+        sentence = (
+            rf"{tmp_path} is in use by process {process.pid} on {socket.gethostname()}, since .*--workdir\."
+        )
+        with pytest.raises(locks.InUse, match=sentence), locks.lock(tmp_path):
+            pass
+        made = config_of()
+        with pytest.raises(locks.InUse, match=sentence):
+            loop.train(made, tmp_path, quiet=True, devices=jax.devices()[:1])
+        assert os.listdir(tmp_path) == ["lock.json"]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_killed_process_leaves_a_lock_that_is_taken_over(tmp_path):
+    process, said = holder(tmp_path), []
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert json.loads((tmp_path / "lock.json").read_text())["pid"] == process.pid
+    with locks.lock(tmp_path, said.append):
+        assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
+    assert said == [f"took over the lock of process {process.pid} on {socket.gethostname()}, which is gone."]
+    assert os.listdir(tmp_path) == []
+
+
+def test_one_process_cannot_run_twice_in_it_either_and_an_error_gives_it_back(tmp_path):
+    said = []
+    with pytest.raises(ZeroDivisionError), locks.lock(tmp_path / "run", said.append):
+        with pytest.raises(locks.InUse, match=f"process {os.getpid()} "), locks.lock(tmp_path / "run"):
+            pass
+        1 / 0  # noqa: B018
+    with locks.lock(tmp_path / "run", said.append):
+        pass
+    assert said == []
+
+
+def elsewhere(path, age):
+    path.write_text(json.dumps({"pid": 1, "host": "far-away", "since": "noon"}))
+    os.utime(path, (time.time() - age,) * 2)
+
+
+def test_another_host_without_locks_is_believed_alive_until_it_was_silent_for_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "_lock_by_system", lambda file: None)
+    said = []
+    elsewhere(tmp_path / "lock.json", locks.GONE - 100)
+    with pytest.raises(
+        locks.InUse, match=r"process 1 on far-away, since noon\. .* 20\d s ago.*delete .*lock.json"
+    ):
+        with locks.lock(tmp_path, said.append):
+            pass
+    assert os.listdir(tmp_path) == ["lock.json"] and said == []
+    elsewhere(tmp_path / "lock.json", locks.GONE + 100)
+    with locks.lock(tmp_path, said.append):
+        pass
+    assert said == ["took over the lock of process 1 on far-away, which is gone."]
+
+
+@pytest.mark.parametrize("alive", [False, True])
+def test_a_lock_left_on_another_host_is_waited_for(alive, tmp_path, monkeypatch):
+    """A job that is started again elsewhere, after its host died, goes on without being told."""
+    path, waited = tmp_path / "lock.json", []
+    elsewhere(path, locks.GONE - 100)
+    touched = path.stat().st_mtime
+
+    def sleep(seconds):
+        """Time passes by making the lock older, never younger but for a sign of life."""
+        waited.append(seconds)
+        os.utime(path, (time.time() if alive and len(waited) == 2 else touched - sum(waited),) * 2)
+
+    monkeypatch.setattr(locks.time, "sleep", sleep)
+    said = []
+    if alive:
+        with pytest.raises(locks.InUse, match="sign of life 0 s ago"):
+            with locks.lock(tmp_path, said.append):
+                pass
+        assert len(waited) == 2
+    else:
+        with locks.lock(tmp_path, said.append):
+            pass
+        assert said[1] == "took over the lock of process 1 on far-away, which is gone."
+        assert sum(waited) == pytest.approx(100, abs=1)  # the rest passed by itself
+    assert "waiting up to 100 s" in said[0]
+
+
+def test_a_held_lock_gives_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "BEAT", 0.01)
+    with locks.lock(tmp_path):
+        path = tmp_path / "lock.json"
+        os.utime(path, (0, 0))
+        until = time.monotonic() + 30
+        while path.stat().st_mtime == 0 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert path.stat().st_mtime > 0
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_file_system_without_locks_asks_for_the_process(alive, tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "_lock_by_system", lambda file: None)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    (tmp_path / "lock.json").write_text(
+        json.dumps({"pid": process.pid, "host": socket.gethostname(), "since": "noon"})
+    )
+    if not alive:
+        process.communicate(b"\n")
+        with locks.lock(tmp_path, lambda message: None):
+            pass
+        return
+    with pytest.raises(locks.InUse, match="If that is another program, delete"), locks.lock(tmp_path):
+        pass
+    process.communicate(b"\n")
+
+
+def test_a_lock_that_was_just_given_back_is_taken_anew(tmp_path, monkeypatch):
+    """Between opening and locking the file its holder leaves, and takes it away."""
+    lock_by_system, calls = locks._lock_by_system, []
+
+    def late(file):
+        if not calls:
+            (tmp_path / "lock.json").unlink()
+        calls.append(file)
+        return lock_by_system(file)
+
+    monkeypatch.setattr(locks, "_lock_by_system", late)
+    with locks.lock(tmp_path):
+        assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
+    assert len(calls) == 2
+
+
+def test_a_damaged_lock_of_nobody_is_taken_over(tmp_path):
+    (tmp_path / "lock.json").write_text('{"pid": 12')
+    with locks.lock(tmp_path, lambda message: None):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_workdir_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(OSError, match="the workdir .*file cannot be written"),
+        locks.lock(tmp_path / "file"),
+    ):
+        pass
+
+    def refuse(*arguments, **options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(pathlib.Path, "open", refuse)
+    with pytest.raises(OSError, match=f"the workdir {tmp_path} cannot be written: Read-only file system"):
+        with locks.lock(tmp_path):
+            pass
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_refused_before_training(tmp_path, monkeypatch):
+    usage = collections.namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 9, 3 * 2**20))
+    locks.check_room(tmp_path, 2**20, 2, 0)
+    locks.check_room(tmp_path, 2**20, 3, 1)  # of which one is there
+    with pytest.raises(
+        OSError, match=r"3 MiB free; .* takes 1 MiB, and checkpoint.keep_last=3 .* room for 1 MiB"
+    ):
+        locks.check_room(tmp_path, 2**20, 3, 0)
+    made = config_of()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 10, 1000))
+    with pytest.raises(OSError, match=r"has 1e\+03 B free|has 1000 B free"):
+        loop.train(made, tmp_path / "run", quiet=True, devices=jax.devices()[:1])
+    left = {path.name for path in (tmp_path / "run").rglob("*")}
+    assert left <= {"checkpoints"}
+
+
+@pytest.mark.parametrize("number", locks.FULL, ids=errno.errorcode.get)
+def test_a_full_disk_is_one_sentence_that_says_what_is_safe(number, tmp_path):
+    def fails(error, cause=None):
+        with pytest.raises(locks.Full) as caught, locks.answered(tmp_path), locks.answered(tmp_path):
+            raise error from cause
+        return str(caught.value)
+
+    reason = os.strerror(number)
+    said = fails(OSError(number, reason))
+    assert said == (
+        f"the disk of {tmp_path} is full ({reason}). Make room or raise the quota, and give the same command again."
+    )
+    for name in ("9", "40", "50.orbax-checkpoint-tmp", "damaged-60"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    wrapped = ValueError(f"OUT_OF_RANGE: Failed to write 7 bytes:\n {reason} [os_error_code='{number}']")
+    said = fails(OSError("the checkpoint of step 50 could not be written"), wrapped)
+    assert (
+        f"({reason}). Its checkpoint of step 40 is whole: make room" in said and "goes on from there" in said
+    )
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(errno.EACCES, "Permission denied"), ValueError("x"), locks.InUse("y")]
+)
+def test_other_errors_are_left_as_they_are(error, tmp_path):
+    with pytest.raises(type(error)) as caught, locks.answered(tmp_path):
+        raise error
+    assert caught.value is error
