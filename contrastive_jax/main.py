@@ -13,23 +13,24 @@ import re
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 # What the command says first should not wait for a log line of a library.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from absl import app, flags, logging
-from ml_collections import config_flags
+from etils import epath
 
 MODES = ("train", "evaluate", "embed", "export", "preview", "report", "describe")
 
-_CONFIG = config_flags.DEFINE_config_file(
+flags.DEFINE_string(
     "config",
     None,
-    "FILE[:key=value,...] of the run; --config.section.option=value sets a leaf.",
-    lock_config=True,
+    "FILE[:key=value,...] of the run, its name in configs/, or a workdir; --config.section.option=value sets a leaf.",
 )
 _WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Where the run lives; default runs/<config>-<hash of the config>."
+    "workdir", None, "Where the run lives; default runs/<config>-<hash of what its numbers depend on>."
 )
 _MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
 _QUIET = flags.DEFINE_bool("quiet", False, "Print the final table only.", short_name="q")
@@ -42,71 +43,84 @@ _TOPOLOGY = flags.DEFINE_string(
 _DEBUG = flags.DEFINE_bool("debug", False, "Show the stack trace of an error.")
 
 
+def split(argv: Sequence[str]) -> tuple[str | None, list[tuple[str, str]], list[str]]:
+    """Split a command line into the config, its overrides ``(section.option, text)``, and the other words.
+
+    ``--config FILE`` and ``--config.section.option VALUE`` may have a blank instead of ``=``.
+
+    Raises:
+      ValueError: one of them without a value, or two configs.
+    """
+    config, overrides, rest, words = None, [], [], list(argv)
+    while words:
+        word = words.pop(0)
+        flag, equals, text = word.partition("=")
+        name = re.sub("^--?", "", flag)
+        if flag == name or name != "config" and not name.startswith("config."):
+            rest.append(word)
+            continue
+        if not equals:
+            if not words or words[0].startswith("--"):
+                raise ValueError(f"{flag} has no value; write {flag}=VALUE.")
+            text = words.pop(0)
+        if name != "config":
+            overrides.append((name.removeprefix("config."), text))
+        elif config is not None:
+            raise ValueError(f"--config is given twice: {config!r} and {text!r}.")
+        else:
+            config = text
+    return config, overrides, rest
+
+
 def _parse(argv: list[str]) -> list[str]:
-    """Flags, with a config's own complaints as one sentence."""
+    """Read the flags; what says the config goes on to :func:`main`."""
     try:
-        rest = flags.FLAGS(argv)
-        missing = _CONFIG.value is None
-        if not missing:
-            _CONFIG.value.keys()  # a file that is not there is an error only now
-    except Exception as error:  # a config file is Python, and may raise anything
-        if "--debug" in argv:
-            traceback.print_exc()
-        _fail(_flag_error(argv, error))
+        config, overrides, rest = split(argv)
+        rest = flags.FLAGS(rest)
+    except (ValueError, flags.Error) as error:
+        _fail(str(error).replace("\n", " "))
     if len(rest) > 1:
         _fail(f"{rest[1]!r} is not an option; options are written --name=value.")
-    if missing and _MODE.value == "report" and _WORKDIR.value:  # a run says itself what it is
-        return rest
-    if missing:
+    if config is None and not _WORKDIR.value:
         _fail("--config is missing; try --config=configs/flatclr_digits.py.")
-    return rest
+    given = [] if config is None else [f"--config={config}"]
+    return [*rest, *given, *(f"--config.{name}={text}" for name, text in overrides)]
 
 
-def _flag_error(argv: list[str], error: Exception) -> str:
-    """What was wrong with the command line, with the section's options where a leaf is unknown."""
-    from contrastive_jax import config
+def resolved(argv: Sequence[str], workdir: str | None, mode: str, debug: bool = False) -> dict[str, Any]:
+    """Return the config of the command line, or else of the workdir's run, as plain dictionaries.
+
+    Raises:
+      ValueError: there is none, it cannot be read, or an override is none, in one sentence.
+    """
+    from contrastive_jax import config as configs
     from contrastive_jax.config import schema
 
-    given = [
-        a.lstrip("-").removeprefix("config.").partition("=")
-        for a in argv
-        if a.startswith(("--config.", "-config."))
-    ]
-    overrides = [name for name, _, _ in given]
-    spec = next((a.partition("=")[2] for a in argv if a.lstrip("-").startswith("config=")), None)
-    if spec is None:
-        return "--config is missing; it must come before --config.section.option=value."
+    (spec, overrides, _), saved = split(argv), None
+    if workdir and "," not in workdir:
+        saved = epath.Path(workdir) / "config.json"
+        saved = saved if saved.is_file() else None
+    if spec is None and saved is None and mode != "report":
+        raise ValueError(f"--workdir={workdir} holds no run; to begin one name its config, --config=FILE.")
     try:
-        settings = config.load(spec)
-        known = config.leaves(settings)
-    except ValueError as problem:
-        return str(problem)
-    except Exception as problem:
-        return f"{_raised(spec, problem)}; --debug shows the stack trace."
-    if not spec.partition(":")[0].endswith(".py"):
-        return (
-            f"--config={spec} is of a run that was made; the command takes the file of configs/ that it was made of."
-            f" python -m contrastive_jax.config show {spec} says what it was."
-        )
-    for name, _, value in given:
-        if str(error).startswith(f"flag --config.{name}={value}: ") and name in known:
-            kind = schema.kind_of(settings, name, config.leaves(config.base()))
-            return f"{name} is {value!r}" + (
-                f"; it must be {schema.words(kind)}." if kind else ": no such value."
+        config = configs.resolve(spec or saved and str(workdir), overrides)
+    except ValueError:
+        raise
+    except Exception as error:  # a config file is Python, and may raise anything
+        if debug:
+            traceback.print_exc()
+        raise ValueError(f"{_raised(spec or str(workdir), error)}; --debug shows the stack trace.") from None
+    config = configs.plain(config)
+    schema.check(config)  # its name is part of the workdir's
+    told = any(name.partition(".")[0] == "data" for name, _ in overrides) or config["evaluate"]["checkpoint"]
+    if spec is not None and saved is not None and mode != "train" and not told:
+        was, now = (c["data"]["name"] for c in (configs.plain(configs.load(str(workdir))), config))
+        if was != now:
+            raise ValueError(
+                f"data.name is {now!r} and the run of --workdir={workdir} is of {was!r}: leave --config out to take the"
+                f" run's own, or set --config.data.name if you mean the other."
             )
-    sections = {name.rpartition(".")[0] for name in known}
-    for name in overrides:
-        if name not in known and name not in sections:
-            section, _, option = name.rpartition(".")
-            chosen = next((v for n, _, v in given if n in (f"{section}.name", f"{section}.preset")), None)
-            if chosen is not None:  # flags are read before the choice is made
-                key = "preset" if section == "augment" else "name"
-                return (
-                    f"--config.{name}: there is no such option where the file chooses {known[f'{section}.{key}']!r};"
-                    f""" write the section, --config.{section}='{{"{key}": "{chosen}", "{option}": ...}}'."""
-                )
-            return f"--config.{name}: there is no such option. {config.suggest(name, known)}"
-    return str(error).replace("\n", " ")
+    return config
 
 
 def _raised(spec: str, error: Exception) -> str:
@@ -178,14 +192,12 @@ def _mend_compilation_cache(folder: pathlib.Path) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the mode; a user's mistake ends in one sentence."""
-    del argv
+    """Run the mode; a user's mistake ends in one sentence."""
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.ERROR)  # orbax tells a story at every checkpoint
     from contrastive_jax import config as configs
     from contrastive_jax import distributed, native
     from contrastive_jax import workdir as workdirs
-    from contrastive_jax.config import schema
     from contrastive_jax.training import loop
     from contrastive_jax.workdir import checkpoint
 
@@ -201,14 +213,8 @@ def main(argv: list[str]) -> None:
     elif _MODE.value != "describe":
         _fail(f"--topology={_TOPOLOGY.value!r} is for --mode=describe, not for {_MODE.value}.")
     _use_compilation_cache()
-    config = configs.plain(configs.complete(configs.base()))
-    if _CONFIG.value is not None:
-        given = configs.load(config_flags.get_config_filename(flags.FLAGS["config"]))
-        overridden = config_flags.get_override_values(flags.FLAGS["config"])
     try:
-        if _CONFIG.value is not None:
-            config = configs.plain(configs.settle(_CONFIG.value, given, set(overridden)))
-        schema.check(config)  # its name is part of the workdir's
+        config = resolved(argv, _WORKDIR.value, _MODE.value, _DEBUG.value)
     except ValueError as error:
         _fail(str(error))
     workdir = _WORKDIR.value

@@ -23,7 +23,7 @@ def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
 def on_mesh() -> bool:
     """Whether an explicit ``data`` axis is in context."""
     mesh = jax.sharding.get_abstract_mesh()
-    return AXIS in mesh.axis_names and mesh._name_to_type[AXIS] == AxisType.Explicit
+    return (AXIS, AxisType.Explicit) in zip(mesh.axis_names, mesh.axis_types, strict=True)
 
 
 def gather(array: jax.Array) -> jax.Array:

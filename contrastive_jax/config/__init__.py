@@ -15,6 +15,7 @@ from contrastive_jax.config.identity import (
     forbidden_changes,
     leaves,
 )
+from contrastive_jax.config.overrides import resolve
 from contrastive_jax.config.scales import SCALES, at_scale, on_digits
 from contrastive_jax.config.settings import CHOICES, base, complete, completed, plain, settle, steps_of
 
@@ -35,6 +36,7 @@ __all__ = [
     "on_digits",
     "parse",
     "plain",
+    "resolve",
     "settle",
     "sibling",
     "steps_of",

@@ -5,10 +5,12 @@ import difflib
 import importlib.util
 import json
 import pathlib
+import re
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from etils import epath
 from ml_collections import ConfigDict
 
 from contrastive_jax.config import methods
@@ -85,14 +87,27 @@ def suggest(name: str, known: Mapping[str, Any]) -> str:
 
 
 def load(spec: str) -> ConfigDict:
-    """The config of ``FILE[:key=value,...]``, or of a workdir or ``config.json``."""
-    path, _, arg = spec.partition(":")
-    file = pathlib.Path(path)
-    if file.is_dir():
-        file = file / "config.json"
+    """Return the config of ``FILE[:key=value,...]``, of a replication's name, of a workdir or of a ``config.json``.
+
+    A name is that of a file of ``configs/``: here, or beside the package. A workdir may be an address, ``gs://...``.
+
+    Raises:
+      ValueError: there is none, or it cannot be read as one, in one sentence.
+    """
+    address, path, arg = re.fullmatch(r"(\w+://)?([^:]*):?(.*)", spec, re.DOTALL).groups()
+    try:
+        file = epath.Path((address or "") + path)
+        file = file / "config.json" if file.is_dir() else file
+    except (KeyError, ImportError) as error:  # no such kind of store, or its library is missing
+        raise ValueError(f"the config {(address or '') + path!r} cannot be read here ({error}).") from None
+    if not file.is_file() and path.isidentifier():
+        file = next((f for folder in folders() if (f := folder / f"{path}.py").is_file()), file)
     if not file.is_file():
+        near = difflib.get_close_matches(pathlib.Path(path).stem, names(), 1, cutoff=0.7)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"there is no config {path!r}; name a file of configs/, a workdir, or a config.json."
+            f"there is no config {(address or '') + path!r}; name a file of configs/, a workdir, or a config.json."
+            f"{hint}"
         )
     if file.suffix == ".json":
         try:
@@ -100,10 +115,20 @@ def load(spec: str) -> ConfigDict:
         except ValueError as error:
             raise ValueError(f"{file} is no JSON ({error}); it is damaged, or no config.json.") from None
         return completed(saved)
-    module = _module(file)
+    module = _module(pathlib.Path(file))
     if not hasattr(module, "get_config"):
         raise ValueError(f"{path} is no config: it has no function get_config(arg).")
     return module.get_config(arg)
+
+
+def folders() -> list[pathlib.Path]:
+    """Return where configs are found by name."""
+    return [pathlib.Path("configs"), pathlib.Path(__file__).parents[2] / "configs"]
+
+
+def names() -> list[str]:
+    """Return the names of all replications that are found."""
+    return sorted({file.stem for folder in folders() for file in folder.glob("[!_]*.py")})
 
 
 def sibling(file: str, name: str) -> ModuleType:

@@ -10,13 +10,22 @@ from ml_collections import ConfigDict
 
 from contrastive_jax.config.settings import completed, plain
 
-# Leaves (by prefix) in which a run and its continuation may differ.
-MAY_CHANGE = (
-    *("name", "log", "evaluate", "evaluators", "checkpoint", "init"),
-    *("preview", "embed", "export", "report", "profile"),
-    *("train.duration", "train.remat", "optimizer.shard_state", "diagnostics"),
+# Leaves, by prefix, on which no number of training depends. All others say what a run is.
+RESOURCES = (
     *("data.dir", "data.memory_limit", "data.workers", "data.corrupt"),
+    *("train.remat", "optimizer.shard_state", "checkpoint"),
 )
+PRESENTATION = (
+    *("name", "log", "profile", "diagnostics", "evaluate", "evaluators"),
+    *("preview", "embed", "export", "report"),
+)
+# A run's continuation may differ in these too: it is longer, and what it began from is behind it.
+OF_A_BEGUN_RUN = ("train.duration", "init")
+MAY_CHANGE = (*RESOURCES, *PRESENTATION, *OF_A_BEGUN_RUN)
+
+
+def _under(prefixes: tuple[str, ...]) -> re.Pattern:
+    return re.compile("|".join(rf"{re.escape(prefix)}(\.|$)" for prefix in prefixes))
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -43,12 +52,13 @@ def diff_text(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
 
 
 def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What differs between a run's config, as it was saved, and its continuation's and may not (``MAY_CHANGE``)."""
-    allowed = re.compile("|".join(rf"{re.escape(prefix)}(\.|$)" for prefix in MAY_CHANGE))
-    found = diff(plain(completed(saved)), plain(completed(now)))
+    """Return the leaves in which a continuation differs from its run, as it was saved, and may not."""
+    allowed, found = _under(MAY_CHANGE), diff(plain(completed(saved)), plain(completed(now)))
     return {name: change for name, change in found.items() if not allowed.match(name)}
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """Eight hexadecimal digits of a config's content."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
+    """Return eight hexadecimal digits of a run: of what its numbers depend on, whatever its length."""
+    other = _under((*RESOURCES, *PRESENTATION, "train.duration"))
+    of_the_run = {name: value for name, value in leaves(config).items() if not other.match(name)}
+    return hashlib.sha256(json.dumps(of_the_run, sort_keys=True).encode()).hexdigest()[:8]

@@ -65,6 +65,14 @@ def at_scale(config: ConfigDict, scale: str, gpu: Mapping[str, Any] | None = Non
 
 
 def _share(duration: str, published: str, now: str) -> str:
-    """``"120 epochs"`` of ``"200 epochs"`` is ``"12 epochs"`` of ``"20 epochs"``."""
-    (number, unit), (whole, _), (new, _) = (text.split() for text in (duration, published, now))
-    return f"{float(number) * float(new) / float(whole):g} {unit}"
+    """``"120 epochs"`` of ``"200 epochs"`` is ``"12 epochs"`` of ``"20 epochs"``, ``"600 steps"`` of ``"1000 steps"``.
+
+    Raises:
+      ValueError: the first two are of different units.
+    """
+    (number, unit), (whole, of), (new, of_new) = (text.split() for text in (duration, published, now))
+    if unit.rstrip("s") != of.rstrip("s"):
+        raise ValueError(
+            f"{duration!r} is no share of {published!r}: write both in epochs, steps or examples."
+        )
+    return f"{float(number) * float(new) / float(whole):g} {of_new}"

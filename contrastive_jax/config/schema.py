@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from contrastive_jax import augment, config, data, evaluators, losses, optim
+from contrastive_jax import augment, data, evaluators, losses, optim
 from contrastive_jax.augment import presets
+from contrastive_jax.config.identity import leaves
+from contrastive_jax.config.settings import CHOICES, base
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import QUANTITIES, find_loss
 from contrastive_jax.lookup import functions_of
@@ -69,7 +71,7 @@ LEAVES = {
 }
 LEAVES |= {  # what the module says that the function is from
     f"{section}.name": f"{(module.__doc__ or '').partition(chr(10))[0]} A function of {module.__name__}."
-    for section, module in config.CHOICES.items()
+    for section, module in CHOICES.items()
 }
 SECTIONS: dict[str, Callable] = {
     "data": data.load,
@@ -152,8 +154,8 @@ class Option(NamedTuple):
 
 def functions(section: str) -> tuple[Callable, ...]:
     """All functions that a section (``evaluators.*`` is one) may name, or the one that it always means."""
-    if section in config.CHOICES:
-        return tuple(functions_of(config.CHOICES[section]).values())
+    if section in CHOICES:
+        return tuple(functions_of(CHOICES[section]).values())
     if section == "augment":
         return (augment.make_views, *functions_of(presets).values())
     if section == "loss.*":
@@ -175,8 +177,8 @@ def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
     section, _, key = path.partition(".")
     found: list[Callable | None]
     try:
-        if section in config.CHOICES:
-            found = [functions_of(config.CHOICES[section])[settings[section]["name"]]]
+        if section in CHOICES:
+            found = [functions_of(CHOICES[section])[settings[section]["name"]]]
         elif section == "augment":
             found = [augment.make_views, functions_of(presets)[settings[section]["preset"]]]
         elif section == "loss":
@@ -204,21 +206,23 @@ def option_of(settings: Mapping[str, Any], leaf: str) -> Option:
 
 def every() -> list[Option]:
     """All options that configs may have, in the order of :func:`config.base`."""
-    found, base = [], config.leaves(config.base())
-    paths = [*config.base(), *(name.split(".")[0] for name in LEAVES)]
+    found, defaults = [], leaves(base())
+    paths = [*base(), *(name.split(".")[0] for name in LEAVES)]
     for section in dict.fromkeys(paths):
         path = f"{section}.*" if section in ("loss", "evaluators") else section
         own = [name for name in LEAVES if name == section or name.startswith(f"{section}.")]
         found += [
-            Option(name, base.get(name, {"loss.*.weight": 1.0}.get(name)), LEAVES[name]) for name in own
+            Option(name, defaults.get(name, {"loss.*.weight": 1.0}.get(name)), LEAVES[name]) for name in own
         ]
         for function in functions(path):
             for name, p in parameters(function).items():
                 leaf = f"{path}.{name}"
-                if name not in GIVEN.get(section, ()) and leaf not in LEAVES and _reachable(path, leaf, base):
-                    default = (
-                        p.default if path in config.CHOICES or "*" in path else base.get(leaf, p.default)
-                    )
+                if (
+                    name not in GIVEN.get(section, ())
+                    and leaf not in LEAVES
+                    and _reachable(path, leaf, defaults)
+                ):
+                    default = p.default if path in CHOICES or "*" in path else defaults.get(leaf, p.default)
                     found.append(Option(leaf, default, meanings(function)[name], function))
     return found
 
@@ -243,15 +247,15 @@ def check(settings: Mapping[str, Any]) -> None:
     Raises:
       ValueError: one sentence that names the leaf, its value and what is allowed.
     """
-    base = config.base()
-    for section, default in base.items():
+    whole = base()
+    for section, default in whole.items():
         if section in settings:
             _check_section(section, settings[section], default)
         else:
             raise ValueError(f"{section} is missing; every config has it.")
-    defaults, found = config.leaves(base), config.leaves(settings)
+    defaults, found = leaves(whole), leaves(settings)
     for name in defaults:
-        fixed = name.split(".")[0] not in (*config.CHOICES, "loss", "evaluators")
+        fixed = name.split(".")[0] not in (*CHOICES, "loss", "evaluators")
         if fixed and name not in found:
             raise ValueError(f"{name} is missing. It is {option_of(settings, name).meaning}")
     for leaf, value in found.items():

@@ -1,7 +1,7 @@
 """Temperature rules: what divides the scores at a step, and what the step's outcome does to it.
 
 A rule is three functions: ``init() -> state``, ``value(state, step, alignment) -> tau`` before the
-negatives are weighed, and ``update(state, ess) -> state`` after. No gradient flows through tau.
+negatives are weighed, and ``update(state, step, ess) -> state`` after. No gradient flows through tau.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ class Temperature(NamedTuple):
 
     init: Callable[[], PyTree]
     value: Callable[[PyTree, Array, Array], Array]  # (state, step [], alignment []) -> tau []
-    update: Callable[[PyTree, Array], PyTree]  # (state, ess []) -> state
+    update: Callable[[PyTree, Array, Array], PyTree]  # (state, step [], ess []) -> state
 
 
 def _stateless(value: Callable[[Array, Array], Array]) -> Temperature:
     return Temperature(
-        lambda: (), lambda state, step, alignment: value(step, alignment), lambda state, ess: state
+        lambda: (), lambda state, step, alignment: value(step, alignment), lambda state, step, ess: state
     )
 
 
@@ -106,18 +106,15 @@ def ess(
     end = target_end or target
 
     def init():
-        return {"beta": jnp.asarray(1.0 / tau), "step": jnp.zeros((), jnp.int32)}
+        return {"beta": jnp.asarray(1.0 / tau)}
 
     def value(state, step, alignment):
         return 1.0 / state["beta"]
 
-    def update(state, ess):
-        goal = target + (end - target) * jnp.minimum(state["step"] / total_steps, 1.0)
+    def update(state, step, ess):
+        goal = target + (end - target) * jnp.minimum(step / total_steps, 1.0)
         beta = state["beta"] * jnp.where(ess > goal, 1.0 + rate, 1.0 - rate)
-        return {
-            "beta": jnp.clip(beta, 1.0 / max_tau, 1.0 / min_tau).astype(state["beta"].dtype),
-            "step": state["step"] + 1,
-        }
+        return {"beta": jnp.clip(beta, 1.0 / max_tau, 1.0 / min_tau).astype(state["beta"].dtype)}
 
     return Temperature(init, value, update)
 

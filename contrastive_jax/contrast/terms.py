@@ -74,17 +74,51 @@ class Term(NamedTuple):
         return jnp.mean(self.values(comparison, given))
 
 
+# Names that the field has for losses of the package, as `canonical` reads them.
+ALIASES = {
+    "ntxent": "info_nce",
+    "decoupledcontrastive": "dcl",
+    "decoupledcontrastiveloss": "dcl",
+    "hcl": "hard_nce",
+    "hardnegative": "hard_nce",
+    "debiasedcontrastive": "debiased",
+    "swd": "sliced_wasserstein",
+}
+
+
+def known_losses() -> list[str]:
+    """Return the names of all losses of the package."""
+    return [name for name in losses.__all__ if inspect.isfunction(getattr(losses, name))]
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).lower()
+
+
+def canonical(name: str) -> str:
+    """Return the name of a loss's function for a name of the field, ``InfoNCE`` or ``nt_xent``, in any case.
+
+    What is not known comes back as it is.
+    """
+    found = {_letters(known): known for known in known_losses()}
+    return found.get(_letters(name), ALIASES.get(_letters(name), name)) if ":" not in name else name
+
+
 def find_loss(name: str) -> Callable[..., Array]:
-    """A loss by its name in :mod:`contrastive_jax.losses`, or by ``module:function``."""
+    """Return a loss by its name in :mod:`contrastive_jax.losses` or in the field, or by ``module:function``.
+
+    Raises:
+      ValueError: there is none of that name.
+    """
     if ":" in name:
         module, function = name.split(":")
         return getattr(importlib.import_module(module), function)
-    known = [n for n in losses.__all__ if inspect.isfunction(getattr(losses, n))]
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
+    found = canonical(name)
+    if found not in known_losses():
+        near = difflib.get_close_matches(found, known_losses(), 1)
+        hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known_losses())}."
         raise ValueError(f"loss: there is no loss {name!r}.{hint} (Your own: 'module:function'.)")
-    return getattr(losses, name)
+    return getattr(losses, found)
 
 
 def make_term(name: str, settings: Mapping[str, Any] | float) -> Term:

@@ -90,7 +90,8 @@ class Judge:
         }
 
     def untrained(self, seed: int | None = None) -> tuple[PyTree, PyTree]:
-        """The initial weights (of the run's seed), with batch-norm statistics of up to 1,024 clean training images.
+        """Return the initial weights (of the run's seed), with batch-norm statistics of up to 1,024 clean training
+        images that the seed draws.
 
         With the initial statistics (mean 0, variance 1) nothing would be normalised, and the baseline would
         say less of the architecture than of that.
@@ -100,7 +101,8 @@ class Judge:
         params, stats = replicate(self.network.init(seed, (size, size, channels)), self.mesh)
         count = max(self.mesh.size, min(1024, len(self.source.train)) // self.mesh.size * self.mesh.size)
         view = self.subject("", (params, stats)).view()
-        rows = np.arange(count) % len(self.source.train)
+        order = np.random.default_rng(seed).permutation(len(self.source.train))  # a folder is sorted by class
+        rows = np.resize(order, count)
         images = np.concatenate([some for some, _ in self.source.train.batches(count, view, rows)])
         forgetful, finish = network_of(self.config, momentum=0.0), self.source.train.finish(view)
         return params, _statistics(forgetful.apply, finish, params, stats, features.on_devices(images))

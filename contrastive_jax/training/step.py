@@ -113,7 +113,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
             optimizer=optimizer,
             target=target,
             candidates=candidates,
-            temperature=recipe.compare.temperature.update(state.temperature, metrics["ess"]),
+            temperature=recipe.compare.temperature.update(state.temperature, state.step, metrics["ess"]),
             gradient_snr=gradient_snr,
         )
         return state, metrics

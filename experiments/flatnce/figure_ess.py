@@ -33,7 +33,7 @@ def as_printed(target: float, tau: float = 0.1, rate: float = 0.01) -> Temperatu
     """Algorithm S1 to the letter: an ESS above its target lowers beta."""
     ours = temperature.ess(1, tau=tau, target=target, rate=rate)
 
-    def update(state, ess):
+    def update(state, step, ess):
         beta = state["beta"] * jnp.where(ess > target, 1 - rate, 1 + rate)
         return state | {"beta": jnp.clip(beta, 1 / 10.0, 1 / 0.005).astype(state["beta"].dtype)}
 

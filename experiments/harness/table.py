@@ -111,24 +111,15 @@ def config_of(arguments: str) -> dict[str, Any]:
 
 @functools.cache
 def _config_of(arguments: str) -> str:
-    from absl import flags
-    from ml_collections import config_flags
-
     from contrastive_jax import config as configs
+    from contrastive_jax.main import split
 
-    spec, *overrides = shlex.split(arguments)
-    path, _, options = spec.partition(":")
-    spec = f"{ROOT / path}:{options}"
-    argv = ["experiment", f"--config={spec}", *overrides]
-    values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", flag_values=values, lock_config=True, sys_argv=argv)
+    spec, overrides, _ = split(["--config", *shlex.split(arguments)])
     try:
-        values(argv)
-        overridden = set(config_flags.get_override_values(values["config"]))
-        config = configs.settle(values["config"].value, configs.load(spec), overridden)
-        return json.dumps(configs.plain(config), sort_keys=True)
-    except (flags.Error, AttributeError, KeyError, TypeError) as error:
+        config = configs.resolve(str(ROOT / spec), overrides)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{arguments}: {error}") from error
+    return json.dumps(configs.plain(config), sort_keys=True)
 
 
 def stem_of(arguments: str) -> str:

@@ -549,6 +549,12 @@ def test_on_one_gpu_warmup_and_milestones_keep_their_share():
     configs.at_scale(config, "gpu", gpu={"train.duration": "25 epochs", "dtype": "bfloat16"})
     assert config.schedule.warmup == "2.5 epochs" and config.dtype == "bfloat16"
     assert config.schedule.milestones == ("15 epochs", "20 epochs")
+    config = configs.at_scale(configs.base(), "gpu", gpu={"train.duration": "1000 steps"})
+    assert config.schedule.warmup == "100 steps"  # 10 of 100 epochs
+    config = configs.base()
+    config.schedule.warmup = "500 steps"
+    with pytest.raises(ValueError, match="'500 steps' is no share of '100 epochs'"):
+        configs.at_scale(config, "gpu", gpu={"train.duration": "20 epochs"})
 
 
 def test_what_an_override_names_brings_its_own_options():

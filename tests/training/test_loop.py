@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import re
 import resource
 import signal
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, main, workdir
+from contrastive_jax import data, main
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import describe, evaluate
 from contrastive_jax.training import loop, recorder
@@ -101,7 +100,7 @@ def test_a_disk_that_fills_up_ends_in_a_sentence_and_loses_nothing(room, tmp_pat
         patch.setattr(recorder.Recorder, "add", fill_up)
         try:
             with pytest.raises(
-                workdir.Full, match=r"parts is full \(.*checkpoint of step 3 is whole: make room"
+                workdirs.Full, match=r"parts is full \(.*checkpoint of step 3 is whole: make room"
             ):
                 loop.train(config, tmp_path / "parts", quiet=True, devices=one)
         finally:
@@ -409,14 +408,6 @@ def command(*arguments, **environment):
             ["--config=configs/digits.py", "--config.schedule.learning_rat=3"],
             "Did you mean 'schedule.learning_rate'",
         ),
-        (
-            [
-                "--config=configs/digits.py",
-                "--config.temperature.name=linear",
-                "--config.temperature.end=0.3",
-            ],
-            """--config.temperature='{"name": "linear", "end": ...}'""",
-        ),
         (["--config=configs/digits.py", "stray"], "'stray' is not an option"),
         (["--config=configs/digits.py", "--config.loss={'flat_nec': 1.0}"], "Did you mean 'flat_nce'"),
         (
@@ -447,23 +438,30 @@ def test_a_mistake_on_the_command_line_is_one_sentence(arguments, message):
         ),
         ("none.py", "x = 1", r"none.py is no config: it has no function get_config"),
         ("cut.json", '{"a": ', r"cut.json is no JSON .*; it is damaged"),
-        (
-            "config.json",
-            "{}",
-            r"config.json is of a run that was made; the command takes the file of configs/",
-        ),
     ],
 )
-def test_a_config_file_that_is_none_is_one_sentence(name, text, message, tmp_path, monkeypatch, capsys):
-    """Through the parser of the flags, which has its own errors for it."""
+def test_a_config_file_that_is_none_is_one_sentence(name, text, message, tmp_path):
     (tmp_path / name).write_text(text)
-    monkeypatch.setattr(main.flags, "FLAGS", main.flags.FlagValues())
-    flag = main.config_flags.DEFINE_config_file("config", flag_values=main.flags.FLAGS)
-    monkeypatch.setattr(main, "_CONFIG", flag)
-    with pytest.raises(SystemExit, match="2"):
-        main._parse(["main", f"--config={tmp_path / name}"])
-    said = capsys.readouterr().err
-    assert re.search(message, said) and len(said.splitlines()) == 1
+    with pytest.raises(ValueError, match=message) as raised:
+        main.resolved([f"--config={tmp_path / name}"], str(tmp_path / "run"), "train")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_workdir_says_what_its_run_is_and_refuses_other_data(tmp_path):
+    config = configs.plain(configs.resolve("configs/digits.py", [("seed", "3")]))
+    workdirs.write_config(tmp_path, config, "")
+    for mode in ("train", "embed"):
+        assert main.resolved([], str(tmp_path), mode) == config
+    assert main.resolved(["--config.log.every=1"], str(tmp_path), "train")["log"]["every"] == 1
+    with pytest.raises(ValueError, match="holds no run; to begin one name its config"):
+        main.resolved([], str(tmp_path / "none"), "embed")
+    other = ["--config=configs/simclr_cifar10.py"]
+    with pytest.raises(
+        ValueError, match=r"data\.name is 'cifar10' and the run of --workdir=.* is of 'digits'"
+    ):
+        main.resolved(other, str(tmp_path), "embed")
+    told = main.resolved([*other, "--config.data.name=cifar10"], str(tmp_path), "embed")
+    assert told["data"]["name"] == "cifar10"
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu", "gpuu"])

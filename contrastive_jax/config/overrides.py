@@ -1,0 +1,121 @@
+"""Overrides of a config from a command line: ``--config=FILE --config.section.option=value``.
+
+What names a function (``temperature.name``, ``augment.preset``, ``loss``) is read first, then its options, so
+``--config.temperature.name=ess --config.temperature.target=0.3`` means what it says, in any order. A section that names
+a function may be set by the function's name alone: ``--config.temperature=ess``, ``--config.loss=dcl``,
+``--config.optimizer=adamw``.
+"""
+
+import ast
+import copy
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from contrastive_jax.config import schema
+from contrastive_jax.config.files import load, suggest
+from contrastive_jax.config.identity import leaves
+from contrastive_jax.config.settings import base, complete, plain, settle
+from contrastive_jax.contrast.terms import canonical
+
+
+def resolve(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
+    """Return the config of a file, a workdir or a name, with overrides applied and every option filled in.
+
+    Args:
+      spec: as :func:`contrastive_jax.config.load` takes it; None is the base config.
+      overrides: ``(section.option, text)``; of a leaf that is set twice the last counts.
+
+    Raises:
+      ValueError: an unknown leaf or function, or a text that is no such value, in one sentence.
+    """
+    before = complete(base() if spec is None else load(spec))
+    config, given = copy.deepcopy(before), dict(overrides)
+    with config.unlocked(), config.ignore_type():
+        choices = {name: _choose(config, name, text) for name, text in given.items()}
+        config = settle(config, before, {chosen or name for name, chosen in choices.items()})
+    known, settings = leaves(config), plain(config)
+    values = {}
+    for name, text in given.items():
+        if choices[name]:
+            continue
+        name = _leaf(name)
+        if name not in known:
+            raise ValueError(f"--config.{name}: there is no such option. {suggest(name, known)}")
+        values[name] = _value(settings, name, text)
+    with config.ignore_type():
+        config.update_from_flattened_dict(values)
+    return config
+
+
+def _leaf(name: str) -> str:
+    """Return the name of a leaf, with a term of the loss by the name of its function."""
+    section, _, key = name.partition(".")
+    term, _, option = key.partition(".")
+    return f"loss.{canonical(term)}.{option or 'weight'}" if section == "loss" and key else name
+
+
+def _choose(config: ConfigDict, name: str, text: str) -> str:
+    """Write an override that names a function, or is a whole section, into the config.
+
+    Returns:
+      The leaf or section that it set; nothing where it is an option, which is read once all functions are known.
+    """
+    section, _, key = name.partition(".")
+    parent = config.get(section)
+    if not isinstance(parent, ConfigDict):
+        return ""
+    literal = _literal(text)
+    choice = next((leaf for leaf in ("name", "preset") if leaf in parent), "")
+    if not key and isinstance(literal, Mapping):
+        config[section] = ConfigDict(literal)
+        return section
+    if section == "loss" and not key:
+        config.loss = ConfigDict({canonical(text): {"weight": 1.0}})
+        return section
+    if section == "loss" and (term := canonical(key.partition(".")[0])) not in parent:
+        parent[term] = ConfigDict({"weight": 1.0})
+    if section == "loss":
+        return ""
+    column, _, option = key.partition(".")
+    if section == "evaluators" and option in ("", "name") and column:
+        parent[column] = ConfigDict(
+            literal if isinstance(literal, Mapping) else dict(parent.get(column, {})) | {"name": text}
+        )
+        return f"evaluators.{column}" if isinstance(literal, Mapping) else f"evaluators.{column}.name"
+    if not key and choice or key == choice and choice:
+        parent[choice] = text
+        return f"{section}.{choice}"
+    if not key:
+        raise ValueError(
+            f"--config.{section}={text}: it is a section; write --config.{section}.OPTION=VALUE,"
+            f" OPTION one of {', '.join(parent)}."
+        )
+    return ""
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _value(settings: Mapping[str, Any], name: str, text: str) -> Any:
+    """Return a leaf's value from its text, by its kind.
+
+    Raises:
+      ValueError: no such value.
+    """
+    kind = schema.kind_of(settings, name, leaves(base()))
+    literal = {"true": True, "false": False}.get(text.lower(), _literal(text))
+    several = tuple(_literal(part.strip()) for part in text.split(",") if part.strip())
+    if kind is None:  # an option of a function of the user's own that does not say its type
+        return literal
+    texts_first = kind is str or str in typing.get_args(kind)
+    for value in (text, literal, several) if texts_first else (literal, several, text):
+        if schema.fits(value, kind):
+            return value
+    raise ValueError(f"{name} is {text!r}; it must be {schema.words(kind)}.")

@@ -1,0 +1,128 @@
+"""What people type: overrides of a config, in any order, by the names that they know."""
+
+import pytest
+
+from contrastive_jax import config as configs
+from contrastive_jax import main
+from contrastive_jax.training import recipe
+
+DIGITS = "configs/digits.py:method=simclr"
+
+
+def leaves(*overrides, spec=DIGITS):
+    return configs.leaves(configs.plain(configs.resolve(spec, [tuple(o.split("=", 1)) for o in overrides])))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found"),
+    [
+        (
+            ("temperature.name=ess", "temperature.target=0.3"),
+            {"temperature.target": 0.3, "temperature.tau": 0.1},
+        ),
+        (("temperature.target=0.3", "temperature.name=ess"), {"temperature.target": 0.3}),
+        (("temperature=linear", "temperature.end=2"), {"temperature.name": "linear", "temperature.end": 2}),
+        (("temperature={'name': 'linear', 'end': 0.3}",), {"temperature.end": 0.3, "temperature.tau": 0.07}),
+        (("loss=dcl",), {"loss.dcl.weight": 1.0}),
+        (("loss=InfoNCE",), {"loss.info_nce.weight": 1.0}),
+        (("loss=nt_xent", "loss.NT-Xent.weight=2"), {"loss.info_nce.weight": 2}),
+        (("loss={'dcl': 0.5, 'alignment': 2}",), {"loss.dcl.weight": 0.5, "loss.alignment.weight": 2.0}),
+        (("loss.dcl.weight=0.5",), {"loss.dcl.weight": 0.5, "loss.info_nce.weight": 1.0}),
+        (("loss.DCL=3",), {"loss.dcl.weight": 3, "loss.info_nce.weight": 1.0}),
+        (("optimizer=sgd", "optimizer.momentum=0.5"), {"optimizer.name": "sgd", "optimizer.momentum": 0.5}),
+        (("augment=simclr", "augment.flip=0.25"), {"augment.preset": "simclr", "augment.flip": 0.25}),
+        (("evaluators.near.name=knn", "evaluators.near.k=3"), {"evaluators.near.k": 3}),
+        (("evaluators.knn.k=3",), {"evaluators.knn.k": 3, "evaluators.knn.name": "knn"}),
+        (("probe.gradient=true", "train.remat=False"), {"probe.gradient": True, "train.remat": False}),
+        (("embed.layers=pooled,projection_1",), {"embed.layers": ["pooled", "projection_1"]}),
+        (("embed.layers=pooled",), {"embed.layers": ["pooled"]}),
+        (("profile.steps=(2, 5)",), {"profile.steps": [2, 5]}),
+        (("name=12", "train.batch_size=64"), {"name": "12", "train.batch_size": 64}),
+        (("seed=1", "seed=2"), {"seed": 2}),
+    ],
+)
+def test_overrides_mean_what_they_say(overrides, found):
+    whole = leaves(*overrides)
+    assert {name: whole[name] for name in found} == found
+    losses = {name.split(".")[1] for name in whole if name.startswith("loss.")}
+    if any(o.startswith("loss") for o in overrides):
+        assert losses == {name.split(".")[1] for name in found}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("temprature.tau=1", "Did you mean 'temperature.tau'"),
+        ("temperature.end=0.3", r"--config\.temperature\.end: there is no such option"),
+        ("temperature.name=es", r"temperature\.name is 'es'. Did you mean 'ess'"),
+        ("loss=dlc", "Did you mean 'dcl'"),
+        ("loss.flat_nec.weight=1", "Did you mean 'flat_nce'"),
+        ("train.name=x", r"train\.name: there is no such option"),
+        ("train=fast", "it is a section; write --config.train.OPTION"),
+        ("train.batch_size=abc", r"train\.batch_size is 'abc'; it must be a whole number"),
+        ("train.batch_size=2.5", r"train\.batch_size is '2.5'; it must be a whole number"),
+        ("probe.gradient=maybe", "True or False"),
+    ],
+)
+def test_an_override_that_cannot_be_is_refused_with_a_hint(override, message):
+    with pytest.raises(ValueError, match=message):
+        config = configs.plain(configs.resolve(DIGITS, [tuple(override.split("=", 1))]))
+        recipe.build(config, image_shape=(8, 8, 1), classes=10, several_labels=False, streamed=False,
+                     total_steps=4, steps_per_epoch=4)  # fmt: skip
+
+
+def test_a_config_is_found_by_its_name(tmp_path, monkeypatch):
+    by_path = configs.resolve("configs/flatclr_digits.py:scale=smoke")
+    monkeypatch.chdir(tmp_path)  # of an installed package: no configs/ here
+    assert configs.resolve("flatclr_digits:scale=smoke").to_dict() == by_path.to_dict()
+    with pytest.raises(ValueError, match="Did you mean 'flatclr_digits'"):
+        configs.load("flatclr_digts")
+
+
+def test_a_config_of_an_address_is_not_split_at_its_colon():
+    with pytest.raises(ValueError, match="config 'memory://bucket/run' cannot be read here"):
+        configs.load("memory://bucket/run")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"log.every": 3},
+        {"data.workers": 2},
+        {"report.images": 12},
+        {"name": "other"},
+        {"checkpoint.keep_last": 9},
+        {"train.duration": "90 epochs"},
+        {"evaluators": {}},
+    ],
+)
+def test_what_changes_no_number_of_training_is_the_same_run(change):
+    config = configs.resolve(DIGITS)
+    first = configs.fingerprint(configs.plain(config))
+    with config.unlocked(), config.ignore_type():
+        for name, value in change.items():
+            parent, _, leaf = name.rpartition(".")
+            (config[parent] if parent else config)[leaf] = value
+    assert configs.fingerprint(configs.plain(config)) == first
+
+
+@pytest.mark.parametrize(
+    "change", ["seed=1", "temperature.tau=0.2", "init.checkpoint=x", "train.batch_size=32"]
+)
+def test_what_changes_a_number_is_another_run(change):
+    first = configs.fingerprint(configs.plain(configs.resolve(DIGITS)))
+    assert configs.fingerprint(configs.plain(configs.resolve(DIGITS, [tuple(change.split("="))]))) != first
+
+
+def test_the_command_line_is_split_with_blanks_or_without():
+    spec, overrides, rest = main.split(
+        ["main", "--config", "x.py", "--config.a.b", "-1", "-config.c=d=e", "--mode=train", "stray"]
+    )
+    assert (spec, overrides, rest) == (
+        "x.py",
+        [("a.b", "-1"), ("c", "d=e")],
+        ["main", "--mode=train", "stray"],
+    )
+    for wrong in (["--config"], ["--config.a", "--mode=x"], ["--config=a", "--config=b"]):
+        with pytest.raises(ValueError, match="has no value|given twice"):
+            main.split(wrong)
