@@ -1,10 +1,12 @@
 """Names to functions: a config section is the keyword arguments of the function that it names.
 
-So there is no table to edit: a new temperature rule is a function in ``contrast/temperature.py`` and its name in a
-config. A misspelt name or option is an error that shows what there is.
+A name is that of a public function of the axis' own module, so there is no table to edit: a new temperature rule is a
+function in ``contrast/temperature.py`` and its name in a config. Or it is ``module:function``, a function of one's own
+that is found where Python finds modules. A misspelt name or option is an error that shows what there is.
 """
 
 import difflib
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -18,6 +20,42 @@ def functions_of(module: ModuleType) -> dict[str, Callable]:
         for name, value in vars(module).items()
         if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
     }
+
+
+def is_own(name: Any) -> bool:
+    """Return whether a name is ``module:function``."""
+    return isinstance(name, str) and ":" in name
+
+
+def own(name: str) -> Callable:
+    """Return the function that ``module:function`` names.
+
+    Raises:
+      ValueError: there is no such module, or no such function in it.
+    """
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise  # one that the module itself imports
+        raise ValueError(
+            f"{name!r}: there is no module {error.name!r} where Python looks for modules."
+        ) from None
+    except AttributeError:
+        found = functions_of(importlib.import_module(module))
+        raise ValueError(
+            f"{name!r}: {module} has no function {function!r}. {near(function, found)}"
+        ) from None
+
+
+def find(module: ModuleType, name: Any) -> Callable | None:
+    """Return a public function of a module by its name, or one's own; None where the module has none of the name.
+
+    Raises:
+      ValueError: a ``module:function`` that there is not.
+    """
+    return own(name) if is_own(name) else functions_of(module).get(name)
 
 
 def near(name: str, known: Any) -> str:
@@ -56,9 +94,25 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
 
 
 def pick(module: ModuleType, path: str, section: Mapping[str, Any], *context: Any) -> Any:
-    """Calls the function of ``module`` that ``section["name"]`` names with the rest of the section."""
+    """Call the function of ``module``, or of one's own, that ``section["name"]`` names with the rest of the section.
+
+    Raises:
+      ValueError: there is no such function; or as :func:`call`.
+    """
     section = dict(section)
-    name, known = section.pop("name", ""), functions_of(module)
-    if name not in known:
-        raise ValueError(f"{path}.name is {name!r}. {near(name, known)}")
-    return call(known[name], path, section, *context)
+    name = section.pop("name", "")
+    try:
+        function = find(module, name)
+    except ValueError as error:
+        raise ValueError(f"{path}.name is {error}") from None
+    if function is None:
+        raise ValueError(f"{path}.name is {name!r}. {near(name, functions_of(module))}")
+    return call(function, path, section, *context)
+
+
+def call_own(path: str, section: Mapping[str, Any], *context: Any) -> Any:
+    """Call the function of one's own that ``section["name"]`` names with the rest of the section, as :func:`pick`."""
+    return pick(_NOTHING, path, section, *context)
+
+
+_NOTHING = ModuleType("nothing")

@@ -109,6 +109,20 @@ def check_experiment(file, arguments):
             runpy.run_path(str(file), run_name="__main__")
 
 
+OWN = next(code for page, code in PYTHON if page.endswith("own_functions.md"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mine(tmp_path_factory):
+    """The module that a page has one write."""
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "mine.py").write_text(OWN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield
+    sys.modules.pop("mine", None)
+
+
 def check(argv):
     """One command of a page."""
     if argv[0] == "srun":

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from contrastive_jax.augment import crops, presets
 from contrastive_jax.augment.crops import example_keys
+from contrastive_jax.lookup import find, functions_of
 
 __all__ = ["EvaluationView", "Views", "crops", "example_keys", "make_eval", "make_views", "names", "presets"]
 
@@ -119,21 +120,16 @@ def make_eval(*, preset: str, size: int, views: int = 2, **options) -> Evaluatio
 
 def names() -> list[str]:
     """The presets there are."""
-    functions = inspect.getmembers(presets, inspect.isfunction)
-    return [
-        name
-        for name, function in functions
-        if not name.startswith("_") and function.__module__ == presets.__name__
-    ]
+    return sorted(functions_of(presets))
 
 
 def _build(preset, size, views, options):
-    if preset not in names():
+    function = find(presets, preset)
+    if function is None:
         raise ValueError(f"preset is {preset!r}{_nearest(preset, names())}; there are {', '.join(names())}")
     for name, value in (("size", size), ("views", views)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is {value!r}, allowed is a whole number from 1")
-    function = getattr(presets, preset)
     parameters = inspect.signature(function).parameters
     allowed = [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
     for name in options:

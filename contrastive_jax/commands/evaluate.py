@@ -103,7 +103,7 @@ def restored(path: str, judge: Judge) -> tuple[tuple[PyTree, PyTree], int | None
         raise ValueError(
             f"data.name={name!r} has images of {here} channels; the encoder of {path} reads {channels}."
         )
-    expected = judge.network.init(0, (size, size, channels))
+    expected = judge.network.shapes((size, size, channels))
     if jax.tree.map(np.shape, expected) != jax.tree.map(np.shape, (params, stats)):
         raise ValueError(f"the arrays of {path} are not those of the network that its config names.")
     return (params, stats), saved.step

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from contrastive_jax import augment, data, evaluators, losses, optim
+from contrastive_jax import augment, evaluators, losses
 from contrastive_jax.augment import presets
 from contrastive_jax.config.identity import leaves
-from contrastive_jax.config.settings import CHOICES, base
+from contrastive_jax.config.settings import CHOICES, GIVEN, TAKERS, base, function_of
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import QUANTITIES, find_loss
-from contrastive_jax.lookup import functions_of
+from contrastive_jax.lookup import functions_of, is_own
 from contrastive_jax.models import heads, norm, resnet
 from contrastive_jax.optim.gradient_snr import gradient_snr
 
@@ -74,18 +74,14 @@ LEAVES |= {  # what the module says that the function is from
     for section, module in CHOICES.items()
 }
 SECTIONS: dict[str, Callable] = {
-    "data": data.load,
+    **TAKERS,
     "encoder": resnet.resnet,
     "projector": heads.projector,
     "predictor": heads.predictor,
     "norm": norm.norm,
-    "optimizer": optim.optimizer,
-    "schedule": optim.schedule,
     "gradient_snr": gradient_snr,
     "diagnostics": diagnostics,
 }
-# What functions take that a config does not say.
-GIVEN = {"schedule": {"total_steps", "batch_size", "warmup_steps", "steps_per_epoch"}, "encoder": {"remat"}}
 
 
 def entries(text: str | None, heading: str = "Args") -> dict[str, str]:
@@ -177,10 +173,10 @@ def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
     section, _, key = path.partition(".")
     found: list[Callable | None]
     try:
-        if section in CHOICES:
-            found = [functions_of(CHOICES[section])[settings[section]["name"]]]
+        if section in (*CHOICES, *TAKERS):
+            found = [function_of(section, settings[section]["name"])]
         elif section == "augment":
-            found = [augment.make_views, functions_of(presets)[settings[section]["preset"]]]
+            found = [augment.make_views, function_of(section, settings[section]["preset"])]
         elif section == "loss":
             found = [find_loss(key)]
         elif section == "evaluators":
@@ -255,7 +251,10 @@ def check(settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{section} is missing; every config has it.")
     defaults, found = leaves(whole), leaves(settings)
     for name in defaults:
-        fixed = name.split(".")[0] not in (*CHOICES, "loss", "evaluators")
+        section = name.split(".")[0]
+        fixed = section not in (*CHOICES, "loss", "evaluators")
+        if section in TAKERS:
+            fixed = not is_own(settings[section]["name"])
         if fixed and name not in found:
             raise ValueError(f"{name} is missing. It is {option_of(settings, name).meaning}")
     for leaf, value in found.items():

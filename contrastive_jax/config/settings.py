@@ -15,7 +15,7 @@ from contrastive_jax.augment import presets
 from contrastive_jax.contrast import candidates, margin, negatives, target, temperature
 from contrastive_jax.contrast.terms import find_loss
 from contrastive_jax.data import compose
-from contrastive_jax.lookup import functions_of
+from contrastive_jax.lookup import find, is_own, own
 
 # Sections that name a function of a module; their leaves are that function's options.
 CHOICES = {
@@ -26,6 +26,25 @@ CHOICES = {
     "margin": margin,
     "temperature": temperature,
 }
+
+
+# What functions take that a config does not say, but the run.
+GIVEN = {"schedule": ("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"), "encoder": ("remat",)}
+# Sections whose built-in names one function tells apart: their options are its own, whatever the name.
+TAKERS = {"data": data.load, "optimizer": optim.optimizer, "schedule": optim.schedule}
+
+
+def function_of(section: str, name: Any) -> Callable | None:
+    """Return the function whose keyword arguments a section is where it names ``name``; None: there is none.
+
+    Raises:
+      ValueError: a ``module:function`` that there is not.
+    """
+    if section in CHOICES:
+        return find(CHOICES[section], name)
+    if section == "augment":
+        return find(presets, name)
+    return own(name) if is_own(name) else TAKERS[section]
 
 
 def base() -> ConfigDict:
@@ -103,17 +122,9 @@ def base() -> ConfigDict:
 
 def complete(config: ConfigDict) -> ConfigDict:
     """Fills in what the named functions take by default, so that every option is a leaf one can see and set."""
-    for section, module in CHOICES.items():
-        _fill(config, section, functions_of(module).get(config[section].get("name")))
-    _fill(config, "data", data.load)
-    _fill(config, "augment", functions_of(presets).get(config.augment.get("preset")))
-    _fill(config, "optimizer", optim.optimizer)
-    _fill(
-        config,
-        "schedule",
-        optim.schedule,
-        leave=("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"),
-    )
+    for section in (*CHOICES, *TAKERS, "augment"):
+        name = config[section].get("preset" if section == "augment" else "name")
+        _fill(config, section, function_of(section, name), leave=GIVEN.get(section, ()))
     config.loss = ConfigDict({
         name: value if isinstance(value, ConfigDict) else {"weight": float(value)}
         for name, value in config.loss.items()
@@ -133,7 +144,7 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
     """
     config = base()
     # What complete fills by the functions that these name.
-    whole = (*CHOICES, "loss", "evaluators", "augment", "data", "optimizer", "schedule")
+    whole = (*CHOICES, *TAKERS, "loss", "evaluators", "augment")
     with config.unlocked(), config.ignore_type():
         for section, value in saved.items():
             given = ConfigDict(value) if isinstance(value, Mapping) else value
@@ -161,14 +172,14 @@ def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) 
 
 
 def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) -> ConfigDict:
-    def options(find, name):
-        function = find(name)
+    def options(section, name):
+        function = function_of(section, name)
         return set() if function is None else set(inspect.signature(function).parameters)
 
     # (parent, its original, path, section, the leaf that names a function, which leaves outlive a change of it)
     chosen: list[tuple[Any, Any, str, str, str, Callable[[str], set[str]]]] = [
-        (config, before, "", section, "name", functools.partial(options, functions_of(module).get))
-        for section, module in CHOICES.items()
+        (config, before, "", section, "name", functools.partial(options, section))
+        for section in (*CHOICES, *TAKERS)
     ]
     chosen += [(config, before, "", "augment", "preset", lambda name: {"size", "views"})]
     chosen += [

@@ -1,7 +1,6 @@
 """The loss as a weighted sum of terms: each is handed the quantities that its parameters name."""
 
 import difflib
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 
 from contrastive_jax import losses
 from contrastive_jax.contrast.comparison import Comparison
+from contrastive_jax.lookup import is_own, own
 from contrastive_jax.sharding import gather
 from contrastive_jax.types import Array
 
@@ -110,9 +110,8 @@ def find_loss(name: str) -> Callable[..., Array]:
     Raises:
       ValueError: there is none of that name.
     """
-    if ":" in name:
-        module, function = name.split(":")
-        return getattr(importlib.import_module(module), function)
+    if is_own(name):
+        return own(name)
     found = canonical(name)
     if found not in known_losses():
         near = difflib.get_close_matches(found, known_losses(), 1)

@@ -6,7 +6,7 @@
 
 from contrastive_jax.data.order import permutation, rows
 from contrastive_jax.data.resident import Resident
-from contrastive_jax.data.sources import accepts, load
+from contrastive_jax.data.sources import accepts, from_arrays, load
 from contrastive_jax.data.split import Source, Split
 from contrastive_jax.data.storage import feed, feed_shapes
 from contrastive_jax.data.stream import Stream, Streamed
@@ -20,6 +20,7 @@ __all__ = [
     "accepts",
     "feed",
     "feed_shapes",
+    "from_arrays",
     "load",
     "permutation",
     "rows",

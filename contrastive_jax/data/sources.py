@@ -4,6 +4,8 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 
+import numpy as np
+
 from contrastive_jax.data.digits import digits
 from contrastive_jax.data.folder import folder
 from contrastive_jax.data.split import Source, Split, stratified
@@ -80,6 +82,38 @@ def load(
             )
     source = read(**{option: options[option] for option in accepted})
     return _held_out(source, validation) if validation else source
+
+
+def from_arrays(
+    images: np.ndarray,
+    labels: np.ndarray | None = None,
+    test_images: np.ndarray | None = None,
+    test_labels: np.ndarray | None = None,
+    *,
+    name: str = "arrays",
+) -> Source:
+    """Return a data set of arrays, for a function of one's own that ``data.name=module:function`` names.
+
+    Args:
+        images: ``[n, h, w, c]`` uint8, to train on.
+        labels: ``[n]`` whole numbers from 0 on, -1 where there is none; None: none anywhere.
+        test_images, test_labels: the same, to test on; None: no test.
+        name: what the set is called.
+
+    Raises:
+        ValueError: other shapes or dtypes, or test images of another shape.
+    """
+    train = Split(np.asarray(images), labels)
+    test = None if test_images is None else Split(np.asarray(test_images), test_labels)
+    if test is not None and test.shape != train.shape:
+        raise ValueError(
+            f"training images are {list(train.shape)} and test images {list(test.shape)}: one shape"
+        )
+    if train.label.ndim == 2:
+        count = train.label.shape[1]
+    else:
+        count = 1 + max(int(part.label.max()) for part in (train, test) if part is not None)
+    return Source(name, train, test, tuple(map(str, range(count))))
 
 
 def _reader(name: str) -> Callable[..., Source]:

@@ -4,7 +4,6 @@ Evaluators of features read arrays, ``[n, F]`` and ``[n]``, and never see a netw
 (augmentation, fine-tuning) read the encoder's weights and train copies.
 """
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from contrastive_jax import data
 from contrastive_jax.evaluators import measures, protocols
 from contrastive_jax.evaluators.subject import Facts, known_labels, labelled
 from contrastive_jax.evaluators.table import METRICS, OF_SEVERAL
-from contrastive_jax.lookup import call, functions_of, near
+from contrastive_jax.lookup import call, functions_of, is_own, near, own
 
 
 def known() -> dict[str, Callable]:
@@ -26,10 +25,7 @@ def known() -> dict[str, Callable]:
 
 def find(name: str) -> Callable | None:
     """One of :func:`known` by its name, or any function by ``module:function``; None where there is none."""
-    if ":" not in name:
-        return known().get(name)
-    module, function = name.split(":")
-    return getattr(importlib.import_module(module), function)
+    return own(name) if is_own(name) else known().get(name)
 
 
 def options_of(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Network(NamedTuple):
     """
 
     init: Callable  # (seed, image_shape (h, w, c)) -> (params, stats), float32 numpy arrays
+    shapes: Callable  # (image_shape) -> (params, stats) as jax.ShapeDtypeStruct
     apply: Callable  # (params, stats, views [B, W, h, w, c], *, train, groups=None) -> (Outputs, stats)
     encode: Callable  # (params, stats, images [B, h, w, c]) -> {"pooled" [B, F], "projection_1" [B, ..], ...}
     describe: Callable  # (image_shape) -> (rows of (room, path, shape, size), {room: size})
@@ -98,7 +99,7 @@ _in_parts = functools.lru_cache(maxsize=64)(microbatch.in_parts)  # equal sectio
 
 @functools.lru_cache(maxsize=64)
 def _network(rooms: Rooms) -> Network:
-    functions = (_init, _apply, _encode, _describe, _width)
+    functions = (_init, _shapes_of, _apply, _encode, _describe, _width)
     return Network(*(functools.partial(function, rooms) for function in functions))
 
 
@@ -175,11 +176,18 @@ def _init(rooms: Rooms, seed: int, image_shape: tuple[int, int, int]) -> tuple[P
             deviation = 0.01 if room == "probe" else math.prod(leaf.shape[:-1]) ** -0.5
             bits = np.random.Philox(key=[seed, zlib.crc32("/".join(path).encode())])
             return np.random.Generator(bits).standard_normal(leaf.shape, np.float32) * np.float32(deviation)
+        if name not in ("scale", "var", "bias", "mean"):
+            raise ValueError(f"the parameter {'/'.join(path)} has no initial value: its name is {name!r}.")
         zero = room == "encoder" and name == "scale" and resnet.starts_at_zero(rooms.encoder, layer)
         return (np.ones if name in ("scale", "var") and not zero else np.zeros)(leaf.shape, np.float32)
 
+    return tuple(jax.tree_util.tree_map_with_path(value, shapes) for shapes in _shapes_of(rooms, image_shape))
+
+
+def _shapes_of(rooms: Rooms, image_shape: tuple[int, int, int]) -> tuple[PyTree, PyTree]:
+    """Return what :func:`_init` returns, as shapes: no weight is drawn."""
     shapes = _shapes(rooms, tuple(image_shape))
-    return tuple(jax.tree_util.tree_map_with_path(value, shapes[kind]) for kind in ("params", "batch_stats"))
+    return shapes["params"], shapes["batch_stats"]
 
 
 def _describe(rooms: Rooms, image_shape: tuple[int, int, int]) -> tuple[list[tuple], dict[str, int]]:

@@ -1,6 +1,7 @@
 """The compiled step: made from shapes, for devices that need not be there, and what it costs each of them."""
 
 import dataclasses
+import functools
 import importlib.util
 import math
 import os
@@ -13,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from contrastive_jax import data, native, sharding
 from contrastive_jax.training.run import Run
-from contrastive_jax.training.step import init_state, make_train_step
+from contrastive_jax.training.step import make_train_step, state_of
 from contrastive_jax.types import PyTree, TrainState
 
 MOST_CHIPS = 2**14  # no slice that was ever built has more
@@ -139,8 +140,9 @@ def state_shapes(run: Run) -> TrainState:
         spec = x.sharding.spec if isinstance(x.sharding, NamedSharding) else sharding.REPLICATED
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.named(run.mesh, spec))
 
-    state = replicated(jax.eval_shape(lambda: init_state(run.recipe, run.config["seed"])))
-    if run.config["optimizer"]["shard_state"]:
+    weights = run.recipe.network.shapes(run.recipe.view_shape)
+    state = replicated(jax.eval_shape(functools.partial(state_of, run.recipe, run.config["seed"]), *weights))
+    if run.config["optimizer"].get("shard_state", False):
         optimizer = jax.tree.map(shared, jax.eval_shape(run.recipe.optimizer.init, state.params))
         state = dataclasses.replace(state, optimizer=optimizer)
     return state

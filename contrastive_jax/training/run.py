@@ -17,7 +17,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import schema
 from contrastive_jax.data import compose
-from contrastive_jax.lookup import call, pick
+from contrastive_jax.lookup import call, call_own, is_own, pick
 from contrastive_jax.training.recipe import Recipe, build
 from contrastive_jax.training.step import init_state
 from contrastive_jax.types import PyTree, TrainState
@@ -52,7 +52,15 @@ def source_of(config: Mapping[str, Any]) -> data.Source:
         except (ValueError, FileNotFoundError) as error:
             raise type(error)(f"compose.digits={name!r}: {error}") from None
 
-    source = call(data.load, "data", config["data"])
+    if is_own(config["data"]["name"]):
+        source = call_own("data", config["data"])
+        if not isinstance(source, data.Source):
+            raise ValueError(
+                f"data.name={config['data']['name']!r} returned a {type(source).__name__}; it must return a data set,"
+                " see contrastive_jax.data.from_arrays."
+            )
+    else:
+        source = call(data.load, "data", config["data"])
     return pick(compose, "compose", config["compose"], source, another)
 
 
@@ -111,8 +119,9 @@ def prepare(
     if (kept := config["checkpoint"]["keep_last"]) < 1:
         raise ValueError(f"checkpoint.keep_last is {kept}; it must be at least 1 (3 survive damage).")
     schedule = dict(config["schedule"])
-    schedule["warmup"] = steps("schedule.warmup", schedule["warmup"])
-    schedule["milestones"] = tuple(steps("schedule.milestones", m) for m in schedule["milestones"])
+    if not is_own(schedule["name"]):
+        schedule["warmup"] = steps("schedule.warmup", schedule["warmup"])
+        schedule["milestones"] = tuple(steps("schedule.milestones", m) for m in schedule["milestones"])
     recipe = build(
         dict(config) | {"schedule": schedule},
         image_shape=source.train.shape,
@@ -165,6 +174,6 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
 def initial_state(run: Run) -> TrainState:
     """The state before step 0 on the run's mesh, which is in context."""
     state = replicate(init_state(run.recipe, run.config["seed"]), run.mesh)
-    if run.config["optimizer"]["shard_state"]:
+    if run.config["optimizer"].get("shard_state", False):
         state = dataclasses.replace(state, optimizer=native.jit(run.recipe.optimizer.init)(state.params))
     return state

@@ -20,8 +20,12 @@ def step_key(seed: Array, step: Array, name: str) -> Array:
 
 
 def init_state(recipe: Recipe, seed: int) -> TrainState:
-    """The state before the first step, on the host's default device."""
-    params, stats = recipe.init_network(seed)
+    """Return the state before the first step, on the host's default device."""
+    return state_of(recipe, seed, *recipe.init_network(seed))
+
+
+def state_of(recipe: Recipe, seed: int, params: PyTree, stats: PyTree) -> TrainState:
+    """Return the state before the first step of a network with these weights."""
     params, stats = jax.tree.map(lambda x: jnp.asarray(x, recipe.parameter_dtype), (params, stats))
     return TrainState(
         step=jnp.zeros((), jnp.int32),

@@ -50,7 +50,7 @@ def _forward_flops(network: models.Network, view_shape: tuple[int, int, int]) ->
     def forward(params, stats, views):
         return network.apply(params, stats, views, train=False)[0].prediction
 
-    weights = jax.eval_shape(lambda: network.init(0, view_shape))
+    weights = network.shapes(view_shape)
     views = jax.ShapeDtypeStruct((1, 1, *view_shape), jnp.float32)
     return (jax.jit(forward).lower(*weights, views).cost_analysis() or {}).get("flops", math.nan)
 

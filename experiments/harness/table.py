@@ -116,7 +116,7 @@ def _config_of(arguments: str) -> str:
 
     spec, overrides, _ = split(["--config", *shlex.split(arguments)])
     try:
-        config = configs.resolve(str(ROOT / spec), overrides)
+        config = configs.resolve(str(ROOT / spec) if "/" in spec else spec, overrides)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{arguments}: {error}") from error
     return json.dumps(configs.plain(config), sort_keys=True)

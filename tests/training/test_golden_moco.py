@@ -51,7 +51,7 @@ def test_steps_of_moco(case, x64):
         names = [f[len(prefix) + 1 :] for f in case["fields"] if f.startswith(f"{prefix}.")]
         return {name: field(f"{prefix}.{name}") for name in names}
 
-    network = Network(None, encoder, None, None, None)
+    network = Network(None, None, encoder, None, None, None)
     pool = candidates.queue(case["batch"], 1, size=case["K"], same_group="keep")
     sgd = optax.sgd(case["lr"])
     recipe = Recipe(

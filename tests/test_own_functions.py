@@ -1,0 +1,126 @@
+"""Functions of one's own on every axis, as the how-to page has them: trained, evaluated, resumed, on eight devices."""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from contrastive_jax import config as configs
+from contrastive_jax import data, lookup, main
+from contrastive_jax.training import loop
+from contrastive_jax.workdir import read_metrics
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGE = (ROOT / "docs/how_to/own_functions.md").read_text()
+CODE, COMMAND = (re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[1] for language in ("python", "sh"))
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    """The page's module where Python finds it, and the arguments of its command."""
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "mine.py").write_text(CODE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield folder, shlex.split(COMMAND.replace("\\\n", " "))[3:]
+    sys.modules.pop("mine", None)
+
+
+@pytest.fixture(scope="module")
+def config(mine):
+    arguments = [*mine[1], "--config.evaluators={}", "--config.encoder.width=0.125", "--config.log.every=1"]
+    return main.resolved(arguments, None, "train")
+
+
+def test_the_config_has_their_options_and_no_others(config):
+    assert config["data"] == {"name": "mine:threes_and_eights", "invert": True}
+    assert config["temperature"] == {"name": "mine:warm", "tau": 0.1, "start": 1.0, "steps": 100}
+    assert config["loss"] == {"mine:squared": {"weight": 1.0, "power": 1.5}}
+    assert config["optimizer"] == {"name": "mine:lion", "weight_decay": 1e-4}  # digits' own stays
+    assert config["schedule"] == {"name": "mine:triangle", "peak": 0.002}
+    assert config["augment"] == {"preset": "mine:shifted", "size": 8, "shift": 0.1}
+
+
+def test_they_train_as_the_page_says_and_go_on_bit_for_bit(mine, tmp_path, monkeypatch):
+    folder, arguments = mine
+    command = [sys.executable, "-m", "contrastive_jax.main", *arguments, "--config.log.every=1", "--quiet"]
+    command += ["--config.evaluators={'knn': {'name': 'knn', 'k': 3}}", "--config.train.duration=4 steps"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    run = folder / "runs/mine"
+    assert json.loads((run / "result.json").read_text())["evaluations"]["trained"]["knn"]["top1"] > 0.6
+    whole = read_metrics(run)
+    assert whole[0]["tau"] == pytest.approx(1.0) and whole[3]["tau"] == pytest.approx(0.973)
+    config = configs.plain(configs.load(str(run)))
+    config["evaluate"]["final"] = False
+    feed = data.Resident.feed
+
+    def feed_and_stop(self, step):
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return feed(self, step)
+
+    one = jax.devices()[:1]
+    with monkeypatch.context() as patch, pytest.raises(loop.Stopped):
+        patch.setattr(data.Resident, "feed", feed_and_stop)
+        loop.train(config, str(tmp_path), quiet=True, devices=one)
+    loop.train(config, str(tmp_path), quiet=True, devices=one)
+    assert [row | {"timing": 0} for row in read_metrics(tmp_path)] == [row | {"timing": 0} for row in whole]
+
+
+@pytest.mark.slow
+def test_one_device_equals_eight(config, tmp_path):
+    """In float32 for two steps; the data set is 250 images, the batch 32."""
+    found = []
+    for name, devices in (("one", jax.devices()[:1]), ("eight", jax.devices())):
+        short = config | {"train": config["train"] | {"duration": "2 steps"}}
+        short["evaluate"] = config["evaluate"] | {"final": False}
+        loop.train(short, str(tmp_path / name), quiet=True, devices=devices)
+        found.append(read_metrics(tmp_path / name))
+    for one, eight in zip(*found, strict=True):
+        np.testing.assert_allclose(eight["info_nce"], one["info_nce"], rtol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (("temperature", "nowhere:f"), "there is no module 'nowhere'"),
+        (("temperature", "mine:warn"), "mine has no function 'warn'. Did you mean 'warm'"),
+        (("augment", "mine:shiftet"), "Did you mean 'shifted'"),
+        (("loss", "mine:square"), "mine has no function 'square'"),
+        (("optimizer", "mine:sgd"), "mine has no function 'sgd'"),
+    ],
+)
+def test_a_function_that_is_not_there_is_one_sentence(mine, override, message):
+    with pytest.raises(ValueError, match=message):
+        configs.resolve("digits", [override])
+
+
+def test_arrays_are_a_data_set():
+    images, labels = np.zeros((6, 4, 4, 1), np.uint8), np.array([0, 1, 2, 0, 1, -1])
+    source = data.from_arrays(images, labels, images[:2], labels[:2], name="six")
+    assert source.classes == ("0", "1", "2") and len(source.train) == 6 and len(source.test) == 2
+    assert data.from_arrays(images).test is None
+    for wrong, message in (
+        ((images.astype(float),), "uint8"),
+        ((images, labels[:5]), r"need label \[6\]"),
+        ((images, labels, images[:, 1:], labels), "one shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            data.from_arrays(*wrong)
+
+
+def test_what_a_module_of_ones_own_lacks_is_raised_as_it_is(tmp_path, monkeypatch):
+    (tmp_path / "lacking.py").write_text("import no_such_library")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        lookup.own("lacking:f")
