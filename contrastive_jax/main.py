@@ -12,7 +12,6 @@ import pathlib
 import re
 import sys
 import traceback
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -165,30 +164,6 @@ def _use_compilation_cache() -> None:
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         home = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "contrastive_jax" / "compiled"))
-    _mend_compilation_cache(pathlib.Path(jax.config.jax_compilation_cache_dir))  # type: ignore[attr-defined]
-
-
-def _mend_compilation_cache(folder: pathlib.Path) -> None:
-    """Takes out entries that jax cannot read, or could not finish: it warns of them, and never replaces them."""
-    show = warnings.showwarning
-
-    def look(message, *where, **options):
-        found = re.match(
-            r"Error (reading|writing) persistent compilation cache entry for '(\w+)'", str(message)
-        )
-        if not found:
-            return show(message, *where, **options)
-        for entry in folder.glob(f"{found[2]}-*-cache"):
-            entry.unlink(missing_ok=True)
-        if found[1] == "reading":
-            print(f"removed a damaged entry of the compilation cache in {folder}.", flush=True)
-        else:
-            print(
-                f"the compilation cache in {folder} cannot be written: {str(message).splitlines()[0]}",
-                flush=True,
-            )
-
-    warnings.showwarning = look
 
 
 def main(argv: list[str]) -> None:

@@ -33,6 +33,7 @@ LAZY = (
     "tensorflow",
     "torch",
     "clu",
+    "filelock",
     "scipy",
     "safetensors",
 )

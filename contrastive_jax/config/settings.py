@@ -31,7 +31,11 @@ CHOICES = {
 # What functions take that a config does not say, but the run.
 GIVEN = {"schedule": ("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"), "encoder": ("remat",)}
 # Sections whose built-in names one function tells apart: their options are its own, whatever the name.
-TAKERS = {"data": data.load, "optimizer": optim.optimizer, "schedule": optim.schedule}
+TAKERS: dict[str, Callable[..., Any]] = {
+    "data": data.load,
+    "optimizer": optim.optimizer,
+    "schedule": optim.schedule,
+}
 
 
 def function_of(section: str, name: Any) -> Callable | None:

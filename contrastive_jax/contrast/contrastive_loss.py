@@ -441,5 +441,5 @@ def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
         )
     value = temperature if callable(temperature) else lambda mean_positive: jnp.asarray(temperature)
     return Temperature(
-        lambda: (), lambda state, step, mean_positive: value(mean_positive), lambda state, ess: state
+        lambda: (), lambda state, step, mean_positive: value(mean_positive), lambda state, step, ess: state
     )

@@ -7,15 +7,12 @@ import os
 import pathlib
 import shutil
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 from contrastive_jax.workdir import remote
 
-LOCK = "lock.json"
-BEAT = 30.0  # seconds between two signs of life
-GONE = 300.0  # seconds without one after which a process of another host is taken for dead
+LOCK, HOLDER = ".lock", "lock.json"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, the largest file allowed
 
 
@@ -29,11 +26,10 @@ class Full(OSError):
 
 @contextlib.contextmanager
 def lock(workdir: str | os.PathLike, report: Callable[[str], None] = print) -> Iterator[None]:
-    """Keeps other runs out of a workdir; makes it where there is none.
+    """Keep other runs out of a workdir; make it where there is none.
 
-    On one host the operating system holds the lock, so that of a process that died, however it died, is taken
-    over at once. Between hosts that share the file system, where it may not, ``lock.json`` says who holds it,
-    and is touched every :data:`BEAT` seconds. A workdir that is no local path (``gs://``) is not locked.
+    The operating system holds the lock, so that of a process that died, however it died, is free at once. ``lock.json``
+    says who holds it. A workdir that is no local path (``gs://``) is not locked.
 
     Raises:
       InUse: by whom, and what to do.
@@ -42,161 +38,42 @@ def lock(workdir: str | os.PathLike, report: Callable[[str], None] = print) -> I
     if remote.is_remote(workdir):
         yield
         return
-    path = pathlib.Path(workdir, LOCK)
-    file, by_system = _locked(path)
-    try:
-        _take(file, path, by_system, report)
-    except BaseException:
-        file.close()
-        raise
-    done = threading.Event()
-    beating = threading.Thread(target=_beat, args=(path, done), daemon=True)
-    beating.start()
-    try:
-        yield
-    finally:
-        done.set()
-        beating.join()
-        if _is_current(file, path):
-            path.unlink(missing_ok=True)
-        file.close()  # only now: whoever waits for it finds another file, or none
+    import filelock
 
-
-def _is_current(file, path: pathlib.Path) -> bool:
-    """Whether the path still names the file that is open."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _locked(path: pathlib.Path):
-    """The file and whether it is ours, see :func:`_lock_by_system`."""
-    while True:
-        file = _opened(path)
-        by_system = _lock_by_system(file)
-        if not by_system or _is_current(file, path):
-            return file, by_system
-        file.close()  # its holder has just left, and took the file away
-
-
-def _opened(path: pathlib.Path):
+    path = pathlib.Path(workdir, HOLDER)
+    held = filelock.FileLock(path.with_name(LOCK), timeout=0, is_singleton=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("a+", encoding="utf-8")
+        held.acquire()
+    except filelock.Timeout:
+        raise InUse(
+            f"{path.parent} is in use by {_holder(path)}. Stop it first, or choose another --workdir."
+        ) from None
     except OSError as error:
         raise OSError(
             f"the workdir {path.parent} cannot be written: {error.strerror or error}. Choose another --workdir."
         ) from None
-
-
-def _take(file, path: pathlib.Path, by_system: bool | None, report: Callable[[str], None]) -> None:
-    """Writes who we are into the file, unless it is somebody's."""
-    here = socket.gethostname()
-    file.seek(0)
-    text = file.read()
-    holder = _holder(text)
-    if by_system is False:
-        raise InUse(_sentence(path, holder, "Stop it first, or choose another --workdir."))
-    if holder and holder["host"] != here and not _outlasted(path, holder, by_system, report):
-        raise InUse(
-            _sentence(
-                path,
-                holder,
-                f"It gave a sign of life {_silence(path):.0f} s ago. If it is dead, delete {path}, or wait: after"
-                f" {GONE:.0f} s without one the lock is taken over.",
-            )
-        )
-    if holder and holder["host"] == here and by_system is None and _alive(holder["pid"]):
-        raise InUse(_sentence(path, holder, f"If that is another program, delete {path}."))
-    if text:
-        who = f"process {holder['pid']} on {holder['host']}" if holder else "a process"
-        report(f"took over the lock of {who}, which is gone.")
-    file.truncate(0)
-    started = time.strftime("%Y-%m-%d %H:%M:%S %z")
-    file.write(json.dumps({"pid": os.getpid(), "host": here, "since": started}) + "\n")
-    file.flush()
-
-
-def _lock_by_system(file) -> bool | None:
-    """Whether the operating system gave us the lock; None where it has no locks for this file."""
     try:
-        import fcntl
-    except ImportError:  # not POSIX
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return None
-    return True
-
-
-def _holder(text: str) -> dict | None:
-    try:
-        found = json.loads(text)
-        return {"pid": int(found["pid"]), "host": str(found["host"]), "since": str(found["since"])}
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _sentence(path: pathlib.Path, holder: dict | None, advice: str) -> str:
-    who = (
-        f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
-        if holder
-        else "another process"
-    )
-    return f"{path.parent} is in use by {who}. {advice}"
-
-
-def _outlasted(
-    path: pathlib.Path, holder: dict, by_system: bool | None, report: Callable[[str], None]
-) -> bool:
-    """Whether a holder on another host has been silent for :data:`GONE` seconds.
-
-    Where the system says that nobody holds the lock, that is waited for: a job that is started again elsewhere,
-    after its host died, cannot be told to come back later.
-    """
-    silent = _silence(path)
-    if silent < GONE and by_system:
-        report(
-            f"process {holder['pid']} on {holder['host']} left a lock; waiting up to {GONE - silent:.0f} s for a sign"
-            " of its life."
-        )
-        touched = path.stat().st_mtime
-        while silent < GONE:
-            time.sleep(min(BEAT, GONE - silent))
-            if path.stat().st_mtime > touched:
-                return False
-            silent = _silence(path)
-    return silent >= GONE
-
-
-def _silence(path: pathlib.Path) -> float:
-    """Seconds since the lock was touched, by the clock of its file system, which may not be ours."""
-    trial = path.with_name(f".now-{socket.gethostname()}-{os.getpid()}")
-    trial.touch()
-    try:
-        return max(0.0, trial.stat().st_mtime - path.stat().st_mtime)
+        if path.exists():
+            report(f"took over the lock of {_holder(path)}, which is gone.")
+        about = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        }
+        path.write_text(json.dumps(about) + "\n")
+        yield
     finally:
-        trial.unlink()
+        path.unlink(missing_ok=True)
+        held.release()
 
 
-def _alive(pid: int) -> bool:
+def _holder(path: pathlib.Path) -> str:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        pass
-    return True
-
-
-def _beat(path: pathlib.Path, done: threading.Event) -> None:
-    while not done.wait(BEAT):
-        with contextlib.suppress(OSError):
-            os.utime(path)
+        found = json.loads(path.read_text())
+        return f"process {found['pid']} on {found['host']}, since {found['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
 
 
 def check_room(workdir: str | os.PathLike, checkpoint: int, kept: int, there: int) -> None:

@@ -494,39 +494,6 @@ def test_a_library_that_is_missing_is_one_sentence(tmp_path):
     assert "tensorflow_datasets" in done.stderr and "pip install contrastive_jax" in done.stderr
 
 
-DAMAGED_CACHE = """
-import os, pathlib, warnings
-import jax
-from contrastive_jax import main
-folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
-main._use_compilation_cache()
-jax.jit(lambda x: x + 1)(1)
-entry, = folder.glob("jit__lambda*-cache")
-other = folder / "jit_other-0-cache"
-other.touch()
-os.truncate(entry, entry.stat().st_size // 2)
-for _ in range(2):  # the second finds what the first wrote
-    jax.clear_caches()
-    jax.jit(lambda x: x + 1)(1)
-assert entry.exists() and other.exists()
-warnings.warn("something else")
-"""
-
-
-def test_a_damaged_entry_of_the_compilation_cache_is_replaced(tmp_path):
-    """By a kill or a full disk while it was written; jax would warn of it at every start, and compile anew."""
-    environment = os.environ | {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", DAMAGED_CACHE], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"removed a damaged entry of the compilation cache in {tmp_path}.\n"
-    assert "something else" in done.stderr and "compilation cache" not in done.stderr
-
-
 def test_a_run_in_microbatches_and_rematerialised(tmp_path):
     """Fed and judged as any other; only the statistics of batch norm are those of its parts."""
     one = jax.devices()[:1]
