@@ -1,5 +1,8 @@
-"""Kept at the top level for tools that look for it; everything is in pyproject.toml."""
+"""What pyproject.toml cannot say: the wheel carries ``configs/`` as ``contrastive_jax.configs``."""
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
-setup()
+setup(
+    packages=[*find_packages(include=["contrastive_jax*"]), "contrastive_jax.configs"],
+    package_dir={"contrastive_jax.configs": "configs"},
+)

@@ -228,7 +228,9 @@ def main(argv: list[str]) -> None:
 
 
 def run() -> None:
-    """The console script's entry."""
+    """Run the command: the entry of the console script ``contrastive-jax``."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())  # where functions of one's own are, as with `python -m`
     app.run(main, flags_parser=_parse)
 
 

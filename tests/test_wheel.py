@@ -50,6 +50,7 @@ def wheel(tmp_path_factory):
     folder, tree = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("tree")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "contrastive_jax", tree / "contrastive_jax", ignore=ignored)
+    shutil.copytree(ROOT / "configs", tree / "configs", ignore=ignored)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     run("-m", "pip", "wheel", tree, "--no-deps", "--quiet", "--wheel-dir", folder, cwd=folder)
@@ -69,6 +70,7 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     sources = [path for kind in ("*.py", "*.cc") for path in (ROOT / "contrastive_jax").rglob(kind)]
     here = {str(path.relative_to(ROOT)) for path in sources}
+    here |= {f"contrastive_jax/configs/{path.name}" for path in (ROOT / "configs").glob("*.py")}
     assert {name for name in names if ".dist-info/" not in name} == here
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
@@ -83,4 +85,7 @@ def test_a_run_of_20_steps_outside_the_repository(installed, tmp_path):
     (tmp_path / "mine.py").write_text(CONFIG)
     command = ("-m", "contrastive_jax.main", "--config=mine.py", "--workdir=out")
     said = run(*command, cwd=tmp_path, PYTHONPATH=str(installed))
+    by_name = ("-m", "contrastive_jax.config", "show", "flatclr_digits:scale=smoke")
+    assert "temperature.tau = 0.1" in run(*by_name, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert (installed / "bin/contrastive-jax").is_file()
     assert "step 20/20" in said and (tmp_path / "out" / "result.json").exists()

@@ -122,8 +122,9 @@ def load(spec: str) -> ConfigDict:
 
 
 def folders() -> list[pathlib.Path]:
-    """Return where configs are found by name."""
-    return [pathlib.Path("configs"), pathlib.Path(__file__).parents[2] / "configs"]
+    """Return where configs are found by name: here, in the checkout of the package, in an installed package."""
+    package = pathlib.Path(__file__).parents[1]
+    return [pathlib.Path("configs"), package.parent / "configs", package / "configs"]
 
 
 def names() -> list[str]:

@@ -1,0 +1,1 @@
+"""Training: a config becomes a recipe, a recipe a run, a run its steps."""
