@@ -81,7 +81,7 @@ def test_commands_that_train(script, where):
 
 def test_every_command_is_accounted_for():
     """A new kind of block needs a test of its own."""
-    assert set(re.findall(r"^```(\w+)$", README, re.MULTILINE)) == {"python", "bash", "sh", "bibtex"}
+    assert set(re.findall(r"^```(\w+)$", README, re.MULTILINE)) == {"python", "bash", "sh"}
     others = [c for c in COMMANDS if not training(c) and "contrastive_jax.config" not in c]
     assert all(re.match(r"pip install|pytest", c) for c in others), others
 
