@@ -113,7 +113,7 @@ def metrics() -> dict[str, str]:
     makers += [
         ("", Resident.metrics),
         ("", Stream.metrics),
-        ("", evaluate.Judge.look),
+        ("", evaluate.Evaluator.look),
         ("timing.", workdirs.Progress.update),
     ]
     found = {

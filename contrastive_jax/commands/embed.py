@@ -27,7 +27,7 @@ from contrastive_jax.workdir import encoder, remote
 SPLITS = ("train", "test")
 
 
-@remote.anywhere
+@remote.supports_remote
 def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, pathlib.Path]:
     """Writes ``<workdir>/embeddings_<split>.npz`` for each split of ``embed.splits`` that the data has.
 

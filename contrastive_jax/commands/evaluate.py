@@ -16,7 +16,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import distributed, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators.subject import Encoder
-from contrastive_jax.training.evaluation import Judge
+from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.run import source_of
 from contrastive_jax.types import PyTree
 from contrastive_jax.workdir import encoder, remote
@@ -25,7 +25,7 @@ from contrastive_jax.workdir import encoder, remote
 OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment", "seed")
 
 
-@remote.anywhere
+@remote.supports_remote
 def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
     """Judges the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
 
@@ -43,23 +43,23 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
     mesh = sharding.make_mesh()
     trained = encoder.config_of(path)
     with jax.set_mesh(mesh):
-        judge = Judge(as_trained(config, trained, say), source_of(config), mesh)
-        if not judge.possible:
+        evaluator = Evaluator(as_trained(config, trained, say), source_of(config), mesh)
+        if not evaluator.has_labels:
             raise ValueError(
                 f"data.name={config['data']['name']!r} has no labelled test images to evaluate on."
             )
-        weights, step = restored(path, judge)
+        weights, step = restored(path, evaluator)
         say(path if step is None else f"step {step} of {path}")
-        results = judge.table(weights, quiet=True)
+        results = evaluator.table(weights, quiet=True)
     if first:
-        judge.print(results)
+        evaluator.print(results)
     found = {
         "checkpoint": str(path),
         "step": step,
         "config": configs.fingerprint(trained),
         "data": dict(config["data"]),
         "compose": dict(config["compose"]),
-        "metric": judge.metric(),
+        "metric": evaluator.metric(),
         "results": results,
         "seconds": time.perf_counter() - began,
         **workdirs.environment(),
@@ -88,22 +88,22 @@ def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], say: Any) 
     return merged
 
 
-def restored(path: str, judge: Judge) -> tuple[tuple[PyTree, PyTree], int | None]:
+def restored(path: str, evaluator: Evaluator) -> tuple[tuple[PyTree, PyTree], int | None]:
     """(params, stats) of encoder, projector and predictor, and their step.
 
     Raises:
       ValueError: images of another number of channels, or weights of another shape.
     """
-    saved = encoder.read(path, sharding=sharding.named(judge.mesh, sharding.REPLICATED))
+    saved = encoder.read(path, sharding=sharding.named(evaluator.mesh, sharding.REPLICATED))
     params, stats = saved.params | {"probe": {}}, saved.stats | {"probe": {}}
-    channels = Encoder(judge.network, params, stats, judge.config["augment"]).channels
-    size, here = judge.config["augment"]["size"], judge.source.train.shape[2]
+    channels = Encoder(evaluator.network, params, stats, evaluator.config["augment"]).channels
+    size, here = evaluator.config["augment"]["size"], evaluator.source.train.shape[2]
     if channels != here:
-        name = judge.config["data"]["name"]
+        name = evaluator.config["data"]["name"]
         raise ValueError(
             f"data.name={name!r} has images of {here} channels; the encoder of {path} reads {channels}."
         )
-    expected = judge.network.shapes((size, size, channels))
+    expected = evaluator.network.shapes((size, size, channels))
     if jax.tree.map(np.shape, expected) != jax.tree.map(np.shape, (params, stats)):
         raise ValueError(f"the arrays of {path} are not those of the network that its config names.")
     return (params, stats), saved.step

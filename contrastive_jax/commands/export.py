@@ -23,7 +23,7 @@ EPSILON = 1e-5  # of PyTorch's batch norm
 FILE = "encoder" + weights.SUFFIX
 
 
-@remote.anywhere
+@remote.supports_remote
 def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
     """Writes the encoder of ``evaluate.checkpoint`` (default: the workdir's) to ``<workdir>/encoder.safetensors``.
 

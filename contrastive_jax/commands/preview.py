@@ -21,7 +21,7 @@ LETTER = 6  # pixels, what one is wide at most on average
 GAP = 4
 
 
-@remote.anywhere
+@remote.supports_remote
 def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
     """Writes ``<workdir>/preview.png`` and returns its path; no network is built.
 

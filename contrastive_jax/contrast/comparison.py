@@ -96,15 +96,15 @@ class Compare(NamedTuple):
         state: tuple[PyTree, PyTree],
         step: Array,
         rng: Array,
-        nudge: Array | float = 0.0,
+        query_offset: Array | float = 0.0,
     ) -> tuple[Comparison, PyTree]:
         """Compares queries ``prediction`` [B, V, D] with ``keys`` [B, W, D]; returns the next candidates too.
 
-        View v's positive is the key of the other view; ``state`` is that of (candidates, temperature). ``nudge``
+        View v's positive is the key of the other view; ``state`` is that of (candidates, temperature). ``query_offset``
         [B, V, D] is added to the embedded queries, not to the keys: zeros, whose gradient is that of each query.
         """
         directions = prediction.shape[1]
-        query, keys = self.embed(prediction) + nudge, self.embed(keys)
+        query, keys = self.embed(prediction) + query_offset, self.embed(keys)
         key = keys[:, ::-1][:, :directions]
         positive = jnp.sum(query * key, axis=-1)
         alignment = jax.lax.stop_gradient(jnp.mean(positive))

@@ -31,7 +31,7 @@ def _statistics(apply, view, params, stats, images):
     return apply(params, stats, jax.vmap(view)(images)[:, None], train=True)[1]
 
 
-class Judge:
+class Evaluator:
     """Evaluates encoders of one architecture on labelled data, and checks that judging changed nothing.
 
     Args:
@@ -54,7 +54,7 @@ class Judge:
             for name, (train, test) in source.judged.items()
             if test is not None and train.labelled and test.labelled
         }
-        self.possible = "" in self.sets
+        self.has_labels = "" in self.sets
         self._unbalanced = False
 
     def subject(

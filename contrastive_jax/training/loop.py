@@ -16,7 +16,7 @@ from contrastive_jax import distributed, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.training import memory
 from contrastive_jax.training.compilation import compiled_step
-from contrastive_jax.training.evaluation import Judge
+from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.recorder import Recorder
 from contrastive_jax.training.run import Run, feed_of, initial_state, prepare
 from contrastive_jax.types import TrainState
@@ -89,7 +89,7 @@ def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], No
     return state
 
 
-@remote.anywhere
+@remote.supports_remote
 def train(
     config: Mapping[str, Any],
     workdir: str,
@@ -134,8 +134,8 @@ def train(
             workdirs.check_room(workdir, size, settings["keep_last"], len(saved.steps()))
         _, meta = saved.read_meta() or (0, {})
         feed = feed_of(run, meta.get("data", {}).get("replaced", 0), say)
-        judge = Judge(run.config, run.source, run.mesh)
-        if not judge.possible:
+        evaluator = Evaluator(run.config, run.source, run.mesh)
+        if not evaluator.has_labels:
             say("no labelled test images: evaluations are left out.")
         with contextlib.closing(feed), distributed.stop_requests() as asked, Recorder(
             run, workdir, feed, saved, start, say, quiet=quiet or not first, active=first
@@ -156,9 +156,9 @@ def train(
                     look = step % every == 0 or step == run.total_steps
                     if look:
                         recorder.look()
-                    if judge.possible and run.evaluate_every and step % run.evaluate_every == 0:
+                    if evaluator.has_labels and run.evaluate_every and step % run.evaluate_every == 0:
                         with recorder.pause("evaluation"):
-                            recorder.write(step, judge.look(state))
+                            recorder.write(step, evaluator.look(state))
                     late = look and distributed.agreed(
                         time.monotonic() - last_save > settings["every_seconds"]
                     )
@@ -179,10 +179,10 @@ def train(
                         )
             with recorder.pause("checkpoint"):
                 saved.wait()
-        final = judge.possible and config["evaluate"]["final"]
+        final = evaluator.has_labels and config["evaluate"]["final"]
         if start < run.total_steps or not final:  # judging may take hours, and be interrupted
             result = recorder.result(step, {}, time.perf_counter() - began)
         if final:
-            evaluations = judge.table((state.params, state.stats), quiet=not first)
+            evaluations = evaluator.table((state.params, state.stats), quiet=not first)
             result = recorder.result(step, evaluations, time.perf_counter() - began)
         return result

@@ -61,11 +61,11 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
         views = jax.vmap(recipe.augment)(keys, batch.image)  # [B, W, h, w, c]
 
         # Zeros beside the queries: their gradient is that of each query by itself.
-        nudge = sharding.spread(
+        query_offset = sharding.spread(
             jnp.zeros((views.shape[0], recipe.directions, recipe.embedding_width), recipe.parameter_dtype)
         )
 
-        def loss_fn(params, nudge):
+        def loss_fn(params, query_offset):
             outputs, stats = recipe.network.apply(
                 params, state.stats, views[:, recipe.online_views], train=True
             )
@@ -79,7 +79,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 (state.candidates, state.temperature),
                 state.step,
                 rng["compare"],
-                nudge,
+                query_offset,
             )
             given = {
                 "projection": outputs.projection,
@@ -101,7 +101,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
 
         (grads, of_queries), (stats, target, candidates, metrics) = jax.grad(
             loss_fn, argnums=(0, 1), has_aux=True
-        )(state.params, nudge)
+        )(state.params, query_offset)
         updates, optimizer = recipe.optimizer.update(grads, state.optimizer, state.params)
         snr, gradient_snr = recipe.gradient_snr.apply(state.gradient_snr, grads)
         metrics |= snr | diagnostics.of_query_gradients(of_queries)

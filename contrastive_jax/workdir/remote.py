@@ -103,7 +103,7 @@ def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
         remote.push()
 
 
-def anywhere(mode: Callable[..., Any]) -> Callable[..., Any]:
+def supports_remote(mode: Callable[..., Any]) -> Callable[..., Any]:
     """A mode ``(config, workdir, **options)`` whose workdir may be an address."""
 
     @functools.wraps(mode)

@@ -44,7 +44,7 @@ def untrained(config: dict, source: data.Source) -> Encoder:
     """The encoder of step 0."""
     run = runs.prepare(config, source=source)
     with jax.set_mesh(run.mesh):
-        params, stats = jax.device_get(evaluate.Judge(run.config, source, run.mesh).untrained())
+        params, stats = jax.device_get(evaluate.Evaluator(run.config, source, run.mesh).untrained())
     return Encoder(Saved(params, stats, 0, config), config["augment"])
 
 

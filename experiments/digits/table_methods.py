@@ -35,7 +35,7 @@ COLUMNS = {"linear": "linear, all labels", "few_labels": "linear, 10 per class",
 MARGIN = 0.10
 
 
-def judged(judge: evaluate.Judge, weights) -> dict[str, float]:
+def judged(judge: evaluate.Evaluator, weights) -> dict[str, float]:
     """Top-1 of one encoder under the three protocols."""
     subject = judge.subject("", weights)
     return {column: judge.evaluators[column](subject)["top1"] for column in COLUMNS}
@@ -44,7 +44,7 @@ def judged(judge: evaluate.Judge, weights) -> dict[str, float]:
 def run(method: str) -> dict:
     """Trains the method once for each seed, by one compiled step, and judges the last state."""
     run = runs.prepare(configs.plain(configs.load(CONFIG + method)))
-    judge = evaluate.Judge(run.config, run.source, run.mesh)
+    judge = evaluate.Evaluator(run.config, run.source, run.mesh)
     results = {"method": method, "config": run.config, "seeds": {}}
     with jax.set_mesh(run.mesh):
         compiled = None

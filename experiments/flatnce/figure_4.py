@@ -56,7 +56,7 @@ def measure() -> dict:
                 config["evaluators"] = {"mi": {"name": "mutual_information"} | EVALUATOR}
                 mesh = sharding.make_mesh()
                 with jax.set_mesh(mesh):
-                    judge = evaluate.Judge(config, source_of(config), mesh)
+                    judge = evaluate.Evaluator(config, source_of(config), mesh)
             with jax.set_mesh(judge.mesh):
                 weights, _ = evaluate.restored(str(job.folder(seed)), judge)
                 found = judge.evaluators["mi"](judge.subject("", weights))

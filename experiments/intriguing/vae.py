@@ -28,7 +28,7 @@ import optax
 from contrastive_jax import augment, data, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax.lookup import call
-from contrastive_jax.training.evaluation import Judge
+from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.run import check_constant, replicate, source_of
 from contrastive_jax.types import Array, PyTree
 from contrastive_jax.workdir.encoder import network_of
@@ -124,7 +124,7 @@ def measure(bits: int, *, beta: float = 1.0, scale: str = "paper", seed: int = 0
     weights = trained(config, source, beta=beta, width=width)
     mesh = sharding.make_mesh()
     with jax.set_mesh(mesh):
-        judge = Judge(config, source, mesh)
+        judge = Evaluator(config, source, mesh)
         evaluations = judge.table(replicate(weights, mesh))
     floor = source.train.made.facts["mi_floor"]
     return {

@@ -151,7 +151,7 @@ def test_a_look_is_at_any_columns(trained):
     with pytest.raises(ValueError, match="evaluate.look names 'nearr'. Did you mean 'nearer'"):
         loop.train(changed | {"evaluate": settings | {"look": ["nearr"]}}, "unused", quiet=True)
     run = runs.prepare(changed)
-    judge = evaluate.Judge(run.config, run.source, run.mesh)
+    judge = evaluate.Evaluator(run.config, run.source, run.mesh)
     with jax.set_mesh(run.mesh):
         seen = judge.look(runs.replicate(init_state(run.recipe, 0), run.mesh))
     assert set(seen) == {"eval/knn_top1", "eval/nearer_top1"}
@@ -164,7 +164,7 @@ def test_the_metric_is_the_sets_own_whatever_is_made_of_its_images():
     for name, metric in (("oxford_flowers102:2.1.1", "mean_per_class"), ("cifar10", "top1")):
         config["data"] = config["data"] | {"name": name}
         source = compose.rand_bit(dataclasses.replace(whole, name=name), None, bits=2)
-        assert evaluate.Judge(config, source, mesh).metric() == metric
+        assert evaluate.Evaluator(config, source, mesh).metric() == metric
 
 
 def test_every_set_that_is_judged_has_columns_of_its_own():
@@ -182,7 +182,7 @@ def test_every_set_that_is_judged_has_columns_of_its_own():
     def table(source):
         mesh = sharding.make_mesh(jax.devices()[:1])
         with jax.set_mesh(mesh):
-            return evaluate.Judge(config, source, mesh).table(nothing, quiet=True)["raw pixels"]
+            return evaluate.Evaluator(config, source, mesh).table(nothing, quiet=True)["raw pixels"]
 
     few = data.Source("few", first(whole.train, 40), first(whole.test, 20), whole.classes)
     odds = dataclasses.replace(few, train=odd(few.train[:9]), test=odd(few.test))

@@ -38,11 +38,11 @@ def compare(alpha=0.0, k=0):
     )
 
 
-def compared(z, nudge=0.0, rule=None, keys=None):
+def compared(z, query_offset=0.0, rule=None, keys=None):
     z = jnp.asarray(z, jnp.float32)
     keys = z if keys is None else jnp.asarray(keys, jnp.float32)
     state, rng = ((), ()), jax.random.key(3)
-    return (rule or compare())(z, keys, jnp.arange(B), state, jnp.int32(0), rng, nudge)[0]
+    return (rule or compare())(z, keys, jnp.arange(B), state, jnp.int32(0), rng, query_offset)[0]
 
 
 def logits(z):
@@ -134,8 +134,8 @@ def test_query_gradients_are_eqcos_closed_form(alpha):
     z = random()
     terms = make_terms({"info_nce": 1.0})
 
-    def loss(nudge):
-        return total_loss(terms, compared(z, nudge, compare(alpha)), {})[0]
+    def loss(query_offset):
+        return total_loss(terms, compared(z, query_offset, compare(alpha)), {})[0]
 
     found = diagnostics.of_query_gradients(jax.jit(jax.grad(loss))(jnp.zeros((B, 2, D))))
     u, norms, count = unit(z), [], 2 * (B - 1)

@@ -90,7 +90,7 @@ def test_waiting_for_data_is_in_the_log(tmp_path, monkeypatch):
     monkeypatch.setattr(data.Resident, "feed", slow)
     written, write = [], workdirs.write_result
     monkeypatch.setattr(workdirs, "write_result", lambda *a, **k: written.append(k["lost"]) or write(*a, **k))
-    monkeypatch.setattr(evaluate.Judge, "table", lambda *_, **__: time.sleep(0.2) or {})
+    monkeypatch.setattr(evaluate.Evaluator, "table", lambda *_, **__: time.sleep(0.2) or {})
     leaves = {
         "train.duration": "8 steps",
         "schedule.warmup": "1 step",
