@@ -8,6 +8,7 @@ that is found where Python finds modules. A misspelt name or option is an error 
 import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -30,10 +31,15 @@ def is_own(name: Any) -> bool:
 def own(name: str) -> Callable:
     """Return the function that ``module:function`` names.
 
+    A config that somebody else saved may name any: those of Python itself are refused, and :func:`call` hands a
+    function keyword-only options alone.
+
     Raises:
       ValueError: there is no such module, or no such function in it.
     """
     module, _, function = name.partition(":")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"{name!r}: {module} is Python's own module, none of yours.")
     try:
         return getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:

@@ -16,6 +16,7 @@ from contrastive_jax import config as configs
 from contrastive_jax.commands import embed, evaluate, export, preview
 from contrastive_jax.config import schema
 from contrastive_jax.training import loop
+from contrastive_jax.training import run as runs
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "contrastive_jax"
 EXECUTES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib", "yaml"}
@@ -35,7 +36,7 @@ def test_no_reader_executes_what_it_reads(path):
             assert not (isinstance(node.func, ast.Name) and node.func.id in CALLS), said
             assert "allow_pickle=True" not in said and "weights_only=False" not in said, said
             if ast.unparse(node.func).endswith("exec_module"):  # --config=FILE.py is the user's own Python
-                assert path.name == "config.py", said
+                assert path.name == "files.py", said
 
 
 def test_a_saved_config_is_read_as_data(tmp_path):
@@ -43,6 +44,22 @@ def test_a_saved_config_is_read_as_data(tmp_path):
     config = configs.plain(configs.base()) | {"name": f"__import__('pathlib').Path({str(ran)!r}).touch()"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert configs.load(str(tmp_path)).name == config["name"] and not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "options"),
+    [
+        ("data", {"name": "subprocess:run", "args": ["touch"]}),
+        ("optimizer", {"name": "os:system", "command": "touch"}),
+        ("augment", {"preset": "shutil:rmtree", "size": 8}),
+        ("temperature", {"name": "builtins:exec"}),
+    ],
+)
+def test_a_saved_config_calls_none_of_pythons_functions(section, options, tmp_path):
+    config = configs.plain(configs.base()) | {section: options}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="is Python's own module"):
+        runs.prepare(configs.plain(configs.load(str(tmp_path))))
 
 
 def test_numpy_refuses_pickled_arrays_by_default(tmp_path):

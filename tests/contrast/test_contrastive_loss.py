@@ -410,7 +410,7 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(loss="flatnce"), "there is no loss 'flatnce'. Did you mean 'flat_nce'"),
+        (dict(loss="flat_nec"), "there is no loss 'flat_nec'. Did you mean 'flat_nce'"),
         (dict(loss="hoelder_flat_nce", gama=2.0), r"no option 'gama'; it is hoelder_flat_nce\(c_gamma"),
         (dict(loss="eqco"), r"needs 'alpha'; it is eqco\(c"),
         (dict(engin="tiled"), "no option 'engin'.*Did you mean contrastive_loss's own 'engine'"),
