@@ -6,6 +6,7 @@ writes an encoder for PyTorch; ``preview`` draws what the network sees; ``report
 HTML page; ``describe`` says what a run would be.
 """
 
+import contextlib
 import importlib
 import os
 import pathlib
@@ -97,8 +98,9 @@ def resolved(argv: Sequence[str], workdir: str | None, mode: str, debug: bool = 
 
     (spec, overrides, _), saved = split(argv), None
     if workdir and "," not in workdir:
-        saved = epath.Path(workdir) / "config.json"
-        saved = saved if saved.is_file() else None
+        with contextlib.suppress(KeyError, ImportError):  # an address that nothing here reads: the mode says so
+            file = epath.Path(workdir) / "config.json"
+            saved = file if file.is_file() else None
     if spec is None and saved is None and mode != "report":
         raise ValueError(f"--workdir={workdir} holds no run; to begin one name its config, --config=FILE.")
     try:

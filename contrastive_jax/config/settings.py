@@ -13,7 +13,7 @@ from ml_collections import ConfigDict, config_dict
 from contrastive_jax import data, evaluators, optim
 from contrastive_jax.augment import presets
 from contrastive_jax.contrast import candidates, margin, negatives, target, temperature
-from contrastive_jax.contrast.terms import find_loss
+from contrastive_jax.contrast.terms import canonical, find_loss
 from contrastive_jax.data import compose
 from contrastive_jax.lookup import find, is_own, own
 
@@ -130,7 +130,7 @@ def complete(config: ConfigDict) -> ConfigDict:
         name = config[section].get("preset" if section == "augment" else "name")
         _fill(config, section, function_of(section, name), leave=GIVEN.get(section, ()))
     config.loss = ConfigDict({
-        name: value if isinstance(value, ConfigDict) else {"weight": float(value)}
+        canonical(name): value if isinstance(value, ConfigDict) else {"weight": float(value)}
         for name, value in config.loss.items()
     })  # fmt: skip
     for name in config.loss:
@@ -206,10 +206,8 @@ def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...
     for p in inspect.signature(function).parameters.values():
         if p.kind is p.KEYWORD_ONLY and p.name not in config[section] and p.name not in leave:
             if p.default is None:  # a plain None could not be set from the command line
-                kind = next(
-                    k for k in (int, float, tuple) if re.search(rf"\b{k.__name__}\b", str(p.annotation))
-                )
-                config[section][p.name] = config_dict.placeholder(kind)
+                known = [k for k in (int, float, tuple) if re.search(rf"\b{k.__name__}\b", str(p.annotation))]
+                config[section][p.name] = config_dict.placeholder(known[0] if known else object)
             elif p.default is not p.empty:
                 config[section][p.name] = p.default
 

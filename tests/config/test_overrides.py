@@ -27,6 +27,7 @@ def leaves(*overrides, spec=DIGITS):
         (("loss=InfoNCE",), {"loss.info_nce.weight": 1.0}),
         (("loss=nt_xent", "loss.NT-Xent.weight=2"), {"loss.info_nce.weight": 2}),
         (("loss={'dcl': 0.5, 'alignment': 2}",), {"loss.dcl.weight": 0.5, "loss.alignment.weight": 2.0}),
+        (("loss={'InfoNCE': 0.5}",), {"loss.info_nce.weight": 0.5}),
         (("loss.dcl.weight=0.5",), {"loss.dcl.weight": 0.5, "loss.info_nce.weight": 1.0}),
         (("loss.DCL=3",), {"loss.dcl.weight": 3, "loss.info_nce.weight": 1.0}),
         (("optimizer=sgd", "optimizer.momentum=0.5"), {"optimizer.name": "sgd", "optimizer.momentum": 0.5}),
