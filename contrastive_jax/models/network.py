@@ -230,4 +230,6 @@ def _shapes(rooms: Rooms, image_shape: tuple[int, int, int]) -> dict[str, dict[s
             kind: {room: found[room].get(kind, {}) for room in ROOMS} for kind in ("params", "batch_stats")
         }
 
-    return jax.eval_shape(variables, jax.ShapeDtypeStruct((1, *image_shape), jnp.float32))
+    found = jax.eval_shape(variables, jax.ShapeDtypeStruct((1, *image_shape), jnp.float32))
+    # kept for other meshes than the one in context now
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), found)
