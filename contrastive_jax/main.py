@@ -98,7 +98,9 @@ def resolved(argv: Sequence[str], workdir: str | None, mode: str, debug: bool = 
 
     (spec, overrides, _), saved = split(argv), None
     if workdir and "," not in workdir:
-        with contextlib.suppress(KeyError, ImportError):  # an address that nothing here reads: the mode says so
+        with contextlib.suppress(
+            KeyError, ImportError
+        ):  # an address that nothing here reads: the mode says so
             file = epath.Path(workdir) / "config.json"
             saved = file if file.is_file() else None
     if spec is None and saved is None and mode != "report":
