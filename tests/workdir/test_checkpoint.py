@@ -496,7 +496,7 @@ import logging, resource, sys
 import jax.numpy as jnp
 import numpy as np
 from absl import logging as absl_logging
-from contrastive_jax import checkpoint
+from contrastive_jax.workdir import checkpoint
 absl_logging.use_absl_handler()
 absl_logging.set_verbosity(absl_logging.ERROR)
 if sys.argv[2] == "quiet":
