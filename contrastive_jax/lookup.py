@@ -28,8 +28,8 @@ def is_own(name: Any) -> bool:
     return isinstance(name, str) and ":" in name
 
 
-def own(name: str) -> Callable:
-    """Return the function that ``module:function`` names.
+def own(name: str, option: str) -> Callable:
+    """Return the function that ``module:function``, the value of an option, names.
 
     A config that somebody else saved may name any: those of Python itself are refused, and :func:`call` hands a
     function keyword-only options alone.
@@ -39,29 +39,29 @@ def own(name: str) -> Callable:
     """
     module, _, function = name.partition(":")
     if module.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"{name!r}: {module} is Python's own module, none of yours.")
+        raise ValueError(f"{option} is {name!r}: {module} is Python's own module, none of yours.")
     try:
         return getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise  # one that the module itself imports
         raise ValueError(
-            f"{name!r}: there is no module {error.name!r} where Python looks for modules."
+            f"{option} is {name!r}: there is no module {error.name!r} where Python looks for modules."
         ) from None
     except AttributeError:
         found = functions_of(importlib.import_module(module))
         raise ValueError(
-            f"{name!r}: {module} has no function {function!r}. {near(function, found)}"
+            f"{option} is {name!r}: {module} has no function {function!r}. {near(function, found)}"
         ) from None
 
 
-def find(module: ModuleType, name: Any) -> Callable | None:
+def find(module: ModuleType, name: Any, option: str) -> Callable | None:
     """Return a public function of a module by its name, or one's own; None where the module has none of the name.
 
     Raises:
       ValueError: a ``module:function`` that there is not.
     """
-    return own(name) if is_own(name) else functions_of(module).get(name)
+    return own(name, option) if is_own(name) else functions_of(module).get(name)
 
 
 def near(name: str, known: Any) -> str:
@@ -99,26 +99,21 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
         raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from None
 
 
-def pick(module: ModuleType, path: str, section: Mapping[str, Any], *context: Any) -> Any:
+def pick(module: ModuleType | None, path: str, section: Mapping[str, Any], *context: Any) -> Any:
     """Call the function of ``module``, or of one's own, that ``section["name"]`` names with the rest of the section.
+
+    Args:
+      module: whose public functions the section may name; None: one's own alone.
+      path: the section's name in the config, for messages.
+      section: ``name`` and the function's options.
+      *context: as in :func:`call`.
 
     Raises:
       ValueError: there is no such function; or as :func:`call`.
     """
     section = dict(section)
     name = section.pop("name", "")
-    try:
-        function = find(module, name)
-    except ValueError as error:
-        raise ValueError(f"{path}.name is {error}") from None
+    function = own(name, f"{path}.name") if module is None else find(module, name, f"{path}.name")
     if function is None:
         raise ValueError(f"{path}.name is {name!r}. {near(name, functions_of(module))}")
     return call(function, path, section, *context)
-
-
-def call_own(path: str, section: Mapping[str, Any], *context: Any) -> Any:
-    """Call the function of one's own that ``section["name"]`` names with the rest of the section, as :func:`pick`."""
-    return pick(_NOTHING, path, section, *context)
-
-
-_NOTHING = ModuleType("nothing")

@@ -124,7 +124,7 @@ def names() -> list[str]:
 
 
 def _build(preset, size, views, options):
-    function = find(presets, preset)
+    function = find(presets, preset, "preset")
     if function is None:
         raise ValueError(f"preset is {preset!r}{_nearest(preset, names())}; there are {', '.join(names())}")
     for name, value in (("size", size), ("views", views)):

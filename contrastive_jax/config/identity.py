@@ -12,15 +12,15 @@ from contrastive_jax.config.settings import completed, plain
 
 # Leaves, by prefix, on which no number of training depends. All others say what a run is.
 RESOURCES = (
-    *("data.dir", "data.memory_limit", "data.workers", "data.corrupt"),
+    *("data.memory_limit", "data.workers", "data.corrupt"),
     *("train.remat", "optimizer.shard_state", "checkpoint"),
 )
 PRESENTATION = (
     *("name", "log", "profile", "diagnostics", "evaluate", "evaluators"),
     *("preview", "embed", "export", "report"),
 )
-# A run's continuation may differ in these too: it is longer, and what it began from is behind it.
-OF_A_BEGUN_RUN = ("train.duration", "init")
+# A run's continuation may differ in these too: it is longer, what it began from is behind it, its images have moved.
+OF_A_BEGUN_RUN = ("train.duration", "init", "data.dir")
 MAY_CHANGE = (*RESOURCES, *PRESENTATION, *OF_A_BEGUN_RUN)
 
 

@@ -111,7 +111,7 @@ def find_loss(name: str) -> Callable[..., Array]:
       ValueError: there is none of that name.
     """
     if is_own(name):
-        return own(name)
+        return own(name, "loss")
     found = canonical(name)
     if found not in known_losses():
         near = difflib.get_close_matches(found, known_losses(), 1)

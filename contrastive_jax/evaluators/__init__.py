@@ -23,14 +23,14 @@ def known() -> dict[str, Callable]:
     return functions_of(protocols) | functions_of(measures)
 
 
-def find(name: str) -> Callable | None:
+def find(name: str, column: str) -> Callable | None:
     """One of :func:`known` by its name, or any function by ``module:function``; None where there is none."""
-    return own(name) if is_own(name) else known().get(name)
+    return own(name, f"evaluators.{column}.name") if is_own(name) else known().get(name)
 
 
-def options_of(section: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(column: str, section: Mapping[str, Any]) -> dict[str, Any]:
     """A column's options with the defaults of its protocol."""
-    function = find(section.get("name", ""))
+    function = find(section.get("name", ""), column)
     defaults = {} if function is None else inspect.signature(function).parameters
     options = {k: p.default for k, p in defaults.items() if p.kind is p.KEYWORD_ONLY}
     return options | {k: v for k, v in section.items() if k != "name"}
@@ -49,7 +49,7 @@ def build(sections: Mapping[str, Mapping[str, Any]], facts: Facts) -> dict[str, 
             raise ValueError(
                 f"{path} is {section!r}; it needs a name and options: {{'name': 'knn', 'k': 20}}."
             )
-        function = find(section["name"])
+        function = find(section["name"], column)
         if function is None:
             raise ValueError(f"{path}.name is {section['name']!r}. {near(section['name'], known())}")
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items() if k != "name"}
@@ -109,5 +109,5 @@ def _judging_labels(train: Any, test: Any) -> np.ndarray | None:
 
 def layers_of(sections: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """The encoder's layers that some column reads."""
-    found = {options_of(section).get("layer", "pooled") for section in sections.values()}
+    found = {options_of(*item).get("layer", "pooled") for item in sections.items()}
     return tuple(sorted(found))

@@ -12,7 +12,7 @@ from contrastive_jax.contrast import candidates, margin, negatives, target, temp
 from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import Term, make_terms
-from contrastive_jax.lookup import call, call_own, is_own, near, pick
+from contrastive_jax.lookup import call, is_own, near, pick
 from contrastive_jax.optim.gradient_snr import GradientSNR, gradient_snr
 from contrastive_jax.types import Array, Outputs, PyTree
 
@@ -159,14 +159,13 @@ def build(
     )
     lengths = {"batch_size": batch_size, "total_steps": total_steps, "steps_per_epoch": steps_per_epoch}
     schedule = dict(config["schedule"])
-    if not is_own(schedule["name"]):
-        lengths["warmup_steps"] = schedule.pop("warmup")
     if is_own(schedule["name"]):
-        learning_rate = call_own("schedule", schedule, total_steps)
+        learning_rate = pick(None, "schedule", schedule, total_steps)
     else:
+        lengths["warmup_steps"] = schedule.pop("warmup")
         learning_rate = call(optim.schedule, "schedule", schedule | lengths)
     if is_own(config["optimizer"]["name"]):
-        optimizer = call_own("optimizer", config["optimizer"], learning_rate)
+        optimizer = pick(None, "optimizer", config["optimizer"], learning_rate)
     else:
         optimizer = call(optim.optimizer, "optimizer", config["optimizer"], learning_rate)
 

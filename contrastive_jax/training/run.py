@@ -17,7 +17,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import schema
 from contrastive_jax.data import compose
-from contrastive_jax.lookup import call, call_own, is_own, pick
+from contrastive_jax.lookup import call, is_own, pick
 from contrastive_jax.training.recipe import Recipe, build
 from contrastive_jax.training.step import init_state
 from contrastive_jax.types import PyTree, TrainState
@@ -53,7 +53,7 @@ def source_of(config: Mapping[str, Any]) -> data.Source:
             raise type(error)(f"compose.digits={name!r}: {error}") from None
 
     if is_own(config["data"]["name"]):
-        source = call_own("data", config["data"])
+        source = pick(None, "data", config["data"])
         if not isinstance(source, data.Source):
             raise ValueError(
                 f"data.name={config['data']['name']!r} returned a {type(source).__name__}; it must return a data set,"
