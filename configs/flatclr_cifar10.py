@@ -11,12 +11,12 @@ Paper: accuracies not printed (Figure 2 claims that FlatCLR at batch 16 equals S
 Arguments: ``method`` (of ``config/methods.py``), ``ess`` (its target for the scheduled temperature,
 such as 0.3; 0: fixed), ``scale`` (gpu: ResNet-18, the paper's for learning dynamics).
 
-Assumed: batch 256, the largest printed for CIFAR. 100 epochs, tau 0.1, LARS 0.3 x batch / 256, momentum 0.9,
-weight decay 1e-6, 10 epochs of warm-up, cosine, a head of 2 layers without batch norm, colour strength 0.5
-and no blur (all: the released code's defaults). A CIFAR stem (3x3, no max-pool; SimCLR's). Against that
-code: LARS leaves norms and biases unadapted, batch norm is over the global batch, the last gamma of each
-block starts at 0 (SimCLR's code). ESS schedule: tau starts at 1 and moves by 1 % a step (Algorithm S1, with
-its sign put right).
+Assumed: batch 256, the largest printed for CIFAR. 100 epochs, tau 0.1, LARS 0.3 x batch / 256, momentum
+0.9, weight decay 1e-6, 10 epochs of warm-up, cosine, a head of 2 layers without batch norm, torchvision's
+first weights, colour strength 0.5 and no blur (all: the released code's defaults). A CIFAR stem (3x3, no
+max-pool; SimCLR's). Against that code: LARS leaves norms and biases unadapted, batch norm is over the
+global batch, the last gamma of each block starts at 0 (SimCLR's code). ESS schedule: tau starts at 1 and
+moves by 1 % a step (Algorithm S1, with its sign put right).
 """
 
 from contrastive_jax import config as configs
@@ -29,7 +29,7 @@ def get_config(arg=""):
     config.name = "flatclr_cifar10"
     config.data.name = "cifar10"
     config.augment = {"preset": "simclr", "size": 32, "strength": 0.5, "blur": 0.0}
-    config.encoder.depth = 50
+    config.encoder.update({"depth": 50, "kernel_init": "fan_out"})
     config.projector.update({"layers": 2, "out": 256, "norm": "none"})
     config.train.update({"duration": "100 epochs", "batch_size": 256})
     config.evaluators = {"linear": {"name": "flatnce_linear"}, "knn": {"name": "knn"}}

@@ -10,12 +10,12 @@ Paper: FlatCLR 56.74, SimCLR 54.62 (Table 2); 59.74 and 57.13 (Table S3). ESS-sc
 Arguments: ``method`` (of ``config/methods.py``), ``ess`` (its target for the scheduled temperature,
 such as 0.3; 0: fixed), ``scale``.
 
-Assumed: tau 0.1, LARS 0.3 x batch / 256, momentum 0.9, weight decay 1e-6, 10 epochs of warm-up, cosine,
-a head of 2 layers without batch norm, colour strength 1 (all: the released code's defaults; its end of the
-cosine at 1e-6 is 0 here). Against that code: LARS leaves norms and biases unadapted, batch norm is over the
-global batch and not each GPU's share, blur has probability 0.5 and the last gamma of each block starts at 0
-(SimCLR's code). ESS schedule: tau starts at 1 and moves by 1 % a step (Algorithm S1, with its sign put
-right).
+Assumed: tau 0.1, LARS 0.3 x batch / 256, momentum 0.9, weight decay 1e-6, 10 epochs of warm-up, cosine, a
+head of 2 layers without batch norm, torchvision's first weights, colour strength 1 (all: the released
+code's defaults; its end of the cosine at 1e-6 is 0 here). Against that code: LARS leaves norms and biases
+unadapted, batch norm is over the global batch and not each GPU's share, blur has probability 0.5 and the
+last gamma of each block starts at 0 (SimCLR's code). ESS schedule: tau starts at 1 and moves by 1 % a step
+(Algorithm S1, with its sign put right).
 """
 
 from contrastive_jax import config as configs
@@ -28,7 +28,7 @@ def get_config(arg=""):
     config.name = "flatclr_imagenet"
     config.data.name = "imagenet2012"
     config.augment = {"preset": "simclr", "size": 224}
-    config.encoder.update({"depth": 50, "stem": "imagenet"})
+    config.encoder.update({"depth": 50, "stem": "imagenet", "kernel_init": "fan_out"})
     config.projector.update({"layers": 2, "out": 256, "norm": "none"})
     config.train.update({"duration": "100 epochs", "batch_size": 512})
     config.evaluators = {"linear": {"name": "flatnce_linear"}, "knn": {"name": "knn"}}

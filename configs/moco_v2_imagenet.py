@@ -13,8 +13,8 @@ Arguments: ``k`` (size of the queue; a multiple of 256, or less: then K random k
 
 Assumed: MoCo's published code where the paper says "the original settings": SGD with momentum 0.9, weight
 decay 1e-4, learning rate 0.03 x N / 256, a cosine that moves once an epoch, no warm-up, tau 0.2, target
-decay 0.999, a head of 2 layers without batch norm, no zero-initialised gammas. Batch norm in 8 groups of 32
-(8 GPUs), shuffled for the keys.
+decay 0.999, a head of 2 layers without batch norm, torchvision's first weights (Kaiming, fan-out), no
+zero-initialised gammas. Batch norm in 8 groups of 32 (8 GPUs), shuffled for the keys.
 """
 
 from contrastive_jax import config as configs
@@ -27,7 +27,7 @@ def get_config(arg=""):
     config.name = "moco_v2_imagenet"
     config.data.name = "imagenet2012"
     config.augment = {"preset": "moco_v2", "size": 224}
-    config.encoder.update({"depth": 50, "stem": "imagenet", "zero_init": False})
+    config.encoder.update({"depth": 50, "stem": "imagenet", "zero_init": False, "kernel_init": "fan_out"})
     config.optimizer = {"name": "sgd", "momentum": 0.9, "weight_decay": 1e-4}
     config.schedule.update({"name": "cosine", "learning_rate": 0.03, "warmup": "0 epochs", "per_epoch": True})
     config.train.update({"duration": "200 epochs", "batch_size": 256})

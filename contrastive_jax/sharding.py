@@ -5,6 +5,7 @@ are replicated. Outside a mesh (a plain ``jax.jit``, a notebook) both moves are 
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -65,6 +66,25 @@ def each_device(function: Callable, rows: tuple[jax.Array, ...], whole: tuple[ja
         return function(*rows, *whole)
     specs = (ROWS,) * len(rows) + (REPLICATED,) * len(whole)
     return jax.shard_map(function, in_specs=specs, out_specs=ROWS, check_vma=False)(*rows, *whole)
+
+
+def automatic(function: Callable, results: Any) -> Callable:
+    """Return a function whose body knows of no mesh: the compiler shares its work over the devices.
+
+    Args:
+      function: of arrays on the mesh.
+      results: the partition specs of what it returns, or of its parts.
+    """
+    return lambda *arrays: (
+        jax.sharding.auto_axes(function, axes=AXIS, out_sharding=results)(*arrays)
+        if on_mesh()
+        else function(*arrays)
+    )
+
+
+def rows_of(array: jax.Array) -> PartitionSpec:
+    """Return how the rows of an array on the mesh lie."""
+    return ROWS if on_mesh() and jax.typeof(array).sharding.spec[0] == AXIS else REPLICATED
 
 
 def rows_sharding() -> PartitionSpec | None:

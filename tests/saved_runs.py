@@ -43,5 +43,6 @@ def workdir_of(path, config, channels=1):
     """A workdir as a run leaves it, as far as its newest checkpoint goes."""
     params, stats = random_arrays(config, channels)
     with checkpoint.Checkpoints(path / "checkpoints") as saved:
-        saved.save(7, jax.tree.map(jnp.asarray, {"params": params, "stats": stats}), {"config": config})
+        about = {"config": config, "channels": channels}
+        saved.save(7, jax.tree.map(jnp.asarray, {"params": params, "stats": stats}), about)
     return params, stats

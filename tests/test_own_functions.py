@@ -14,24 +14,58 @@ import numpy as np
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, lookup, main
+from contrastive_jax import data, load_encoder, lookup, main
+from contrastive_jax.commands import describe, embed, evaluate, export
 from contrastive_jax.training import loop
+from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import read_metrics
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = (ROOT / "docs/how_to/own_functions.md").read_text()
-CODE, COMMAND = (re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[1] for language in ("python", "sh"))
+CODE, COMMANDS = (re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) for language in ("python", "sh"))
+FILES = ("mine", "encoders")
 
 
 @pytest.fixture(scope="module")
-def mine(tmp_path_factory):
-    """The page's module where Python finds it, and the arguments of its command."""
+def modules(tmp_path_factory):
+    """The page's modules where Python finds them."""
     folder = tmp_path_factory.mktemp("mine")
-    (folder / "mine.py").write_text(CODE)
+    for name, code in zip(FILES, CODE, strict=True):
+        (folder / f"{name}.py").write_text(code)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        yield folder, shlex.split(COMMAND.replace("\\\n", " "))[3:]
-    sys.modules.pop("mine", None)
+        yield folder
+    for name in FILES:
+        sys.modules.pop(name, None)
+
+
+def arguments(command):
+    return shlex.split(COMMANDS[command].replace("\\\n", " "))[3:]
+
+
+@pytest.fixture(scope="module")
+def mine(modules):
+    return modules, arguments(0)
+
+
+def stopped_and_gone_on(config, workdir, monkeypatch):
+    """Train on one device, with a stop at step 2 and a second start."""
+    feed = data.Resident.feed
+
+    def feed_and_stop(self, step):
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return feed(self, step)
+
+    one = jax.devices()[:1]
+    with monkeypatch.context() as patch, pytest.raises(loop.Stopped):
+        patch.setattr(data.Resident, "feed", feed_and_stop)
+        loop.train(config, str(workdir), quiet=True, devices=one)
+    loop.train(config, str(workdir), quiet=True, devices=one)
+
+
+def numbers(workdir):
+    return [row | {"timing": 0} for row in read_metrics(workdir)]
 
 
 @pytest.fixture(scope="module")
@@ -62,19 +96,40 @@ def test_they_train_as_the_page_says_and_go_on_bit_for_bit(mine, tmp_path, monke
     assert whole[0]["tau"] == pytest.approx(1.0) and whole[3]["tau"] == pytest.approx(0.973)
     config = configs.plain(configs.load(str(run)))
     config["evaluate"]["final"] = False
-    feed = data.Resident.feed
+    stopped_and_gone_on(config, tmp_path, monkeypatch)
+    assert numbers(tmp_path) == numbers(run)
 
-    def feed_and_stop(self, step):
-        if step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return feed(self, step)
 
-    one = jax.devices()[:1]
-    with monkeypatch.context() as patch, pytest.raises(loop.Stopped):
-        patch.setattr(data.Resident, "feed", feed_and_stop)
-        loop.train(config, str(tmp_path), quiet=True, devices=one)
-    loop.train(config, str(tmp_path), quiet=True, devices=one)
-    assert [row | {"timing": 0} for row in read_metrics(tmp_path)] == [row | {"timing": 0} for row in whole]
+@pytest.mark.parametrize("encoder", ["cnn", "mlp"])
+def test_an_encoder_of_ones_own_reaches_what_a_resnet_reaches(
+    modules, encoder, tmp_path, monkeypatch, capsys
+):
+    given = [f"--config.encoder=encoders:{encoder}" if "encoder=" in a else a for a in arguments(1)]
+    given = [a for a in given if encoder == "cnn" or "channels" not in a]
+    leaves = ["train.duration=4 steps", "log.every=1", "evaluators={'knn': {'name': 'knn', 'k': 3}}"]
+    config = main.resolved([*given, *(f"--config.{leaf}" for leaf in leaves)], None, "train")
+    assert config["encoder"] == {"name": f"encoders:{encoder}"} | (
+        {"channels": 8} if encoder == "cnn" else {"hidden": 64}
+    )
+    loop.train(config, str(tmp_path / "whole"), quiet=True, devices=jax.devices()[:1])
+    stopped_and_gone_on(config, tmp_path / "run", monkeypatch)
+    assert numbers(tmp_path / "run") == numbers(tmp_path / "whole")
+    rows = evaluate.evaluate(config, str(tmp_path / "run"), quiet=True)["results"]
+    assert rows["trained"]["knn"]["top1"] > 0.3 and rows["untrained"]["knn"]
+    written = embed.embed(config, str(tmp_path / "run"), quiet=True)
+    with np.load(written["test"]) as found:
+        assert found["pooled"].shape[1] == (16 if encoder == "cnn" else 64) and found["pooled"].std() > 0
+        features = found["pooled"]
+    loaded = load_encoder(tmp_path / "run")
+    images = runs.source_of(config).test.pictures(np.arange(5))
+    np.testing.assert_allclose(loaded(images), features[:5], rtol=1e-4, atol=1e-5)
+    describe.describe(config, str(tmp_path / "described"))
+    parameters = 64 * 64 + 64 if encoder == "mlp" else 9 * 8 + 8 + 9 * 8 * 16 + 16 + 2 * (8 + 16)
+    assert f"encoder: {parameters:,} parameters" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=f"is 'encoders:{encoder}'; export writes ResNets"):
+        export.export(config, str(tmp_path / "run"))
+    start = config | {"init": {"checkpoint": str(tmp_path / "run")}}
+    loop.train(start, str(tmp_path / "start"), quiet=True, devices=jax.devices()[:1])
 
 
 @pytest.mark.slow
@@ -93,11 +148,11 @@ def test_one_device_equals_eight(config, tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        (("temperature", "nowhere:f"), "there is no module 'nowhere'"),
+        (("temperature", "nowhere:f"), "temperature.name is 'nowhere:f': there is no module 'nowhere'"),
         (("temperature", "mine:warn"), "mine has no function 'warn'. Did you mean 'warm'"),
         (("augment", "mine:shiftet"), "Did you mean 'shifted'"),
         (("loss", "mine:square"), "mine has no function 'square'"),
-        (("optimizer", "mine:sgd"), "mine has no function 'sgd'"),
+        (("optimizer", "mine:sgd"), "optimizer.name is .* mine has no function 'sgd'"),
     ],
 )
 def test_a_function_that_is_not_there_is_one_sentence(mine, override, message):
@@ -123,4 +178,4 @@ def test_what_a_module_of_ones_own_lacks_is_raised_as_it_is(tmp_path, monkeypatc
     (tmp_path / "lacking.py").write_text("import no_such_library")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
-        lookup.own("lacking:f")
+        lookup.own("lacking:f", "loss")

@@ -123,8 +123,8 @@ def chosen_layers(config: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[
 
 def check_channels(saved: encoder.Saved, source: data.Source, path: str) -> None:
     """Raises ValueError where the images have another number of channels than the encoder reads."""
-    reads, here = saved.params["encoder"]["stem_conv"]["kernel"].shape[2], source.train.shape[2]
-    if reads != here:
+    here = source.train.shape[2]
+    if saved.channels != here:
         raise ValueError(
-            f"data.name={source.name!r} has images of {here} channels; the encoder of {path} reads {reads}."
+            f"data.name={source.name!r} has images of {here} channels; the encoder of {path} reads {saved.channels}."
         )

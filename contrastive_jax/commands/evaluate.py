@@ -15,7 +15,6 @@ from etils import epath
 from contrastive_jax import config as configs
 from contrastive_jax import distributed, sharding
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.evaluators.subject import Encoder
 from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.run import source_of
 from contrastive_jax.types import PyTree
@@ -96,14 +95,13 @@ def restored(path: str, evaluator: Evaluator) -> tuple[tuple[PyTree, PyTree], in
     """
     saved = encoder.read(path, sharding=sharding.named(evaluator.mesh, sharding.REPLICATED))
     params, stats = saved.params | {"probe": {}}, saved.stats | {"probe": {}}
-    channels = Encoder(evaluator.network, params, stats, evaluator.config["augment"]).channels
     size, here = evaluator.config["augment"]["size"], evaluator.source.train.shape[2]
-    if channels != here:
+    if saved.channels != here:
         name = evaluator.config["data"]["name"]
         raise ValueError(
-            f"data.name={name!r} has images of {here} channels; the encoder of {path} reads {channels}."
+            f"data.name={name!r} has images of {here} channels; the encoder of {path} reads {saved.channels}."
         )
-    expected = evaluator.network.shapes((size, size, channels))
+    expected = evaluator.network.shapes((size, size, here))
     if jax.tree.map(np.shape, expected) != jax.tree.map(np.shape, (params, stats)):
         raise ValueError(f"the arrays of {path} are not those of the network that its config names.")
     return (params, stats), saved.step

@@ -42,6 +42,11 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
         raise ValueError(f"export.architecture is {wanted!r}; it must be one of {', '.join(ARCHITECTURES)}.")
     path = config["evaluate"]["checkpoint"] or workdir
     found = encoder.config_of(path)
+    if (name := found["encoder"].get("name", "resnet")) != "resnet":
+        raise ValueError(
+            f"encoder.name of {path} is {name!r}; export writes ResNets, whose names PyTorch's libraries share."
+            " Take --mode=embed for features, or contrastive_jax.load_encoder."
+        )
     if wanted == "torchvision" and (otherwise := differences(found)):
         raise ValueError(
             f"torchvision's ResNet computes something else than the encoder of {path}: {'; '.join(otherwise)}."
@@ -50,7 +55,7 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
         )
     saved = encoder.read(path, rooms=("encoder",))
     params, stats = jax.device_get((saved.params["encoder"], saved.stats["encoder"]))
-    metadata = about(saved, params)
+    metadata = about(saved)
     file = pathlib.Path(workdir, FILE)
     if distributed.first():
         weights.save(file, params, stats, metadata)
@@ -80,16 +85,15 @@ def differences(config: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def about(saved: encoder.Saved, params: Any) -> dict[str, Any]:
+def about(saved: encoder.Saved) -> dict[str, Any]:
     """The metadata of a checkpoint's encoder, by the names of :data:`weights.FACTS`."""
-    channels = params["stem_conv"]["kernel"].shape[2]
     network = encoder.network_of(saved.config | {"projector": {"layers": 0}, "predictor": {"layers": 0}})
     size = saved.config["augment"]["size"]
     return {
         "encoder": dict(saved.config["encoder"])
-        | {"epsilon": _epsilon(saved.config), "channels": channels}
-        | {"features": network.width((size, size, channels))},
-        "preprocessing": preprocessing(saved.config["augment"], channels),
+        | {"epsilon": _epsilon(saved.config), "channels": saved.channels}
+        | {"features": network.width((size, size, saved.channels))},
+        "preprocessing": preprocessing(saved.config["augment"], saved.channels),
         "config": saved.config,
         "step": saved.step,
     }

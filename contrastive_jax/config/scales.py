@@ -21,7 +21,8 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
     config.augment = {"preset": "digits", "size": 8}
     width = 0.125 if smoke else 0.25
     # An 8x8 image meets no spatial layer but the stem while the residual branches are zero.
-    config.encoder.update({"depth": 18, "width": width, "stem": "cifar", "zero_init": False})
+    small = {"depth": 18, "width": width, "stem": "cifar", "zero_init": False, "kernel_init": "fan_in"}
+    config.encoder.update(small)
     config.optimizer = {"name": "adamw", "weight_decay": 1e-4}
     config.schedule = {
         "name": "cosine", "learning_rate": 3e-3, "scaling": "none", "warmup": "1 step" if smoke else "2 epochs",

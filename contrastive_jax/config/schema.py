@@ -22,7 +22,7 @@ from contrastive_jax.config.settings import CHOICES, GIVEN, TAKERS, base, functi
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import QUANTITIES, find_loss
 from contrastive_jax.lookup import functions_of, is_own
-from contrastive_jax.models import heads, norm, resnet
+from contrastive_jax.models import heads, norm
 from contrastive_jax.optim.gradient_snr import gradient_snr
 
 # Leaves that no function takes by this name, and what they are.
@@ -75,7 +75,6 @@ LEAVES |= {  # what the module says that the function is from
 }
 SECTIONS: dict[str, Callable] = {
     **TAKERS,
-    "encoder": resnet.resnet,
     "projector": heads.projector,
     "predictor": heads.predictor,
     "norm": norm.norm,
@@ -180,7 +179,7 @@ def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
         elif section == "loss":
             found = [find_loss(key)]
         elif section == "evaluators":
-            found = [evaluators.find(settings[section][key]["name"])]
+            found = [evaluators.find(settings[section][key]["name"], key)]
         else:
             found = [SECTIONS[section]]
     except (KeyError, ValueError, ImportError, AttributeError):
@@ -224,8 +223,8 @@ def every() -> list[Option]:
 
 
 def _reachable(path: str, leaf: str, base: Mapping[str, Any]) -> bool:
-    """Whether configs have the leaf: sections of the network have those that the base names."""
-    return path not in ("encoder", "projector", "predictor", "norm") or leaf in base
+    """Return whether configs have the leaf: heads and norm have those that the base names."""
+    return path not in ("projector", "predictor", "norm") or leaf in base
 
 
 # ------------------------------------------------------------------------------------------------ values

@@ -16,10 +16,12 @@ from contrastive_jax.contrast import candidates, margin, negatives, target, temp
 from contrastive_jax.contrast.terms import canonical, find_loss
 from contrastive_jax.data import compose
 from contrastive_jax.lookup import find, is_own, own
+from contrastive_jax.models import encoders
 
 # Sections that name a function of a module; their leaves are that function's options.
 CHOICES = {
     "compose": compose,
+    "encoder": encoders,
     "target": target,
     "candidates": candidates,
     "negatives": negatives,
@@ -45,10 +47,10 @@ def function_of(section: str, name: Any) -> Callable | None:
       ValueError: a ``module:function`` that there is not.
     """
     if section in CHOICES:
-        return find(CHOICES[section], name)
+        return find(CHOICES[section], name, f"{section}.name")
     if section == "augment":
-        return find(presets, name)
-    return own(name) if is_own(name) else TAKERS[section]
+        return find(presets, name, "augment.preset")
+    return own(name, f"{section}.name") if is_own(name) else TAKERS[section]
 
 
 def base() -> ConfigDict:
@@ -62,6 +64,7 @@ def base() -> ConfigDict:
             "compose": {"name": "none"},
             "augment": {"preset": "simclr", "size": 32},
             "encoder": {
+                "name": "resnet",
                 "depth": 18,
                 "width": 1.0,
                 "stem": "cifar",
@@ -136,7 +139,7 @@ def complete(config: ConfigDict) -> ConfigDict:
     for name in config.loss:
         _fill(config.loss, name, find_loss(name))
     for column in config.evaluators:
-        _fill(config.evaluators, column, evaluators.find(config.evaluators[column].name))
+        _fill(config.evaluators, column, evaluators.find(config.evaluators[column].name, column))
     return config
 
 
@@ -144,7 +147,7 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
     """A config as it was saved, with every option that is newer than it, at its default.
 
     A run that is older than an option was made with what is now its default. What is wrong (a file edited by hand)
-    is left for ``options.check`` to refuse.
+    is left for ``schema.check`` to refuse.
     """
     config = base()
     # What complete fills by the functions that these name.
@@ -158,6 +161,7 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
             else:
                 config[section] = given
         try:
+            config.encoder.name = config.encoder.get("name", "resnet")  # the only one that there was
             return complete(config)
         except (AttributeError, KeyError, TypeError, ValueError, ImportError):
             return config  # a section that is none, a loss of one's own that is not here

@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 
 from contrastive_jax import sharding
 from contrastive_jax.evaluators import features, linear_probe, training
-from contrastive_jax.evaluators.subject import Encoder, Subject, training_view
+from contrastive_jax.evaluators.subject import Pretrained, Subject, training_view
 from contrastive_jax.evaluators.training import Plan
 
 
@@ -75,7 +75,7 @@ def finetuned(
     classes = linear_probe.class_count(_labels(subject.train.images()))
     variables = {
         "encoder": encoder.params["encoder"],
-        "head": training.first_linear(_width(encoder), classes, plan.seed),
+        "head": training.first_linear(_width(encoder, images.shape[2]), classes, plan.seed),
     }
     rest = tuple(
         {k: v for k, v in tree.items() if k != "encoder"} for tree in (encoder.params, encoder.stats)
@@ -119,11 +119,11 @@ def batch_within(batch_size: int, images: int) -> int:
     return shared
 
 
-def _width(encoder: Encoder) -> int:
+def _width(encoder: Pretrained, channels: int) -> int:
     """F of the pooled features."""
     size, rows = encoder.augment["size"], features.devices()
     where = sharding.named(jax.sharding.get_mesh(), sharding.ROWS) if sharding.on_mesh() else None
-    image = jax.ShapeDtypeStruct((rows, size, size, encoder.channels), jnp.float32, sharding=where)
+    image = jax.ShapeDtypeStruct((rows, size, size, channels), jnp.float32, sharding=where)
     return jax.eval_shape(encoder.network.encode, encoder.params, encoder.stats, image)["pooled"].shape[1]
 
 

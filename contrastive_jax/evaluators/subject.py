@@ -77,18 +77,13 @@ def labelled(split: Any) -> Part:
     return Part(split, np.flatnonzero(label >= 0))
 
 
-class Encoder(NamedTuple):
+class Pretrained(NamedTuple):
     """A network and its weights, and how images were prepared for it."""
 
     network: models.Network
     params: PyTree
     stats: PyTree
     augment: Mapping[str, Any]  # the config section of its pretraining
-
-    @property
-    def channels(self) -> int:
-        """Of the images that it reads."""
-        return jax.tree.leaves(self.params["encoder"]["stem_conv"])[0].shape[2]
 
 
 SMALL_BATCH = 256  # images; networks are slower at less
@@ -107,7 +102,7 @@ class Subject:
     def __init__(
         self,
         name: str,
-        encoder: Encoder | None,
+        encoder: Pretrained | None,
         train: Part,
         test: Part,
         *,
@@ -245,7 +240,7 @@ def _hashable(section: Mapping[str, Any]) -> tuple:
 CROP_OPTIONS = ("sampler", "ratio", "method", "antialias", "color_channels", "mean", "std", "quarter_turns")
 
 
-def training_view(encoder: Encoder, crop_min: float, flip: float) -> Any:
+def training_view(encoder: Pretrained, crop_min: float, flip: float) -> Any:
     """Crop and flip alone, with the resizing and normalisation that the encoder was pretrained with."""
     shared = {k: v for k, v in dict(_hashable(encoder.augment)).items() if k in CROP_OPTIONS}
     options = tuple(sorted((shared | {"crop_min": crop_min, "flip": flip}).items()))

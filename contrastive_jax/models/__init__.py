@@ -1,5 +1,7 @@
 """Encoders, heads and batch norm as pure functions: the only place that knows flax."""
 
+from contrastive_jax.models.encoder import Encoder
 from contrastive_jax.models.network import Network, network
+from contrastive_jax.models.norm import BatchNorm
 
-__all__ = ["Network", "network"]
+__all__ = ["BatchNorm", "Encoder", "Network", "network"]

@@ -1,19 +1,19 @@
 """The network of a method: encoder, projector, predictor and online probe as pure functions of arrays."""
 
 import functools
-import math
+import inspect
 import re
-import zlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from contrastive_jax import sharding, types
-from contrastive_jax.models import heads, microbatch, resnet
+from contrastive_jax.lookup import call, find, functions_of, near
+from contrastive_jax.models import encoders, heads, initial, microbatch
 from contrastive_jax.models import norm as norms
+from contrastive_jax.models.encoder import Component, component
 
 Array = jax.Array
 PyTree = types.PyTree
@@ -36,13 +36,15 @@ class Network(NamedTuple):
 
 
 class Rooms(NamedTuple):
-    """The linen modules; hashable, so that what derives from them is made once."""
+    """What the network is made of; hashable, so that what derives from it is made once."""
 
-    encoder: resnet.ResNet
+    encoder: Component
     projector: heads.Head
     predictor: heads.Head
     probe: heads.Dense | None
     probe_gradient: bool
+    norm: norms.Norm
+    dtype: Any
 
 
 def network(
@@ -59,14 +61,15 @@ def network(
 ) -> Network:
     """Build a network from its config sections; equal sections give the same functions.
 
-    ``encoder`` are the options of :func:`resnet.resnet`, ``projector`` and ``predictor`` of
-    :func:`heads.projector` and :func:`heads.predictor`, ``norm`` of :func:`norm.norm`; ``classes`` is the
-    number of outputs of the online probe (0: none), whose gradient stops at the features unless
-    ``probe_gradient`` (supervised learning). ``dtype`` is that of convolutions and linear layers: "float32",
-    "bfloat16" or "float64". Batch-norm statistics, normalisation, the probe and all outputs are float32, or
-    float64. ``microbatches`` above 1 gives ``apply`` in parts (:func:`microbatch.in_parts`); ``remat`` keeps of
-    every residual block its input only, and computes the rest again in the backward pass. Raises ValueError for
-    an option out of its range, TypeError for an unknown one.
+    ``encoder`` names a function of :mod:`encoders` or one's own (default: resnet) and has its options,
+    ``projector`` and ``predictor`` are those of :func:`heads.projector` and :func:`heads.predictor`, ``norm``
+    of :func:`norm.norm`; ``classes`` is the number of outputs of the online probe (0: none), whose gradient
+    stops at the features unless ``probe_gradient`` (supervised learning). ``dtype`` is that of convolutions
+    and linear layers: "float32", "bfloat16" or "float64". Batch-norm statistics, normalisation, the probe and
+    all outputs are float32, or float64. ``microbatches`` above 1 gives ``apply`` in parts
+    (:func:`microbatch.in_parts`); ``remat`` keeps of every residual block its input only, and computes the
+    rest again in the backward pass. Raises ValueError for an option out of its range, TypeError for an
+    unknown one.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
@@ -84,14 +87,32 @@ def network(
         )
     found = _network(
         Rooms(
-            resnet.resnet(options, compute, remat=remat, **encoder),
+            _encoder(options, compute, remat, **encoder),
             heads.projector(options, compute, **projector),
             heads.predictor(options, compute, **predictor),
             heads.Dense(classes, True, jnp.promote_types(compute, jnp.float32)) if classes else None,
             probe_gradient,
+            options,
+            compute,
         )
     )
     return found._replace(apply=_in_parts(found.apply, microbatches)) if microbatches > 1 else found
+
+
+def _encoder(norm: norms.Norm, dtype: Any, remat: bool, *, name: str = "resnet", **options: Any) -> Component:
+    function = find(encoders, name, "encoder.name")
+    if function is None:
+        raise ValueError(f"encoder.name is {name!r}. {near(name, functions_of(encoders))}")
+    if remat and "remat" not in inspect.signature(function).parameters:
+        raise ValueError(f"train.remat is True, and encoder.name={name!r} has no option remat.")
+    options |= {"remat": True} if remat else {}
+    fixed = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in options.items())
+    return _made(function, name, norm, dtype, fixed)
+
+
+@functools.lru_cache(maxsize=64)
+def _made(function: Callable, name: str, norm: norms.Norm, dtype: Any, options: tuple) -> Component:
+    return component(call(function, "encoder", dict(options), norm, dtype), name)
 
 
 _in_parts = functools.lru_cache(maxsize=64)(microbatch.in_parts)  # equal sections give the same functions
@@ -117,10 +138,10 @@ def _apply(
     members, new = None, dict(stats)
     if train:
         views = sharding.spread(views)
-        exact = jnp.promote_types(rooms.encoder.dtype, jnp.float32)
-        members = norms.members(rooms.encoder.norm, batch, width, groups, exact)
+        exact = jnp.promote_types(rooms.dtype, jnp.float32)
+        members = norms.members(rooms.norm, batch, width, groups, exact)
 
-    def call(room, x):
+    def head(room, x):
         if not train:
             return _evaluate(rooms, room, params, stats, x)
         variables = {"params": params[room], "batch_stats": stats[room]}
@@ -128,9 +149,10 @@ def _apply(
         new[room] = updated.get("batch_stats", {})
         return y
 
-    features = call("encoder", views.reshape(batch * width, *views.shape[2:]))
-    projection = (call("projector", features) or [features])[-1]
-    prediction = (call("predictor", projection) or [projection])[-1]
+    images = views.reshape(batch * width, *views.shape[2:])
+    features, new["encoder"] = _features(rooms, params, stats, images, members, train=train)
+    projection = (head("projector", features) or [features])[-1]
+    prediction = (head("predictor", projection) or [projection])[-1]
     if rooms.probe:
         seen = features if rooms.probe_gradient else jax.lax.stop_gradient(features)
         logits = rooms.probe.apply({"params": params["probe"]}, seen)
@@ -143,9 +165,14 @@ def _apply(
 def _encode(rooms: Rooms, params: PyTree, stats: PyTree, images: Array) -> dict[str, Array]:
     """Features and every projector layer's output (hidden ones after ReLU), by running statistics."""
     _check_images("images", images, 4)
-    pooled = _evaluate(rooms, "encoder", params, stats, images)
+    pooled, _ = _features(rooms, params, stats, images, None, train=False)
     layers = _evaluate(rooms, "projector", params, stats, pooled)
     return {"pooled": pooled, **{f"projection_{i}": y for i, y in enumerate(layers, 1)}}
+
+
+def _features(rooms: Rooms, params: PyTree, stats: PyTree, images: Array, members: Any, *, train: bool):
+    features, new = rooms.encoder.apply(params["encoder"], stats["encoder"], images, members, train=train)
+    return features.astype(jnp.promote_types(rooms.dtype, jnp.float32)), new
 
 
 def _evaluate(rooms: Rooms, room: str, params: PyTree, stats: PyTree, x: Array):
@@ -162,26 +189,22 @@ def _check_images(name: str, images: Array, axes: int) -> None:
 
 
 def _init(rooms: Rooms, seed: int, image_shape: tuple[int, int, int]) -> tuple[PyTree, PyTree]:
-    """Parameters and statistics, made on the host; an array depends on the seed and its own path only.
+    """Parameters and statistics, made on the host.
 
-    Kernels are normal with variance 1 / fan-in (that of SimCLR's convolutions), the probe's with standard
-    deviation 0.01 (MoCo's protocol); norm scales and variances are 1 (0 for the last norm of a residual block
-    where ``zero_init``), biases and means 0. Raises ValueError for an image too small for the encoder.
+    The heads' kernels are normal with variance 1 / fan-in, the probe's with standard deviation 0.01 (MoCo's
+    protocol); norm scales and variances are 1, biases and means 0. The encoder has its own.
+    Raises ValueError for an image too small for the encoder.
     """
 
-    def value(path, leaf):
-        path = tuple(k.key for k in path)
-        room, layer, name = path[0], path[-2], path[-1]
-        if name == "kernel":
-            deviation = 0.01 if room == "probe" else math.prod(leaf.shape[:-1]) ** -0.5
-            bits = np.random.Philox(key=[seed, zlib.crc32("/".join(path).encode())])
-            return np.random.Generator(bits).standard_normal(leaf.shape, np.float32) * np.float32(deviation)
-        if name not in ("scale", "var", "bias", "mean"):
-            raise ValueError(f"the parameter {'/'.join(path)} has no initial value: its name is {name!r}.")
-        zero = room == "encoder" and name == "scale" and resnet.starts_at_zero(rooms.encoder, layer)
-        return (np.ones if name in ("scale", "var") and not zero else np.zeros)(leaf.shape, np.float32)
+    params, stats = _shapes_of(rooms, image_shape)
+    made = rooms.encoder.init(seed, tuple(image_shape))
+    heads = ({room: tree[room] for room in ROOMS[1:]} for tree in (params, stats))
+    drawn = (initial.draw(seed, tree, deviation=_deviation) for tree in heads)
+    return tuple({"encoder": encoder} | rest for encoder, rest in zip(made, drawn, strict=True))
 
-    return tuple(jax.tree_util.tree_map_with_path(value, shapes) for shapes in _shapes_of(rooms, image_shape))
+
+def _deviation(path: initial.Path, shape: tuple[int, ...]) -> float:
+    return 0.01 if path[0] == "probe" else initial.fan_in(path, shape)
 
 
 def _shapes_of(rooms: Rooms, image_shape: tuple[int, int, int]) -> tuple[PyTree, PyTree]:
@@ -210,26 +233,36 @@ def _describe(rooms: Rooms, image_shape: tuple[int, int, int]) -> tuple[list[tup
 
 def _width(rooms: Rooms, image_shape: tuple[int, int, int]) -> int:
     """The width of projections."""
-    resnet.check_image(rooms.encoder.stem, image_shape)
     last = rooms.projector.widths[-1] if rooms.projector.widths else 0
-    return last or rooms.encoder.features
+    return last or rooms.encoder.shapes(tuple(image_shape))[2]
 
 
 @functools.lru_cache(maxsize=64)
 def _shapes(rooms: Rooms, image_shape: tuple[int, int, int]) -> dict[str, dict[str, dict]]:
     """{"params" | "batch_stats": {room: tree of ShapeDtypeStruct}}."""
 
-    def variables(image):
+    params, stats, width = rooms.encoder.shapes(image_shape)
+    if stats and not rooms.encoder.scoped and rooms.norm.scope != "joint":
+        raise ValueError(
+            f"norm.scope is {rooms.norm.scope!r}, which the encoder's own batch norm does not read: take joint, or"
+            " contrastive_jax.models.BatchNorm in the encoder."
+        )
+
+    def variables(features):
         key = jax.random.key(0)  # no initialiser reads it
-        features, encoder = rooms.encoder.init_with_output(key, image)
         projections, projector = rooms.projector.init_with_output(key, features)
         predictor = rooms.predictor.init(key, (projections or [features])[-1])
         probe = rooms.probe.init(key, features) if rooms.probe else {}
-        found = dict(zip(ROOMS, (encoder, projector, predictor, probe), strict=True))
+        found = dict(zip(ROOMS[1:], (projector, predictor, probe), strict=True))
         return {
-            kind: {room: found[room].get(kind, {}) for room in ROOMS} for kind in ("params", "batch_stats")
+            kind: {room: found[room].get(kind, {}) for room in ROOMS[1:]}
+            for kind in ("params", "batch_stats")
         }
 
-    found = jax.eval_shape(variables, jax.ShapeDtypeStruct((1, *image_shape), jnp.float32))
+    exact = jnp.promote_types(rooms.dtype, jnp.float32)
+    found = jax.eval_shape(variables, jax.ShapeDtypeStruct((1, width), exact))
+    found = {
+        kind: {"encoder": tree} | found[kind] for kind, tree in (("params", params), ("batch_stats", stats))
+    }
     # kept for other meshes than the one in context now
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), found)

@@ -1,18 +1,25 @@
 """Residual networks (He et al., 2016), v1.5: a bottleneck strides in its 3x3 convolution."""
 
+import math
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from contrastive_jax.models import initial
 from contrastive_jax.models.convolution import Convolution
 from contrastive_jax.models.norm import BatchNorm, Members, Norm
+from contrastive_jax.types import PyTree
 
 Array = jax.Array
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 STRIDES = {"cifar": 8, "imagenet": 32}  # pixels of the image to one of the last feature map
 VARIANTS = ("torchvision", "simclr")
+KERNEL_INITS = {  # standard deviations
+    "fan_in": initial.fan_in,
+    "fan_out": lambda path, shape: (2 / (math.prod(shape[:-2]) * shape[-1])) ** 0.5,
+}
 
 
 class Block(nn.Module):
@@ -56,9 +63,20 @@ class ResNet(nn.Module):
     stem: str
     variant: str
     zero_init: bool
+    kernel_init: str
     norm: Norm
     dtype: Any
     remat: bool = False
+
+    def draw(self, seed: int, shapes: PyTree) -> PyTree:
+        """Return first weights of these shapes."""
+        last = "norm3" if self.depth >= 50 else "norm2"  # of a residual block
+        return initial.draw(
+            seed,
+            shapes,
+            deviation=KERNEL_INITS[self.kernel_init],
+            zero=lambda path: self.zero_init and path[-2:] == (last, "scale"),
+        )
 
     @property
     def features(self) -> int:
@@ -94,47 +112,6 @@ class ResNet(nn.Module):
         return x.astype(jnp.promote_types(self.dtype, jnp.float32)).mean((1, 2))
 
 
-def resnet(
-    norm: Norm,
-    dtype,
-    *,
-    depth: int = 18,
-    width: float = 1.0,
-    stem: str = "cifar",
-    variant: str = "torchvision",
-    zero_init: bool = True,
-    remat: bool = False,
-) -> ResNet:
-    """A ResNet encoder.
-
-    ``depth`` 18, 34, 50, 101 or 152; ``width`` multiplies all channels (1.0: 64 in the first group);
-    ``stem`` "cifar" (3x3, stride 1) or "imagenet" (7x7, stride 2, then a 3x3 max-pool, stride 2);
-    ``variant`` "torchvision", or "simclr" as in the SimCLR code (Chen et al., 2020): a projection shortcut in
-    the first block of every group and 'SAME' max-pooling; ``zero_init`` starts the last norm scale of every
-    block at 0; ``remat`` recomputes blocks in the backward pass. Raises ValueError for an option out of its range.
-
-    Args:
-      norm: options of its batch norms.
-      dtype: that it computes in.
-      depth: layers of the ResNet: 18, 34, 50, 101 or 152.
-      width: multiplies all channels; 1.0 is 64 in the first group.
-      stem: first layers: cifar (3x3, stride 1) or imagenet (7x7, stride 2, max-pool).
-      variant: torchvision, or simclr: a projection shortcut in the first block of every group, SAME max-
-        pooling.
-      zero_init: the last norm scale of every residual block starts at 0.
-      remat: blocks are computed again in the backward pass.
-    """
-    if depth not in BLOCKS:
-        raise ValueError(f"encoder.depth is {depth}; it must be one of {', '.join(map(str, BLOCKS))}.")
-    if not 64 * width >= 1:
-        raise ValueError(f"encoder.width is {width}, less than one channel; it must be at least 1/64.")
-    if stem not in STRIDES:
-        raise ValueError(f"encoder.stem is {stem!r}; it must be one of {', '.join(STRIDES)}.")
-    if variant not in VARIANTS:
-        raise ValueError(f"encoder.variant is {variant!r}; it must be one of {', '.join(VARIANTS)}.")
-    return ResNet(depth, round(64 * width), stem, variant, zero_init, norm, dtype, remat)
-
-
 def check_image(stem: str, shape: tuple[int, int, int]) -> None:
     """Raises ValueError where an image is smaller than the encoder's total stride."""
     if min(shape[:2]) < STRIDES[stem]:
@@ -143,8 +120,3 @@ def check_image(stem: str, shape: tuple[int, int, int]) -> None:
             f"An image of {shape[0]} x {shape[1]} pixels is too small for encoder.stem = {stem!r}, "
             f"which needs {STRIDES[stem]} x {STRIDES[stem]}{advice}."
         )
-
-
-def starts_at_zero(encoder: ResNet, layer: str) -> bool:
-    """Whether ``zero_init`` means the norm of this name: the last one of a residual block."""
-    return encoder.zero_init and layer == ("norm3" if encoder.depth >= 50 else "norm2")

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from contrastive_jax import data, evaluators, native
 from contrastive_jax.evaluators import features, table
-from contrastive_jax.evaluators.subject import Encoder, Part, Subject, labelled, several
+from contrastive_jax.evaluators.subject import Part, Pretrained, Subject, labelled, several
 from contrastive_jax.training.run import replicate
 from contrastive_jax.types import PyTree, TrainState
 from contrastive_jax.workdir import checkpoint
@@ -63,11 +63,9 @@ class Evaluator:
         """A row of the table; ``columns``: those that will be judged, default all; ``on``: one of ``sets``."""
         sections = self.config["evaluators"]
         layers = evaluators.layers_of({k: v for k, v in sections.items() if columns is None or k in columns})
-        if (
-            weights is not None
-        ):  # trained or not, an encoder is of one structure, and so encoded by one program
+        if weights is not None:  # one structure for every row, so that one program encodes them all
             weights = weights[0] | {"probe": {}}, weights[1] | {"probe": {}}
-        seen = None if weights is None else Encoder(self.network, *weights, self.config["augment"])
+        seen = None if weights is None else Pretrained(self.network, *weights, self.config["augment"])
         return Subject(name, seen, *self.sets[on], layers=layers, batch_size=self.settings["batch_size"])
 
     def look(self, state: TrainState) -> dict[str, float]:

@@ -71,7 +71,12 @@ def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], No
     if not saved.steps():
         return first_state(run, report)
     if (meta := saved.read_meta()) is not None:  # else restore says that all are damaged
-        before = meta[1]["config"]
+        done, before = meta[0], meta[1]["config"]
+        if done > run.total_steps:
+            raise ValueError(
+                f"train.duration is {run.config['train']['duration']!r}, {run.total_steps} steps, and this"
+                f" workdir's run has done {done}: take at least as many, or begin another run in another --workdir."
+            )
         if wrong := configs.forbidden_changes(before, run.config):
             changes = "; ".join(f"{name} was {was!r}, is {now!r}" for name, (was, now) in wrong.items())
             raise ValueError(
@@ -137,6 +142,7 @@ def train(
         evaluator = Evaluator(run.config, run.source, run.mesh)
         if not evaluator.has_labels:
             say("no labelled test images: evaluations are left out.")
+        about = {"config": run.config, "channels": run.source.train.shape[2]}
         with contextlib.closing(feed), distributed.stop_requests() as asked, Recorder(
             run, workdir, feed, saved, start, say, quiet=quiet or not first, active=first
         ) as recorder:  # fmt: skip
@@ -167,7 +173,7 @@ def train(
                     if stop or late or kept or step == run.total_steps:
                         recorder.fetch()  # nothing is saved behind a step that nobody looked at
                         with recorder.pause("checkpoint"):
-                            saved.save(step, state, {"config": run.config, "data": feed.metrics()})
+                            saved.save(step, state, about | {"data": feed.metrics()})
                             remote.push(workdir)
                         last_save = time.monotonic()
                     if stop and step < run.total_steps:

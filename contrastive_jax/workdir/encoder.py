@@ -35,6 +35,7 @@ class Saved(NamedTuple):
     stats: PyTree
     step: int | None
     config: dict[str, Any]  # the sections that are known: all of a run's; of a foreign file the network's
+    channels: int  # of the images that it reads
 
 
 def read(
@@ -62,7 +63,8 @@ def read(
     names = [f"{kind}/{room}" for kind in ("params", "stats") for room in rooms]
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as there:
         found, step, meta = there.restore_part(names, step=step, sharding=sharding, report=report)
-    return Saved(found["params"], found["stats"], step, configs.plain(configs.completed(meta["config"])))
+    config = configs.plain(configs.completed(meta["config"]))
+    return Saved(found["params"], found["stats"], step, config, meta["channels"])
 
 
 def config_of(path: str | os.PathLike) -> dict[str, Any]:
@@ -82,7 +84,8 @@ def _read_file(path: str | os.PathLike, rooms: tuple[str, ...]) -> Saved:
     config = about.get("config") or {"norm": {}, "dtype": "float32", "encoder": weights.architecture(params)}
     config |= {"projector": {"layers": 0}, "predictor": {"layers": 0}}
     empty = {room: {} for room in rooms}
-    return Saved(empty | {"encoder": params}, empty | {"encoder": stats}, about.get("step"), config)
+    params, stats = empty | {"encoder": params}, empty | {"encoder": stats}
+    return Saved(params, stats, about.get("step"), config, weights.channels(params["encoder"]))
 
 
 def _place(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
@@ -102,7 +105,7 @@ def network_of(config: Mapping[str, Any], **norm: Any) -> models.Network:
     return models.network(norm=options, classes=0, dtype=config["dtype"], **rooms)
 
 
-class Encoder:
+class LoadedEncoder:
     """Images to features, by running statistics and evaluation's view of an image.
 
     Attributes:
@@ -116,10 +119,9 @@ class Encoder:
     """
 
     def __init__(self, saved: Saved, section: Mapping[str, Any]):
-        self.params, self.stats, self.step, self.config = saved
+        self.params, self.stats, self.step, self.config, self.channels = saved
         self.network = network_of(saved.config)
         self.prepare = call(augment.make_eval, "augment", section)
-        self.channels = self.params["encoder"]["stem_conv"]["kernel"].shape[2]
         view = jax.ShapeDtypeStruct((1, section["size"], section["size"], self.channels), "float32")
         found = jax.eval_shape(self.network.encode, self.params, self.stats, view)
         self.layers = tuple(found)
@@ -151,7 +153,7 @@ class Encoder:
 
 def load_encoder(
     path: str | os.PathLike, *, step: int | None = None, view: Mapping[str, Any] | None = None
-) -> Encoder:
+) -> LoadedEncoder:
     """The encoder of a workdir (its newest intact checkpoint) or of a safetensors file.
 
     Args:
@@ -173,4 +175,4 @@ def load_encoder(
             f"{path} does not say how images are prepared; pass view, for torchvision's ImageNet weights"
             " view=dict(preset='moco_v2', size=224)."
         )
-    return Encoder(saved, section)
+    return LoadedEncoder(saved, section)

@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from contrastive_jax import workdir as workdirs
@@ -112,18 +113,26 @@ def architecture(params: PyTree) -> dict[str, Any]:
     }
 
 
+def channels(params: PyTree) -> int:
+    """Return the channels of the images that a ResNet reads."""
+    return np.shape(params["stem_conv"]["kernel"])[2]
+
+
 def difference(here: PyTree, there: PyTree) -> str:
-    """The first array (by torchvision's name) in which two encoders' params or stats differ in shape, or ""."""
+    """The first array in which two encoders' params differ in shape, or ""."""
     one, two = (
-        {name: np.shape(array) for name, array in torchvision_names.to_torchvision(tree, {}).items()}
+        {
+            "/".join(key.key for key in path): np.shape(array)
+            for path, array in jax.tree.leaves_with_path(tree)
+        }
         for tree in (here, there)
     )
 
     def shape(of, name):
         return "x".join(map(str, of[name])) if name in of else "absent"
 
-    kernels_first = sorted(one | two, key=lambda name: ("conv" not in name, name))  # the stem's before all
-    differing = [name for name in kernels_first if one.get(name) != two.get(name)]
+    stem_first = sorted(one | two, key=lambda name: (not name.startswith("stem"), name))
+    differing = [name for name in stem_first if one.get(name) != two.get(name)]
     return (
         f"{differing[0]} is {shape(one, differing[0])}, not {shape(two, differing[0])}" if differing else ""
     )

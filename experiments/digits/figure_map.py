@@ -24,7 +24,7 @@ from contrastive_jax.evaluators import knn
 from contrastive_jax.training import loop
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import checkpoint
-from contrastive_jax.workdir.encoder import Encoder, Saved, load_encoder
+from contrastive_jax.workdir.encoder import LoadedEncoder, Saved, load_encoder
 
 ROOT = pathlib.Path(__file__).parents[2]
 EVERY, SHOWN = 11, (0, 11, 33, 110, None)  # steps, of which 11.2 are an epoch; None: the last
@@ -40,12 +40,12 @@ def trained(workdir: pathlib.Path) -> dict:
     return config
 
 
-def untrained(config: dict, source: data.Source) -> Encoder:
+def untrained(config: dict, source: data.Source) -> LoadedEncoder:
     """The encoder of step 0."""
     run = runs.prepare(config, source=source)
     with jax.set_mesh(run.mesh):
         params, stats = jax.device_get(evaluate.Evaluator(run.config, source, run.mesh).untrained())
-    return Encoder(Saved(params, stats, 0, config), config["augment"])
+    return LoadedEncoder(Saved(params, stats, 0, config, source.train.shape[2]), config["augment"])
 
 
 def normalised(features: np.ndarray) -> np.ndarray:

@@ -95,7 +95,10 @@ def test_a_run_starts_from_a_file(trained, tmp_path):
     assert said == [f"encoder: from step 7 of {path / 'encoder.safetensors'}"]
     wider = config_of(**{"encoder.width": 0.25}) | {"init": config["init"]}
     run = runs.prepare(wider, jax.devices()[:1])
-    with jax.set_mesh(run.mesh), pytest.raises(ValueError, match=r"conv1\.weight is 8x1x3x3, not 16x1x3x3"):
+    with (
+        jax.set_mesh(run.mesh),
+        pytest.raises(ValueError, match=r"stem_conv/kernel is 3x3x1x8, not 3x3x1x16"),
+    ):
         loop.first_state(run, said.append)
 
 

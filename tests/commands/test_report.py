@@ -102,7 +102,7 @@ def make_run(path, seed=0, tau=0.1, finished=True, trained=True):
         run = runs.prepare(config, jax.devices()[:1])
         state = jax.tree.map(jax.numpy.asarray, init_state(run.recipe, seed))
         with checkpoint.Checkpoints(path / "checkpoints") as saved:
-            saved.save(3, state, {"config": config})
+            saved.save(3, state, {"config": config, "channels": run.source.train.shape[2]})
     return path
 
 

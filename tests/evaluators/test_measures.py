@@ -14,7 +14,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from contrastive_jax import augment, data, evaluators, sharding
 from contrastive_jax.evaluators import geometry, measures
-from contrastive_jax.evaluators.subject import Encoder, Facts, Part, Subject
+from contrastive_jax.evaluators.subject import Facts, Part, Pretrained, Subject
 from contrastive_jax.lookup import functions_of
 
 AUGMENT = {"preset": "crop_only", "size": 4, "crop_min": 0.6, "flip": 0.0}
@@ -41,7 +41,7 @@ TEST = split(LABELS, 1)
 
 def subject(pixels=False, test=TEST, width=6, batch_size=16):
     kernel = np.random.default_rng(2).normal(size=(16, width)).astype(np.float32) - 0.2
-    seen = Encoder(Linear, {"encoder": {"stem_conv": {"kernel": jnp.asarray(kernel)}}}, {}, AUGMENT)
+    seen = Pretrained(Linear, {"encoder": {"stem_conv": {"kernel": jnp.asarray(kernel)}}}, {}, AUGMENT)
     train = Part(split(LABELS, 0))
     return Subject("it", None if pixels else seen, train, Part(test), layers=LAYERS, batch_size=batch_size)
 

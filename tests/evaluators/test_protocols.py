@@ -14,7 +14,7 @@ from contrastive_jax import augment, data, evaluators, models, sharding
 from contrastive_jax.data.records import Record
 from contrastive_jax.data.stream import Streamed
 from contrastive_jax.evaluators import linear_probe, protocols, training
-from contrastive_jax.evaluators.subject import Encoder, Facts, Part, Subject, training_view
+from contrastive_jax.evaluators.subject import Facts, Part, Pretrained, Subject, training_view
 from contrastive_jax.lookup import functions_of
 from contrastive_jax.workdir import checkpoint
 
@@ -52,7 +52,7 @@ def encoder():
         classes=0,
     )
     params, stats = jax.tree.map(jax.numpy.asarray, network.init(0, (8, 8, 3)))
-    return Encoder(network, params, stats, AUGMENT)
+    return Pretrained(network, params, stats, AUGMENT)
 
 
 def subject(mesh=None, train=TRAIN, test=TEST, pixels=False):

@@ -301,6 +301,13 @@ def test_torchvision_names_round_trip():
         ({"encoder": {"width": 0.01}}, "encoder.width is 0.01, less than one channel"),
         ({"encoder": {"stem": "mnist"}}, "encoder.stem is 'mnist'; it must be one of cifar, imagenet"),
         ({"encoder": {"variant": "v2"}}, "encoder.variant is 'v2'"),
+        (
+            {"encoder": {"kernel_init": "he"}},
+            "encoder.kernel_init is 'he'; it must be one of fan_in, fan_out",
+        ),
+        ({"encoder": {"name": "resnt"}}, "encoder.name is 'resnt'. Did you mean 'resnet'?"),
+        ({"encoder": {"name": "vit", "dim": 30}}, "encoder.dim is 30; it must be a multiple of 4"),
+        ({"encoder": {"name": "vit", "heads": 0}}, "encoder.heads is 0; it must be at least 1"),
         ({"projector": {"layers": -1}}, "projector.layers is -1"),
         ({"projector": {"norm": "some"}}, "projector.norm is 'some'; it must be one of all, hidden, none"),
         ({"projector": {"hidden": -5}}, "projector.hidden is -5"),
@@ -317,7 +324,7 @@ def test_bad_options(sections, match):
 
 
 def test_bad_inputs():
-    with pytest.raises(TypeError, match="dept"):
+    with pytest.raises(ValueError, match="encoder.dept: no such option of resnet.*Did you mean 'depth'"):
         build(encoder={"dept": 18})
     network = build(encoder={"stem": "imagenet", "width": 1 / 16})
     with pytest.raises(

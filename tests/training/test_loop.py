@@ -227,6 +227,8 @@ def test_a_changed_config_is_refused_unless_it_may_change(tmp_path, capsys):
     }
     assert loop.train(longer, tmp_path, devices=one)["step"] == 3
     assert "schedules stretch" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"train.duration is '2 steps', 2 steps, .* has done 3"):
+        loop.train(config, tmp_path, quiet=True, devices=one)
     with pytest.raises(ValueError, match=r"gradient_snr.decay was 0.0, is 0.9"):
         loop.train(longer | {"gradient_snr": {"decay": 0.9}}, tmp_path, quiet=True, devices=one)
 

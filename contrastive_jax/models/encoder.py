@@ -1,0 +1,146 @@
+"""The contract of an encoder: images to features as pure functions, whatever library wrote them.
+
+A function that ``encoder.name`` names is called as ``f(norm, dtype, **options)`` and returns an :class:`Encoder`, or a
+Flax linen module whose ``__call__(images, train)`` returns the features.
+"""
+
+import functools
+import inspect
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from contrastive_jax import native, sharding
+from contrastive_jax.lookup import is_own
+from contrastive_jax.types import Array, PyTree
+
+Shape = tuple[int, int, int]
+STATISTICS = "batch_stats"
+
+
+class Encoder(NamedTuple):
+    """An encoder as two pure functions of arrays.
+
+    ``params`` and ``stats`` are dictionaries of arrays, nested as you like. ``params`` are trained; ``stats`` (running
+    statistics of batch norm) change in training without a gradient, ``{}`` where there are none.
+    """
+
+    init: Callable[
+        [Array, Array], tuple[PyTree, PyTree]
+    ]  # (key, images [1, h, w, c] float32) -> (params, stats)
+    apply: Callable  # (params, stats, images [N, h, w, c], *, train) -> (features [N, F], stats)
+
+
+class Component(NamedTuple):
+    """An encoder as the network calls it: shapes are (h, w, c) of an image."""
+
+    init: Callable[[int, Shape], tuple[PyTree, PyTree]]  # (seed, shape) -> (params, stats), NumPy arrays
+    shapes: Callable[[Shape], tuple[PyTree, PyTree, int]]  # shape -> params and stats as shapes, features F
+    apply: Callable  # (params, stats, images, members, *, train) -> (features, stats)
+    scoped: bool  # its batch norms take the groups of rows that ``norm.scope`` says
+
+
+def component(made: Any, name: str) -> Component:
+    """Return what an encoder's function returned as a :class:`Component`.
+
+    Raises:
+      ValueError: it is neither an :class:`Encoder` nor a linen module.
+    """
+    if isinstance(made, nn.Module):
+        takes = inspect.signature(type(made).__call__).parameters
+        scoped, encoder = "members" in takes, _of_linen(made, takes)
+    elif isinstance(made, Encoder):
+        scoped, encoder = False, Encoder(made.init, _without_members(made.apply))
+    else:
+        raise ValueError(
+            f"encoder.name={name!r} returned a {type(made).__name__}; it must return a contrastive_jax.models.Encoder"
+            " or a Flax linen module."
+        )
+    shapes = functools.partial(_shapes, encoder, getattr(made, "features", None))
+    init = functools.partial(_init, encoder, getattr(made, "draw", None))
+    if is_own(name):
+        shapes, init = functools.partial(_named, name, shapes), functools.partial(_named, name, init)
+    return Component(init, shapes, encoder.apply if scoped else _automatic(encoder.apply), scoped)
+
+
+def _of_linen(module: nn.Module, takes: Mapping[str, Any]) -> Encoder:
+    def call(function, variables, images, members, train, **options):
+        given = {"members": members, "train": train}
+        return function(variables, images, **options, **{k: v for k, v in given.items() if k in takes})
+
+    def init(key, images):
+        found = call(module.init, key, images, None, False)
+        if other := sorted(found.keys() - {"params", STATISTICS}):
+            raise ValueError(f"its variables are {', '.join(other)}; they must be params and {STATISTICS}.")
+        return found.get("params", {}), found.get(STATISTICS, {})
+
+    def apply(params, stats, images, members, *, train):
+        variables = {"params": params, STATISTICS: stats}
+        if not train:
+            return call(module.apply, variables, images, members, False), stats
+        features, new = call(module.apply, variables, images, members, True, mutable=[STATISTICS])
+        return features, new.get(STATISTICS, {})
+
+    return Encoder(init, apply)
+
+
+def _without_members(apply: Callable) -> Callable:
+    return lambda params, stats, images, members, *, train: apply(params, stats, images, train=train)
+
+
+def _automatic(apply: Callable) -> Callable:
+    """Return the function for code that knows of no mesh."""
+
+    def call(params, stats, images, members, *, train):
+        function = functools.partial(apply, members=None, train=train)
+        specs = (sharding.rows_of(images), sharding.REPLICATED)
+        return sharding.automatic(function, specs)(params, stats, images)
+
+    return call
+
+
+def _shapes(encoder: Encoder, features: int | None, image_shape: Shape) -> tuple[PyTree, PyTree, int]:
+    def images(count):
+        return jax.ShapeDtypeStruct((count, *image_shape), jnp.float32)
+
+    params, stats = jax.eval_shape(encoder.init, jax.random.key(0), images(1))
+    if features is not None:
+        return params, stats, features
+    for tree in (params, stats):
+        _check_names(tree)
+    train = functools.partial(encoder.apply, members=None, train=True)
+    found, after = jax.eval_shape(train, params, stats, images(2))
+    if found.ndim != 2 or len(found) != 2:
+        raise ValueError(f"of 2 images it returns {list(found.shape)}; features are [n, F].")
+    if jax.tree.map(jnp.shape, after) != jax.tree.map(jnp.shape, stats):
+        raise ValueError("its statistics have other shapes after training than before.")
+    return params, stats, found.shape[1]
+
+
+def _check_names(tree: PyTree) -> None:
+    if not isinstance(tree, Mapping):
+        raise ValueError(f"it keeps arrays in a {type(tree).__name__}; they must be in nested dictionaries.")
+    for value in tree.values():
+        if not hasattr(value, "shape"):
+            _check_names(value)
+
+
+def _init(encoder: Encoder, draw: Callable | None, seed: int, image_shape: Shape) -> tuple[PyTree, PyTree]:
+    if draw is not None:
+        params, stats, _ = _shapes(encoder, 0, image_shape)
+        return tuple(draw(seed, {"encoder": tree})["encoder"] for tree in (params, stats))
+    key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"encoder"))
+    return jax.device_get(native.jit(lambda key: encoder.init(key, jnp.zeros((1, *image_shape))))(key))
+
+
+def _named(name: str, function: Callable, *arguments: Any) -> Any:
+    """Call a function of a user's encoder; what it raises names the encoder."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"encoder.name={name!r}: {what}") from error

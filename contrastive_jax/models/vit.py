@@ -1,0 +1,72 @@
+"""Vision transformers (Dosovitskiy et al., 2021), with the fixed positions of MoCo v3 (Chen et al., 2021)."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Array = jax.Array
+_linear = nn.initializers.xavier_uniform()
+
+
+class TransformerBlock(nn.Module):
+    """Self-attention and a two-layer perceptron, each after layer norm and around a shortcut."""
+
+    heads: int
+    hidden: int
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Return tokens ``[N, T, d]`` from tokens ``[N, T, d]``."""
+        y = nn.LayerNorm(name="norm1")(x).astype(self.dtype)
+        attention = nn.MultiHeadDotProductAttention(self.heads, dtype=self.dtype, kernel_init=_linear)
+        x = x + attention(y)
+        y = nn.LayerNorm(name="norm2")(x).astype(self.dtype)
+        y = nn.gelu(nn.Dense(self.hidden, dtype=self.dtype, kernel_init=_linear, name="dense1")(y))
+        return x + nn.Dense(x.shape[-1], dtype=self.dtype, kernel_init=_linear, name="dense2")(y)
+
+
+class ViT(nn.Module):
+    """Images ``[N, h, w, c]`` to features ``[N, dim]``: the mean of the last layer's tokens, after layer norm.
+
+    Positions are sines and cosines of two dimensions, fixed, so that images of another size are encoded too.
+    """
+
+    patch: int
+    dim: int
+    layers: int
+    heads: int
+    hidden: int
+    dtype: Any
+    remat: bool = False
+
+    @nn.compact
+    def __call__(self, images: Array) -> Array:
+        """Return features in float32 (float64 where that is the compute dtype)."""
+        n, height, width, channels = images.shape
+        p = self.patch
+        if height % p or width % p:
+            raise ValueError(f"encoder.patch is {p}; it must divide the images' {height} x {width} pixels")
+        rows, columns = height // p, width // p
+        x = images.reshape(n, rows, p, columns, p, channels).transpose(0, 1, 3, 2, 4, 5)
+        x = x.reshape(n, rows * columns, p * p * channels).astype(self.dtype)
+        x = nn.Dense(self.dim, dtype=self.dtype, kernel_init=_linear, name="patches")(x)
+        x = x + jnp.asarray(positions(rows, columns, self.dim), self.dtype)
+        block = nn.remat(TransformerBlock) if self.remat else TransformerBlock
+        for layer in range(self.layers):
+            x = block(self.heads, self.hidden, self.dtype, name=f"block{layer}")(x)
+        x = x.astype(jnp.promote_types(self.dtype, jnp.float32))
+        return nn.LayerNorm(name="norm")(x).mean(1)
+
+
+def positions(rows: int, columns: int, dim: int) -> np.ndarray:
+    """Return ``[rows * columns, dim]``: sines and cosines of a patch's row, then of its column.
+
+    A quarter of the dimensions each, with wavelengths from 2 pi to 20,000 pi (Chen et al., 2021, section 4.1).
+    """
+    frequency = 10_000.0 ** -(np.arange(dim // 4) / (dim // 4))
+    row, column = (axis.reshape(-1, 1) * frequency for axis in np.mgrid[:rows, :columns])
+    return np.concatenate([np.sin(row), np.cos(row), np.sin(column), np.cos(column)], axis=1)

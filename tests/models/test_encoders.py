@@ -1,0 +1,176 @@
+"""Encoders beside the ResNet, and encoders of one's own: values, what is refused, one device equals eight."""
+
+import re
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from contrastive_jax import models, native, sharding
+from contrastive_jax.models import vit
+
+IMAGE = (8, 8, 3)
+VIT = {"name": "vit", "patch": 2, "dim": 16, "layers": 2, "heads": 2}
+
+
+class Normed(nn.Module):
+    """A layer with batch norm of its own."""
+
+    @nn.compact
+    def __call__(self, images, train):
+        y = nn.BatchNorm(use_running_average=not train)(images.reshape(len(images), -1))
+        return nn.Dense(8)(y)
+
+
+def normed(norm, dtype):
+    return Normed()
+
+
+def scoped(norm, dtype):
+    class Scoped(nn.Module):
+        @nn.compact
+        def __call__(self, images, members, train):
+            return models.BatchNorm(norm)(images.reshape(len(images), -1), members, train=train)
+
+    return Scoped()
+
+
+def plain(norm, dtype):
+    def init(key, images):
+        return {"w": jax.random.normal(key, (images[0].size, 8))}, {}
+
+    return models.Encoder(
+        init, lambda params, stats, x, *, train: (x.reshape(len(x), -1) @ params["w"], stats)
+    )
+
+
+def nothing(norm, dtype):
+    return 3
+
+
+def maps(norm, dtype):
+    return models.Encoder(lambda key, x: ({}, {}), lambda params, stats, x, *, train: (x, stats))
+
+
+def listed(norm, dtype):
+    return models.Encoder(lambda key, x: ([x], {}), lambda params, stats, x, *, train: (x[:, 0, 0], stats))
+
+
+def dropped(norm, dtype):
+    class Dropped(nn.Module):
+        @nn.compact
+        def __call__(self, images, train):
+            return nn.Dropout(0.5, deterministic=not train)(images[:, 0, 0])
+
+    return Dropped()
+
+
+@pytest.fixture(scope="module")
+def build():
+    """A network with an encoder of this module by its name, or with a whole section."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(__import__("sys").modules, "own_encoders", __import__("sys").modules[__name__])
+
+        def make(encoder, **sections):
+            section = {"name": f"own_encoders:{encoder}"} if isinstance(encoder, str) else encoder
+            heads = {"projector": {"out": 4}, "predictor": {}, "classes": 3, "norm": {}}
+            return models.network(encoder=section, **heads | sections)
+
+        yield make
+
+
+def step(network, params, stats, views):
+    """Outputs, statistics and the gradient of a loss, compiled."""
+
+    def loss(params):
+        outputs, new = network.apply(params, stats, views, train=True)
+        return jnp.sin(3 * outputs.projection).mean() + outputs.logits.mean(), (outputs.features, new)
+
+    return native.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+
+@pytest.mark.parametrize("encoder", [VIT, "normed", "scoped", "plain"], ids=str)
+def test_one_device_equals_eight_and_weights_are_of_the_seed(build, encoder):
+    network = build(encoder)
+    params, stats = network.init(0, IMAGE)
+    assert jax.tree.map(np.shape, network.shapes(IMAGE)) == jax.tree.map(np.shape, (params, stats))
+    jax.tree.map(np.testing.assert_array_equal, network.init(0, IMAGE), (params, stats))
+    views = np.random.default_rng(0).random((16, 2, *IMAGE), np.float32)
+    one = step(network, params, stats, jnp.asarray(views))
+    mesh = sharding.make_mesh()
+    with jax.set_mesh(mesh):
+        everywhere = jax.device_put((params, stats), sharding.named(mesh, P()))
+        eight = step(network, *everywhere, jax.device_put(views, sharding.named(mesh, P("data"))))
+        encoded = network.encode(*everywhere, jax.device_put(views[:, 0], sharding.named(mesh, P("data"))))
+    assert eight[0][1][0].shape == (16, 2, network.shapes(IMAGE)[0]["probe"]["kernel"].shape[0])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), eight, one)
+    assert all(np.abs(y).max() > 0 for y in jax.tree.leaves(eight[1]["encoder"])) or encoder == "scoped"
+    assert set(encoded) == {"pooled", "projection_1", "projection_2"}
+    if encoder in ("normed", "scoped"):  # statistics of both views together
+        (mean,) = (
+            y for path, y in jax.tree.leaves_with_path(eight[0][1][1]["encoder"]) if path[-1].key == "mean"
+        )
+        share = 0.01 if encoder == "normed" else 0.1
+        np.testing.assert_allclose(mean, share * views.reshape(32, -1).mean(0), rtol=1e-4)
+
+
+def test_a_scope_is_read_or_refused(build):
+    groups = {"scope": "groups", "groups": 2}
+    build("scoped", norm=groups).init(0, IMAGE)
+    build("plain", norm=groups).init(0, IMAGE)
+    with pytest.raises(
+        ValueError, match="norm.scope is 'groups', which the encoder's own batch norm does not read"
+    ):
+        build("normed", norm=groups).init(0, IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        ("nothing", "returned a int; it must return a contrastive_jax.models.Encoder"),
+        ("maps", "of 2 images it returns [2, 8, 8, 3]; features are [n, F]"),
+        ("listed", "it keeps arrays in a list; they must be in nested dictionaries"),
+        ("dropped", "encoder.name='own_encoders:dropped': InvalidRngError"),
+        (VIT | {"patch": 3}, "encoder.patch is 3; it must divide the images' 8 x 8 pixels"),
+    ],
+)
+def test_what_is_no_encoder_is_one_sentence(build, encoder, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build(encoder).init(0, IMAGE)
+
+
+def test_remat_needs_an_option_of_that_name_and_changes_no_number(build):
+    with pytest.raises(
+        ValueError, match="train.remat is True, and encoder.name='own_encoders:plain' has no option"
+    ):
+        build("plain", remat=True)
+    views = jnp.asarray(np.random.default_rng(0).random((4, 2, *IMAGE), np.float32))
+    network, again = build(VIT), build(VIT, remat=True)
+    params, stats = network.init(1, IMAGE)
+    found = [step(n, params, stats, views) for n in (network, again)]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), *found)
+
+
+def test_equal_sections_give_the_same_functions(build):
+    assert build(VIT).encode is build(dict(VIT)).encode and build("plain").apply is build("plain").apply
+
+
+def test_vit_positions_tell_patches_apart_and_its_parameters_are_counted(build):
+    table = vit.positions(3, 5, 16)
+    assert table.shape == (15, 16)
+    distances = np.linalg.norm(table[:, None] - table, axis=-1) + 9 * np.eye(15)
+    assert distances.min() > 0.1
+    d, hidden, patches = 16, 64, 2 * 2 * 3
+    block = 4 * (d * d + d) + (d * hidden + hidden) + (hidden * d + d) + 2 * 2 * d
+    _, totals = build(VIT).describe(IMAGE)
+    assert totals["encoder"] == (patches * d + d) + 2 * block + 2 * d
+
+
+def test_kernel_inits_have_their_variance(build):
+    for name, factor in (("fan_in", 1 / (9 * 16)), ("fan_out", 2 / (9 * 32))):
+        network = build({"depth": 18, "width": 0.25, "kernel_init": name})
+        kernel = network.init(0, IMAGE)[0]["encoder"]["group2_block0"]["conv1"]["kernel"]
+        assert kernel.shape == (3, 3, 16, 32) and np.var(kernel) == pytest.approx(factor, rel=0.06)
