@@ -1,8 +1,9 @@
-"""One's own images, from a folder to a file that other programs load: every mode in a row."""
+"""One's own images: the how-to page's four commands, literally, from a folder to a file that other programs load."""
 
 import pathlib
+import re
+import shlex
 
-import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,60 +11,82 @@ from safetensors.numpy import load_file
 
 import contrastive_jax
 from contrastive_jax import config as configs
-from contrastive_jax.commands import embed, evaluate, export, preview
+from contrastive_jax import main
+from contrastive_jax.commands import embed, evaluate, export, preview, report
+from contrastive_jax.data import pixels
 from contrastive_jax.training import loop
 
 ROOT = pathlib.Path(__file__).parent.parent
+PAGE = (ROOT / "docs/how_to/images.md").read_text()
+COMMANDS = re.search(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1].strip().split("\n")
+MODES = {"train": loop, "preview": preview, "report": report, "export": export}
+SHORT = (
+    "--config.encoder.width=0.125",
+    "--config.train.batch_size=8",
+    "--config.train.duration=2 steps",
+    "--config.schedule.warmup=0 steps",
+)
 
 
-def config_of(folder, **leaves):
-    config = configs.load(str(ROOT / "configs/digits.py:method=simclr,scale=smoke"))
-    config.data = {"name": "folder", "dir": str(folder)}
-    config.augment = {"preset": "crop_only", "size": 8}
-    config.evaluators = {"linear": {"name": "lbfgs"}, "knn": {"name": "knn", "k": 3}}
-    with config.unlocked():
-        config.update_from_flattened_dict({"train.batch_size": 8, "train.duration": "2 steps"} | leaves)
-    return configs.plain(configs.complete(config))
-
-
-def pictures(root, labelled):
+def photographs(root, labelled):
     """24 images of odd sizes, grey ones and one with transparency among them."""
     draw = np.random.default_rng(0)
     for i in range(24):
-        shape = (int(draw.integers(9, 30)), int(draw.integers(9, 30)))
-        pixels = draw.integers(0, 256, shape if i % 5 == 0 else (*shape, 4 if i == 7 else 3), np.uint8)
+        shape = (int(draw.integers(9, 90)), int(draw.integers(9, 90)))
+        image = draw.integers(0, 256, shape if i % 5 == 0 else (*shape, 4 if i == 7 else 3), np.uint8)
         path = root / (("cat", "dog")[i % 2] if labelled else "") / f"{i}.png"
         path.parent.mkdir(exist_ok=True, parents=True)
-        Image.fromarray(pixels).save(path)
+        Image.fromarray(image).save(path)
+
+
+def run(command):
+    """Run a line of the page in this process, with a short training."""
+    words = shlex.split(command)[3:]
+    spec, overrides, rest = main.split(
+        [*words, *SHORT] if any("config=" in word for word in words) else words
+    )
+    options = dict(word.removeprefix("--").split("=") for word in rest)
+    mode = options.get("mode", "train")
+    given = [f"--config={spec}"] * bool(spec) + [f"--config.{name}={text}" for name, text in overrides]
+    config = main.resolved(given, options["workdir"], mode)
+    return config, getattr(MODES[mode], mode)(config, options["workdir"])
 
 
 @pytest.mark.parametrize("labelled", [True, False], ids=["labelled", "unlabelled"])
-def test_from_a_folder_to_an_export(labelled, tmp_path, capsys):
-    pictures(tmp_path / "images", labelled)
-    held_out = {"data.test_fraction": 0.25} if labelled else {}
-    config = config_of(tmp_path / "images", **{"data.size": 10, **held_out})
-    run = str(tmp_path / "run")
-    preview.preview(config, run)
-    result = loop.train(config, run, devices=jax.devices()[:1])
-    assert (tmp_path / "run/preview.png").exists()
+def test_the_pages_commands(labelled, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    photographs(tmp_path / "photos", labelled)
+    done = [run(command) for command in COMMANDS]
+    folder = tmp_path / "runs/photos"
+    assert {"preview.png", "result.json", "report.html", "encoder.safetensors"} <= {
+        f.name for f in folder.iterdir()
+    }
+    config, result = done[1]
     if labelled:
         assert set(result["evaluations"]) == {"trained", "untrained", "raw pixels"}
-        again = evaluate.evaluate(config, run, quiet=True)
+        again = evaluate.evaluate(config, str(folder), quiet=True)
         assert again["results"]["trained"] == result["evaluations"]["trained"]
     else:
         assert result["evaluations"] == {} and "evaluations are left out" in capsys.readouterr().out
         with pytest.raises(ValueError, match="no labelled test images"):
-            evaluate.evaluate(config, run, quiet=True)
-    embed.embed(config, run, quiet=True)
-    export.export(config, run, quiet=True)
-    with np.load(tmp_path / "run/embeddings_train.npz") as found:
-        assert len(found["pooled"]) == len(found["path"]) == (18 if labelled else 24)
+            evaluate.evaluate(config, str(folder), quiet=True)
+    embed.embed(config, str(folder), quiet=True)
+    with np.load(folder / "embeddings_train.npz") as found:
+        assert len(found["pooled"]) == len(found["path"]) == (22 if labelled else 24)
         expected, path = found["pooled"][0], str(found["path"][0])
-    state = load_file(tmp_path / "run/encoder.safetensors")
-    assert {"conv1.weight", "layer4.1.bn2.running_var"} <= set(state)
-    encoder = contrastive_jax.load_encoder(str(tmp_path / "run/encoder.safetensors"))
-    with Image.open(tmp_path / "images" / path) as image:
-        from contrastive_jax.data.pixels import opaque, to_array
+    assert {"conv1.weight", "layer4.1.bn2.running_var"} <= set(load_file(folder / "encoder.safetensors"))
+    encoder = contrastive_jax.load_encoder(str(folder / "encoder.safetensors"))
+    with Image.open(tmp_path / "photos" / path) as image:
+        picture = pixels.to_array(pixels.opaque(image), 3, config["data"]["size"])
+    np.testing.assert_allclose(encoder(picture[None])[0], expected, rtol=1e-4, atol=1e-5)
 
-        pixels = to_array(opaque(image), 3, 10)
-    np.testing.assert_allclose(encoder(pixels[None])[0], expected, rtol=1e-4, atol=1e-5)
+
+def test_the_size_sets_what_is_kept_and_what_is_seen():
+    for size, stored, stem in (
+        (32, 64, "cifar"),
+        (96, 192, "imagenet"),
+        (224, 256, "imagenet"),
+        (320, 320, "imagenet"),
+    ):
+        config = configs.load(f"folder:size={size}")
+        assert (config.augment.size, config.data.size, config.encoder.stem) == (size, stored, stem)

@@ -245,12 +245,20 @@ def execute(names, where, monkeypatch, **known):
     return known
 
 
-@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
-@pytest.mark.parametrize("depth", [18, 34, 50])
-def test_pytorch_computes_the_same(depth, stem, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("depth", "stem", "width"),
+    [
+        (18, "cifar", 0.25),
+        (18, "imagenet", 1.0),
+        (34, "cifar", 0.125),
+        (50, "cifar", 0.25),
+        (50, "imagenet", 1.0),
+    ],
+)
+def test_pytorch_computes_the_same(depth, stem, width, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     pytest.importorskip("torchvision")
-    leaves = {"encoder.depth": depth, "encoder.stem": stem, "encoder.width": 1.0}
+    leaves = {"encoder.depth": depth, "encoder.stem": stem, "encoder.width": width}
     config = config_of(size=64, **leaves)
     workdir_of(tmp_path, config, channels=3)
     export(config, tmp_path, quiet=True)
