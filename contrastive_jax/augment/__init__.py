@@ -147,7 +147,7 @@ def _nearest(name, allowed):
 
 
 def _to_float(image):
-    """The door: uint8 is divided by 255, float becomes float32."""
+    """Return an image in float32: uint8 is divided by 255."""
     if image.ndim != 3:
         raise ValueError(
             f"an image is [height, width, channels], this has shape {image.shape}; jax.vmap makes a batch"

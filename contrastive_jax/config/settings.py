@@ -205,7 +205,7 @@ def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]
 
 
 def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...] = ()) -> None:
-    if function is None:  # a wrong name: recipe.build says so in a sentence
+    if function is None:  # a wrong name: who builds the function refuses it in a sentence
         return
     for p in inspect.signature(function).parameters.values():
         if p.kind is p.KEYWORD_ONLY and p.name not in config[section] and p.name not in leave:

@@ -40,7 +40,7 @@ class Comparison:
     def contrast(self, multiple: float = 1.0, margin: bool = True) -> Array:
         """c [B, V] = logsumexp over the negatives of multiple * (score - positive) / tau, plus the margin.
 
-        0, without a gradient, where a query has no negatives; :func:`objective` leaves those out.
+        0, without a gradient, where a query has no negatives; :meth:`terms.Term.values` is 0 there.
         """
         c = self.negatives.logsumexp[self.multiples.index(multiple)]
         if self.further is not None:

@@ -1,4 +1,4 @@
-"""The library door: any loss of the family for two arrays of embeddings, in a training loop of your own.
+"""Any loss of the family for two arrays of embeddings, in a training loop of your own.
 
 It is the train step's own code: the same comparison, the same terms, the same engines.
 """
@@ -316,7 +316,7 @@ def contrastive_loss(
 
 
 def _term(loss: str, options: dict[str, Any]) -> Term:
-    """The loss with its options; a wrong option may as well have been meant for the door."""
+    """The loss with its options; a wrong option may have been meant for :func:`contrastive_loss` itself."""
     own = [name for name in inspect.signature(contrastive_loss).parameters if name != "options"]
     if "weight" in options:
         raise ValueError("contrastive_loss has no weight; multiply what it returns.")
