@@ -5,6 +5,8 @@ permutation(seed, epoch)[p % n]. No remainder is dropped: a batch may straddle e
 iterator state: the order of any step follows from its number.
 """
 
+import functools
+
 import numpy as np
 
 
@@ -20,12 +22,19 @@ def permutation(seed: int, epoch: int, n: int) -> np.ndarray:
     return np.argsort(bits, kind="stable").astype(np.int32)
 
 
+_kept = functools.lru_cache(2)(permutation)  # parts of a batch ask for the same epoch, which may be long
+
+
+def at(seed: int, n: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return image numbers and epochs, [b] int32 each, of the stream's examples with the numbers ``positions`` [b]."""
+    epochs = positions // n
+    index = np.empty(len(positions), np.int32)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        index[here] = _kept(seed, int(epoch), n)[positions[here] % n]
+    return index, epochs.astype(np.int32)
+
+
 def rows(seed: int, n: int, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Image numbers and epochs, [count] int32 each, of the stream's examples from number ``first`` on."""
-    position = first + np.arange(count, dtype=np.int64)
-    epoch = position // n
-    index = np.empty(count, np.int32)
-    for e in np.unique(epoch):
-        here = epoch == e
-        index[here] = permutation(seed, int(e), n)[position[here] % n]
-    return index, epoch.astype(np.int32)
+    """Return :func:`at` of the stream's ``count`` examples from number ``first`` on."""
+    return at(seed, n, first + np.arange(count, dtype=np.int64))

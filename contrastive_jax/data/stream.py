@@ -38,28 +38,18 @@ MOST_WORKERS = 32
 
 @dataclasses.dataclass(frozen=True)
 class Endless:
-    """The order of training: position p is image permutation(seed, p // n)[p % n]."""
+    """The order of training, :mod:`order`'s."""
 
     seed: int
     n: int
 
     def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows and epochs of some positions, int32."""
-        epochs = positions // self.n
-        rows = np.empty(len(positions), np.int32)
-        for epoch in np.unique(epochs):
-            here = epochs == epoch
-            rows[here] = _permutation(self.seed, int(epoch), self.n)[positions[here] % self.n]
-        return rows, epochs.astype(np.int32)
+        return order.at(self.seed, self.n, positions)
 
     def after(self, position: int) -> int:
         """The next position of the same permutation."""
         return position // self.n * self.n + (position + 1) % self.n
-
-
-@functools.lru_cache(2)  # a batch may straddle epochs
-def _permutation(seed: int, epoch: int, n: int) -> np.ndarray:
-    return order.permutation(seed, epoch, n)
 
 
 @dataclasses.dataclass(frozen=True)

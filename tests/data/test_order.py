@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contrastive_jax.data import permutation, rows
+from contrastive_jax.data import permutation, rows, stream
 
 sizes = st.integers(1, 60)
 
@@ -55,3 +55,14 @@ def test_positions_beyond_32_bits():
     index, epoch = rows(0, n, first, n)
     assert (epoch == 2**31 - 1).all()
     np.testing.assert_array_equal(index, permutation(0, 2**31 - 1, n))
+
+
+@settings(deadline=None)
+@given(n=sizes, seed=st.integers(0, 2**64 - 1), positions=st.lists(st.integers(0, 2**40), max_size=20))
+def test_streamed_examples_have_the_order_of_resident_ones(n, seed, positions):
+    """In any order and any number, as parts of a batch ask for them."""
+    found = stream.Endless(seed, n).at(np.array(positions, np.int64) % (5 * n))
+    whole = rows(seed, n, 0, 5 * n)
+    for ours, theirs in zip(found, whole, strict=True):
+        np.testing.assert_array_equal(ours, theirs[np.array(positions, np.int64) % (5 * n)])
+        assert ours.dtype == np.int32
