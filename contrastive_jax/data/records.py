@@ -5,6 +5,8 @@ decoded once (:func:`decoded`); a streamed one is read by row in worker processe
 """
 
 import os
+import re
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
@@ -55,9 +57,17 @@ class Records(Protocol):
 class Unreadable(ValueError):
     """An image that cannot be read; the message names it and says why."""
 
+    def __init__(self, message: str):
+        super().__init__(re.sub(r" <_io\.\w+ object at \w+>", "", message))  # Pillow's name for bytes
 
-def decoded(records: Records, size: int) -> Split:
-    """Every record, decoded into host memory.
+    @classmethod
+    def of(cls, records: Records, row: int, error: Exception) -> "Unreadable":
+        """Return the error of a record that was read, but not decoded."""
+        return error if isinstance(error, cls) else cls(f"cannot read {records.name(row)}: {error}")
+
+
+def decoded(records: Records, size: int, replace: bool = False) -> Split:
+    """Return every record, decoded into host memory.
 
     Read by the chunk: several times as fast as one by one through the decoder of TFDS. Images that are not
     resized are small: there one thread is faster than several.
@@ -65,26 +75,50 @@ def decoded(records: Records, size: int) -> Split:
     Args:
         records: of one shape, unless ``size`` is given.
         size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images as they are.
+        replace: the next image of the set that can be read stands in for one that cannot, with its label and group,
+            and a warning names both.
 
     Raises:
-        Unreadable: the first image that cannot be read, by name.
+        Unreadable: the first image that cannot be read, by name; with ``replace``, if no image can be.
     """
     count, (height, width, channels) = len(records), records.shape
     image = np.empty((count, size or height, size or width, channels), np.uint8)
     label = np.empty((count, *records.label_shape), np.uint8 if records.label_shape else np.int32)
     group = np.empty(count, np.int32)
+    corrupt: dict[int, Unreadable] = {}
 
-    def decode(row: int, record: Record):
+    def read(rows: Sequence[int]) -> list[tuple[int, Record]]:
+        try:
+            return list(zip(rows, records.read(rows), strict=True))
+        except Unreadable as error:
+            if not replace:
+                raise
+            if len(rows) > 1:  # one of them
+                return [pair for row in rows for pair in read([row])]
+            corrupt[rows[0]] = error
+            return []
+
+    def decode(pair: tuple[int, Record]):
+        row, record = pair
         try:
             image[row] = whole(record.image, channels, size)
         except ValueError as error:  # damaged, or of another shape than the set says
-            raise Unreadable(f"cannot read {records.name(row)}: {error}") from error
+            corrupt[row] = Unreadable.of(records, row, error)
+            if not replace:
+                raise corrupt[row] from error
         label[row], group[row] = record.label, record.group
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         each = pool.map if size else map
         for first in range(0, count, records.chunk):
             rows = range(first, min(first + records.chunk, count))
-            for _ in each(decode, rows, records.read(rows)):
+            for _ in each(decode, read(rows)):
                 pass
+    for row, error in sorted(corrupt.items()):
+        after = (other % count for other in range(row + 1, row + count))
+        found = next((other for other in after if other not in corrupt), None)
+        if found is None:
+            raise Unreadable(f"no record can be read: {error}")
+        image[row], label[row], group[row] = image[found], label[found], group[found]
+        warnings.warn(f"{error}; {records.name(found)} stands in for it", RuntimeWarning, stacklevel=2)
     return Split(image, label, group, getattr(records, "paths", None))

@@ -57,7 +57,8 @@ def load(
         stream: "auto" leaves images encoded where they are, to be decoded and cropped as they are needed, if they
             differ in size (and there is no ``size``) or take more memory; "on" always; "off" never.
         workers: processes that decode a stream; 0: threads of the training process; -1: one a core, up to 32.
-        corrupt: "raise" ends the run at a record that a stream cannot read, "replace" takes the next of the order.
+        corrupt: "raise" ends the run at an image that cannot be read, by its name; "replace" takes the next one of the
+            order (of the set, where images are in memory), with its label; --mode=embed takes "raise" alone.
         resize: how a stream resizes training's views: "exact", as the device does, or by "opencv", which is
             faster; its cubic kernel is sharper.
 

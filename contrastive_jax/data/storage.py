@@ -31,7 +31,9 @@ def stored(
         size: short side resized to it, centre cropped; 0 leaves images as they are.
         memory_limit: GiB that the decoded images may take.
         stream: "auto" streams what differs in size or takes more memory; "on" and "off" decide.
-        workers, corrupt, resize: see :class:`stream.Streamed`.
+        corrupt: what a record does that cannot be read: see :class:`stream.Streamed`; of images in memory, the next
+            of the set stands in (:func:`records.decoded`).
+        workers, resize: see :class:`stream.Streamed`.
 
     Raises:
         ValueError: ``stream="off"`` and images that differ in size or do not fit; a wrong option.
@@ -50,7 +52,7 @@ def stored(
             "centre is cropped, or data.stream=auto"
         )
     pixels.check_memory(name, count, shape, memory_limit)
-    return [decoded(part, size) if part else None for part in records]
+    return [decoded(part, size, corrupt == "replace") if part else None for part in records]
 
 
 def feed(

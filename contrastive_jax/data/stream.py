@@ -12,7 +12,6 @@ import functools
 import importlib.util
 import multiprocessing
 import os
-import re
 import signal
 import threading
 import warnings
@@ -125,13 +124,10 @@ class Loader:
                 boxes = self._boxes(np.array([row]), np.array([epoch]), [picture.size])
                 views = picture.cut(self.cut, boxes[0])
             except (Unreadable, decode.Damaged) as error:
-                message = str(error)
-                if not isinstance(error, Unreadable):
-                    message = f"cannot read {self.records.name(row)}: {message}"
-                message = re.sub(r" <_io\.\w+ object at \w+>", "", message)  # Pillow's name for bytes
+                corrupt = Unreadable.of(self.records, row, error)
                 if not self.replace:
-                    raise Unreadable(message) from error
-                failure = failure or message
+                    raise corrupt from error
+                failure = failure or str(corrupt)
                 position = self.order.after(position)
                 continue
             if failure:
@@ -245,7 +241,8 @@ class Streamed:
         records: of the split.
         size: short side resized to it, centre cropped, before anything else; 0 leaves images as they are.
         workers: processes that decode; 0: threads of this process; -1: as many as cores, up to 32.
-        corrupt: "raise" ends the run at a record that cannot be read; "replace" takes the next of the order.
+        corrupt: "raise" ends the run at a record that cannot be read; "replace" takes the next of the order, and a
+            warning names it. In evaluation the stand-in is judged by its own label.
         resize: "exact" resizes training's views as the device would; "opencv" is faster, and differs
             (:meth:`augment.crops.Cut.resize`). Evaluation is exact.
         made: what is made of the views, once they are cut out.

@@ -369,3 +369,17 @@ def test_memory_limit_is_checked_before_decoding(tmp_path):
     (tmp_path / "0.png").write_bytes(png(rgb(40, 40))[:-900])  # would fail if it were decoded
     with pytest.raises(ValueError, match="1 images of 1000x1000x3 take 0.00279 GiB and data.memory_limit"):
         data.load(name="folder", dir=str(tmp_path), size=1000, memory_limit=0.001, stream="off")
+
+
+@pytest.mark.parametrize("stream", ["off", "on"])
+def test_a_damaged_file_is_named_and_another_stands_in_for_it(tmp_path, stream):
+    images = [save(tmp_path / f"{i}.png", rgb(8, 8)) for i in range(3)]
+    file = tmp_path / "1.png"
+    file.write_bytes(file.read_bytes()[:60])
+    options = {"name": "folder", "dir": str(tmp_path), "stream": stream, "workers": 0}
+    view = augment.make_eval(preset="none", size=8)
+    with pytest.raises(Unreadable, match=f"cannot read the image {file}: "):
+        list(data.load(**options).train.batches(3, view))
+    with pytest.warns(RuntimeWarning, match=f"cannot read the image {file}: .*stands in"):
+        ((found, _),) = data.load(**options, corrupt="replace").train.batches(3, view)
+    np.testing.assert_array_equal(found, [images[0], images[2], images[2]])

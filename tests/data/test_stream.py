@@ -19,7 +19,7 @@ from PIL import Image
 from contrastive_jax import augment, data, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.data import decode, order, records, stream
+from contrastive_jax.data import decode, order, records, storage, stream
 from contrastive_jax.data.composites import Plain
 from contrastive_jax.training import loop
 from contrastive_jax.training import run as runs
@@ -191,6 +191,26 @@ def test_a_corrupt_record_is_replaced_by_the_next_of_the_order_and_counted(first
     same(later, got[3:5])
     half, _, _ = batches(range(2), own=np.arange(8, 16), images=CORRUPT, corrupt="replace")
     same(half, [jax.tree.map(lambda x: x[8:], batch) for batch in got[:2]])
+
+
+@pytest.mark.parametrize("size", [0, 4])
+def test_in_memory_the_next_of_the_set_stands_in_for_a_corrupt_record(size):
+    options = {"size": size, "memory_limit": 1, "stream": "off", "workers": 0, "resize": "exact"}
+    files, shape = IMAGES[:6], PIXELS.shape[1:]
+    whole, _ = storage.stored("memory", [Memory(files, shape), None], corrupt="raise", **options)
+    damaged = Memory([*files[:2], b"no image", b"", files[4], files[4][:60]], shape)
+    with pytest.warns(RuntimeWarning) as said:
+        split, _ = storage.stored("memory", [damaged, None], corrupt="replace", **options)
+    stands_in = [0, 1, 4, 4, 4, 0]
+    for name in ("image", "label", "group"):
+        np.testing.assert_array_equal(getattr(split, name), getattr(whole, name)[stands_in])
+    messages = [str(warning.message) for warning in said]
+    assert [m.split(":")[0] for m in messages] == [f"cannot read image {i} of memory" for i in (2, 3, 5)]
+    assert messages[2].endswith("image 0 of memory stands in for it") and "0x" not in messages[0]
+    with pytest.raises(records.Unreadable, match="cannot read image 2 of memory: "):
+        storage.stored("memory", [damaged, None], corrupt="raise", **options)
+    with pytest.raises(records.Unreadable, match="no record can be read: cannot read image 0 of memory"):
+        storage.stored("memory", [Memory([b""] * 3, shape), None], corrupt="replace", **options)
 
 
 class Gone(Memory):
