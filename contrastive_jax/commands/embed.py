@@ -65,9 +65,10 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
         }
         for name, split in splits.items():
             found = of_split(saved, split, view, layers, config["evaluate"]["batch_size"])
-            written[name] = pathlib.Path(workdir, f"embeddings_{name}.npz")
+            file = f"embeddings_{name}.npz"
+            written[name] = remote.place(workdir, file)
             if distributed.first():
-                write(written[name], found | about)
+                write(pathlib.Path(workdir, file), found | about)
             if not quiet and distributed.first():
                 shapes = ", ".join(f"{layer} {list(found[layer].shape)}" for layer in layers)
                 workdirs.say(f"{written[name]}: {shapes}, step {about['step']} of {path}")

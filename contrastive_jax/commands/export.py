@@ -62,7 +62,7 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
     if not quiet and distributed.first():
         seen, shown = metadata["preprocessing"], metadata["encoder"]
         workdirs.say(
-            f"{file}: ResNet-{shown['depth']}, width {shown['width']:g}, stem {shown['stem']},"
+            f"{remote.place(workdir, FILE)}: ResNet-{shown['depth']}, width {shown['width']:g}, stem {shown['stem']},"
             f" {shown['features']} features, step {saved.step};"
             f" reads {seen['channels']} {seen['size']} x {seen['size']}"
         )

@@ -57,9 +57,10 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
     path = folder / "preview.png"
     with workdirs.replacing(path) as temporary:
         sheet.save(temporary, "PNG")
+    place = str(remote.place(workdir, path.name))
     if not quiet:
-        workdirs.say(f"{len(ids)} images with their views: {path}")
-    return str(path)
+        workdirs.say(f"{len(ids)} images with their views: {place}")
+    return place
 
 
 def _short(value: Any) -> str:

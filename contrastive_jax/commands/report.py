@@ -144,8 +144,8 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
         file = pathlib.Path(folders[0], "report.html")
         if distributed.first():
             workdirs.write_text(file, page(runs, settings))
-            say(f"report of {', '.join(run.name for run in runs)}: {file}")
-    return str(file)
+            say(f"report of {', '.join(run.name for run in runs)}: {remote.place(folders[0], file.name)}")
+        return str(remote.place(folders[0], file.name))
 
 
 def check(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 An object store has no files to append to or to replace in place, so that what a run writes about itself (config,
 metrics, result, pictures, embeddings) is written into a folder of this machine, and copied up whenever a checkpoint
-is saved and at the end. Checkpoints themselves go straight to the store. Who continues the run elsewhere starts from
-what the store holds.
+is saved and at the end, when the folder goes. Checkpoints themselves go straight to the store. Who continues the run
+elsewhere starts from what the store holds.
 """
 
 import contextlib
@@ -58,6 +58,10 @@ class Remote(os.PathLike):
                 target.write_bytes((self.local / name).read_bytes())
         self._sent = now
 
+    def drop(self) -> None:
+        """Remove the local copy."""
+        shutil.rmtree(self.local, ignore_errors=True)
+
     def _state(self) -> dict[str, tuple[int, int]]:
         files = [path for path in self.local.rglob("*") if path.is_file()]
         found = {path.relative_to(self.local).as_posix(): path.stat() for path in files}
@@ -82,6 +86,8 @@ def is_remote(workdir: str | os.PathLike) -> bool:
 def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
     """The workdir itself, or the :class:`Remote` of an address, which is copied down before and up afterwards.
 
+    The local copy is removed once all of it is in the store; where copying up fails, it stays.
+
     Raises:
       ValueError: an address of a kind that nothing installed here reads; says what would.
     """
@@ -90,7 +96,11 @@ def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
         return
     try:
         remote = Remote(str(workdir))
-        remote.pull()
+        try:
+            remote.pull()
+        except BaseException:
+            remote.drop()
+            raise
     except (ImportError, KeyError) as error:  # its library is missing; no such kind of store
         kind = str(workdir).partition("://")[0]
         raise ValueError(
@@ -101,6 +111,7 @@ def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
         yield remote
     finally:
         remote.push()
+        remote.drop()
 
 
 def supports_remote(mode: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,6 +129,11 @@ def push(workdir: str | os.PathLike) -> None:
     """Copies up what has changed, where the workdir is an address."""
     if isinstance(workdir, Remote):
         workdir.push()
+
+
+def place(workdir: str | os.PathLike, name: str) -> pathlib.Path | epath.Path:
+    """Return where a file of a workdir is to be found: its path, or its place in the store."""
+    return workdir.store / name if isinstance(workdir, Remote) else pathlib.Path(workdir, name)
 
 
 def checkpoints(workdir: str | os.PathLike) -> epath.Path:

@@ -1,5 +1,6 @@
 """A workdir in an object store: a run there is the run that a folder would hold."""
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -92,6 +93,35 @@ def test_a_folder_is_left_alone(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.fixture
+def stores(tmp_path, monkeypatch):
+    """A folder that gs:// stands for."""
+    real = epath.Path
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        mirror.epath, "Path", lambda path: real(str(path).replace("gs:/", str(tmp_path / "gs")))
+    )
+    return tmp_path / "gs"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_local_copy_goes_once_the_store_has_it(stores, fails):
+    with contextlib.suppress(ArithmeticError), mirror.mirrored("gs://bucket/run") as here:
+        pathlib.Path(here, "metrics.jsonl").write_text("1\n")
+        assert mirror.place(here, "metrics.jsonl") == stores / "bucket/run/metrics.jsonl"
+        if fails:
+            raise ArithmeticError
+    assert (stores / "bucket/run/metrics.jsonl").read_text() == "1\n" and not here.local.exists()
+    assert mirror.place("runs/x", "a") == pathlib.Path("runs/x/a")
+
+
+def test_what_could_not_be_copied_up_stays(stores):
+    stores.write_text("no folder")
+    with pytest.raises(OSError), mirror.mirrored("gs://bucket/run") as here:
+        pathlib.Path(here, "result.json").write_text("{}")
+    assert (here.local / "result.json").read_text() == "{}"
+
+
 def test_an_address_that_nothing_reads_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(mirror.Remote, "pull", lambda self: (_ for _ in ()).throw(ImportError("no gcsfs")))
@@ -145,7 +175,12 @@ def test_a_run_in_a_bucket_goes_on_elsewhere_and_is_the_run_of_a_folder(bucket, 
         ("c", ("--mode=embed",)),
     ):
         command(bucket | {"XDG_CACHE_HOME": str(tmp_path / machine)}, address, *options)
-    (here,) = (tmp_path / "c/contrastive_jax/workdirs").iterdir()
+        assert not list((tmp_path / machine / "contrastive_jax/workdirs").iterdir())
+    here = tmp_path / "down"
+    down = "import sys; from contrastive_jax.workdir import remote; here = remote.Remote(sys.argv[1]); here.pull();"
+    down += "here.local.rename(sys.argv[2])"
+    environment = os.environ | bucket | {"XDG_CACHE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", down, address, here], cwd=ROOT, env=environment, check=True)
     rows, others = (workdirs.read_metrics(path) for path in (here, tmp_path / "folder"))
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert without_clock(rows) == without_clock(others)
