@@ -37,9 +37,6 @@ _QUIET = flags.DEFINE_bool("quiet", False, "Print the final table only.", short_
 _DISTRIBUTED = flags.DEFINE_string(
     "distributed", "", "One program on several processes: auto, or HOST:PORT,N,I of process I of N."
 )
-_TOPOLOGY = flags.DEFINE_string(
-    "topology", "", "For --mode=describe: a TPU slice that need not be there, like v5e:16x16."
-)
 _DEBUG = flags.DEFINE_bool("debug", False, "Show the stack trace of an error.")
 
 
@@ -187,10 +184,7 @@ def main(argv: list[str]) -> None:
         distributed.start(_DISTRIBUTED.value)
     except (ValueError, RuntimeError, OSError) as error:
         _fail(str(error))
-    if not _TOPOLOGY.value:
-        _find_devices()
-    elif _MODE.value != "describe":
-        _fail(f"--topology={_TOPOLOGY.value!r} is for --mode=describe, not for {_MODE.value}.")
+    _find_devices()
     _use_compilation_cache()
     try:
         config = resolved(argv, _WORKDIR.value, _MODE.value, _DEBUG.value)
@@ -204,9 +198,8 @@ def main(argv: list[str]) -> None:
     try:
         training = _MODE.value == "train"
         mode = loop if training else importlib.import_module(f"contrastive_jax.commands.{_MODE.value}")
-        extra = {"topology": _TOPOLOGY.value} if _TOPOLOGY.value else {}
         with workdirs.answered(workdir):
-            getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value, **extra)
+            getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value)
     except loop.Stopped as stopped:
         if distributed.first():
             print(stopped, flush=True)

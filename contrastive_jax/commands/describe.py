@@ -27,37 +27,26 @@ class Parameter:
     size: int
 
 
-def describe(
-    config: Mapping[str, Any], workdir: str, *, quiet: bool = False, topology: str = ""
-) -> dict[str, Any]:
+def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
     """Prints the config, the network, the mesh, the steps and what the compiled step costs; trains nothing.
 
     Args:
       config: a plain config.
       workdir: is neither read nor written.
       quiet: changes nothing: what is asked for is printed, by the first process.
-      topology: of a TPU slice that need not be there (:func:`program.devices_of`), to compile for in place of
-        this machine's devices; nothing is run then.
 
     Returns:
       What the network and the compiled step cost a device, and its speed.
     """
-    devices, note = compilation.devices_of(topology) if topology else (None, "")  # first of all that asks jax
     say = print if distributed.first() else lambda line: None
-    run = prepare(config, devices)
+    run = prepare(config)
     for line in outline(run):
         say(line)
-    began = time.perf_counter()
-    if topology:
-        say(f"  {note}")
-        step, speed = compilation.compiled_from_shapes(run), {}
-        seconds = time.perf_counter() - began
-    else:
-        with jax.set_mesh(run.mesh), contextlib.closing(feed_of(run)) as feed:
-            state = initial_state(run)
-            step, seconds = compilation.compiled_step(run, feed, state)
-            memory.check(run, step)
-            speed = race(run, feed, step, state)
+    with jax.set_mesh(run.mesh), contextlib.closing(feed_of(run)) as feed:
+        state = initial_state(run)
+        step, seconds = compilation.compiled_step(run, feed, state)
+        memory.check(run, step)
+        speed = race(run, feed, step, state)
     images = run.config["train"]["batch_size"] / run.mesh.size
     needed = utilisation.model_flops(run) * images / 1e9
     say(f"network, forward and backward, per device\n  gflops_per_step = {needed:,.2f}")
@@ -65,8 +54,7 @@ def describe(
     say("compiled step, per device")
     for name, value in facts.items():
         say(f"  {name} = {value:,.2f}")
-    if speed:
-        say("speed, images a second")
+    say("speed, images a second")
     for name, value in speed.items():
         say(f"  {name} = {value:,.1f}")
     if "data" in speed and speed["data"] < speed["step"]:

@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-import importlib.util
 import math
-import os
 import re
 import time
 from typing import NamedTuple
@@ -17,7 +15,6 @@ from contrastive_jax.training.run import Run
 from contrastive_jax.training.step import make_train_step, state_of
 from contrastive_jax.types import PyTree, TrainState
 
-MOST_CHIPS = 2**14  # no slice that was ever built has more
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 _COLLECTIVE = re.compile(rf"^.*? = (.*?) ({'|'.join(KINDS)})(-start)?\(", re.MULTILINE)
 _LAYOUT = re.compile(r"\{[^}]*\}")
@@ -78,55 +75,6 @@ def compiled_from_shapes(run: Run) -> jax.stages.Compiled:
     with jax.set_mesh(run.mesh):
         step = native.jit(make_train_step(run.recipe, take), donate_argnums=0)
         return step.lower(state_shapes(run), feed).compile(compiler_options(run.mesh))
-
-
-def devices_of(topology: str) -> tuple[list[jax.Device], str]:
-    """The chips of a TPU slice that is not here, to compile for; and where libtpu is not installed, as many CPU
-    devices, which have to be the first of this process.
-
-    Args:
-      topology: as jax names it: generation and extent, ``v5e:16x16``.
-
-    Returns:
-      The devices, and a sentence that says what they are.
-
-    Raises:
-      ValueError: not a topology, or one that libtpu does not know, or cannot describe now (another process may hold
-        it): its own words.
-    """
-    found = re.fullmatch(r"v\d\w*:([1-9]\d*(?:x[1-9]\d*)*)", topology)
-    if not found:
-        raise ValueError(
-            f"--topology={topology!r}; write a TPU generation and the extent of a slice, like v5e:16x16."
-        )
-    chips = math.prod(int(n) for n in found[1].split("x"))
-    if chips > MOST_CHIPS:
-        raise ValueError(
-            f"--topology={topology!r} has {chips:,} chips; at most {MOST_CHIPS:,} are described."
-        )
-    if importlib.util.find_spec("libtpu") is None:
-        try:
-            jax.config.update("jax_num_cpu_devices", chips)
-        except RuntimeError:  # the backend is up
-            pass
-        devices = jax.devices("cpu")[:chips]
-        if len(devices) < chips:
-            raise ValueError(
-                f"--topology={topology!r} without libtpu needs a process that asked jax for nothing."
-            )
-        return devices, (
-            f"libtpu is not installed (pip install 'contrastive_jax[tpu]'): {chips} virtual CPU devices stand in for"
-            f" {topology}; traffic and collectives are those of XLA's CPU compiler, memory is not a TPU's."
-        )
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # nobody answers outside of Google Cloud
-    from jax.experimental import topologies
-
-    try:
-        devices = topologies.get_topology_desc(topology, "tpu").devices
-    except (RuntimeError, ValueError, NotImplementedError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"--topology={topology!r}: libtpu could not describe it: {reason}") from error
-    return list(devices), f"compiled ahead of time by libtpu for {topology}, which is not here"
 
 
 def state_shapes(run: Run) -> TrainState:

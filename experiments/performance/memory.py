@@ -45,10 +45,11 @@ def counted(way: str, batch: int, topology: str, dtype: str) -> dict:
     wanted = SHARED if way == "shard_state" else 1
     jax.config.update("jax_num_cpu_devices", wanted)  # before any device is asked for
     from imagenet import step
+    from topology import devices_of
 
     from contrastive_jax.training import compilation
 
-    devices = compilation.devices_of(topology)[0] if topology else jax.devices()
+    devices = devices_of(topology)[0] if topology else jax.devices()
     run = step(batch, devices[:wanted] if way != "shard_state" else devices, **WAYS[way] | {"dtype": dtype})
     began = time.perf_counter()
     cost = compilation.cost(compilation.compiled_from_shapes(run))

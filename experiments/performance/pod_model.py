@@ -164,10 +164,11 @@ def count(topology: str, batch: int) -> dict:
     """Compiles the step for a slice that is not here, or for this machine's devices, and counts."""
     import jax
     from imagenet import step
+    from topology import devices_of
 
     from contrastive_jax.training import compilation
 
-    devices, note = compilation.devices_of(topology) if topology else (None, "this machine")
+    devices, note = devices_of(topology) if topology else (None, "this machine")
     run = step(batch, devices, dtype="bfloat16")
     counts = counts_of(run, compilation.cost(compilation.compiled_from_shapes(run)))
     return {

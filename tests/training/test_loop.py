@@ -388,6 +388,10 @@ def test_describe_says_what_a_run_would_be_and_writes_nothing(tmp_path, capsys, 
     ):
         assert what in printed, what
     assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(describe.distributed, "first", lambda: False)
+    monkeypatch.setattr(describe, "SECONDS", 0)
+    describe.describe(smoke(), str(tmp_path / "run"))
+    assert capsys.readouterr().out == ""  # of several processes one speaks
 
 
 def command(*arguments, **environment):
