@@ -50,6 +50,9 @@ def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
     images = run.config["train"]["batch_size"] / run.mesh.size
     needed = utilisation.model_flops(run) * images / 1e9
     say(f"network, forward and backward, per device\n  gflops_per_step = {needed:,.2f}")
+    kind, dtype = run.mesh.devices.flat[0].device_kind, run.config["dtype"]
+    if utilisation.peak(kind, dtype) is None:
+        say(f"  no published peak of {kind} in {dtype} is known: the log has no utilisation")
     facts = {"compile_seconds": seconds} | costs(step)
     say("compiled step, per device")
     for name, value in facts.items():

@@ -1,38 +1,61 @@
-"""Model FLOP utilisation: what a run computes over what its devices can, by FLOPs counted and a peak measured."""
+"""Model FLOP utilisation: what a run computes over what its devices can, by FLOPs counted and published peaks."""
 
 import functools
 import math
-import time
+import re
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from contrastive_jax import models, sharding
+from contrastive_jax import models
 from contrastive_jax.training.run import Run
 from contrastive_jax.workdir.encoder import network_of
 
-# Side of the matrices whose product is timed: some milliseconds, on an idle device.
-SIDES = {"cpu": 1024, "gpu": 8192, "tpu": 8192}
+
+class Peak(NamedTuple):
+    """The TFLOP/s of one device of jax in dense products of matrices, as its maker publishes them."""
+
+    kind: str  # a regular expression for all of jax's name of the device
+    bfloat16: float | None  # None: it has no units for it
+    float32: float  # as jax multiplies float32 by default: in TF32 where there is, on a TPU in bfloat16
+
+
+# GPUs: NVIDIA's data sheets, without sparsity (half of what they print with it). TPUs: cloud.google.com/tpu/docs, a
+# page for each version; of v2 and v3 a device is a core, half of a chip. A part of a GPU (MIG) has no figure.
+PEAKS = (
+    Peak(r"NVIDIA H[12]00 NVL", 835, 417.5),
+    Peak(r"NVIDIA H100 PCIe", 756, 378),
+    Peak(r"NVIDIA H[12]00( .*)?", 989.4, 494.7),
+    Peak(r"NVIDIA A100[- ].*", 312, 156),
+    Peak(r"(NVIDIA )?(Tesla )?V100-PCI.*", None, 14),
+    Peak(r"(NVIDIA )?(Tesla )?V100-SXM2.*", None, 15.7),
+    Peak(r"NVIDIA L4", 121, 60),
+    Peak(r"(NVIDIA )?(Tesla )?T4", None, 8.1),
+    Peak(r"TPU v2", 22.5, 22.5),
+    Peak(r"TPU v3", 61.5, 61.5),
+    Peak(r"TPU v4", 275, 275),
+    Peak(r"TPU v5( lite|e)", 197, 197),
+    Peak(r"TPU v5p?", 459, 459),
+    Peak(r"TPU v6( lite|e)", 918, 918),
+)
+
+
+def peak(kind: str, dtype: str) -> float | None:
+    """Return the most FLOP/s of a device of this kind, by its maker's word; None where there is none, as of a CPU."""
+    found = next((row for row in PEAKS if re.fullmatch(row.kind, kind) and "MIG" not in kind), None)
+    tera = {"bfloat16": found.bfloat16, "float32": found.float32}.get(dtype) if found else None
+    return None if tera is None else tera * 1e12
 
 
 def of_one_image_a_second(run: Run) -> float | None:
-    """The utilisation at one image a second, by which images a second become utilisation.
-
-    The peak is measured on one device for each of the mesh; CPU devices of a process share its cores, and count
-    as one. None where the device has no room to measure by: the run itself may still fit.
-    """
-    device = run.mesh.local_devices[0]
-    devices = jax.process_count() if device.platform == "cpu" else run.mesh.size
-    try:
-        return model_flops(run) / (devices * peak(device, run.config["dtype"]))
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return None
+    """Return the utilisation at one image a second, by which images a second become utilisation; None: no known peak."""
+    most = peak(run.mesh.local_devices[0].device_kind, run.config["dtype"])
+    return None if most is None else model_flops(run) / (run.mesh.size * most)
 
 
 def model_flops(run: Run) -> float:
-    """FLOPs that training needs for an image: the network's forward pass over the views that have a gradient three
+    """Return the FLOPs that training needs for an image: the network's forward pass over the views that have a gradient three
     times (a backward pass is two), and over those of an averaged target once.
 
     What is computed again (``train.remat``, ``train.microbatches``), augmentation, loss and optimizer are not
@@ -45,7 +68,7 @@ def model_flops(run: Run) -> float:
 
 @functools.lru_cache(maxsize=16)
 def _forward_flops(network: models.Network, view_shape: tuple[int, int, int]) -> float:
-    """Of one view, as XLA counts before it optimises: a multiplication and an addition are two."""
+    """Return those of one view, as XLA counts before it optimises: a multiplication and an addition are two."""
 
     def forward(params, stats, views):
         return network.apply(params, stats, views, train=False)[0].prediction
@@ -53,18 +76,3 @@ def _forward_flops(network: models.Network, view_shape: tuple[int, int, int]) ->
     weights = network.shapes(view_shape)
     views = jax.ShapeDtypeStruct((1, 1, *view_shape), jnp.float32)
     return (jax.jit(forward).lower(*weights, views).cost_analysis() or {}).get("flops", math.nan)
-
-
-@functools.cache
-def peak(device: jax.Device, dtype: str) -> float:
-    """FLOPs a second of a product of two square matrices on a device, the best of a few: measured, not published."""
-    side = SIDES.get(device.platform, 4096)
-    with jax.set_mesh(sharding.make_mesh([device])):  # in place of the run's
-        matrix = jnp.ones((side, side), dtype)
-        product = jax.jit(jnp.matmul).lower(matrix, matrix).compile()
-        seconds = math.inf
-        for _ in range(5):
-            began = time.perf_counter()
-            product(matrix, matrix).block_until_ready()
-            seconds = min(seconds, time.perf_counter() - began)
-    return 2 * side**3 / seconds

@@ -104,8 +104,8 @@ class Progress:
         Metrics:
             seconds: since this process began to train.
             images_per_second: over the latest log points, without pauses; absent until it is known.
-            utilisation: of the devices at that rate: FLOPs that the network needs over those of a product of
-                matrices, both counted and measured by this program; absent until it is known.
+            utilisation: of the devices at that rate: FLOPs that the network needs over the published peak of their
+                kind and dtype; absent until the rate is known, and on devices without such a peak, as CPUs.
             lost_to_data: share of the time since the last log point in which the next batch was waited for, and
                 the device had nothing to do by the end of it.
             lost_to_evaluation: share of that time in evaluations.

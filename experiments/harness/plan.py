@@ -16,7 +16,10 @@ EXAMPLES = {
 }  # fmt: skip
 
 
-PEAK_TFLOPS = {"a100": 312.0, "h100": 989.0, "h200": 989.0, "v4": 275.0, "v5e": 197.0}  # bfloat16, published
+DEVICES = {  # as jax names them
+    "a100": "NVIDIA A100-SXM4-80GB", "h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200", "v4": "TPU v4",
+    "v5e": "TPU v5 lite",
+}  # fmt: skip
 
 
 def images_of(config: Mapping[str, Any]) -> tuple[int, int]:
@@ -49,11 +52,12 @@ def training_flops(config: Mapping[str, Any]) -> float:
 def cost(job: Job, device: str, utilisation: float) -> float:
     """Device-hours of a seed of a job by its FLOPs, at a share of the device's published peak."""
     from contrastive_jax import config as configs
+    from contrastive_jax.training.utilisation import peak
 
     config = config_of(job.arguments())
     batch = config["train"]["batch_size"]
     steps = configs.steps_of("train.duration", config["train"]["duration"], images_of(config)[0], batch)
-    return training_flops(config) * steps * batch / (PEAK_TFLOPS[device] * 1e12 * utilisation) / 3600
+    return training_flops(config) * steps * batch / (peak(DEVICES[device], "bfloat16") * utilisation) / 3600
 
 
 def plan(tables: Sequence[ModuleType], scale: str, device: str, utilisation: float, price: float) -> None:

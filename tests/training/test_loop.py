@@ -384,6 +384,7 @@ def test_describe_says_what_a_run_would_be_and_writes_nothing(tmp_path, capsys, 
         "8 x cpu",
         "6 in all",
         "gflops_per_step",
+        "no published peak of cpu in float32",
         "temp_mib",
     ):
         assert what in printed, what
