@@ -38,16 +38,23 @@ class Evaluator:
         config: sections of the encoder, ``evaluate`` and ``evaluators``.
         source: what to evaluate on.
         mesh: the devices; must be in context when a method is called.
+        built: the evaluators of the config for the sets of the source, where they are built already (``Run.evaluators``).
 
     Raises:
         ValueError: one sentence, before anything is compiled.
     """
 
-    def __init__(self, config: Mapping[str, Any], source: data.Source, mesh: Mesh):
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        source: data.Source,
+        mesh: Mesh,
+        built: Mapping[str, Mapping[str, Any]] | None = None,
+    ):
         self.config, self.source, self.mesh = config, source, mesh
         self.settings = config["evaluate"]
         self.network = network_of(config)
-        self._prepared = evaluators.prepare(config, source)
+        self._prepared = evaluators.prepare(config, source) if built is None else built
         self.evaluators = self._prepared[""]
         self.sets = {
             name: (labelled(train), labelled(test))

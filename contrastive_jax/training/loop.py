@@ -139,7 +139,7 @@ def train(
             workdirs.check_room(workdir, size, settings["keep_last"], len(saved.steps()))
         _, meta = saved.read_meta() or (0, {})
         feed = feed_of(run, meta.get("data", {}).get("replaced", 0), say)
-        evaluator = Evaluator(run.config, run.source, run.mesh)
+        evaluator = Evaluator(run.config, run.source, run.mesh, run.evaluators)
         if not evaluator.has_labels:
             say("no labelled test images: evaluations are left out.")
         about = {"config": run.config, "channels": run.source.train.shape[2]}

@@ -34,6 +34,7 @@ class Run(NamedTuple):
     steps_per_epoch: float
     evaluate_every: int
     keep_every: int
+    evaluators: dict[str, dict[str, Callable[..., dict]]]  # column -> evaluate, of each set that is judged
 
 
 def source_of(config: Mapping[str, Any]) -> data.Source:
@@ -131,7 +132,6 @@ def prepare(
         total_steps=total_steps,
         steps_per_epoch=max(1, round(examples / batch_size)),
     )
-    evaluators.prepare(config, source)  # refused before hours of training, not after them
     return Run(
         dict(config),
         source,
@@ -141,6 +141,7 @@ def prepare(
         examples / batch_size,
         steps("evaluate.every", config["evaluate"]["every"]),
         steps("checkpoint.keep_every", config["checkpoint"]["keep_every"]),
+        evaluators.prepare(config, source),  # refused before hours of training, not after them
     )
 
 

@@ -44,7 +44,7 @@ def judged(judge: evaluate.Evaluator, weights) -> dict[str, float]:
 def run(method: str) -> dict:
     """Trains the method once for each seed, by one compiled step, and judges the last state."""
     run = runs.prepare(configs.plain(configs.load(CONFIG + method)))
-    judge = evaluate.Evaluator(run.config, run.source, run.mesh)
+    judge = evaluate.Evaluator(run.config, run.source, run.mesh, run.evaluators)
     results = {"method": method, "config": run.config, "seeds": {}}
     with jax.set_mesh(run.mesh):
         compiled = None

@@ -58,7 +58,7 @@ def run(scale: str, seed: int) -> dict:
         config.evaluators.knn.update({"k": 10, "temperature": 0.0})
         config.evaluate.look = ("knn",)
     run = runs.prepare(configs.plain(configs.complete(config)))
-    judge = evaluate.Evaluator(run.config, run.source, run.mesh)
+    judge = evaluate.Evaluator(run.config, run.source, run.mesh, run.evaluators)
     between = round(settings["epochs"] * run.steps_per_epoch)
     looks, seconds = [], {"looks": 0.0}
     with jax.set_mesh(run.mesh), contextlib.closing(runs.feed_of(run)) as feed:

@@ -15,7 +15,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, main
+from contrastive_jax import data, evaluators, main
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import describe, evaluate
 from contrastive_jax.training import loop, recorder
@@ -156,9 +156,12 @@ def test_one_device_then_eight(tmp_path, monkeypatch):
     assert [line["step"] for line in workdirs.read_metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_run_leaves_what_it_promises_and_can_be_judged_again(tmp_path, capsys):
+def test_a_run_leaves_what_it_promises_and_can_be_judged_again(tmp_path, capsys, monkeypatch):
     config = smoke(**{"evaluate.final": True, "evaluate.every": "3 steps", "evaluators.few_labels.draws": 2})
+    built, prepare = [], evaluators.prepare
+    monkeypatch.setattr(evaluators, "prepare", lambda *given: built.append(given) or prepare(*given))
     result = loop.train(config, tmp_path)
+    assert len(built) == 1
     printed = capsys.readouterr().out
     for name in (
         "config.json",
