@@ -10,10 +10,12 @@ import jax.numpy as jnp
 
 from contrastive_jax.contrast.comparison import Comparison
 from contrastive_jax.contrast.similarity import negative_statistics, normalize
+from contrastive_jax.losses import geometry
 from contrastive_jax.sharding import REPLICATED, gather, on_mesh
 from contrastive_jax.types import Array, Outputs, Pool
 
 HIGHEST = jax.lax.Precision.HIGHEST
+LEAST = 1e-12  # trace of a Gram matrix in float32 that is above 0
 
 
 def diagnostics(
@@ -85,14 +87,13 @@ def effective_sample_size(comparison: Comparison, with_positive: bool = False) -
 
 
 def effective_rank(z: Array) -> Array:
-    """How many directions rows [B, W, D] vary in: (tr C)^2 / tr(C^2), C their covariance, in [1, D].
+    """Return in how many directions rows [B, W, D] vary, of [1, D]: :func:`geometry.participation_ratio`.
 
-    The participation ratio of the spectrum; it needs no eigenvalues. 0 where nothing varies. RankMe
-    (:func:`spectral_entropy_rank`) asks for the entropy of the singular values, not for the sum of squares of
-    their squares, and takes no mean off: it counts weak directions for more, and a common offset as a direction.
+    0 where nothing varies. RankMe (:func:`spectral_entropy_rank`) asks for the entropy of the singular values, not for
+    the sum of squares of their squares, and takes no mean off: it counts weak directions for more, and a common offset
+    as a direction.
     """
-    c, trace = _gram(z - jnp.mean(z, axis=(0, 1)))
-    return jnp.where(trace > 1e-12, 1.0 / jnp.maximum(jnp.sum(c * c), 1e-12), 0.0)
+    return geometry.participation_ratio(_gram(z - jnp.mean(z, axis=(0, 1))), LEAST)
 
 
 def spectral_entropy_rank(z: Array) -> Array:
@@ -101,18 +102,16 @@ def spectral_entropy_rank(z: Array) -> Array:
     Of the values over their sum; in [1, min(B W, D)]. Rows are not centred, nor normalised. A singular value below
     a thousandth of the largest is not resolved in float32; it hardly counts.
     """
-    c, trace = _gram(z.astype(jnp.promote_types(z.dtype, jnp.float32)))
-    values = jnp.sqrt(jnp.maximum(jnp.linalg.eigvalsh(c), 0.0))
-    share = values / jnp.maximum(jnp.sum(values), 1e-12)
-    return jnp.where(trace > 1e-12, jnp.exp(jnp.sum(jax.scipy.special.entr(share))), 0.0)
+    gram = _gram(z.astype(jnp.promote_types(z.dtype, jnp.float32)))
+    trace = jnp.trace(gram)
+    values = jnp.sqrt(jnp.maximum(jnp.linalg.eigvalsh(gram / jnp.maximum(trace, LEAST)), 0.0))
+    return jnp.where(trace > LEAST, geometry.spectral_entropy_rank(values), 0.0)
 
 
-def _gram(z: Array) -> tuple[Array, Array]:
-    """Z^T Z over its trace [D, D], and the trace."""
+def _gram(z: Array) -> Array:
+    """Return Z^T Z, [D, D]."""
     where = REPLICATED if on_mesh() else None
-    c = jnp.einsum("bwd,bwe->de", z, z, precision=HIGHEST, out_sharding=where)
-    trace = jnp.trace(c)
-    return c / jnp.maximum(trace, 1e-12), trace
+    return jnp.einsum("bwd,bwe->de", z, z, precision=HIGHEST, out_sharding=where)
 
 
 def contrast_entropy(comparison: Comparison) -> Array:
@@ -128,14 +127,14 @@ def contrast_entropy(comparison: Comparison) -> Array:
 
 
 def uniformity(z: Array, t: float = 2.0) -> Array:
-    """``log mean exp(-t ||x - y||^2)`` over the distinct pairs of rows [B, D] of length 1 (Wang & Isola, 2020).
+    """Return :func:`geometry.uniformity` over the distinct pairs of rows [B, D] of length 1.
 
     By the engines of the comparison: no [B, B] array where the batch is large.
     """
     number = jnp.arange(z.shape[0])
     found = negative_statistics(z, number, Pool(gather(z), number), jnp.asarray(2.0 * t, z.dtype))
-    pairs = z.shape[0] * (z.shape[0] - 1)
-    return jax.nn.logsumexp(found.logsumexp[0]) - jnp.log(pairs) - 2.0 * t  # ||x - y||^2 = 2 - 2 x.y
+    sums = found.logsumexp[0] - 2.0 * t  # ||x - y||^2 = 2 - 2 x.y
+    return geometry.uniformity(sums, z.shape[0] * (z.shape[0] - 1))
 
 
 def rounds_to_zero(dtype: jnp.dtype | str) -> float:

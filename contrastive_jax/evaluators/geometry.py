@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from contrastive_jax.evaluators.features import check
+from contrastive_jax.losses import geometry as definitions
 
 BLOCK = 512  # rows of pairs held at once
 
@@ -27,7 +28,7 @@ def alignment(first: np.ndarray, second: np.ndarray, *, gamma: float = 2.0) -> f
 def uniformity(
     first: np.ndarray, second: np.ndarray | None = None, *, t: float = 2.0, self_pairs: bool = False
 ) -> float:
-    """``log mean exp(-t ||f(x) - g(y)||^2)`` over pairs of images; lower is more uniform.
+    """Return ``log mean exp(-t ||f(x) - g(y)||^2)`` over pairs of images; lower is more uniform.
 
     Args:
         first: f, ``[n, F]``.
@@ -37,11 +38,11 @@ def uniformity(
 
     Source: Wang & Isola (2020), distinct pairs of one view; MACL, eq. 5 (all pairs of two views).
     """
-    total, count = 0.0, 0
+    sums, count = [], 0
     for cosine, _, wanted in _pairs(first, second, None, self_pairs):
-        total += np.exp(2 * t * (cosine[wanted] - 1)).sum()  # ||x - y||^2 = 2 - 2 cosine
+        sums.append(definitions.kernel_sums(2 - 2 * cosine, wanted, t))
         count += wanted.sum()
-    return float(np.log(total / count))
+    return float(definitions.uniformity(np.concatenate(sums), count))
 
 
 def tolerance(
@@ -122,22 +123,21 @@ def silhouette(
     return float(silhouette_score(_unit(features) if normalize else features, labels, metric=metric))
 
 
-def squared_singular_values(features: np.ndarray) -> np.ndarray:
-    """Of ``[n, F]``, as many as the smaller side: the eigenvalues of its smaller Gram matrix, in float64."""
-    features = np.asarray(features, np.float64)
-    gram = features.T @ features if features.shape[0] >= features.shape[1] else features @ features.T
-    return np.maximum(np.linalg.eigvalsh(gram), 0.0)
+def effective_ranks(features: np.ndarray, eps: float = 1e-7) -> tuple[float, float]:
+    """Return the spectral-entropy rank of ``[n, F]`` as they are, and the participation ratio of the centred ones.
 
-
-def spectral_entropy_rank(values: np.ndarray, eps: float = 1e-7) -> float:
-    """exp of the entropy of the singular values over their sum; 0 where all are 0.
-
-    Source: RankMe (Garrido et al., 2023), eq. 1, whose ``eps`` is added to each share.
+    In float64, by the smaller Gram matrix. ``eps``: RankMe's, added to each share of the first.
     """
-    if not values.sum() > 0:
-        return 0.0
-    share = values / values.sum() + eps
-    return float(np.exp(-np.sum(share * np.log(share))))
+    values = np.sqrt(np.maximum(np.linalg.eigvalsh(_gram(features)), 0.0))
+    centred = _gram(features - np.mean(features, axis=0, dtype=np.float64))
+    return float(definitions.spectral_entropy_rank(values, eps)), float(
+        definitions.participation_ratio(centred)
+    )
+
+
+def _gram(features: np.ndarray) -> np.ndarray:
+    features = np.asarray(features, np.float64)
+    return features.T @ features if features.shape[0] >= features.shape[1] else features @ features.T
 
 
 def random_projections(features: np.ndarray, directions: int, seed: int) -> np.ndarray:

@@ -86,11 +86,10 @@ def rankme(facts: Facts, *, images: int = 0, seed: int = 0, layer: str = "pooled
 
     def evaluate(subject):
         features, _, _ = _test(subject, layer, images, seed)
-        spectrum = _geometry.squared_singular_values(features)
-        of_covariance = _geometry.squared_singular_values(features - features.mean(axis=0))
+        entropy_rank, participation = _geometry.effective_ranks(features)
         return {
-            "rankme": _geometry.spectral_entropy_rank(np.sqrt(spectrum)),
-            "participation_ratio": float(of_covariance.sum() ** 2 / max((of_covariance**2).sum(), 1e-300)),
+            "rankme": entropy_rank,
+            "participation_ratio": participation,
             "largest": float(min(features.shape)),
             "protocol": f"RankMe of {len(features)} test images, not centred, not normalised,"
             f" layer {subject.layer(layer)}",

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.lax import Precision, stop_gradient
 from jax.scipy.special import logsumexp
 
+from contrastive_jax.losses import geometry
 from contrastive_jax.losses.contrastive import at_least_float32, positive_option
 from contrastive_jax.types import Array
 
@@ -100,8 +101,8 @@ def uniformity(population: Array, *, t: float = 2.0, normalize: bool = True) -> 
     product = jnp.einsum("wid,wjd->wij", view, view, precision=Precision.HIGHEST)
     norm = jnp.sum(view**2, axis=-1)
     squared = norm[:, :, None] + norm[:, None, :] - 2.0 * product
-    distinct = jnp.where(jnp.eye(rows, dtype=bool), -jnp.inf, -t * squared)
-    return logsumexp(distinct, axis=(1, 2)) - math.log(rows * (rows - 1))
+    sums = geometry.kernel_sums(squared, ~jnp.eye(rows, dtype=bool), t)
+    return geometry.uniformity(sums, rows * (rows - 1))
 
 
 def orthogonal_directions(key: Array, d: int, dtype=jnp.float32) -> Array:

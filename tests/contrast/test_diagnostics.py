@@ -121,7 +121,9 @@ def test_rankme_is_the_entropy_of_the_singular_values_and_effective_rank_another
     values = np.linalg.svd(z.reshape(-1, D), compute_uv=False)
     ours = float(diagnostics.spectral_entropy_rank(jnp.asarray(z, jnp.float32)))
     assert ours == pytest.approx(np.exp(stats.entropy(values / values.sum())), rel=1e-4)
-    assert ours > 1.3 * float(diagnostics.effective_rank(jnp.asarray(z, jnp.float32)))
+    participation = float(diagnostics.effective_rank(jnp.asarray(z, jnp.float32)))
+    assert (ours, participation) == pytest.approx(geometry.effective_ranks(z.reshape(-1, D), eps=0), rel=1e-4)
+    assert ours > 1.3 * participation
     for rank in (1, 3, 5):
         axes = jnp.repeat(jnp.eye(D)[:rank], 2, axis=0)[:, None]
         assert float(diagnostics.spectral_entropy_rank(axes)) == pytest.approx(rank, rel=1e-3)
