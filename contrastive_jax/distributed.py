@@ -87,7 +87,7 @@ def _find(address: str, spec: str, end: float) -> None:
 
 
 def first() -> bool:
-    """Whether this process is the one that writes and speaks."""
+    """Return whether this process is the one that writes and speaks."""
     return jax.process_index() == 0
 
 

@@ -124,7 +124,7 @@ def resolved(argv: Sequence[str], workdir: str | None, mode: str, debug: bool = 
 
 
 def _raised(spec: str, error: Exception) -> str:
-    """What a user's config file raised, and where."""
+    """Return what a user's config file raised, and where."""
     if isinstance(error, SyntaxError):
         place, what = (error.filename, error.lineno), error.msg
     else:

@@ -22,7 +22,7 @@ def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
 
 
 def on_mesh() -> bool:
-    """Whether an explicit ``data`` axis is in context."""
+    """Return whether an explicit ``data`` axis is in context."""
     mesh = jax.sharding.get_abstract_mesh()
     return (AXIS, AxisType.Explicit) in zip(mesh.axis_names, mesh.axis_types, strict=True)
 
@@ -47,7 +47,7 @@ def share(array: jax.Array) -> jax.Array:
 
 
 def summed(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """Of a function of rows whose result is a sum over them: each device sums its own, then all are summed."""
+    """Sum a function of rows whose result is a sum over them: each device sums its own, then all are summed."""
 
     def on_each(*rows):
         return jax.lax.psum(function(*rows), AXIS)

@@ -23,7 +23,7 @@ def record(cls):
 
 @record
 class Batch:
-    """What a data source hands to the step."""
+    """Examples that a data source hands to the step."""
 
     image: Array  # [B, h, w, c] uint8, or [B, W, h, w, c] where the host already cropped the views
     label: Array  # [B] int32, -1 where there is none; of a multi-label set [B, C] uint8
@@ -34,7 +34,7 @@ class Batch:
 
 @record
 class Outputs:
-    """What the network says of every view."""
+    """Outputs of the network for every view."""
 
     features: Array  # [B, W, F] pooled encoder output
     projection: Array  # [B, W, D] projector output, not normalised
@@ -53,7 +53,7 @@ class Pool:
 
 @record
 class Negatives:
-    """What a query's permitted negatives amount to, from one pass over the candidates."""
+    """Statistics of a query's permitted negatives, from one pass over the candidates."""
 
     count: Array  # [Q] int32, K_i
     logsumexp: Array  # [S, Q] log sum_j exp(scale_s * score_j); -inf where K_i = 0
@@ -63,7 +63,7 @@ class Negatives:
 
 @record
 class Positives:
-    """What a query's further positives amount to: candidates of its own group that show another example."""
+    """Statistics of a query's further positives: candidates of its own group that show another example."""
 
     count: Array  # [Q] int32
     logsumexp: Array  # [S, Q] log sum_p exp(scale_s * (score_p - reference)); -inf where the count is 0

@@ -131,3 +131,16 @@ def test_every_golden_case_is_named_by_a_test():
     if not set(tests.rglob("test_*.py")) <= golden_cases.COLLECTED:
         pytest.skip("not all test files were collected")
     assert golden_cases.every() == golden_cases.NAMED
+
+
+def test_docstrings_say_what_is_done_or_what_there_is():
+    """A verb for a function, a noun for a class: no question without its verb."""
+    nodes = [(path, node) for path in FILES for node in ast.walk(ast.parse(path.read_text()))]
+    wrong = [
+        f"{path.relative_to(PACKAGE)}: {node.name}"
+        for path, node in nodes
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and (ast.get_docstring(node) or "").partition(" ")[0]
+        in ("What", "Of", "Where", "How", "Whether", "Why", "Who", "When")
+    ]
+    assert not wrong

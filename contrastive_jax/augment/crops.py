@@ -27,14 +27,14 @@ def example_keys(seed, epoch, id):
 
 
 class Touch(NamedTuple):
-    """What a step does to an image besides moving its pixels, and by which option."""
+    """Effects of a step on an image besides moving its pixels, and by which option."""
 
     option: str
     value: Any
     channels: int  # how many of the leading channels it changes
 
     def instead(self, channels: int) -> str:
-        """What to take where it may touch so many channels."""
+        """Return what to take instead where it may touch so many channels."""
         if self.option not in ("preset", "color_channels"):
             return f"augment.{self.option}=0"
         possible = [count for count in (1, 3) if self.option == "color_channels" and count <= channels]
@@ -67,7 +67,7 @@ class Step:
         return self.apply(key, image)
 
     def touches(self, channels: int) -> list[Touch]:
-        """What it does to an image of so many channels."""
+        """Return its effects on an image of so many channels."""
         return [Touch(self.option, self.value, self.channels(channels))] if self.option else []
 
 
@@ -92,7 +92,7 @@ class RandomCrop:
         return [Touch("shift", self.shift, channels)] if self.shift else []
 
     def frame(self, height: int, width: int) -> np.ndarray:
-        """What :meth:`box` has to know of an image's size."""
+        """Return all that :meth:`box` has to know of an image's size."""
         return geometry.frame(height, width, area=self.area, ratio=self.ratio, sampler=self.sampler)
 
     def box(self, key, frame):
@@ -146,7 +146,7 @@ class Chain:
         return jax.random.split(key, len(self.steps)) if key is not None else [None] * len(self.steps)
 
     def touches(self, channels: int) -> list[Touch]:
-        """What its steps do to an image of so many channels, besides moving pixels."""
+        """Return the effects of its steps on an image of so many channels, besides moving pixels."""
         found = []
         for step in self.steps:
             if isinstance(step, Step | RandomCrop | CenterCrop | Chain):
@@ -161,7 +161,7 @@ class Chain:
         return next(i for i, step in enumerate(self.steps) if isinstance(step, RandomCrop | CenterCrop))
 
     def finish(self, key, image):
-        """What follows the crop, for an image that is already cut out."""
+        """Take the steps that follow the crop, for an image that is already cut out."""
         for step, step_key in list(zip(self.steps, self.keys(key), strict=True))[self.crop + 1 :]:
             image = step(step_key, image)
         return image
@@ -191,7 +191,7 @@ class Cut:
 
     @property
     def antialias(self) -> bool:
-        """Whether the kernel widens when shrinking."""
+        """Return whether the kernel widens when shrinking."""
         return self.crops[0][0].antialias
 
     def resize(self, image: np.ndarray, box: Sequence[float]) -> np.ndarray:
@@ -218,7 +218,7 @@ class Cut:
         return view.reshape(self.size * c, self.size).T.reshape(self.size, self.size, c)
 
     def _weights(self, size_in: np.ndarray, start: np.ndarray, extent: np.ndarray) -> list:
-        """What each output pixel takes of each input pixel, of two axes [2]: two sparse [size, size_in]."""
+        """Return the share of each input pixel in each output pixel, of two axes [2]: two sparse [size, size_in]."""
         from scipy import sparse
 
         step = extent / self.size

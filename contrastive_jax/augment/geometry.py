@@ -71,8 +71,8 @@ def draw_box(key, height: int, width: int, *, area=(0.08, 1.0), ratio=(3 / 4, 4 
 
 
 def frame(height: int, width: int, *, area, ratio, sampler) -> np.ndarray:
-    """What a box depends on of an image's size, float32 ``[9]``: height and width; the smallest and the largest
-    area to draw from, and the area below which a box is refused, in pixels; the box where no attempt fits.
+    """Return all of an image's size that a box depends on, float32 ``[9]``: height and width; the smallest and the
+    largest area to draw from, and the area below which a box is refused, in pixels; the box where no attempt fits.
 
     Reckoned here once, in double precision, so that :func:`draw_box_in` draws the same box for a size that
     is a constant of its program and for one that is not.
@@ -160,7 +160,7 @@ def crop_and_resize(image, box, size, *, method="bicubic", antialias=False, conf
 
 
 def _weights(size_in, size_out, start, extent, method, antialias, confined):
-    """What each output pixel takes of each input pixel of a row or column: ``[size_out, size_in]``."""
+    """Return the share of each input pixel of a row or column in each output pixel: ``[size_out, size_in]``."""
     step = extent / size_out
     centre = start + (jnp.arange(size_out, dtype=step.dtype) + 0.5) * step - 0.5
     pixel = jnp.arange(size_in, dtype=step.dtype)

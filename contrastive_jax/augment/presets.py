@@ -39,7 +39,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class Augmentation(NamedTuple):
-    """What a preset gives: ``(key, image) -> image`` for each view and for evaluation, whose key is None.
+    """The result of a preset: ``(key, image) -> image`` for each view and for evaluation, whose key is None.
 
     One step of every chain is a crop; on the host it may be taken ahead of the others.
     """

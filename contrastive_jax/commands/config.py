@@ -184,7 +184,7 @@ def _says_itself(option: Option) -> bool:
 
 
 def _chosen(section: str, option: Option) -> bool:
-    """Whether the option is one of a function that the section names, among others."""
+    """Return whether the option is one of a function that the section names, among others."""
     function = option.function
     return function is not None and len(schema.functions(section)) > 1 and function.__name__ != "make_views"
 

@@ -70,7 +70,7 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
 
 
 def differences(config: Mapping[str, Any]) -> list[str]:
-    """Where torchvision's model would take the arrays and compute something else, each as a clause."""
+    """Return where torchvision's model would take the arrays and compute something else, each as a clause."""
     section, found = config["encoder"], []
     if section["variant"] == "simclr" and section["depth"] < 50:
         found.append(

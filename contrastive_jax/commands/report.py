@@ -90,7 +90,7 @@ DIAGNOSTICS = (
 
 
 class Seen(NamedTuple):
-    """What the newest checkpoint makes of some test images."""
+    """Some test images, and their features by the newest checkpoint."""
 
     step: int | None
     split: str
@@ -330,7 +330,7 @@ def _number(value: Any) -> str:
 
 
 def state(run: Shown) -> str:
-    """Whether a run is at its end: what judges the encoder may be interrupted when training has ended."""
+    """Return whether a run is at its end: what judges the encoder may be interrupted when training has ended."""
     if not run.result:
         return "no result.json yet: stopped, or still training"
     judged = run.evaluations or not run.config["evaluate"]["final"]
@@ -338,7 +338,7 @@ def state(run: Shown) -> str:
 
 
 def summary(run: Shown) -> str:
-    """How far a run is, on what, and what was wrong."""
+    """Return how far a run is, on what, and what was wrong."""
     last, result = (run.records or [{}])[-1], run.result
     device, rate = result.get("device", {}), result.get("images_per_second")
     facts = {
@@ -364,7 +364,7 @@ def summary(run: Shown) -> str:
 
 
 def config_table(runs: Sequence[Shown]) -> str:
-    """Of one run the leaves that differ from the base; of several those in which they differ; all, folded away."""
+    """Return the leaves of one run that differ from the base, or those in which several differ; all, folded away."""
     base = configs.leaves(configs.plain(configs.complete(configs.base())))
     found = [configs.leaves(run.config) for run in runs]
     names = list(dict.fromkeys(name for leaves in [base, *found] for name in leaves))

@@ -71,7 +71,7 @@ def use_method(config: ConfigDict, name: str) -> ConfigDict:
 
 
 def suggest(name: str, known: Mapping[str, Any]) -> str:
-    """What a misspelt leaf may have meant: the nearest leaf, else the options of its section."""
+    """Return what a misspelt leaf may have meant: the nearest leaf, else the options of its section."""
     close = difflib.get_close_matches(name, list(known), 1, cutoff=0.8)
     if close:
         return f"Did you mean {close[0]!r}?"

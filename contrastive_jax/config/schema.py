@@ -109,7 +109,7 @@ def _plain(text: str) -> str:
 
 @functools.cache
 def meanings(function: Callable) -> dict[str, str]:
-    """What the options of a function mean, by its docstring, or its module's where functions share them."""
+    """Return what the options of a function mean, by its docstring, or its module's where functions share them."""
     module = inspect.getmodule(function)
     known = entries(module and module.__doc__) | entries(function.__doc__)
     return {name: known.get(name, "") for name in parameters(function)}
@@ -162,7 +162,7 @@ def functions(section: str) -> tuple[Callable, ...]:
 
 
 def _is_loss(function: Callable) -> bool:
-    """Whether a step can feed it."""
+    """Return whether a step can feed it."""
     needed = {name for name, p in signature(function).items() if p.kind is not p.KEYWORD_ONLY}
     return all(name in QUANTITIES or re.fullmatch(r"c(_\w+)?", name) for name in needed)
 
@@ -188,7 +188,7 @@ def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
 
 
 def option_of(settings: Mapping[str, Any], leaf: str) -> Option:
-    """What a leaf of a config is; without a meaning where nothing says it (a function of one's own)."""
+    """Return what a leaf of a config is; without a meaning where nothing says it (a function of one's own)."""
     path, _, key = leaf.rpartition(".")
     starred = re.sub(r"^(loss|evaluators)\..*(\.\w+)$", r"\1.*\2", leaf)
     if starred in LEAVES:
@@ -304,7 +304,7 @@ def kind_of(settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any])
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a kind, an annotation: bool, int, float, str, tuples and unions of these.
+    """Return whether a value is of a kind, an annotation: bool, int, float, str, tuples and unions of these.
 
     Numbers are finite, and lie where int32 and float32 do; a whole number is a number, True is none.
     """
@@ -328,7 +328,7 @@ def fits(value: Any, kind: Any) -> bool:
 
 
 def words(kind: Any) -> str:
-    """What values of a kind are, in words."""
+    """Return in words what values of a kind are."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(map(words, parts))

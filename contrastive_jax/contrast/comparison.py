@@ -18,7 +18,7 @@ from contrastive_jax.types import Array, Negatives, Positives, PyTree, record
 
 @record
 class Comparison:
-    """What a step's queries found. B examples, V directions, S multiples of 1 / tau, M candidates."""
+    """Findings of a step's queries. B examples, V directions, S multiples of 1 / tau, M candidates."""
 
     query: Array  # [B, V, D]
     key: Array  # [B, V, D] the positives

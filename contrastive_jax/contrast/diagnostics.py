@@ -54,7 +54,7 @@ def diagnostics(
 
 
 def _quantiles(values: Array, valid: Array, share: Array) -> tuple[Array, Array]:
-    """Of the values [B, V] that are valid, and of their sigmoid, at some shares, by one sort; 0 where none is."""
+    """Return quantiles of the valid values [B, V] and of their sigmoid, at some shares, by one sort; 0 without any."""
     values, valid = gather(values).reshape(-1), gather(valid).reshape(-1)
     ordered = jnp.sort(jnp.where(valid, values, jnp.inf))
     last = jnp.maximum(jnp.sum(valid) - 1, 0)

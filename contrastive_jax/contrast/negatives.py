@@ -34,7 +34,7 @@ class AllNegatives:
     engine: str = dataclasses.field(metadata={"static": True})
 
     def statistics(self, query: Array, positive: Array, scale: Array) -> Negatives:
-        """Of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
+        """Return those of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
         return negative_statistics(
             query, self.group, self.pool, scale, positive, engine=self.engine, same_group=self.same_group
         )
@@ -63,7 +63,7 @@ class SampledNegatives:
     permitted: Array  # [Q, K]; False where a query has fewer than K
 
     def statistics(self, query: Array, positive: Array, scale: Array) -> Negatives:
-        """Of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
+        """Return those of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
         return selected_statistics(query, self.pool, self.index, self.permitted, scale, positive)
 
     def several(

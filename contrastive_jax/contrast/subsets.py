@@ -74,7 +74,7 @@ def random_subset(
 
 
 def place_of_rank(rank: Array, low: Array, high: Array) -> Array:
-    """Where the ``rank``-th element lies in a list from which the run [low, high) was deleted."""
+    """Return where the ``rank``-th element lies in a list from which the run [low, high) was deleted."""
     return rank + jnp.where(rank >= low, high - low, 0)
 
 

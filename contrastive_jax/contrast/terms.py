@@ -54,7 +54,7 @@ class Term(NamedTuple):
 
     @property
     def labels(self) -> str:
-        """How many labels an image has that the loss reads, "one" or "several"; empty where it does not say."""
+        """Return how many labels an image has that the loss reads, "one" or "several"; "" where it does not say."""
         return getattr(self.function, "labels", "")
 
     def values(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:

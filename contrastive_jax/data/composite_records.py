@@ -35,7 +35,7 @@ class Overlaid:
 
     @property
     def chunk(self) -> int:
-        """How many records are well read at once."""
+        """Return how many records are well read at once."""
         return self.records.chunk
 
     @property
@@ -50,7 +50,7 @@ class Overlaid:
 
     @property
     def labelled(self) -> bool:
-        """Whether any image has a label."""
+        """Return whether any image has a label."""
         return self._replaced or self.records.labelled
 
     @property
@@ -80,5 +80,5 @@ class Overlaid:
         return found
 
     def name(self, row: int) -> str:
-        """What to call a record in a message."""
+        """Return what to call a record in a message."""
         return self.records.name(row)

@@ -20,7 +20,7 @@ class Plain:
 
     @property
     def constant(self) -> int:
-        """How many of the last channels are the same all over an image, for augmentation to leave alone."""
+        """Return how many of the last channels are the same all over an image, for augmentation to leave alone."""
         return 0
 
     def shape(self, stored: tuple) -> tuple:
@@ -28,7 +28,7 @@ class Plain:
         return stored
 
     def __call__(self, xp: ModuleType, image: Array, tables: tuple, bank: tuple, pick: Callable) -> Array:
-        """What is made of a batch of stored images, uint8.
+        """Return what is made of a batch of stored images, uint8.
 
         Args:
             xp: numpy or jax.numpy.
@@ -88,7 +88,7 @@ class Canvas(Plain):
     overlap: str  # one of OVERLAPS
 
     def shape(self, stored: tuple) -> tuple:
-        """Of the square."""
+        """Return the shape of the square."""
         return self.side, self.side, self.channels
 
     def __call__(self, xp, image, tables, bank, pick):
@@ -170,7 +170,7 @@ class Made:
     facts: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, rows) -> "Made":
-        """Of the examples that an index array, mask or slice selects."""
+        """Return that of the examples that an index array, mask or slice selects."""
         return dataclasses.replace(self, tables=tuple(table[rows] for table in self.tables))
 
     def images(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:

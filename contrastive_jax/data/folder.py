@@ -194,14 +194,14 @@ class FolderRecords:
         return Record(image, label if label.ndim else int(label), int(self._group[row]))
 
     def name(self, row: int) -> str:
-        """What to call a record in a message."""
+        """Return what to call a record in a message."""
         return f"the image {self._root / self.paths[row]}"
 
 
 def split_folders(
     root: pathlib.Path, train_split: str, test_split: str
 ) -> tuple[pathlib.Path, pathlib.Path | None]:
-    """Where the training and the test images lie."""
+    """Return where the training and the test images lie."""
     train = root / train_split
     if not train.is_dir():
         if train_split != "train" or test_split not in ("auto", ""):
@@ -230,7 +230,7 @@ def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
 
 
 def listing_file(labels: str, root: pathlib.Path) -> pathlib.Path:
-    """Where the file of labels is: at its path, or inside ``data.dir``."""
+    """Return where the file of labels is: at its path, or inside ``data.dir``."""
     places = [pathlib.Path(labels).expanduser(), root / labels]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
@@ -310,7 +310,7 @@ def group_array(paths: list[str], group: str, listing: Listing | None) -> np.nda
 
 
 def _outside(error: Exception) -> bool:
-    """Whether an error is the file system's (its own have a number, Pillow's have none) or of what is not installed."""
+    """Return whether an error is the file system's (it has a number, Pillow's has none) or of what is not installed."""
     return isinstance(error, ImportError) or getattr(error, "errno", None) is not None
 
 

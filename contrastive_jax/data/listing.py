@@ -11,7 +11,7 @@ PATHS = ("path", "file_name", "filename", "file", "image")  # what a column of p
 
 
 class Row(NamedTuple):
-    """What a listing says of one image."""
+    """One image's row of a listing."""
 
     labels: tuple[str, ...]
     group: str  # "": a group of its own

@@ -42,7 +42,7 @@ class Records(Protocol):
 
     @property
     def labelled(self) -> bool:
-        """Whether any example has a label."""
+        """Return whether any example has a label."""
 
     def __len__(self) -> int: ...
 
@@ -51,7 +51,7 @@ class Records(Protocol):
         else can happen to a file (OSError) is not the record's fault, and no other image stands in for it."""
 
     def name(self, row: int) -> str:
-        """What to call a record in a message: "image 7 of cifar10/3.0.2, train", or a path."""
+        """Return what to call a record in a message: "image 7 of cifar10/3.0.2, train", or a path."""
 
 
 class Unreadable(ValueError):

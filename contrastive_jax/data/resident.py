@@ -62,7 +62,7 @@ def pick(array: Array, index: Array) -> Array:
 
 
 def _held(split: Split) -> tuple:
-    """What lies on every device."""
+    """Return what lies on every device."""
     return split.image, split.label, split.group, split.made.tables, split.made.bank
 
 
@@ -86,7 +86,7 @@ class Resident:
 
     @staticmethod
     def shapes(split: Split, batch_size: int, mesh: Mesh) -> Arrays:
-        """What :meth:`feed` gives, as shapes: for a program that is compiled for other devices than these."""
+        """Return what :meth:`feed` gives, as shapes: for a program that is compiled for other devices than these."""
 
         def shape(lengths, dtype, spec=sharding.REPLICATED):
             return jax.ShapeDtypeStruct(lengths, dtype, sharding=sharding.named(mesh, spec))
@@ -98,7 +98,7 @@ class Resident:
         return Arrays(*held, index=order, epoch=order)  # type: ignore[misc]
 
     def metrics(self) -> dict[str, float]:
-        """What is known beforehand of images that are made; of others there is nothing to say.
+        """Return what is known beforehand of images that are made; of others there is nothing to say.
 
         Metrics:
             mi_floor: information that the two views of an image share whatever is learnt, in nats: the entropy of

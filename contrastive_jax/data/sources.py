@@ -124,7 +124,7 @@ def _reader(name: str) -> Callable[..., Source]:
 
 
 def accepts(name: str, option: str) -> bool:
-    """Whether the set of a name takes an option of :func:`load`."""
+    """Return whether the set of a name takes an option of :func:`load`."""
     return option in inspect.signature(_reader(name)).parameters
 
 

@@ -66,7 +66,7 @@ class Split:
 
     @property
     def labelled(self) -> bool:
-        """Whether any example has a label."""
+        """Return whether any example has a label."""
         return self.label.ndim == 2 or bool((self.label >= 0).any())
 
     @property
@@ -81,7 +81,7 @@ class Split:
         return self.made.images(self.image[rows], rows)
 
     def finish(self, view: Callable) -> Callable:
-        """What the device has to do with an image of this split to get ``view`` of it (of
+        """Return what the device has to do with an image of this split to get ``view`` of it (of
         :func:`augment.make_views` or :func:`augment.make_eval`): all of it."""
         return view
 

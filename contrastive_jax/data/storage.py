@@ -66,7 +66,7 @@ def feed(
     replaced: int = 0,
     report: Callable[[str], None] = print,
 ) -> Resident | Stream:
-    """What feeds a step with a split: on the host ``feed(step)``, inside the step ``take(arrays, step)``.
+    """Return what feeds a step with a split: on the host ``feed(step)``, inside the step ``take(arrays, step)``.
 
     Args:
         split: resident or streamed.

@@ -309,7 +309,7 @@ class Streamed:
 
     @functools.cached_property
     def labelled(self) -> bool:
-        """Whether any example has a label."""
+        """Return whether any example has a label."""
         return self.records.labelled
 
     @functools.cached_property
@@ -321,7 +321,7 @@ class Streamed:
         return np.flatnonzero(known >= 0)
 
     def finish(self, view) -> Callable:
-        """What the device has to do with an image of :meth:`batches` to get ``view`` of it: all but the crop."""
+        """Return what the device has to do with an image of :meth:`batches` to get ``view`` of it: all but the crop."""
         return view.finish
 
     def batches(
@@ -350,7 +350,7 @@ class Streamed:
         return {name: found[name] for name in ("image", "label", "group")}
 
     def loader(self, order: Endless | Listed, cut, seed: int) -> Loader:
-        """What reads this split in an order."""
+        """Return what reads this split in an order."""
         return Loader(self.records, order, cut, seed, self.size, self.corrupt == "replace", self.made)
 
 
@@ -376,12 +376,12 @@ class Chosen:
         return self.records.read(self.rows[np.asarray(rows)])
 
     def name(self, row: int) -> str:
-        """What to call a record in a message."""
+        """Return what to call a record in a message."""
         return self.records.name(int(self.rows[row]))
 
 
 def workers_of(workers: int) -> int:
-    """How many processes -1 means."""
+    """Return how many processes -1 means."""
     return min(cores(), MOST_WORKERS) if workers < 0 else workers
 
 
@@ -464,7 +464,7 @@ class Stream:
 
     @staticmethod
     def shapes(split: Streamed, view, batch_size: int, mesh: Mesh) -> Batch:
-        """What :meth:`feed` gives, as shapes: for a program that is compiled for other devices than these."""
+        """Return what :meth:`feed` gives, as shapes: for a program that is compiled for other devices than these."""
         rows, several = sharding.named(mesh, sharding.ROWS), split.label_shape
 
         def shape(*lengths, dtype=np.int32):
@@ -480,7 +480,7 @@ class Stream:
         )
 
     def metrics(self) -> dict[str, float]:
-        """What a stream has to say; all processes have to ask.
+        """Return what a stream has to say; all processes have to ask.
 
         Metrics:
             replaced: corrupt records that another image stood in for so far, of all processes; streamed data only.

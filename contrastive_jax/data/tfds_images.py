@@ -143,7 +143,7 @@ def image_shape(name: str, features) -> tuple[int | None, int | None, int]:
 
 
 def class_names(name: str, features, label_key: str) -> tuple[str, ...]:
-    """What the labels are called."""
+    """Return what the labels are called."""
     import tensorflow_datasets as tfds
 
     if not label_key:
@@ -158,7 +158,7 @@ def class_names(name: str, features, label_key: str) -> tuple[str, ...]:
 
 
 def several(features, label_key: str) -> bool:
-    """Whether an image has any number of labels."""
+    """Return whether an image has any number of labels."""
     return bool(label_key) and label_of(features[label_key]) is not features[label_key]
 
 
@@ -224,10 +224,10 @@ class TfdsRecords:
 
     @property
     def labelled(self) -> bool:
-        """Whether the split has labels: all of a split's images have, or none, so the first is looked at."""
+        """Return whether the split has labels: all of a split's images have, or none, so the first is looked at."""
         label = self.read([0])[0].label
         return bool(label.any() if self.label_shape else label >= 0)
 
     def name(self, row: int) -> str:
-        """What to call a record in a message."""
+        """Return what to call a record in a message."""
         return f"image {row} of {self._place}"

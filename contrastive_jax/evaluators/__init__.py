@@ -19,7 +19,7 @@ from contrastive_jax.lookup import call, functions_of, is_own, near, own
 
 
 def known() -> dict[str, Callable]:
-    """What a column may be, by name: protocols, which give an accuracy, and measures, which do not."""
+    """Return what a column may be, by name: protocols, which give an accuracy, and measures, which do not."""
     return functions_of(protocols) | functions_of(measures)
 
 
@@ -100,7 +100,7 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[st
 
 
 def _judging_labels(train: Any, test: Any) -> np.ndarray | None:
-    """Of the labelled training images, where they are known and there is something to judge."""
+    """Return those of the labelled training images, where they are known and there is something to judge."""
     if test is None or not train.labelled:
         return None
     labels, rows = known_labels(train), labelled(train).rows

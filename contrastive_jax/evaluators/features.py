@@ -50,7 +50,7 @@ def _one_tile(tiles, number):
 
 
 def devices() -> int:
-    """How many devices share rows: those of the mesh in context, or one."""
+    """Return how many devices share rows: those of the mesh in context, or one."""
     return jax.sharding.get_abstract_mesh().size if sharding.on_mesh() else 1
 
 
@@ -306,8 +306,8 @@ def _finite(tiles):
 
 
 def scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """What outputs ``[m, C]``, larger for a likelier class, are worth: :func:`accuracy` of the largest one of
-    each image, or, for labels ``[m, C]``, :func:`average_precision`."""
+    """Judge outputs ``[m, C]``, larger for a likelier class: :func:`accuracy` of the largest one of each image,
+    or, for labels ``[m, C]``, :func:`average_precision`."""
     if np.ndim(labels) == 2:
         return average_precision(outputs, labels)
     return accuracy(np.argmax(outputs, axis=1), labels)

@@ -29,7 +29,7 @@ def evaluate(
     query_chunk: int = 1024,
     bank_chunk: int = 8192,
 ) -> dict:
-    """What the k-nearest-neighbour vote is worth: :func:`features.scores` of each class's share of it.
+    """Judge the k-nearest-neighbour vote: :func:`features.scores` of each class's share of it.
 
     Args:
         train_features: the bank, ``[n, F]``.

@@ -351,7 +351,7 @@ def outcome(
     outputs, labels, fitted: training.Fitted, plan: Plan, *, name, layer, augment, standardize=False,
     learning_rates=(), what="linear, all labels",
 ) -> dict:  # fmt: skip
-    """What an evaluator returns whose classifier was trained by ``plan``."""
+    """Return what an evaluator does whose classifier was trained by ``plan``."""
     scaling = ", standardised on the training images" if standardize else ""
     chosen = (
         f" (the rate of {len(learning_rates)}, on a tenth of the training images)" if learning_rates else ""

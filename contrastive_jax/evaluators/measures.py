@@ -236,7 +236,7 @@ def random_projections(
 
 
 def resolved_entropy(facts: Facts, *, temperature: float = 0.1, layer: str = "pooled") -> Evaluate:
-    """How many nats of what test images show their embeddings tell apart (Leinster and Cobbold, 2012).
+    """Measure how many nats of what test images show their embeddings tell apart (Leinster and Cobbold, 2012).
 
     See :func:`resolved.resolved_entropy`.
 

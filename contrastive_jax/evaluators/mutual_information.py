@@ -128,7 +128,7 @@ def batch_estimates(
     temperature: float = 0.1,
     seed: int = 0,
 ) -> dict:
-    """What mini-batches say: the mean over shuffled batches of each estimate; a remainder is left out.
+    """Return what mini-batches say: the mean over shuffled batches of each estimate; a remainder is left out.
 
     ``flat_nce`` (log K - c) and ``donsker_varadhan`` are biased upwards and can exceed the mutual
     information, and so can ``eqco`` for an ``alpha`` above the number of negatives.

@@ -59,7 +59,7 @@ def resolved_entropy(
 
 
 def shown_by_labels(part: Part) -> bool:
-    """Whether images with equal labels are equal: looked at where they lie in memory, denied of a stream."""
+    """Return whether images with equal labels are equal: looked at where they lie in memory, denied of a stream."""
     images, first = part.images(), {}
     if not isinstance(images, data.Split):
         return False

@@ -19,7 +19,7 @@ PIXELS = "pixels"
 
 
 class Facts(NamedTuple):
-    """What is known of an evaluation before anything is encoded: enough to refuse what cannot work."""
+    """Facts of an evaluation before anything is encoded: enough to refuse what cannot work."""
 
     layers: tuple[str, ...]  # of the encoder
     labels: np.ndarray | None  # [n] or [n, C], of the labelled training images; None where not read yet
@@ -37,7 +37,7 @@ def at_least(name: str, value: float, least: float, *, or_zero: bool = False) ->
 
 
 def left_out(why: str) -> dict:
-    """What an evaluator returns that does not apply to a subject."""
+    """Return what an evaluator does that does not apply to a subject."""
     return {"left_out": why}
 
 
@@ -65,7 +65,7 @@ def known_labels(split: Any) -> np.ndarray | None:
 
 
 def several(split: Any) -> bool:
-    """Whether an image may have several labels."""
+    """Return whether an image may have several labels."""
     return split.label.ndim == 2 if isinstance(split, data.Split) else bool(split.records.label_shape)
 
 
@@ -116,7 +116,7 @@ class Subject:
         self._found: dict[Any, Any] = {}
 
     def layer(self, layer: str) -> str:
-        """What is read where an evaluator asks for ``layer``."""
+        """Return what is read where an evaluator asks for ``layer``."""
         return layer if self.encoder else PIXELS
 
     def arrays(self, layer: str, crop: float | None = None) -> tuple[Rows, np.ndarray, Rows, np.ndarray]:

@@ -30,7 +30,7 @@ def metric_of(data_name: str, several: bool) -> str:
 
 
 def unbalanced(labels: np.ndarray) -> bool:
-    """Whether a class of single-label test images is at least twice as frequent as another."""
+    """Return whether a class of single-label test images is at least twice as frequent as another."""
     if np.ndim(labels) == 2:
         return False
     counts = np.unique(labels, return_counts=True)[1]

@@ -24,7 +24,7 @@ from contrastive_jax.types import Array, PyTree, record
 
 
 class Plan(NamedTuple):
-    """How a classifier is trained; options as of :func:`optim.optimizer` and :func:`optim.schedule`.
+    """A way to train a classifier; options as of :func:`optim.optimizer` and :func:`optim.schedule`.
 
     ``schedule``: "cosine" to 0, "step" (a tenth at 60 % and again at 80 %) or "constant"; no warm-up.
     ``scaling``: "linear" multiplies the learning rate by batch_size / 256, "none" does not. ``tolerance`` > 0
@@ -89,7 +89,7 @@ SCHEDULES = ("cosine", "step", "constant")
 
 @record
 class Examples:
-    """What a step learns from: B rows, on a mesh over the devices."""
+    """Examples that a step learns from: B rows, on a mesh over the devices."""
 
     x: Array  # [B, F] features, or [B, size, size, c] augmented images
     label: Array  # [B] int32, or [B, C]
@@ -211,7 +211,7 @@ def _everywhere(array: np.ndarray) -> Array:
 
 
 class Program(NamedTuple):
-    """What is compiled. ``forward(variables, extra, frozen, x) -> (logits [B, C], extra)``."""
+    """A program to compile. ``forward(variables, extra, frozen, x) -> (logits [B, C], extra)``."""
 
     plan: Plan
     steps: int
@@ -221,7 +221,7 @@ class Program(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """Where training ended."""
+    """A fit: weights with which training ended, and how it went."""
 
     variables: PyTree
     extra: PyTree

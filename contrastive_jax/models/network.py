@@ -36,7 +36,7 @@ class Network(NamedTuple):
 
 
 class Rooms(NamedTuple):
-    """What the network is made of; hashable, so that what derives from it is made once."""
+    """Parts of the network; hashable, so that what derives from it is made once."""
 
     encoder: Component
     projector: heads.Head

@@ -32,7 +32,7 @@ VANISHING = (
 
 
 def notes(config: Mapping[str, Any]) -> list[str]:
-    """What is to be known of a config's metrics before there are any."""
+    """Return what is to be known of a config's metrics before there are any."""
     constant = [name for name in config["loss"] if name in CONSTANT]
     if not constant:
         return []
@@ -44,7 +44,7 @@ def notes(config: Mapping[str, Any]) -> list[str]:
 
 
 def alarms(record: Mapping[str, float], config: Mapping[str, Any]) -> dict[str, str]:
-    """What is wrong: name -> sentence.
+    """Return what is wrong: name -> sentence.
 
     Args:
       record: step, epoch and the metrics of a training step, as in ``metrics.jsonl``.
@@ -168,7 +168,7 @@ class Watch:
 
 
 def summary(records: list[Mapping[str, Any]], config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What ``result.json`` keeps: every alarm with its first and last step and what it last said."""
+    """Return what ``result.json`` keeps: every alarm with its first and last step and what it last said."""
     trained, found = [record for record in records if "loss" in record], {}
     for record in trained:
         for name in [key.removeprefix(PREFIX) for key in record if key.startswith(PREFIX)]:
@@ -184,12 +184,12 @@ def _terms(config: Mapping[str, Any]) -> tuple[tuple[str, Term], ...]:
 
 
 def _compares(config: Mapping[str, Any]) -> bool:
-    """Whether the loss shapes embeddings at all: supervised learning leaves the projector alone."""
+    """Return whether the loss shapes embeddings at all: supervised learning leaves the projector alone."""
     return any(term.multiples or set(term.quantities) - {"logits", "label"} for _, term in _terms(config))
 
 
 def _share(record: Mapping[str, float], config: Mapping[str, Any]) -> float:
-    """Of the run that is done."""
+    """Return the share of the run that is done."""
     section = config["train"]
     examples = round(record["step"] * section["batch_size"] / record["epoch"])
     return record["step"] / _steps(section["duration"], examples, section["batch_size"])

@@ -29,7 +29,7 @@ class Collective(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What one call of a program costs each device, as its compiler counts: a loop's body once."""
+    """Costs of one call of a program to each device, as its compiler counts: a loop's body once."""
 
     flops: float  # a multiplication and an addition are two; those of CPU kernels are not counted
     traffic: float  # bytes read and written
@@ -97,7 +97,7 @@ def state_shapes(run: Run) -> TrainState:
 
 
 def cost(compiled: jax.stages.Compiled) -> Cost:
-    """What a compiled program costs each device; FLOPs and traffic are NaN where its compiler does not count."""
+    """Return what a compiled program costs each device; FLOPs and traffic are NaN where its compiler does not count."""
     memory, counted = compiled.memory_analysis(), compiled.cost_analysis() or {}
     return Cost(
         flops=counted.get("flops", float("nan")),

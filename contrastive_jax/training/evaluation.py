@@ -20,7 +20,7 @@ PIXEL_LIMIT = 2**31  # bytes of float32; a linear classifier of more raw pixels 
 
 
 def pixels_fit(train: Part, test: Part) -> bool:
-    """Whether a linear classifier of the raw pixels of two parts is worth its memory."""
+    """Return whether a linear classifier of the raw pixels of two parts is worth its memory."""
     return all(isinstance(part.split, data.Split) for part in (train, test)) and (
         4 * (len(train) + len(test)) * math.prod(train.split.shape) <= PIXEL_LIMIT
     )
@@ -38,7 +38,7 @@ class Evaluator:
         config: sections of the encoder, ``evaluate`` and ``evaluators``.
         source: what to evaluate on.
         mesh: the devices; must be in context when a method is called.
-        built: the evaluators of the config for the sets of the source, where they are built already (``Run.evaluators``).
+        built: the evaluators of the config for the source's sets, where they are built already (``Run.evaluators``).
 
     Raises:
         ValueError: one sentence, before anything is compiled.

@@ -43,7 +43,7 @@ class Recipe(NamedTuple):
 
 
 def _check_labels(terms: tuple[Term, ...], classes: int, several: bool) -> bool:
-    """Whether a loss reads labels; refuses one that reads others than the data has."""
+    """Return whether a loss reads labels; refuses one that reads others than the data has."""
     reading = [term for term in terms if "logits" in term.quantities]
     for term in reading:
         if not classes:

@@ -88,7 +88,7 @@ class Recorder(contextlib.ExitStack):
         return self
 
     def fed(self, step: int) -> Any:
-        """What the feed gives for the step; whether the device ran dry meanwhile is asked, not waited for."""
+        """Return what the feed gives for the step; whether the device ran dry meanwhile is asked, not waited for."""
         began = time.perf_counter()
         given = self._feed.feed(step)
         latest = self._pending[-1][1].values() if self._pending else ()  # none: a log point waited for all

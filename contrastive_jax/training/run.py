@@ -148,7 +148,7 @@ def prepare(
 def feed_of(
     run: Run, replaced: int = 0, report: Callable[[str], None] = print
 ) -> data.Resident | data.Stream:
-    """What feeds the run's step; ``replaced`` and ``report`` are of :func:`data.feed`. To be closed."""
+    """Return what feeds the run's step; ``replaced`` and ``report`` are of :func:`data.feed`. To be closed."""
     return data.feed(
         run.source.train,
         view=run.recipe.views,

@@ -49,14 +49,14 @@ def peak(kind: str, dtype: str) -> float | None:
 
 
 def of_one_image_a_second(run: Run) -> float | None:
-    """Return the utilisation at one image a second, by which images a second become utilisation; None: no known peak."""
+    """Return the utilisation at one image a second, by which images a second become utilisation; None: no peak."""
     most = peak(run.mesh.local_devices[0].device_kind, run.config["dtype"])
     return None if most is None else model_flops(run) / (run.mesh.size * most)
 
 
 def model_flops(run: Run) -> float:
-    """Return the FLOPs that training needs for an image: the network's forward pass over the views that have a gradient three
-    times (a backward pass is two), and over those of an averaged target once.
+    """Return the FLOPs that training needs for an image: the network's forward pass over the views that have a gradient
+    three times (a backward pass is two), and over those of an averaged target once.
 
     What is computed again (``train.remat``, ``train.microbatches``), augmentation, loss and optimizer are not
     counted, so that the figure does not grow with them (Chowdhery et al. 2022, appendix B).

@@ -57,7 +57,7 @@ def fingerprint(state: PyTree) -> str:
 
 
 def all_finite(state: PyTree) -> bool:
-    """Whether no floating-point array of the state holds a NaN or an infinity."""
+    """Return whether no floating-point array of the state holds a NaN or an infinity."""
     return not _inspect(state)[1]
 
 
@@ -229,7 +229,7 @@ class Checkpoints:
         )
 
     def _remove_unfinished(self, step: int | None) -> None:
-        """What a failed write left, at once: the disk may be full. Arrays may be under way, so it is tried again."""
+        """Remove what a failed write left at once: the disk may be full. Arrays may be under way: it is tried again."""
         for _ in range(50):
             left = list(self.directory.glob(f"{step}.*tmp*")) if jax.process_index() == 0 else []
             if not left:
@@ -405,7 +405,7 @@ def quiet() -> None:
 
 
 def begun(directory: Any) -> bool:
-    """Whether a step was saved there, intact or not; looks only, where :class:`Checkpoints` makes the directory."""
+    """Return whether a step was saved there, intact or not; make no directory, as :class:`Checkpoints` does."""
     import etils.epath
 
     path = etils.epath.Path(directory)
@@ -539,7 +539,7 @@ def _part_like(leaves: dict[str, str], names: tuple[str, ...], sharding: Any, st
 
 
 def _on_all_processes(value: bool) -> bool:
-    """Whether the value is true on every process; a meeting point for all of them."""
+    """Return whether the value is true on every process; a meeting point for all of them."""
     if jax.process_count() == 1:
         return value
     from jax.experimental import multihost_utils

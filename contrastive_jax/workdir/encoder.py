@@ -29,7 +29,7 @@ ROOMS = ("encoder", "projector", "predictor")
 
 
 class Saved(NamedTuple):
-    """What a workdir, a folder of checkpoints or a safetensors file holds."""
+    """Contents of a workdir, a folder of checkpoints or a safetensors file."""
 
     params: PyTree  # {room: arrays}
     stats: PyTree

@@ -125,7 +125,7 @@ def answered(workdir: str | os.PathLike) -> Iterator[None]:
 
 
 def _full(error: BaseException | None) -> str | None:
-    """What a system says where a disk is full, if that is behind the error: libraries hide it in theirs."""
+    """Return what a system says where a disk is full, if that is behind the error: libraries hide it in theirs."""
     while error is not None:
         for reason in map(os.strerror, FULL):
             if reason in str(error):

@@ -174,7 +174,7 @@ class Progress:
 
     @property
     def utilisation(self) -> float | None:
-        """Of the devices, at :attr:`images_per_second`, or None."""
+        """Return that of the devices at :attr:`images_per_second`, or None."""
         rate = self.images_per_second
         return None if rate is None or self._utilisation is None else rate * self._utilisation
 

@@ -78,7 +78,7 @@ def _copy_down(path: epath.Path, target: pathlib.Path) -> None:
 
 
 def is_remote(workdir: str | os.PathLike) -> bool:
-    """Whether a workdir is no path of this machine."""
+    """Return whether a workdir is no path of this machine."""
     return "://" in str(workdir)
 
 
@@ -137,7 +137,7 @@ def place(workdir: str | os.PathLike, name: str) -> pathlib.Path | epath.Path:
 
 
 def checkpoints(workdir: str | os.PathLike) -> epath.Path:
-    """Where the checkpoints of a workdir are: beside its files, but of an address in the store itself."""
+    """Return where the checkpoints of a workdir are: beside its files, but of an address in the store itself."""
     return (epath.Path(str(workdir)) if is_remote(workdir) else epath.Path(workdir)) / CHECKPOINTS
 
 

@@ -22,7 +22,7 @@ FACTS = ("encoder", "preprocessing", "config", "step")
 
 
 class Weights(NamedTuple):
-    """What a file holds."""
+    """Contents of a file."""
 
     params: PyTree  # of the encoder, numpy
     stats: PyTree
@@ -30,7 +30,7 @@ class Weights(NamedTuple):
 
 
 def is_file(path: str | os.PathLike) -> bool:
-    """Whether a path names such a file (or would)."""
+    """Return whether a path names such a file (or would)."""
     return str(path).endswith(SUFFIX)
 
 
@@ -52,7 +52,7 @@ def save(path: str | os.PathLike, params: PyTree, stats: PyTree, about: Mapping[
 
 
 def load(path: str | os.PathLike) -> Weights:
-    """What :func:`save` wrote, or a torchvision ResNet's state dict that others saved as safetensors.
+    """Read what :func:`save` wrote, or a torchvision ResNet's state dict that others saved as safetensors.
 
     Raises:
       FileNotFoundError: no such file.
