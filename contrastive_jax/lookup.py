@@ -65,9 +65,10 @@ def find(module: ModuleType, name: Any, option: str) -> Callable | None:
 
 
 def near(name: str, known: Any) -> str:
-    """``Did you mean 'x'?`` for a name that is not among ``known``, or the list of them."""
-    close = difflib.get_close_matches(str(name), list(known), 1)
-    return f"Did you mean {close[0]!r}?" if close else f"Allowed: {', '.join(sorted(known))}."
+    """Return ``Did you mean 'x'?`` for a name that is not among ``known``, in any case, or the list of them."""
+    lowered = {str(one).lower(): one for one in known}
+    close = difflib.get_close_matches(str(name).lower(), lowered, 1)
+    return f"Did you mean {lowered[close[0]]!r}?" if close else f"Allowed: {', '.join(sorted(known))}."
 
 
 def call(function: Callable, path: str, section: Mapping[str, Any], *context: Any) -> Any:

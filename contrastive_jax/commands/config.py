@@ -87,9 +87,18 @@ def _score(text: str, option: Option) -> float:
     return total
 
 
+SHORT_FOR = {
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "bs": "batch_size",
+    "bn": "norm",
+    "epochs": "duration",
+}
+
+
 def _likeness(word: str, text: str) -> float:
-    text = text.lower()
-    if word in text:
+    word, text = SHORT_FOR.get(word, word), text.lower()
+    if word in text or word in text.replace("_", ""):
         return 1.0
     return 0.5 if difflib.get_close_matches(word, re.findall(r"[a-z0-9]+", text), 1, cutoff=0.8) else 0.0
 

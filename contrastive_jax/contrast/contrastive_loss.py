@@ -17,6 +17,7 @@ from contrastive_jax import native, sharding
 from contrastive_jax.contrast import candidates as sources
 from contrastive_jax.contrast import margin as margins
 from contrastive_jax.contrast import temperature as rules
+from contrastive_jax.contrast.arguments import check_arrays, positive_or_nan
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.comparison import Compare, cosine, dot
 from contrastive_jax.contrast.margin import Margin
@@ -244,6 +245,11 @@ def contrastive_loss(
       (3, 2)
     """
     native.compiler.warn_of_reductions()
+    if not isinstance(loss, str):
+        raise ValueError(
+            f"contrastive_loss.loss is a {type(loss).__name__}; name one of contrastive_jax.losses, or your own as"
+            " 'module:function'."
+        )
     term = _term(loss, options)
     for argument, value, allowed in (
         ("score", score, SCORES),
@@ -347,7 +353,8 @@ def _check_several(loss: str, term: Term, summation: str) -> None:
 
 
 def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
-    """N, if everything fits."""
+    """Return N, if everything fits."""
+    check_arrays("contrastive_loss", a=a, b=b, queue=queue)
     if a.ndim != 2 or a.shape != b.shape or not a.size:
         raise ValueError(f"contrastive_loss: a {a.shape} and b {b.shape} must both be [N, D], not empty.")
     rows, width = a.shape
@@ -439,7 +446,9 @@ def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
             f"contrastive_loss.temperature is {temperature!r}; it must be a positive number, a scalar, or a"
             " function of the alignment such as alignment(tau0, alpha)."
         )
-    value = temperature if callable(temperature) else lambda mean_positive: jnp.asarray(temperature)
-    return Temperature(
-        lambda: (), lambda state, step, mean_positive: value(mean_positive), lambda state, step, ess: state
-    )
+    given = temperature if callable(temperature) else lambda mean_positive: jnp.asarray(temperature)
+
+    def value(state, step, mean_positive):
+        return positive_or_nan(given(mean_positive))
+
+    return Temperature(lambda: (), value, lambda state, step, ess: state)

@@ -14,6 +14,7 @@ from jax import lax
 
 from contrastive_jax import sharding
 from contrastive_jax.contrast import ring
+from contrastive_jax.contrast.arguments import check_arrays, positive_or_nan
 from contrastive_jax.contrast.comparison import cosine, dot
 from contrastive_jax.contrast.similarity import (
     ENGINES,
@@ -142,6 +143,7 @@ def sigmoid_loss(
       >>> loss = lambda log_scale, bias: sigmoid_loss(image, text, jnp.exp(-log_scale), bias).mean()
       >>> slopes = jax.grad(loss, argnums=(0, 1))(jnp.log(10.0), -10.0)
     """
+    check_arrays("sigmoid_loss", a=a, b=b)
     if a.ndim != 2 or a.shape != b.shape or not a.size:
         raise ValueError(f"sigmoid_loss: a {a.shape} and b {b.shape} must both be [N, D], not empty.")
     if score not in SCORES:
@@ -333,7 +335,8 @@ def _check_rows(
     function: str, argument: str, embeddings, ids, name: str, engine: str, engines: tuple[str, ...] = ENGINES
 ) -> None:
     """Raise ValueError unless embeddings [N, D], ids [N] and the engine fit."""
-    if embeddings.ndim != 2 or not embeddings.size or not jnp.issubdtype(embeddings.dtype, jnp.floating):
+    check_arrays(function, **{argument: embeddings})
+    if embeddings.ndim != 2 or not embeddings.size:
         raise ValueError(
             f"{function}.{argument} is {embeddings.dtype}{list(embeddings.shape)}; it must be floating, [N, D],"
             " not empty."
@@ -353,10 +356,10 @@ def _scalar(argument: str, temperature: float | Array) -> Array:
     """Return a temperature as a scalar array.
 
     Raises:
-      ValueError: no scalar, or a number that is not positive (of an array only the shape is looked at).
+      ValueError: no scalar, or a number that is not positive (an array that is not is NaN).
     """
     if isinstance(temperature, numbers.Real) and not float(temperature) > 0:
         raise ValueError(f"{argument} is {temperature}; a temperature must be positive.")
     if isinstance(temperature, str) or getattr(temperature, "shape", ()) != ():
         raise ValueError(f"{argument} is {temperature!r}; it must be a positive number or a scalar array.")
-    return jnp.asarray(temperature)
+    return positive_or_nan(jnp.asarray(temperature))

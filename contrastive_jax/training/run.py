@@ -93,6 +93,11 @@ def prepare(
     check_constant(config["augment"], source)
     mesh = sharding.make_mesh(devices)
     examples, batch_size = len(source.train), config["train"]["batch_size"]
+    if examples < 2:
+        raise ValueError(
+            f"data.name={source.name!r} has {examples} training image{'' if examples == 1 else 's'}; a contrast needs at"
+            " least 2."
+        )
     if batch_size < 2 or batch_size > examples:
         raise ValueError(
             f"train.batch_size is {batch_size}; it must lie in [2, {examples}], the examples there are."

@@ -31,7 +31,7 @@ RESULTS = pathlib.Path(__file__).parent / "results" / "figure_3"
 ON_DIGIT = 0.25  # share of a place's pixels that show digits, for it to count
 
 
-def block_groups(seen: encoder.Encoder, groups: tuple[int, ...]):
+def block_groups(seen: encoder.LoadedEncoder, groups: tuple[int, ...]):
     """``views [n, s, s, c] -> {group: [n, h, w, F]}``: the output of each group's last block."""
     from flax import linen as nn
 

@@ -108,6 +108,7 @@ def test_show_reads_a_workdir(tmp_path, capsys):
         ("temperature", "temperature.name"),
         ("warmup", "schedule.warmup"),
         ("learning rate", "schedule.learning_rate"),
+        ("lr", "schedule.learning_rate"),
     ],
 )
 def test_search_finds_by_name(text, first):
@@ -116,6 +117,7 @@ def test_search_finds_by_name(text, first):
 
 def test_search_finds_by_meaning_and_what_is_misspelt(capsys):
     assert "augment.flip" in [name for name, *_ in browse.matches("mirror image")]
+    assert "train.batch_size" in [name for name, *_ in browse.matches("batchsize")]
     assert [name for name, *_ in browse.matches("temprature")] and not browse.matches("zzzz")
     assert browse.main(["search", "tau"]) == 0
     assert "temperature.tau  (temperature=fixed: 0.1" in capsys.readouterr().out

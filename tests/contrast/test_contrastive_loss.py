@@ -450,6 +450,10 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
             "hardness_weighted.alpha is -1.0; it must be at least 0",
         ),
         (dict(margin=64.0), r"margin is 64.0; it must be a rule of contrast.margin"),
+        (dict(a=[[1.0, 2.0]]), "contrastive_loss.a is a list; it must be an array"),
+        (dict(a=lambda x: x), "contrastive_loss.a is a function; it must be an array"),
+        (dict(b=np.ones((4, 2), int)), "contrastive_loss.b is int64; it must be floating"),
+        (dict(loss=lambda c: c), "contrastive_loss.loss is a function; name one of"),
         (dict(b=jnp.ones((4, 3))), r"a \(4, 2\) and b \(4, 3\) must both be \[N, D\]"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -457,6 +461,11 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
 def test_what_cannot_be_is_refused_in_a_sentence(arguments, message):
     with pytest.raises(ValueError, match=message):
         contrastive_loss(**{"a": A, "b": B} | arguments)
+
+
+def test_a_traced_temperature_that_is_not_positive_is_nan():
+    of = jax.jit(lambda tau: contrastive_loss(A, B, "info_nce", tau))
+    assert np.isfinite(of(0.1)).all() and np.isnan(of(-0.1)).all() and np.isnan(of(0.0)).all()
 
 
 @pytest.mark.parametrize(
