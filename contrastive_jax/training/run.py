@@ -95,8 +95,8 @@ def prepare(
     examples, batch_size = len(source.train), config["train"]["batch_size"]
     if examples < 2:
         raise ValueError(
-            f"data.name={source.name!r} has {examples} training image{'' if examples == 1 else 's'}; a contrast needs at"
-            " least 2."
+            f"data.name={source.name!r} has {examples} training image{'' if examples == 1 else 's'}; a contrast"
+            " needs at least 2."
         )
     if batch_size < 2 or batch_size > examples:
         raise ValueError(
