@@ -188,6 +188,7 @@ def main(argv: list[str]) -> None:
     _use_compilation_cache()
     try:
         config = resolved(argv, _WORKDIR.value, _MODE.value, _DEBUG.value)
+        native.start()
     except (ValueError, OSError, RuntimeError) as error:  # the last two: a workdir that cannot be reached
         _fail(str(error))
     workdir = _WORKDIR.value

@@ -64,7 +64,10 @@ def check_training(arguments):
     leaves = [a for a in arguments if a.startswith("--config.")]
     flags = dict(a[2:].partition("=")[::2] for a in arguments if a not in leaves)
     assert set(flags) <= FLAGS and flags.get("mode", "train") in door.MODES, flags
-    harness.config_of(shlex.join([flags["config"], *leaves]))
+    if "config" in flags:
+        harness.config_of(shlex.join([flags["config"], *leaves]))
+    else:  # the workdir's own
+        assert flags["workdir"].startswith("runs/"), arguments
 
 
 def check_looking(arguments):
@@ -107,20 +110,6 @@ def check_experiment(file, arguments):
             patch.setattr(sys, "argv", [str(file), *arguments])
             patch.syspath_prepend(file.parent)
             runpy.run_path(str(file), run_name="__main__")
-
-
-OWN = next(code for page, code in PYTHON if page.endswith("own_functions.md"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def mine(tmp_path_factory):
-    """The module that a page has one write."""
-    folder = tmp_path_factory.mktemp("mine")
-    (folder / "mine.py").write_text(OWN)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        yield
-    sys.modules.pop("mine", None)
 
 
 def check(argv):

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from typing import Any
 
 import jax
@@ -43,8 +44,22 @@ def available() -> bool:
     return check_switch() and _loaded()
 
 
-@functools.cache
+def start() -> None:
+    """Begin to load the kernels, which the first time takes the compiler seconds, beside what the caller does."""
+    if check_switch() and jax.default_backend() == "cpu":
+        threading.Thread(target=_loaded).start()
+
+
 def _loaded() -> bool:
+    with _ONCE:
+        return _load()
+
+
+_ONCE = threading.Lock()
+
+
+@functools.cache
+def _load() -> bool:
     try:
         library = ctypes.CDLL(str(_built()))
     except (OSError, subprocess.SubprocessError) as error:
