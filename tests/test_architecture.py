@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "contrastive_jax"
 FLOORS = [
-    {"types", "lookup", "distributed", "native"},
+    {"types", "lookup", "variants", "distributed", "native"},
     {"sharding"},
     {"losses", "models", "augment", "data", "optim"},
     {"contrast"},

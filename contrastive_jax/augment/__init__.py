@@ -4,15 +4,12 @@ One image goes in, ``[h, w, c]`` uint8 or float in [0, 1]; use ``jax.vmap`` for 
 on a mesh nothing is communicated and the bits do not depend on the number of devices.
 """
 
-import difflib
-import inspect
-
 import jax
 import jax.numpy as jnp
 
 from contrastive_jax.augment import crops, presets
 from contrastive_jax.augment.crops import example_keys
-from contrastive_jax.lookup import find, functions_of
+from contrastive_jax.lookup import call, find, functions_of, near
 
 __all__ = ["EvaluationView", "Views", "crops", "example_keys", "make_eval", "make_views", "names", "presets"]
 
@@ -98,11 +95,10 @@ class EvaluationView:
 def make_views(*, preset: str, size: int, views: int = 2, **options) -> Views:
     """Training views of a preset.
 
-    ``options`` are the keyword arguments of the function of :mod:`contrastive_jax.augment.presets` that
-    ``preset`` names; an unknown one raises a ValueError that shows them.
+    ``options`` are those of ``preset``; an unknown one raises a ValueError that shows them.
 
     Args:
-      preset: the recipe: a function of contrastive_jax.augment.presets.
+      preset: the recipe: one of contrastive_jax.augment.presets.
       size: height and width of a view, in pixels.
       views: of an image; a step compares 2.
       **options: of the preset.
@@ -126,24 +122,11 @@ def names() -> list[str]:
 def _build(preset, size, views, options):
     function = find(presets, preset, "preset")
     if function is None:
-        raise ValueError(f"preset is {preset!r}{_nearest(preset, names())}; there are {', '.join(names())}")
+        raise ValueError(f"augment.preset is {preset!r}. {near(preset, names())}")
     for name, value in (("size", size), ("views", views)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is {value!r}, allowed is a whole number from 1")
-    parameters = inspect.signature(function).parameters
-    allowed = [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
-    for name in options:
-        if name not in allowed:
-            shown = ", ".join(str(parameters[option]) for option in allowed)
-            raise ValueError(
-                f"{preset} has no option {name!r}{_nearest(name, allowed)}; it has {preset}({shown})"
-            )
-    return function(size, views, **options)
-
-
-def _nearest(name, allowed):
-    near = difflib.get_close_matches(str(name), allowed, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    return call(function, "augment", options, size, views)
 
 
 def _to_float(image):

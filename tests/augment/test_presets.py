@@ -248,11 +248,11 @@ def test_normalization_comes_last_in_training_too():
     [
         (
             {"preset": "simclrr"},
-            r"preset is 'simclrr' \(did you mean 'simclr'\?\); there are byol, crop_only",
+            r"augment.preset is 'simclrr'. Did you mean 'simclr'\?",
         ),
         (
             {"crop_minn": 0.2},
-            r"simclr has no option 'crop_minn' \(did you mean 'crop_min'\?\); it has simclr\(str",
+            r"augment.crop_minn: no such option of simclr\(crop_min: float = 0.08, .* Did you mean 'crop_min'\?",
         ),
         ({"size": 0}, "size is 0, allowed is a whole number from 1"),
         ({"views": 0}, "views is 0, allowed is a whole number from 1"),
