@@ -1,19 +1,26 @@
-"""What a number in a paper was made by. Every public function here is a protocol, found by its name.
+"""What a number in a paper was made by. Every protocol is a function of this module, found by its name.
 
 A protocol takes :class:`~contrastive_jax.evaluators.subject.Facts` and its options, refuses in a sentence what
 cannot work, and gives ``evaluate(subject) -> {"top1", "mean_per_class", "protocol", "settings", ...}`` (of
 multi-label sets ``map_11_point`` and ``mean_average_precision``), or ``{"left_out": why}``. The options are the
 leaves of a column of the config's ``evaluators``; defaults are what its source prints.
 
-Where a protocol's function does not say what an option is, it is one that protocols share. A batch is at most
-the images there are.
+Those that train by gradient are rows of ``PROTOCOLS``: what differs from SGD with Nesterov momentum 0.9, 100 epochs,
+batch 512, rate 0.1 x batch / 256, cosine without warm-up, no decay.
 
 Args:
   layer: whose output is judged: pooled, projection_1, ...
   seed: of the order, the crops, the first weights and the draws.
+  optimizer: sgd or adam.
   learning_rate: of a batch of 256 images where the protocol scales it, else of any batch.
+  scaling: linear multiplies the learning rate by batch_size / 256, none does not.
+  learning_rates: where given, the rate is the one of these that does best on a tenth of the training images (cached
+    features only).
+  schedule: of the learning rate: cosine, step (a tenth at 60 % and 80 %) or constant; no warm-up.
+  momentum: of SGD, or Nesterov's of Adam.
+  nesterov: whether the momentum is Nesterov's.
   weight_decay: added to the gradient, times the weights.
-  batch_size: images a step of the classifier's training.
+  batch_size: images a step of the classifier's training, at most those there are.
   epochs: passes over the training images.
   augment: train through the frozen encoder on random crops and flips, which is what the source does, or (False)
     on cached clean features, which is much faster.
@@ -26,12 +33,16 @@ Args:
   fraction: share of the labelled training images, the same of every class.
 """
 
-from collections.abc import Callable
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from contrastive_jax.evaluators import finetune, linear_probe
 from contrastive_jax.evaluators import knn as _knn
 from contrastive_jax.evaluators.subject import Facts, Subject, at_least, left_out
 from contrastive_jax.evaluators.training import Plan
+from contrastive_jax.variants import options_of, variant
 
 Evaluate = Callable[[Subject], dict]
 
@@ -109,310 +120,23 @@ def lbfgs(
     return evaluate
 
 
-def sgd(
-    facts: Facts,
-    *,
-    optimizer: str = "sgd",
-    learning_rate: float = 0.1,
-    scaling: str = "linear",
-    learning_rates: tuple[float, ...] = (),
-    schedule: str = "cosine",
-    momentum: float = 0.9,
-    nesterov: bool = True,
-    weight_decay: float = 0.0,
-    batch_size: int = 512,
-    epochs: int = 100,
-    tolerance: float = 0.0,
-    patience: int = 5,
-    standardize: bool = False,
-    augment: bool = False,
-    crop_min: float = 0.08,
-    flip: float = 0.5,
-    crop: float = 0.0,
-    seed: int = 0,
-    layer: str = "pooled",
-) -> Evaluate:
-    """A linear classifier by any of these: see :class:`training.Plan`.
-
-    ``learning_rates`` chooses the rate on a validation part of the training images (cached features only);
-    ``crop`` is the proportion of the centred square that the encoder sees of clean images (0: as in its
-    pretraining).
-
-    Args:
-      facts: what is known before features are.
-      optimizer: sgd or adam.
-      scaling: linear multiplies the learning rate by batch_size / 256, none does not.
-      learning_rates: where given, the rate is the one of these that does best on a tenth of the training
-        images.
-      schedule: of the learning rate: cosine, step (a tenth at 60 % and 80 %) or constant.
-      momentum: of SGD, or Nesterov's of Adam.
-      nesterov: whether the momentum is Nesterov's.
-    """
-    if optimizer not in ("sgd", "adam"):
-        raise ValueError(f"optimizer={optimizer!r} must be sgd or adam.")
-    plan = Plan(
-        optimizer, learning_rate, scaling, schedule, momentum, nesterov, weight_decay,
-        batch_size, epochs, tolerance, patience, seed,
-    )  # fmt: skip
-    return _linear(
-        facts, plan, "", layer, augment, crop_min, flip,
-        crop=crop, standardize=standardize, learning_rates=tuple(learning_rates),
-    )  # fmt: skip
-
-
-def simclr(
-    facts: Facts,
-    *,
-    learning_rate: float = 0.1,
-    weight_decay: float = 0.0,
-    batch_size: int = 512,
-    epochs: int = 100,
-    augment: bool = True,
-    crop_min: float = 0.08,
-    flip: float = 0.5,
-    seed: int = 0,
-    layer: str = "pooled",
-) -> Evaluate:
-    """SimCLR's linear evaluation (Chen et al., 2020, appendix B.6) as its code runs it on CIFAR-10.
-
-    Nesterov momentum 0.9, 0.1 x batch / 256, cosine without warm-up, crop and flip. On ImageNet:
-    ``batch_size=4096, epochs=90, weight_decay=1e-6``.
-    """
-    plan = Plan(
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        batch_size=batch_size,
-        epochs=epochs,
-        seed=seed,
-    )
-    return _linear(facts, plan, "SimCLR's", layer, augment, crop_min, flip)
-
-
-def moco(
-    facts: Facts,
-    *,
-    learning_rate: float = 30.0,
-    batch_size: int = 256,
-    epochs: int = 100,
-    augment: bool = True,
-    crop_min: float = 0.08,
-    flip: float = 0.5,
-    seed: int = 0,
-    layer: str = "pooled",
-) -> Evaluate:
-    """MoCo's and MoCo v2's (He et al., 2020, section 4.1; ``main_lincls.py``), made for ImageNet.
-
-    SGD with momentum 0.9, rate 30 at batch 256, a tenth at 60 % and 80 % of the epochs, no decay, crop and flip.
-    """
-    plan = Plan(
-        learning_rate=learning_rate,
-        schedule="step",
-        nesterov=False,
-        batch_size=batch_size,
-        epochs=epochs,
-        seed=seed,
-    )
-    return _linear(facts, plan, "MoCo's", layer, augment, crop_min, flip)
-
-
-def moco_v3(
-    facts: Facts,
-    *,
-    learning_rate: float = 0.1,
-    batch_size: int = 1024,
-    epochs: int = 90,
-    augment: bool = True,
-    crop_min: float = 0.08,
-    flip: float = 0.5,
-    seed: int = 0,
-    layer: str = "pooled",
-) -> Evaluate:
-    """MoCo v3's for a ResNet-50 (Chen et al., 2021; ``main_lincls.py``; a ViT takes ``learning_rate=3``).
-
-    SGD with momentum 0.9, rate x batch / 256, cosine, no decay, crop and flip.
-    """
-    plan = Plan(learning_rate=learning_rate, nesterov=False, batch_size=batch_size, epochs=epochs, seed=seed)
-    return _linear(facts, plan, "MoCo v3's", layer, augment, crop_min, flip)
-
-
-def byol(
-    facts: Facts,
-    *,
-    learning_rate: float = 0.2,
-    batch_size: int = 1024,
-    epochs: int = 80,
-    augment: bool = True,
-    crop_min: float = 0.08,
-    flip: float = 0.5,
-    seed: int = 0,
-    layer: str = "pooled",
-) -> Evaluate:
-    """BYOL's (Grill et al., 2020, appendix C.1; rate and length of its JAX code).
-
-    Nesterov momentum 0.9, 0.2 x batch / 256, cosine without warm-up, no decay, crop and flip. The paper chooses
-    one of five rates on a validation set: ``sgd`` with ``learning_rates`` does so on cached features.
-    """
-    plan = Plan(learning_rate=learning_rate, batch_size=batch_size, epochs=epochs, seed=seed)
-    return _linear(facts, plan, "BYOL's", layer, augment, crop_min, flip)
-
-
-def macl(
-    facts: Facts,
-    *,
-    learning_rate: float = 0.02,
-    batch_size: int = 256,
-    epochs: int = 100,
-    augment: bool = True,
-    crop_min: float = 0.08,
-    flip: float = 0.5,
-    seed: int = 0,
-    layer: str = "pooled",
-) -> Evaluate:
-    """MACL's (Huang et al., 2022, section 4.1): SGD 0.02, momentum 0.9, no decay, 100 epochs.
-
-    Assumed, as not printed: batch 256, the constant rate of its pretraining, plain momentum, crop and flip.
-    """
-    plan = Plan(
-        learning_rate=learning_rate, scaling="none", schedule="constant", nesterov=False,
-        batch_size=batch_size, epochs=epochs, seed=seed,
-    )  # fmt: skip
-    return _linear(facts, plan, "MACL's", layer, augment, crop_min, flip)
-
-
-def flatnce_linear(
-    facts: Facts,
-    *,
-    learning_rate: float = 1e-3,
-    batch_size: int = 512,
-    epochs: int = 500,
-    tolerance: float = 1e-3,
-    patience: int = 5,
-    augment: bool = False,
-    crop_min: float = 0.08,
-    flip: float = 0.5,
-    seed: int = 0,
-    layer: str = "pooled",
-) -> Evaluate:
-    """FlatNCE's (Chen et al., 2021, section 5, Table 2): "a linear classifier trained to convergence".
-
-    Adam. Assumed, as not printed: rate 1e-3, batch 512, clean features, and what convergence is.
-    """
-    plan = _adam(learning_rate, batch_size, epochs, tolerance, patience, seed)
-    return _linear(facts, plan, "FlatNCE's (Table 2)", layer, augment, crop_min, flip)
-
-
-def flatnce_linear_long(
-    facts: Facts,
-    *,
-    learning_rate: float = 1e-3,
-    batch_size: int = 4096,
-    epochs: int = 2000,
-    tolerance: float = 1e-4,
-    patience: int = 10,
-    augment: bool = False,
-    crop_min: float = 0.08,
-    flip: float = 0.5,
-    seed: int = 0,
-    layer: str = "pooled",
-) -> Evaluate:
-    """FlatNCE's Table S3 (Chen et al., 2021): longer training, a larger batch of the classifier than in Table 2.
-
-    How much longer and larger is not printed: assumed.
-    """
-    plan = _adam(learning_rate, batch_size, epochs, tolerance, patience, seed)
-    return _linear(facts, plan, "FlatNCE's (Table S3)", layer, augment, crop_min, flip)
-
-
-def flatnce_transfer(
-    facts: Facts,
-    *,
-    learning_rate: float = 1e-3,
-    batch_size: int = 512,
-    epochs: int = 500,
-    tolerance: float = 1e-3,
-    patience: int = 5,
-    crop: float = 1.0,
-    seed: int = 0,
-    layer: str = "pooled",
-) -> Evaluate:
-    """FlatNCE's linear transfer (Chen et al., 2021, appendix E.3): logistic regression by Adam, no l2, no augmentation.
-
-    Images have their short side resized to 224 (bicubic) and the centre cropped: ``data.size`` and the
-    encoder's size are 224, and ``crop`` is the whole of that. Assumed: rate, batch and what convergence is.
-    """
-    plan = _adam(learning_rate, batch_size, epochs, tolerance, patience, seed)
-    return _linear(facts, plan, "FlatNCE's (E.3)", layer, False, 0.08, 0.0, crop=crop)
-
-
-def finetune_simclr(
-    facts: Facts,
-    *,
-    fraction: float = 1.0,
-    learning_rate: float = 0.05,
-    batch_size: int = 512,
-    epochs: int = 30,
-    crop_min: float = 0.08,
-    flip: float = 0.5,
-    seed: int = 0,
-) -> Evaluate:
-    """SimCLR's fine-tuning on a fraction of the labels (Chen et al., 2020, appendix B.5).
-
-    Nesterov momentum 0.9, 0.05 x batch / 256 without warm-up, no decay, crop and flip; 60 epochs of 1 % and 30
-    of 10 % of ImageNet's labels, batch 4,096. The cosine is its code's. Assumed: batch 512, which fits a GPU.
-    """
-    plan = Plan(learning_rate=learning_rate, batch_size=batch_size, epochs=epochs, seed=seed)
-    return _finetune(facts, plan, "SimCLR's fine-tuning", fraction, crop_min, flip)
-
-
-def finetune_flatnce(
-    facts: Facts,
-    *,
-    fraction: float = 1.0,
-    learning_rate: float = 5e-5,
-    batch_size: int = 512,
-    epochs: int = 100,
-    crop_min: float = 0.08,
-    flip: float = 0.5,
-    crop: float = 0.875,
-    seed: int = 0,
-) -> Evaluate:
-    """FlatNCE's fine-tuning (Chen et al., 2021, appendix E.3; Tables S2 and S4).
-
-    Adam with Nesterov momentum 0.9, 100 epochs, batch 512, no decay, random crop, resize and flip; in the test
-    the short side is 256 and the centre 224 pixels (``crop`` = 224 / 256). The rate is illegible in the scan: 5e-5,
-    and that it is constant, are assumed.
-    """
-    plan = Plan(
-        "adam", learning_rate, "none", "constant", momentum=0.9, nesterov=True,
-        batch_size=batch_size, epochs=epochs, seed=seed,
-    )  # fmt: skip
-    return _finetune(facts, plan, "FlatNCE's fine-tuning", fraction, crop_min, flip, crop)
-
-
-# ------------------------------------------------------------------------------------------------ in common
-
-
-def _adam(learning_rate, batch_size, epochs, tolerance, patience, seed) -> Plan:
-    return Plan(
-        "adam", learning_rate, "none", "constant", nesterov=False,
-        batch_size=batch_size, epochs=epochs, tolerance=tolerance, patience=patience, seed=seed,
-    )  # fmt: skip
+# ------------------------------------------------------------------------------------------------ by gradient
 
 
 def _linear(
     facts: Facts,
-    plan: Plan,
-    name: str,
-    layer: str,
-    augment: bool,
-    crop_min: float,
-    flip: float,
     *,
-    crop: float = 0.0,
-    standardize: bool = False,
+    title: str,
     learning_rates: tuple[float, ...] = (),
+    standardize: bool = False,
+    augment: bool = False,
+    crop_min: float = 0.08,
+    flip: float = 0.5,
+    crop: float = 0.0,
+    layer: str = "pooled",
+    **options: Any,
 ) -> Evaluate:
-    plan.check()
+    plan, learning_rates = Plan(**options).check(), tuple(learning_rates)
     facts.check_layer(layer)
     _check_view(crop_min, flip, crop)
     for rate in learning_rates:
@@ -424,21 +148,30 @@ def _linear(
         if augment and subject.encoder is None:
             return left_out("augmentation needs an encoder")
         if augment:
-            options = dict(layer=layer, crop_min=crop_min, flip=flip, crop=crop or None)
-            return finetune.frozen(subject, plan, name=name, **options)
+            view = dict(layer=layer, crop_min=crop_min, flip=flip, crop=crop or None)
+            return finetune.frozen(subject, plan, name=title, **view)
         train, labels, test, test_labels = subject.arrays(layer, crop or None)
         within = plan._replace(batch_size=min(plan.batch_size, len(labels)))
         linear_probe.check(train, labels, test, test_labels)
         return linear_probe.by_gradient(
-            train, labels, test, test_labels, within, name=name, standardize=standardize,
+            train, labels, test, test_labels, within, name=title, standardize=standardize,
             learning_rates=learning_rates, layer=subject.layer(layer),
         )  # fmt: skip
 
     return evaluate
 
 
-def _finetune(facts, plan, name, fraction, crop_min, flip, crop=0.0) -> Evaluate:
-    plan.check()
+def _finetune(
+    facts: Facts,
+    *,
+    title: str,
+    fraction: float = 1.0,
+    crop_min: float = 0.08,
+    flip: float = 0.5,
+    crop: float = 0.0,
+    **options: Any,
+) -> Evaluate:
+    plan = Plan(**options).check()
     _check_view(crop_min, flip, crop)
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction={fraction} must be above 0 and at most 1.")
@@ -448,8 +181,8 @@ def _finetune(facts, plan, name, fraction, crop_min, flip, crop=0.0) -> Evaluate
     def evaluate(subject):
         if subject.encoder is None:
             return left_out("there is no network to train")
-        options = dict(fraction=fraction, crop_min=crop_min, flip=flip, crop=crop or None)
-        return finetune.finetuned(subject, plan, name=name, **options)
+        view = dict(fraction=fraction, crop_min=crop_min, flip=flip, crop=crop or None)
+        return finetune.finetuned(subject, plan, name=title, **view)
 
     return evaluate
 
@@ -462,3 +195,130 @@ def _check_view(crop_min: float, flip: float, crop: float) -> None:
     for name, value, low in (("crop_min", crop_min, 1e-9), ("flip", flip, 0), ("crop", crop, 0)):
         if not low <= value <= 1:
             raise ValueError(f"{name}={value} must be {'above' if low else 'from'} 0 to 1.")
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
+class Protocol(NamedTuple):
+    """A published way to train on labels: what its numbers are called, its source, its options, what differs."""
+
+    title: str
+    source: str
+    options: tuple[str, ...]
+    differs: Mapping[str, Any]  # from the defaults; of what is no option, fixed
+    build: Callable[..., Evaluate] = _linear
+
+
+PLAN = {name: p.replace(kind=p.KEYWORD_ONLY) for name, p in inspect.signature(Plan).parameters.items()}
+KNOWN = {
+    build: {n: p for n, p in (PLAN | options_of(build)).items() if n != "title"}
+    for build in (_linear, _finetune)
+}
+CLASSIFIER = ("learning_rate", "batch_size", "epochs", "augment", "crop_min", "flip", "seed", "layer")
+CONVERGED = (*CLASSIFIER, "tolerance", "patience")
+TRANSFER = tuple(name for name in (*CONVERGED, "crop") if name not in ("augment", "crop_min", "flip"))
+FINETUNING = ("fraction", "learning_rate", "batch_size", "epochs", "crop_min", "flip", "seed")
+ADAM = {
+    "optimizer": "adam",
+    "learning_rate": 1e-3,
+    "scaling": "none",
+    "schedule": "constant",
+    "nesterov": False,
+}
+TO_CONVERGENCE = ADAM | {"epochs": 500, "tolerance": 1e-3}
+
+PROTOCOLS = {
+    "sgd": Protocol(
+        "", "A linear classifier by any of these: see :class:`training.Plan`.", tuple(KNOWN[_linear]), {}
+    ),
+    "simclr": Protocol(
+        "SimCLR's",
+        "SimCLR's linear evaluation (Chen et al., 2020, appendix B.6) as its code runs it on CIFAR-10. On ImageNet:"
+        " ``batch_size=4096, epochs=90, weight_decay=1e-6``.",
+        (*CLASSIFIER, "weight_decay"),
+        {"augment": True},
+    ),
+    "moco": Protocol(
+        "MoCo's",
+        "MoCo's and MoCo v2's (He et al., 2020, section 4.1; ``main_lincls.py``), made for ImageNet.",
+        CLASSIFIER,
+        {"learning_rate": 30.0, "schedule": "step", "nesterov": False, "batch_size": 256, "augment": True},
+    ),
+    "moco_v3": Protocol(
+        "MoCo v3's",
+        "MoCo v3's for a ResNet-50 (Chen et al., 2021; ``main_lincls.py``; a ViT takes ``learning_rate=3``).",
+        CLASSIFIER,
+        {"nesterov": False, "batch_size": 1024, "epochs": 90, "augment": True},
+    ),
+    "byol": Protocol(
+        "BYOL's",
+        "BYOL's (Grill et al., 2020, appendix C.1; rate and length of its JAX code). The paper chooses one of five"
+        " rates on a validation set: ``sgd`` with ``learning_rates`` does so on cached features.",
+        CLASSIFIER,
+        {"learning_rate": 0.2, "batch_size": 1024, "epochs": 80, "augment": True},
+    ),
+    "macl": Protocol(
+        "MACL's",
+        "MACL's (Huang et al., 2022, section 4.1): SGD 0.02, momentum 0.9, no decay, 100 epochs. Assumed, as not"
+        " printed: batch 256, the constant rate of its pretraining, plain momentum, crop and flip.",
+        CLASSIFIER,
+        {
+            "learning_rate": 0.02,
+            "scaling": "none",
+            "schedule": "constant",
+            "nesterov": False,
+            "batch_size": 256,
+        }
+        | {"augment": True},
+    ),
+    "flatnce_linear": Protocol(
+        "FlatNCE's (Table 2)",
+        'FlatNCE\'s (Chen et al., 2021, section 5, Table 2): "a linear classifier trained to convergence". Assumed,'
+        " as not printed: Adam's rate 1e-3, batch 512, clean features, and what convergence is.",
+        CONVERGED,
+        TO_CONVERGENCE,
+    ),
+    "flatnce_linear_long": Protocol(
+        "FlatNCE's (Table S3)",
+        "FlatNCE's Table S3 (Chen et al., 2021): longer training, a larger batch of the classifier than in Table 2."
+        " How much longer and larger is not printed: assumed.",
+        CONVERGED,
+        ADAM | {"batch_size": 4096, "epochs": 2000, "tolerance": 1e-4, "patience": 10},
+    ),
+    "flatnce_transfer": Protocol(
+        "FlatNCE's (E.3)",
+        "FlatNCE's linear transfer (Chen et al., 2021, appendix E.3): logistic regression by Adam, no l2, no"
+        " augmentation. Images have their short side resized to 224 (bicubic) and the centre cropped: ``data.size``"
+        " and the encoder's size are 224, and ``crop`` is the whole of that. Assumed: rate, batch and what"
+        " convergence is.",
+        TRANSFER,
+        TO_CONVERGENCE | {"flip": 0.0, "crop": 1.0},
+    ),
+    "finetune_simclr": Protocol(
+        "SimCLR's fine-tuning",
+        "SimCLR's fine-tuning on a fraction of the labels (Chen et al., 2020, appendix B.5): 60 epochs of 1 % and 30"
+        " of 10 % of ImageNet's labels, batch 4,096. The cosine is its code's. Assumed: batch 512, which fits a GPU.",
+        FINETUNING,
+        {"learning_rate": 0.05, "epochs": 30},
+        _finetune,
+    ),
+    "finetune_flatnce": Protocol(
+        "FlatNCE's fine-tuning",
+        "FlatNCE's fine-tuning (Chen et al., 2021, appendix E.3; Tables S2 and S4): Adam with Nesterov momentum. In"
+        " the test the short side is 256 and the centre 224 pixels (``crop`` = 224 / 256). The rate is illegible in"
+        " the scan: 5e-5, and that it is constant, are assumed.",
+        (*FINETUNING, "crop"),
+        ADAM | {"learning_rate": 5e-5, "nesterov": True, "crop": 0.875},
+        _finetune,
+    ),
+}
+
+
+def _function(name: str, row: Protocol) -> Callable[..., Evaluate]:
+    build = functools.partial(row.build, title=row.title)
+    options = [parameter for option, parameter in KNOWN[row.build].items() if option in row.options]
+    return variant(build, name, __name__, row.source, ("facts",), options, row.differs)
+
+
+globals().update({name: _function(name, row) for name, row in PROTOCOLS.items()})

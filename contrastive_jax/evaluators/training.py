@@ -55,6 +55,8 @@ class Plan(NamedTuple):
             value = getattr(self, name)
             if not (np.isfinite(value) and value > 0):
                 raise ValueError(f"{name}={value} must be positive and finite.")
+        if self.optimizer not in ("sgd", "adam"):
+            raise ValueError(f"optimizer={self.optimizer!r} must be sgd or adam.")
         if self.schedule not in SCHEDULES:
             raise ValueError(f"schedule={self.schedule!r} must be one of {', '.join(SCHEDULES)}.")
         if not 0 <= self.momentum < 1:
