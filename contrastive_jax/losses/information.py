@@ -160,9 +160,9 @@ def interpolated(scores: Array, log_baseline: Array, *, alpha_logit: float) -> A
       alpha_logit: logit of the share of InfoNCE's baseline.
     """
     rows, columns = scores.shape
-    if rows != columns or rows < 3:
+    if rows != columns or rows < 2:
         raise ValueError(
-            f"interpolated needs a square matrix of at least 3 rows; scores are {rows} x {columns}."
+            f"interpolated needs a square matrix of at least 2 rows; scores are {rows} x {columns}."
         )
     scores = at_least_float32(scores)
     mean = leave_one_out(scores) - math.log(rows - 1)

@@ -1,5 +1,7 @@
 """Distributions, invariance, information and labels beyond the golden numbers; and every loss on a mesh."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -174,6 +176,25 @@ def test_leave_one_out_does_not_cancel():
         [np.logaddexp(score[i, (j + 1) % 3], score[i, (j + 2) % 3]) for j in range(3)] for i in range(3)
     ]
     np.testing.assert_allclose(information.leave_one_out(score), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+def test_the_interpolated_bound_is_its_definition_from_two_rows_on(rows):
+    """Poole et al. (2019), equation 13: the baseline of an entry leaves that entry out."""
+    random, alpha = np.random.default_rng(rows), 0.3
+    scores, log_baseline = random.normal(size=(rows, rows)), random.normal(size=rows)
+    off = ~np.eye(rows, dtype=bool)
+    mean = np.array([[np.exp(np.delete(row, j)).mean() for j in range(rows)] for row in scores])
+    baseline = alpha * mean + (1 - alpha) * np.exp(log_baseline)[:, None]
+    joint = (np.diag(scores)[:, None] - np.log(baseline))[off].mean()
+    marginal = (np.exp(scores) / np.diag(baseline)[:, None])[off].mean()
+    bound = functools.partial(losses.interpolated, alpha_logit=float(np.log(alpha / (1 - alpha))))
+    value, gradient = jax.value_and_grad(bound)(
+        jnp.asarray(scores, jnp.float32), jnp.asarray(log_baseline, jnp.float32)
+    )
+    assert value == pytest.approx(1 + joint - marginal, rel=1e-5) and np.isfinite(gradient).all()
+    with pytest.raises(ValueError, match="at least 2 rows; scores are 1 x 1"):
+        bound(jnp.zeros((1, 1)), jnp.zeros(1))
 
 
 def test_cross_entropy():
