@@ -83,19 +83,19 @@ SECTIONS: dict[str, Callable] = {
 }
 
 
-def entries(text: str | None, heading: str = "Args") -> dict[str, str]:
-    """The entries of a docstring's section: name -> what it says, on one line. ``a, b: text`` is both."""
+def entries(text: str | None) -> dict[str, str]:
+    """The ``Args`` of a docstring: name -> what it says, on one line. ``a, b: text`` is both."""
     lines = inspect.cleandoc(text or "").splitlines()
-    if f"{heading}:" not in lines:
+    if "Args:" not in lines:
         return {}
     found, names, indent = {}, [], None
-    for line in lines[lines.index(f"{heading}:") + 1 :]:
+    for line in lines[lines.index("Args:") + 1 :]:
         depth = len(line) - len(line.lstrip())
         if line.strip() and not depth:
             break
         indent = depth if indent is None else indent
-        if match := re.match(r"([\w/*<>, ]+): (.*)", line[indent:]) if depth == indent else None:
-            names = [name.strip("* ") if heading == "Args" else name.strip() for name in match[1].split(",")]
+        if match := re.match(r"([\w*, ]+): (.*)", line[indent:]) if depth == indent else None:
+            names = [name.strip("* ") for name in match[1].split(",")]
             found |= dict.fromkeys(names, match[2])
         elif line.strip():
             found |= {name: f"{found[name]} {line.strip()}" for name in names}

@@ -31,12 +31,6 @@ def diagnostics(
 
     Raises:
       ValueError: an option out of range.
-
-    Metrics:
-      c_quantiles: a list, the histogram of the contrasts c at the step's tau, without a margin, where
-        diagnostics.quantiles is not 0; that of W is sigmoid of it, as W rises with c.
-      rankme: effective rank of the batch's projections as they are, see :func:`spectral_entropy_rank`, where
-        diagnostics.rankme.
     """
     if quantiles < 0:
         raise ValueError(f"diagnostics.quantiles is {quantiles}; it must be at least 0, which is none.")
@@ -143,25 +137,7 @@ def rounds_to_zero(dtype: jnp.dtype | str) -> float:
 
 
 def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") -> dict[str, Array]:
-    """Scalars of the contrast between positives and negatives, of the queries that have negatives.
-
-    Metrics:
-      info_nce: InfoNCE at the step's tau, without a margin, whatever the loss.
-      mi_estimate: what that says of the mutual information of the views, log(K + 1) - info_nce, in nats.
-      contrast_accuracy: share of queries whose positive beats every negative.
-      tau: the temperature.
-      ess: effective sample size of the negatives' weights, as a share of their number, see
-        :func:`effective_sample_size`.
-      ess_with_positive: the same of the negatives and the positive, which is what InfoNCE weighs.
-      contrast_entropy: mean entropy in nats of the softmax over positive and negatives, without a margin; log(1 + K)
-        where nothing is told apart.
-      c_p05, c_p50, c_p95: percentile (5, 50, 95) over queries of the contrast c, without a margin.
-      w_p05, w_p50, w_p95: percentile (5, 50, 95) over queries of W = sigmoid(c), InfoNCE's weight on a query's
-        gradient.
-      saturated: share of queries whose W, with the margin, is not told from 0 in the dtype of the network.
-      alignment: mean score of the positives.
-      negatives: mean number of negatives of a query.
-    """
+    """Scalars of the contrast between positives and negatives, of the queries that have negatives."""
     valid = comparison.count > 0
     valid_share = jnp.maximum(jnp.mean(valid.astype(comparison.positive.dtype)), 1e-12)
     c = comparison.contrast(margin=False)
@@ -186,15 +162,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
 
 
 def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
-    """Scalars of the network's outputs.
-
-    Metrics:
-      embedding_std: standard deviation of the normalised projections over the batch, the mean over dimensions,
-        times sqrt(D): 1 for a uniform sphere, 0 when all embeddings are the same (collapse).
-      effective_rank: how many directions the normalised projections vary in, see :func:`effective_rank`.
-      uniformity: of the normalised projections of the first view, see :func:`uniformity`; lower is more uniform.
-      probe_accuracy: top-1 of the online probe on the augmented views, where an image has one label.
-    """
+    """Scalars of the network's outputs."""
     z = normalize(outputs.projection)
     found = {
         "embedding_std": jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5,
@@ -213,10 +181,6 @@ def of_query_gradients(gradient: Array) -> dict[str, Array]:
 
     The embedding is the one that is compared (normalised where the score is cosine), the keys are held fixed, and
     B V times that gradient is the query's own.
-
-    Metrics:
-      query_gradient_norm: mean over queries of |dL/dq|, of the losses that compare (EqCo, figure 4); keys held fixed.
-      query_gradient_norm_std: standard deviation over queries of that norm.
     """
     norm = gradient.shape[0] * gradient.shape[1] * jnp.sqrt(jnp.sum(gradient**2, axis=-1))
     return {"query_gradient_norm": jnp.mean(norm), "query_gradient_norm_std": jnp.std(norm)}

@@ -98,12 +98,7 @@ class Resident:
         return Arrays(*held, index=order, epoch=order)  # type: ignore[misc]
 
     def metrics(self) -> dict[str, float]:
-        """Return what is known beforehand of images that are made; of others there is nothing to say.
-
-        Metrics:
-            mi_floor: information that the two views of an image share whatever is learnt, in nats: the entropy of
-                the integers that RandBit drew for the training images; ``rand_bit`` and ``binary`` only.
-        """
+        """Return what is known beforehand of images that are made; of others there is nothing to say."""
         return self._facts
 
     def close(self) -> None:

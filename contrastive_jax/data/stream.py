@@ -480,11 +480,7 @@ class Stream:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Return what a stream has to say; all processes have to ask.
-
-        Metrics:
-            replaced: corrupt records that another image stood in for so far, of all processes; streamed data only.
-        """
+        """Return what a stream has to say; all processes have to ask."""
         if jax.process_count() == 1:
             return self._facts | {"replaced": self.replaced}
         from jax.experimental import multihost_utils

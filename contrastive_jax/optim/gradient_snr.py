@@ -33,10 +33,6 @@ def gradient_snr(*, decay: float = 0.0) -> GradientSNR:
     0.06 at 0.99, 0.18 at 0.9. In a run's first steps, when some parameters' few gradients happen to be nearly equal,
     single ratios are huge and rule the metrics: read them after some 1 / (1 - decay) steps.
 
-    Metrics:
-      gradient_snr: mean over the parameters of |mean| / std of their gradient, where gradient_snr.decay is not 0.
-      gradient_snr_std: standard deviation over the parameters of that ratio.
-
     Args:
       decay: of the moving averages, in [0, 1); 0 is off. The paper does not print its own; 0.99 looks back some
         hundred steps.

@@ -76,13 +76,7 @@ class Evaluator:
         return Subject(name, seen, *self.sets[on], layers=layers, batch_size=self.settings["batch_size"])
 
     def look(self, state: TrainState) -> dict[str, float]:
-        """The quick look while a run trains: the columns that ``evaluate.look`` names.
-
-        Metrics:
-            eval/<column>_top1: accuracy on the test images by this column of the evaluators.
-            eval/<column>_map_11_point: of sets with several labels an image: the 11-point mean average precision.
-            eval/<column>_<number>: of a column that gives no accuracy: each of its numbers.
-        """
+        """The quick look while a run trains: the columns that ``evaluate.look`` names."""
         columns = self.settings["look"]
         subject = self.subject("", (state.params, state.stats), columns)
         scores = {column: self.evaluators[column](subject) for column in columns}

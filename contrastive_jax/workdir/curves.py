@@ -1,49 +1,89 @@
-"""``curves.png``: what was logged, against the epoch."""
+"""What was logged, drawn against the epoch: ``curves.png``, and the panels of a report."""
 
 import os
 import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from contrastive_jax.workdir import metric_table
 from contrastive_jax.workdir.files import replacing
 from contrastive_jax.workdir.metrics import read_metrics
 
+COLOURS = ("#3b6fd4", "#d9722e", "#2a9d6f", "#b3479b", "#8a7a1f", "#c23b4b", "#2b93a8", "#7359c9")
+INK = "#0a0b0c"
+
+Records = Sequence[Mapping[str, Any]]
+
 
 def plot_curves(workdir: str | os.PathLike) -> pathlib.Path | None:
-    """Draw ``curves.png`` from ``metrics.jsonl``: loss and InfoNCE, contrast accuracy, tau, ESS, evaluations.
-
-    A panel is drawn for what was logged, against the epoch; None, and no file, where nothing was.
-    """
+    """Draw ``curves.png`` from ``metrics.jsonl``; None, and no file, where nothing was logged."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    records = read_metrics(workdir)
-    names = list(dict.fromkeys(name for record in records for name in record))
-    evaluations = [name for name in names if name.endswith(("top1", "mean_per_class"))]
-    panels = (
-        ("loss", ["loss", "info_nce"]),
-        ("contrast accuracy", ["contrast_accuracy"]),
-        ("temperature", ["tau"]),
-        ("effective sample size / negatives", ["ess", "ess_with_positive"]),
-        ("evaluation", evaluations),
-    )
-    panels = [(title, [name for name in shown if name in names]) for title, shown in panels]
-    panels = [(title, shown) for title, shown in panels if shown]
-    if not panels:
+    figure = draw([read_metrics(workdir)], metric_table.PANELS[0])
+    if figure is None:
         return None
-    figure = Figure(figsize=(3.6 * len(panels), 3.0), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, (title, shown) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for name in shown:
-            points = [(record["epoch"], record[name]) for record in records if name in record]
-            marker = "o" if len(points) < 40 else None
-            axes.plot(*np.asarray(points, float).T, label=name, marker=marker, markersize=3, linewidth=1.2)
-        axes.set_title(title, fontsize=10)
-        axes.set_xlabel("epoch")
-        axes.grid(alpha=0.3)
-        if len(shown) > 1:
-            axes.legend(fontsize=7)
     path = pathlib.Path(workdir, "curves.png")
     with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
+        figure.savefig(temporary, format="png", dpi=120, facecolor="white")
     return path
+
+
+def draw(runs: Sequence[Records], panel: str, colours: Sequence[str] = COLOURS):
+    """Return a figure of a panel's metrics against the epoch, a line a run; None where none of them was logged."""
+    names = list(dict.fromkeys(name for records in runs for record in records for name in record))
+    shown = metric_table.drawn(names, panel)
+    if not shown:
+        return None
+    columns = min(4, len(shown))
+    figure, axes = grid(-(-len(shown) // columns), columns, 3.2, 2.3)
+    for place, name in zip(axes.flat, shown, strict=False):
+        for records, colour in zip(runs, colours, strict=False):
+            _curve(place, records, name, colour)
+        place.set_title(metric_table.title(name), fontsize=9, loc="left")
+        metric = metric_table.find(name)
+        if metric.logarithmic and place.lines and all((line.get_ydata() > 0).all() for line in place.lines):
+            place.set_yscale("log")
+    for place in axes.flat[len(shown) :]:
+        place.set_axis_off()
+    for place in axes.flat[max(0, len(shown) - columns) : len(shown)]:
+        place.set_xlabel("epoch", fontsize=8)
+    return figure
+
+
+def _curve(place, records: Records, name: str, colour: str) -> None:
+    middle = points(records, name)
+    if not len(middle):
+        return
+    mark = "o" if len(middle) < 15 else None
+    place.plot(*middle.T, color=colour, linewidth=1.3, marker=mark, markersize=3)
+    band = [points(records, other)[:, 1] for other in metric_table.find(name).band]
+    if band and all(len(edge) == len(middle) for edge in band):
+        low, high = band if len(band) == 2 else (middle[:, 1] - band[0], middle[:, 1] + band[0])
+        place.fill_between(middle[:, 0], low, high, color=colour, alpha=0.2)
+
+
+def points(records: Iterable[Mapping[str, Any]], name: str) -> np.ndarray:
+    """Return [n, 2], epoch and value, where the value is a finite number."""
+    found = [(r["epoch"], r[name]) for r in records if isinstance(r.get(name), int | float)]
+    array = np.array(found, float).reshape(-1, 2)
+    return array[np.isfinite(array).all(axis=1)]
+
+
+def grid(rows: int, columns: int, width: float, height: float):
+    """Return a figure without a background, in one ink, and its axes [rows, columns]."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for place in axes.flat:
+        place.patch.set_alpha(0)
+        place.grid(color=INK, alpha=0.12, linewidth=0.6)
+        place.tick_params(colors=INK, labelsize=7, length=2)
+        place.title.set_color(INK), place.xaxis.label.set_color(INK)
+        for side, spine in place.spines.items():
+            spine.set_visible(side in ("left", "bottom"))
+            spine.set_color(INK), spine.set_alpha(0.4)
+    return figure, axes

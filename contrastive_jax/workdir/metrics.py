@@ -91,10 +91,6 @@ class Logbook:
                 not show; fetched from the device in one go.
             timing: what depends on the clock.
 
-        Metrics:
-            step: steps done; the other numbers of the line are of the last of them.
-            epoch: epochs done.
-
         Raises:
             ValueError: a value that is no number nor a list of them, or a metric called step, epoch or timing.
             OSError: it could not be written; nothing of it is in the file.

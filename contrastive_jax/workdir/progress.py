@@ -3,17 +3,12 @@
 import collections
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-# name of the metric, its heading on screen, its format; in the order shown
-_SHOWN = (
-    ("loss", "loss", "8.4f"),
-    ("info_nce", "InfoNCE", "7.4f"),
-    ("contrast_accuracy", "accuracy", "6.4f"),
-    ("tau", "tau", "6.4f"),
-    ("ess", "ESS", "6.4f"),
-)
+from contrastive_jax.workdir.metric_table import METRICS
+
+_SHOWN = {name: metric.column for name, metric in METRICS.items() if metric.column and "." not in name}
 
 LOST = ("data", "evaluation", "checkpoint")  # to what time may be lost
 
@@ -26,10 +21,10 @@ def say(message: str) -> None:
 
 
 class Progress:
-    """A bar in a terminal; elsewhere one aligned line for each log point.
+    """A bar in a terminal; elsewhere one line of at most 80 columns for each log point, below a line of headings.
 
-    images/s and the time left come from the latest log points. The first step, which traces and compiles, has
-    a line of its own and counts in no rate, nor does the time spent in :meth:`pause`.
+    images/s and the time left come from the latest log points. The first step counts in no rate, nor does the time
+    spent in :meth:`pause`.
 
         with Progress(total_steps, steps_per_epoch, batch_size, start_step) as progress:
             ...first step, waited for...
@@ -65,7 +60,7 @@ class Progress:
         self._total, self._steps_per_epoch, self._batch_size = total_steps, steps_per_epoch, batch_size
         self._quiet, self._clock = quiet, clock
         self._console = console or rich.get_console()
-        self._live = None
+        self._live, self._headed = None, False
         self._utilisation = utilisation
         self._paused = dict.fromkeys(LOST, 0.0)  # seconds, so far; waiting for data is training's
         self._counted = (clock(), dict(self._paused))  # at the last log point
@@ -91,27 +86,13 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def first_step(self, step: int) -> float:
-        """Say how long the first step took, compiling included; call it once that step's result is there."""
-        seconds = self._now() - self._began
+    def first_step(self, step: int) -> None:
+        """Take note that the first step is done; call it once that step's result is there."""
         self._mark(step)
-        self.say(f"first step (tracing and compiling included): {seconds:.1f} s")
-        return seconds
 
     def update(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Show a log point; return its timing. Metrics that are still on the device are waited for.
-
-        Metrics:
-            seconds: since this process began to train.
-            images_per_second: over the latest log points, without pauses; absent until it is known.
-            utilisation: of the devices at that rate: FLOPs that the network needs over the published peak of their
-                kind and dtype; absent until the rate is known, and on devices without such a peak, as CPUs.
-            lost_to_data: share of the time since the last log point in which the next batch was waited for, and
-                the device had nothing to do by the end of it.
-            lost_to_evaluation: share of that time in evaluations.
-            lost_to_checkpoint: share of that time in which a checkpoint was begun; writing it goes on beside training.
-        """
-        metrics = {name: float(metrics[name]) for name, _, _ in _SHOWN if name in metrics}
+        """Show a log point; return its timing. Metrics that are still on the device are waited for."""
+        metrics = {name: float(metrics[name]) for name in _SHOWN if name in metrics}
         self._mark(step)  # only now: the lines above have waited for the device
         rate, left = self._between(self._recent[0], self._recent[-1]), None
         if rate:
@@ -119,7 +100,11 @@ class Progress:
         if self._live is not None:
             self._live.update(self._render(step, metrics, rate, left), refresh=True)
         elif not self._quiet:
-            self._print(self._plain_line(step, metrics, rate, left))
+            fields = self._fields(step, metrics, rate, left)
+            if not self._headed:
+                self._print("  ".join(f"{heading:>{width}}" for heading, (width, _) in fields.items()))
+                self._headed = True
+            self._print("  ".join(f"{text:>{width}}" for width, text in fields.values()))
         timing = {"seconds": self._clock() - self._began}
         if rate is not None:
             timing["images_per_second"] = rate
@@ -194,18 +179,17 @@ class Progress:
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def _fields(self, step, metrics, rate, left) -> Iterable[str]:
-        epochs = self._total / self._steps_per_epoch
-        yield f"step {step:{len(str(self._total))}d}/{self._total}"
-        yield f"epoch {step / self._steps_per_epoch:{len(f'{epochs:.2f}')}.2f}/{epochs:.4g}"
-        for name, heading, form in _SHOWN:
-            if name in metrics:
-                yield f"{heading} {metrics[name]:{form}}"
-        yield f"images/s {'-':>9}" if rate is None else f"images/s {rate:9,.1f}"
-        yield f"left {'-':>8}" if left is None else f"left {_duration(left):>8}"
-
-    def _plain_line(self, step, metrics, rate, left) -> str:
-        return "  ".join(self._fields(step, metrics, rate, left))
+    def _fields(self, step, metrics, rate, left) -> dict[str, tuple[int, str]]:
+        """Heading -> width and text."""
+        epochs = f"{self._total / self._steps_per_epoch:.2f}"
+        fields = {
+            "step": (len(str(self._total)), str(step)),
+            "epoch": (len(epochs), f"{step / self._steps_per_epoch:.2f}"),
+        }
+        fields |= {_SHOWN[name]: (6, _fitting(metrics[name], 6)) for name in _SHOWN if name in metrics}
+        fields["images/s"] = (8, "-" if rate is None else f"{rate:,.{1 if rate < 1000 else 0}f}")
+        fields["left"] = (8, "-" if left is None else _duration(left))
+        return {heading: (max(width, len(heading)), text) for heading, (width, text) in fields.items()}
 
     def _render(self, step, metrics, rate, left):
         """The bar, and below it the fields, which wrap between fields where the terminal is narrow."""
@@ -215,12 +199,20 @@ class Progress:
         from rich.table import Table
         from rich.text import Text
 
+        totals = {"step": f"/{self._total}", "epoch": f"/{self._total / self._steps_per_epoch:.4g}"}
         fields = [
-            Text(" ".join(field.split()), no_wrap=True) for field in self._fields(step, metrics, rate, left)
+            Text(f"{heading} {text}{totals.get(heading, '')}", no_wrap=True)
+            for heading, (_, text) in self._fields(step, metrics, rate, left).items()
         ]
         bar = Table.grid(expand=True)  # without colours a bar alone does not fill, or end, its line
         bar.add_row(ProgressBar(total=max(self._total, 1), completed=step))
         return Group(bar, Columns(fields, padding=(0, 2)))
+
+
+def _fitting(value: float, width: int) -> str:
+    """A number with up to four decimals, as many as fit."""
+    texts = [f"{value:.{decimals}f}" for decimals in (4, 3, 2, 1, 0)]
+    return next((text for text in texts if len(text) <= width), f"{value:.0e}")
 
 
 def _duration(seconds: float) -> str:

@@ -1,6 +1,7 @@
 import errno
 import importlib.util
 import io
+import itertools
 import json
 import math
 import os
@@ -21,7 +22,7 @@ from rich.console import Console
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.training import run as runs
-from contrastive_jax.workdir import Logbook, Progress, read_metrics, result
+from contrastive_jax.workdir import Logbook, Progress, metric_table, read_metrics, result
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -349,24 +350,36 @@ def test_git_commit_is_that_of_the_repository_that_tracks_the_source(tmp_path, m
 def test_curves_draw_what_was_logged(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 
-    drawn = {}
-    plot = Axes.plot
+    drawn, plot, title = [], Axes.plot, Axes.set_title
+    monkeypatch.setattr(Axes, "plot", lambda self, x, y, **k: drawn.append((*x, *y)) or plot(self, x, y, **k))
     monkeypatch.setattr(
-        Axes, "plot", lambda self, x, y, **k: drawn.update({k["label"]: (*x, *y)}) or plot(self, x, y, **k)
+        Axes, "set_title", lambda self, text, **k: drawn.append(text) or title(self, text, **k)
     )
     with Logbook(tmp_path) as book:
         assert workdirs.plot_curves(tmp_path) is None and not (tmp_path / "curves.png").exists()
-        book.write(1, 0.5, {"loss": 2.0, "info_nce": math.nan, "tau": 0.1, "gradient_norm": 3.0})
+        book.write(1, 0.5, {"loss": 2.0, "info_nce": math.nan, "tau": 0.1, "w_p50": 3.0})
         book.write(2, 1.0, {"loss": 1.0, "info_nce": 3.0, "tau": 0.1})
-        book.write(2, 1.0, {"eval/knn_top1": 0.75, "eval/knn_k": 10})
+        book.write(2, 1.0, {"eval/knn_top1": 0.75})
     assert workdirs.plot_curves(tmp_path) == tmp_path / "curves.png"
-    assert set(drawn) == {"loss", "info_nce", "tau", "eval/knn_top1"}
-    assert drawn["loss"] == (0.5, 1.0, 2.0, 1.0) and drawn["eval/knn_top1"] == (1.0, 0.75)
+    assert drawn == [
+        (0.5, 1.0, 2.0, 1.0), "loss", (1.0, 3.0), "InfoNCE, nats", (0.5, 1.0, 0.1, 0.1), "temperature",
+        (1.0, 0.75), "knn: Top-1",
+    ]  # fmt: skip
     from PIL import Image
 
     with Image.open(tmp_path / "curves.png") as image:
         assert image.format == "PNG" and np.asarray(image.convert("L")).std() > 1
     assert sorted(os.listdir(tmp_path)) == ["curves.png", "metrics.jsonl"]
+
+
+def test_a_row_of_the_table_of_metrics():
+    assert set(itertools.chain(*(metric.band for metric in metric_table.METRICS.values()))) <= set(
+        metric_table.METRICS
+    )
+    assert {metric.panel for metric in metric_table.METRICS.values()} == {"", *metric_table.PANELS}
+    for name in ("loss/flat_nce", "eval/knn_top1", "alarm/collapse", "timing.seconds", "step"):
+        assert metric_table.find(name), name
+    assert metric_table.find("los") is metric_table.find("eval/") is None
 
 
 # ---------------------------------------------------------------- the screen
@@ -393,26 +406,34 @@ def piped():
     return Console(file=io.StringIO(), width=40)
 
 
-def test_piped_lines_are_aligned_and_can_be_grepped():
+def test_piped_lines_are_aligned_below_their_headings_in_80_columns():
     clock, console = Clock(), piped()
     with Progress(1000, 50, 32, console=console, clock=clock) as progress:
         clock.time += 12.34  # compiling
-        assert progress.first_step(1) == pytest.approx(12.34)
+        progress.first_step(1)
         clock.time += 9
         first = progress.update(10, METRICS)
         clock.time += 200
-        second = progress.update(110, {**METRICS, "loss": 12.5})
-    shown = console.file.getvalue().splitlines()
-    rest = "InfoNCE  3.2500  accuracy 0.5000  tau 0.1000  ESS 0.2000"
-    assert shown == [
-        "first step (tracing and compiling included): 12.3 s",
-        f"step   10/1000  epoch  0.20/20  loss   1.0000  {rest}  images/s      32.0  left  0:16:30",
-        f"step  110/1000  epoch  2.20/20  loss  12.5000  {rest}  images/s      16.7  left  0:28:27",
+        second = progress.update(110, {**METRICS, "loss": 12.5, "tau": 123456.0})
+    assert console.file.getvalue().splitlines() == [
+        "step  epoch    loss  InfoNCE  accuracy     tau     ESS  images/s      left",
+        "  10   0.20  1.0000   3.2500    0.5000  0.1000  0.2000      32.0   0:16:30",
+        " 110   2.20  12.500   3.2500    0.5000  123456  0.2000      16.7   0:28:27",
     ]
     rates = {"seconds": pytest.approx(21.34), "images_per_second": pytest.approx(9 * 32 / 9)}
     assert first == rates | NOTHING_LOST
     assert second["images_per_second"] == pytest.approx(109 * 32 / 209)
     assert progress.images_per_second == pytest.approx(109 * 32 / 209)
+
+
+def test_a_long_run_fits_80_columns_too():
+    clock, console = Clock(), piped()
+    with Progress(9_999_999, 9999, 4096, console=console, clock=clock) as progress:
+        progress.first_step(1)
+        clock.time += 1e5
+        progress.update(9_000_000, METRICS | {"loss": -1e9, "info_nce": math.nan})
+    (width,) = {len(line) for line in console.file.getvalue().splitlines()}
+    assert width <= 80
 
 
 def test_rates_start_after_the_first_step_or_log_point_and_skip_pauses():
@@ -485,7 +506,7 @@ def test_time_left_follows_the_recent_rate():
         clock.time += 1
         recent = progress.update(step, {})["images_per_second"]
     assert recent == pytest.approx(1.0) and progress.images_per_second < 0.02
-    assert console.file.getvalue().splitlines()[-1].endswith("left  2:44:41")
+    assert console.file.getvalue().splitlines()[-1].endswith("2:44:41")
 
 
 def test_a_metric_still_on_the_device_is_waited_for_before_the_clock_is_read():
@@ -514,11 +535,8 @@ def test_by_default_it_prints_where_print_does(capsys):
         progress.update(5, METRICS)
         workdirs.say("A sentence with [brackets] that is " + "long " * 40)
     out = capsys.readouterr().out.splitlines()
-    assert (
-        len(out) == 2
-        and out[0].startswith("step  5/10")
-        and out[1].startswith("A sentence with [brackets] that")
-    )
+    assert len(out) == 3 and out[1].split()[:2] == ["5", "1.00"]
+    assert out[2].startswith("A sentence with [brackets] that")
 
 
 @pytest.mark.parametrize("width", [30, 80, 200])
