@@ -36,6 +36,7 @@ LAZY = (
     "filelock",
     "scipy",
     "safetensors",
+    "jinja2",
 )
 
 

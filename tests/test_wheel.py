@@ -68,7 +68,7 @@ def installed(wheel, tmp_path_factory):
 @pytest.mark.slow
 def test_it_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    sources = [path for kind in ("*.py", "*.cc") for path in (ROOT / "contrastive_jax").rglob(kind)]
+    sources = [path for kind in ("*.py", "*.cc", "*.html") for path in (ROOT / "contrastive_jax").rglob(kind)]
     here = {str(path.relative_to(ROOT)) for path in sources}
     here |= {f"contrastive_jax/configs/{path.name}" for path in (ROOT / "configs").glob("*.py")}
     assert {name for name in names if ".dist-info/" not in name} == here
@@ -88,4 +88,4 @@ def test_a_run_of_20_steps_outside_the_repository(installed, tmp_path):
     by_name = ("-m", "contrastive_jax.config", "show", "flatclr_digits:scale=smoke")
     assert "temperature.tau = 0.1" in run(*by_name, cwd=tmp_path, PYTHONPATH=str(installed))
     assert (installed / "bin/contrastive-jax").is_file()
-    assert "step 20/20" in said and (tmp_path / "out" / "result.json").exists()
+    assert "results: out (result.json" in said and (tmp_path / "out" / "result.json").exists()

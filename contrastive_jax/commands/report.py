@@ -9,7 +9,6 @@ What it does not have is said in its place.
 
 import base64
 import contextlib
-import html
 import io
 import json
 import os
@@ -30,63 +29,11 @@ from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.table import METRICS, cell
 from contrastive_jax.lookup import call, near
 from contrastive_jax.training.run import source_of
-from contrastive_jax.workdir import encoder, remote
+from contrastive_jax.workdir import curves, encoder, remote
+from contrastive_jax.workdir.curves import COLOURS, INK
+from contrastive_jax.workdir.metric_table import PANELS
 
 MAPS = ("tsne", "pca")
-COLOURS = ("#3b6fd4", "#d9722e", "#2a9d6f", "#b3479b", "#8a7a1f", "#c23b4b", "#2b93a8", "#7359c9")
-INK = "#0a0b0c"  # stands for the page's own text colour in a drawing
-CSS = """
-:root { --ink: #1d2228; --soft: #66707c; --page: #fbfbfc; --card: #ffffff; --line: #e1e5ea; --good: #2a9d6f;
-  --bad: #c23b4b; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ec; --soft: #98a2ae; --page: #14171a; --card: #1c2024;
-  --line: #30363d; --good: #4cc493; --bad: #ec6a78; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 76rem; padding: 2rem 1.25rem 4rem; background: var(--page); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.5rem 0 .75rem; }
-h3 { font-size: .95rem; margin: 0 0 .5rem; } p { margin: .4rem 0; max-width: 56rem; }
-.soft { color: var(--soft); font-size: .85rem; }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1rem; overflow-x: auto; }
-.row { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; }
-.dot { display: inline-block; width: .7em; height: .7em; border-radius: 50%; margin-right: .45em; }
-table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 600; } td.n { text-align: right; } code { font-size: .85em; overflow-wrap: anywhere; }
-svg { width: 100%; height: auto; display: block; } summary { cursor: pointer; color: var(--soft); }
-.alarm { border-left: 3px solid var(--bad); padding-left: .7rem; }
-.images { display: flex; gap: 4px; margin-bottom: 6px; }
-.images img { width: 64px; height: 64px; border-radius: 4px; border: 3px solid var(--line);
-  image-rendering: pixelated; }
-.images img.same { border-color: var(--good); } .images img.other { border-color: var(--bad); }
-.images img.query { margin-right: 10px; }
-"""
-
-# Panels of curves: title, metrics, logarithmic. A pair (metric, spread) is drawn with a band.
-CURVES = (
-    ("loss", ("loss",), False),
-    ("InfoNCE", ("info_nce",), False),
-    ("accuracy of the contrast", ("contrast_accuracy",), False),
-    ("temperature", ("tau",), False),
-    ("effective sample size / negatives", ("ess",), False),
-    ("online probe, accuracy", ("probe_accuracy",), False),
-    ("learning rate", ("learning_rate",), False),
-    ("gradient norm", ("gradient_norm",), True),
-)
-DIAGNOSTICS = (
-    ("W: 5, 50, 95 % of the queries", ("w_p50", "w_p05", "w_p95"), False),
-    ("contrast c: 5, 50, 95 % of the queries", ("c_p50", "c_p05", "c_p95"), False),
-    ("mutual information, this batch's estimate", ("mi_estimate",), False),
-    ("entropy of the contrast", ("contrast_entropy",), False),
-    ("alignment: mean score of the positives", ("alignment",), False),
-    ("uniformity", ("uniformity",), False),
-    ("effective rank", ("effective_rank",), False),
-    ("RankMe", ("rankme",), False),
-    ("embedding std", ("embedding_std",), False),
-    ("queries whose weight rounds to 0", ("saturated",), False),
-    ("gradient of a query: mean ± std", ("query_gradient_norm", "±query_gradient_norm_std"), False),
-    ("gradient SNR, mean over parameters", ("gradient_snr",), False),
-    ("gradient SNR, std over parameters", ("gradient_snr_std",), False),
-)
 
 
 class Seen(NamedTuple):
@@ -269,58 +216,30 @@ def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
 
 
 def page(runs: Sequence[Shown], settings: Mapping[str, Any]) -> str:
-    """The whole page."""
-    title = " · ".join(run.name for run in runs)
-    body = [
-        f"<h1>{_text(title)}</h1>",
-        '<p class="soft">contrastive_jax; numbers are those of the files in each workdir.</p>',
-        _section("Runs", _cards(runs, summary)),
-        _section("Config", config_table(runs)),
-        _section("Evaluation", evaluation_tables(runs)),
-        _section("Curves", curves(runs, (*CURVES, *evaluation_panels(runs)))),
-        _section("Diagnostics", curves(runs, DIAGNOSTICS) + _cards(runs, histogram, needed="c_quantiles")),
-        _section("Embedding", _cards(runs, lambda run: embedding_map(run, settings))),
-        _section("Nearest neighbours", _cards(runs, lambda run: nearest(run, settings))),
-    ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
-        + "\n".join(filter(None, body))
-        + "\n</body>\n</html>\n"
+    """Return the whole page: ``report.html`` beside this file, filled in."""
+    import jinja2
+
+    loader = jinja2.FileSystemLoader(pathlib.Path(__file__).parent)
+    made = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    records, colours = [run.records for run in runs], [run.colour for run in runs]
+    return made.get_template("report.html").render(
+        title=" · ".join(run.name for run in runs),
+        runs=runs,
+        facts=facts,
+        tables=[*score_tables(runs), *number_tables(runs)],
+        protocols=dict.fromkeys(
+            (c, _how(score))
+            for run in runs
+            for found in run.evaluations.values()
+            for c, score in found.items()
+        ),
+        panels=[(panel, _svg(curves.draw(records, panel, colours))) for panel in PANELS],
+        histogram=histogram,
+        contrasts=any("c_quantiles" in record for run in runs for record in run.records),
+        embedding_map=lambda run: embedding_map(run, settings),
+        nearest=lambda run: nearest(run, settings),
+        config=config_tables(runs),
     )
-
-
-def _section(title: str, content: str) -> str:
-    return f"<h2>{_text(title)}</h2>\n{content}" if content else ""
-
-
-def _cards(runs: Sequence[Shown], inside: Callable[[Shown], str], needed: str = "") -> str:
-    """A card a run, side by side; with ``needed``, of those that logged it."""
-    shown = [run for run in runs if not needed or any(needed in record for record in run.records)]
-    cards = [f'<div class="card"><h3>{_label(run)}</h3>{inside(run)}</div>' for run in shown]
-    return f'<div class="row">{"".join(cards)}</div>' if cards else ""
-
-
-def _label(run: Shown) -> str:
-    return f'<span class="dot" style="background:{run.colour}"></span>{_text(run.name)}'
-
-
-def _text(value: Any) -> str:
-    return html.escape(str(value))
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Cells are HTML; numbers stand right."""
-    top = "".join(f"<th>{cell}</th>" for cell in head)
-    lines = (
-        "".join(f'<td class="n">{c}</td>' if _is_number(c) else f"<td>{c}</td>" for c in row) for row in rows
-    )
-    return f"<table><tr>{top}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
-
-
-def _is_number(text: str) -> bool:
-    return bool(re.match(r"(<span[^>]*>)?-?[\d.,]+(e[-+]?\d+)?( ± [\d.]+)?(</span>)?$", text))
 
 
 def _number(value: Any) -> str:
@@ -337,96 +256,76 @@ def state(run: Shown) -> str:
     return "finished" if judged else "trained to its end, not judged: the same command does that"
 
 
-def summary(run: Shown) -> str:
-    """Return how far a run is, on what, and what was wrong."""
+def facts(run: Shown) -> dict[str, str]:
+    """Return how far a run is, and on what."""
     last, result = (run.records or [{}])[-1], run.result
-    device, rate = result.get("device", {}), result.get("images_per_second")
-    facts = {
+    device, commit = result.get("device", {}), result.get("git_commit")
+    found = {
         "workdir": run.workdir,
         "step": last.get("step", 0),
         "epoch": last.get("epoch", 0.0),
         "state": state(run),
         "loss terms": ", ".join(run.config["loss"]),
         "seconds": result.get("seconds"),
-        "images a second": rate,
+        "images a second": result.get("images_per_second"),
         "devices": f"{device['count']} x {device['kind']}" if device else None,
-        "commit": f"{result['git_commit'][:10]}{' + changes' if result.get('git_modified') else ''}"
-        if result.get("git_commit")
-        else None,
+        "commit": f"{commit[:10]}{' + changes' if result.get('git_modified') else ''}" if commit else None,
     }
-    rows = ((_text(k), _text(_number(v))) for k, v in facts.items() if v is not None)
-    alarms = "".join(
-        f'<p class="alarm">{_text(alarm["sentence"] or alarm["alarm"])}'
-        f' <span class="soft">steps {alarm["first_step"]} to {alarm["last_step"]}</span></p>'
-        for alarm in result.get("alarms", ())
-    )
-    return _table((), rows) + alarms
+    return {name: _number(value) for name, value in found.items() if value is not None}
 
 
-def config_table(runs: Sequence[Shown]) -> str:
-    """Return the leaves of one run that differ from the base, or those in which several differ; all, folded away."""
-    base = configs.leaves(configs.plain(configs.complete(configs.base())))
-    found = [configs.leaves(run.config) for run in runs]
-    names = list(dict.fromkeys(name for leaves in [base, *found] for name in leaves))
-    if len(runs) == 1:
-        columns, said = [base, *found], "Leaves that differ from the base config."
-        head = ["base", _label(runs[0])]
-    else:
-        columns, said, head = found, "Leaves in which the runs differ.", [_label(run) for run in runs]
-    different = [n for n in names if len({repr(_plain(c.get(n, "absent"))) for c in columns}) > 1]
+class Table(NamedTuple):
+    """Rows of several runs."""
 
-    def rows(chosen: Iterable[str], columns: Sequence[Mapping[str, Any]]) -> Iterable[list[str]]:
-        for name in chosen:
-            values = (f"<code>{_text(repr(c[name]))}</code>" if name in c else "—" for c in columns)
-            yield [f"<code>{_text(name)}</code>", *values]
-
-    shown = _table(["", *head], rows(different, columns)) if different else "<p>None.</p>"
-    every = _table(["", *map(_label, runs)], rows([n for n in names if any(n in c for c in found)], found))
-    return (
-        f'<div class="card"><p class="soft">{said}</p>{shown}'
-        f"<details><summary>All {len(names)} leaves</summary>{every}</details></div>"
-    )
+    title: str
+    columns: list[str]
+    rows: list[tuple[Shown, str, list[tuple[str, str]]]]  # run, row, cells: text and what it is
 
 
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))  # tuples are lists in a file
+def _rows(runs: Sequence[Shown]) -> list[tuple[Shown, str, Mapping[str, Any]]]:
+    return [(run, row, found) for run in runs for row, found in run.evaluations.items()]
 
 
-def evaluation_tables(runs: Sequence[Shown]) -> str:
-    """Accuracies, every row of every run by column, in percent; then the numbers of what measures none."""
-    scores = [(run, row, found) for run in runs for row, found in run.evaluations.items()]
-    if not scores:
-        return '<div class="card"><p class="soft">Nothing was evaluated.</p></div>'
-    columns = list(dict.fromkeys(column for _, _, found in scores for column in found))
-    parts = []
+def _columns(runs: Sequence[Shown]) -> list[str]:
+    return list(dict.fromkeys(column for _, _, found in _rows(runs) for column in found))
+
+
+def score_tables(runs: Sequence[Shown]) -> list[Table]:
+    """Return a table for each score, in percent: rows and columns in the order of the terminal's."""
+    tables = []
     for metric, title in METRICS.items():
-        with_it = [c for c in columns if any(metric in found.get(c, {}) for _, _, found in scores)]
+        with_it = [
+            c for c in _columns(runs) if any(metric in found.get(c, {}) for _, _, found in _rows(runs))
+        ]
         if with_it:
-            rows = (
-                [_label(run), _text(row), *(_score(found.get(c), metric) for c in with_it)]
-                for run, row, found in scores
-            )
-            parts.append(f"<h3>{title}, %</h3>{_table(['', '', *map(_text, with_it)], rows)}")
-    for column in columns:
-        of_it = [(run, row, found.get(column, {})) for run, row, found in scores]
+            rows = [
+                (
+                    run,
+                    row,
+                    [(cell(found[c], metric), _how(found[c])) if c in found else ("—", "") for c in with_it],
+                )
+                for run, row, found in _rows(runs)
+            ]
+            tables.append(Table(f"{title}, %", with_it, rows))
+    return tables
+
+
+def number_tables(runs: Sequence[Shown]) -> list[Table]:
+    """Return a table of the numbers of each column that gives no score."""
+    tables = []
+    for column in _columns(runs):
+        of_it = [(run, row, found.get(column, {})) for run, row, found in _rows(runs)]
         if any(metric in found for _, _, found in of_it for metric in METRICS):
             continue
-        numbers = list(dict.fromkeys(k for _, _, f in of_it for k, v in f.items() if isinstance(v, float)))
-        rows = (
-            [_label(run), _text(row), *(_text(_number(found[n])) if n in found else "—" for n in numbers)]
-            for run, row, found in of_it
+        names = list(
+            dict.fromkeys(k for _, _, found in of_it for k, v in found.items() if isinstance(v, float))
         )
-        heads = (_text(n.replace("_", " ")) for n in numbers)
-        parts.append(f"<h3>{_text(column)}</h3>{_table(['', '', *heads], rows)}")
-    protocols = dict.fromkeys((c, _how(found[c])) for _, _, found in scores for c in columns if c in found)
-    notes = "".join(f"<p>{_text(c)}: {_text(how)}</p>" for c, how in protocols)
-    return (
-        f'<div class="card">{"<br>".join(parts)}<details><summary>Protocols</summary>{notes}</details></div>'
-    )
-
-
-def _score(found: Mapping[str, Any] | None, metric: str) -> str:
-    return "—" if found is None else f'<span title="{_text(_how(found))}">{_text(cell(found, metric))}</span>'
+        rows = [
+            (run, row, [(_number(found[n]), "") if n in found else ("—", "") for n in names])
+            for run, row, found in of_it
+        ]
+        tables.append(Table(column, [name.replace("_", " ") for name in names], rows))
+    return tables
 
 
 def _how(found: Mapping[str, Any]) -> str:
@@ -435,63 +334,37 @@ def _how(found: Mapping[str, Any]) -> str:
     return found.get("protocol") or f"left out: {found.get('left_out', 'not said why')}"
 
 
+def config_tables(runs: Sequence[Shown]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Return the leaves of one run that differ from the base, or those in which several differ; and all of them.
+
+    Each as a title, headings, and rows: the leaf and its values.
+    """
+    base = configs.leaves(configs.plain(configs.complete(configs.base())))
+    found, names = [configs.leaves(run.config) for run in runs], [run.name for run in runs]
+    alone = len(runs) == 1
+    compared = [base, *found] if alone else found
+    every = list(dict.fromkeys(name for leaves in [base, *found] for name in leaves))
+    different = [n for n in every if len({json.dumps(c.get(n, "absent")) for c in compared}) > 1]
+
+    def rows(chosen: Iterable[str], columns: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+        return [[name, *(repr(c[name]) if name in c else "—" for c in columns)] for name in chosen]
+
+    title = "Leaves that differ from the base config" if alone else "Leaves in which the runs differ"
+    return [
+        (title, ["base", *names] if alone else names, rows(different, compared)),
+        (f"All {len(every)} leaves", names, rows([n for n in every if any(n in c for c in found)], found)),
+    ]
+
+
 # ------------------------------------------------------------------------------------------------ drawings
 
 
-def evaluation_panels(runs: Sequence[Shown]) -> tuple[tuple, ...]:
-    """A panel for each evaluation that was looked at while a run trained."""
-    names = dict.fromkeys(
-        n for run in runs for record in run.records for n in record if n.startswith("eval/")
-    )
-    return tuple((name.removeprefix("eval/").replace("_", " "), (name,), False) for name in names)
-
-
-def curves(runs: Sequence[Shown], panels: Iterable[tuple[str, Sequence[str], bool]]) -> str:
-    """The panels for which something was logged, against the epoch: a line a run."""
-    logged = {name for run in runs for record in run.records for name in record}
-    panels = [panel for panel in panels if panel[1][0] in logged]
-    if not panels:
-        return '<div class="card"><p class="soft">Nothing was logged.</p></div>'
-    columns = min(4, len(panels))
-    figure, axes = _figure(-(-len(panels) // columns), columns, 3.2, 2.3)
-    for place, (title, shown, logarithmic) in zip(axes.flat, panels, strict=False):
-        for run in runs:
-            middle, *others = (_points(run.records, name.removeprefix("±")) for name in shown)
-            if not len(middle):
-                continue
-            mark = "o" if len(middle) < 15 else None
-            place.plot(*middle.T, color=run.colour, linewidth=1.3, marker=mark, markersize=3)
-            if shown[1:] and shown[1].startswith("±") and len(others[0]) == len(middle):
-                spread = others[0][:, 1]
-                place.fill_between(
-                    middle[:, 0], middle[:, 1] - spread, middle[:, 1] + spread, color=run.colour, alpha=0.2
-                )
-            elif len(others) == 2 and all(len(other) == len(middle) for other in others):
-                place.fill_between(
-                    middle[:, 0], others[0][:, 1], others[1][:, 1], color=run.colour, alpha=0.2
-                )
-        place.set_title(title, fontsize=9, loc="left")
-        if logarithmic and place.lines and all((line.get_ydata() > 0).all() for line in place.lines):
-            place.set_yscale("log")
-    for place in axes.flat[len(panels) :]:
-        place.set_axis_off()
-    for place in axes.flat[max(0, len(panels) - columns) : len(panels)]:
-        place.set_xlabel("epoch", fontsize=8)
-    legend = " &nbsp; ".join(map(_label, runs))
-    return f'<div class="card"><p class="soft">{legend}</p>{_svg(figure)}</div>'
-
-
-def _points(records: Iterable[Mapping[str, Any]], name: str) -> np.ndarray:
-    """[n, 2]: epoch and value, where it is a number."""
-    found = [(r["epoch"], r[name]) for r in records if isinstance(r.get(name), int | float)]
-    points = np.array(found, float).reshape(-1, 2)
-    return points[np.isfinite(points).all(axis=1)]
-
-
 def histogram(run: Shown) -> str:
-    """The distribution of the contrasts c, and of W = sigmoid(c), at the first and the last log point."""
+    """Draw the distribution of the contrasts c, and of W = sigmoid(c), at the first and the last log point."""
     logged = [record for record in run.records if "c_quantiles" in record]
-    figure, axes = _figure(1, 2, 3.2, 2.2)
+    if not logged:
+        return ""
+    figure, axes = curves.grid(1, 2, 3.2, 2.2)
     for record, strength in ((logged[0], 0.35), (logged[-1], 1.0)):
         c = np.array(record["c_quantiles"])
         for place, values in zip(axes.flat, (c, 1 / (1 + np.exp(-c))), strict=True):
@@ -503,13 +376,13 @@ def histogram(run: Shown) -> str:
     return _svg(figure)
 
 
-def embedding_map(run: Shown, settings: Mapping[str, Any]) -> str:
-    """The images as points on a plane, coloured by class."""
+def embedding_map(run: Shown, settings: Mapping[str, Any]) -> tuple[str, str]:
+    """Draw the images as points on a plane, coloured by class; the drawing, and what it shows or why there is none."""
     if isinstance(run.seen, str):
-        return f"<p>{_text(run.seen)}</p>"
+        return "", run.seen
     seen = run.seen
     points, how = plane(seen.features, settings["map"])
-    figure, axes = _figure(1, 1, 5.0, 4.2)
+    figure, axes = curves.grid(1, 1, 5.0, 4.2)
     place, known = axes.flat[0], sorted(set(seen.label[seen.label >= 0].tolist()))
     import matplotlib
 
@@ -522,55 +395,34 @@ def embedding_map(run: Shown, settings: Mapping[str, Any]) -> str:
     place.scatter(*rest.T, s=9, color="#8a8f96", linewidths=0)
     place.set_xticks([]), place.set_yticks([]), place.grid(False)
     if 0 < len(known) <= 20:
-        place.legend(
-            fontsize=7,
-            frameon=False,
-            labelcolor=INK,
-            markerscale=2,
-            loc="center left",
-            bbox_to_anchor=(1, 0.5),
-        )
-    return (
-        f'{_svg(figure)}<p class="soft">{len(points)} {seen.split} images, layer {_text(settings["layer"])}, step'
-        f" {seen.step}: {_text(how)}.</p>"
-    )
+        beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+        place.legend(fontsize=7, frameon=False, labelcolor=INK, markerscale=2, **beside)
+    said = f"{len(points)} {seen.split} images, layer {settings['layer']}, step {seen.step}: {how}."
+    return _svg(figure), said
 
 
-def nearest(run: Shown, settings: Mapping[str, Any]) -> str:
-    """Some images, each followed by those of the nearest features."""
+def nearest(run: Shown, settings: Mapping[str, Any]) -> tuple[list, str]:
+    """Return some images, each followed by those of the nearest features, as (class, address, name); and a sentence."""
     if isinstance(run.seen, str):
-        return f"<p>{_text(run.seen)}</p>"
+        return [], run.seen
     seen = run.seen
     if not settings["queries"]:
-        return '<p class="soft">report.queries is 0.</p>'
+        return [], "report.queries is 0."
     queries = np.random.default_rng(0).permutation(len(seen.features))[: settings["queries"]]
     found = neighbours(seen.features, queries, settings["neighbours"])
     positions = np.concatenate([queries[:, None], found], axis=1)
-    images = seen.pictures(positions.reshape(-1)).reshape(
-        *positions.shape, *seen.pictures(queries[:1]).shape[1:]
-    )
-    lines = []
-    for row, of_row in zip(positions, images, strict=True):
-        tags = []
-        for place, (position, image) in enumerate(zip(row, of_row, strict=True)):
-            label, own = seen.label[position], seen.label[row[0]]
-            kind = (
-                "query" if not place else "" if min(label, own) < 0 else "same" if label == own else "other"
-            )
-            name = seen.classes[label] if label >= 0 else "no label"
-            tags.append(
-                f'<img class="{kind}" src="{_data_uri(image)}" alt="{_text(name)}" title="{_text(name)}">'
-            )
-        lines.append(f'<div class="images">{"".join(tags)}</div>')
-    own = seen.label[queries][:, None]
-    known = (own >= 0) & (seen.label[found] >= 0)
-    right = (
-        f"; {np.mean((seen.label[found] == own)[known]):.0%} are of the query's class" if known.any() else ""
-    )
-    return (
-        f'{"".join(lines)}<p class="soft">First a {seen.split} image, then the nearest of the other'
-        f" {len(seen.features) - 1} by cosine{right}.</p>"
-    )
+    images = seen.pictures(positions.reshape(-1))
+    labels = seen.label[positions]
+    own = labels[:, :1]
+    kinds = np.where((labels < 0) | (own < 0), "", np.where(labels == own, "same", "other"))
+    kinds[:, 0] = "query"
+    names = [seen.classes[label] if label >= 0 else "no label" for label in labels.flat]
+    lines = np.array([*zip(kinds.flat, map(_data_uri, images), names, strict=True)], object)
+    known = (own >= 0) & (labels[:, 1:] >= 0)
+    share = np.mean((labels[:, 1:] == own)[known]) if known.any() else None
+    right = "" if share is None else f"; {share:.0%} are of the query's class"
+    said = f"First a {seen.split} image, then the nearest of the other {len(seen.features) - 1} by cosine{right}."
+    return lines.reshape(*positions.shape, 3).tolist(), said
 
 
 def _data_uri(image: np.ndarray) -> str:
@@ -579,30 +431,15 @@ def _data_uri(image: np.ndarray) -> str:
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def _figure(rows: int, columns: int, width: float, height: float):
-    """A figure in the page's colours and its axes [rows, columns]."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
-    FigureCanvasSVG(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    figure.patch.set_alpha(0)
-    for place in axes.flat:
-        place.patch.set_alpha(0)
-        place.grid(color=INK, alpha=0.12, linewidth=0.6)
-        place.tick_params(colors=INK, labelsize=7, length=2)
-        place.title.set_color(INK), place.xaxis.label.set_color(INK)
-        for side, spine in place.spines.items():
-            spine.set_visible(side in ("left", "bottom"))
-            spine.set_color(INK), spine.set_alpha(0.4)
-    return figure, axes
-
-
 def _svg(figure) -> str:
-    """A figure as a part of the page, drawn in the page's own text colour."""
+    """A figure as a part of the page, drawn in the page's own text colour; nothing of no figure."""
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
+    if figure is None:
+        return ""
+    FigureCanvasSVG(figure)
+    figure.patch.set_alpha(0)
     buffer = io.StringIO()
     with matplotlib.rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "report", "font.family": "sans-serif"}
