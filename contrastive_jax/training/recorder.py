@@ -13,6 +13,7 @@ from contrastive_jax import data
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.training import alarms, utilisation
 from contrastive_jax.training.run import Run
+from contrastive_jax.training.step import Packed
 from contrastive_jax.workdir import checkpoint
 
 
@@ -91,12 +92,11 @@ class Recorder(contextlib.ExitStack):
         """Return what the feed gives for the step; whether the device ran dry meanwhile is asked, not waited for."""
         began = time.perf_counter()
         given = self._feed.feed(step)
-        latest = self._pending[-1][1].values() if self._pending else ()  # none: a log point waited for all
-        if all(array.is_ready() for array in latest):
+        if not self._pending or self._pending[-1][1].values.is_ready():  # none: a log point waited for all
             self._progress.lose("data", time.perf_counter() - began)
         return given
 
-    def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
+    def add(self, step: int, metrics: Packed) -> None:
         """Takes note of a step."""
         self._pending.append((step, metrics))
         if step == self._start + 1:
@@ -110,7 +110,8 @@ class Recorder(contextlib.ExitStack):
           Diverged: a loss or a gradient was not finite, at the first such step.
         """
         fetched, self._pending = jax.device_get(self._pending), []
-        for step, metrics in fetched:
+        for step, packed in fetched:
+            metrics = packed.unpacked()
             if not (np.isfinite(metrics["loss"]) and np.isfinite(metrics["gradient_norm"])):
                 good = max(self._saved.steps(), default=None)
                 raise Diverged(

@@ -58,7 +58,7 @@ def run(method: str) -> dict:
                 compiled, _ = loop.compiled_step(run, feed, state)
             for step in range(run.total_steps):
                 state, metrics = compiled(state, feed.feed(step))
-            metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            metrics = {name: float(value) for name, value in metrics.unpacked().items()}
             results["seeds"][seed] = {
                 "trained": judged(judge, (state.params, state.stats)),
                 "untrained": judged(judge, judge.untrained(seed)),

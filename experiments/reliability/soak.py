@@ -15,6 +15,7 @@ workdir from which a healthy command goes on to the reference.
 """
 
 import argparse
+import dataclasses
 import datetime
 import json
 import multiprocessing
@@ -126,7 +127,9 @@ def spoilt_loss() -> None:
         def call(state, feed):
             late = int(state.step) >= STEPS // 2
             state, metrics = step(state, feed)
-            return state, metrics | ({"loss": metrics["loss"] * float("nan")} if late else {})
+            return state, dataclasses.replace(
+                metrics, values=metrics.values * float("nan")
+            ) if late else metrics
 
         return call, seconds
 
