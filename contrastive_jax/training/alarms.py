@@ -14,6 +14,7 @@ from contrastive_jax.contrast.diagnostics import rounds_to_zero
 from contrastive_jax.contrast.terms import Term, make_term
 
 PREFIX = "alarm/"
+LEAST = 20  # steps before which nothing is wrong yet, however short the run
 SETTLED = 0.1  # share of a run after which a collapse is none of its beginning
 PATIENCE = 0.2  # share of a run by which something must have been learnt
 STD = 0.1  # embedding_std below this is a point; 1 is spread over the sphere
@@ -50,8 +51,8 @@ def alarms(record: Mapping[str, float], config: Mapping[str, Any]) -> dict[str, 
       record: step, epoch and the metrics of a training step, as in ``metrics.jsonl``.
       config: of the run.
     """
-    found = {}
-    for alarm in ALARMS:
+    found: dict[str, str] = {}
+    for alarm in ALARMS if record["step"] >= LEAST else ():
         if sentence := alarm(record, config):
             found[alarm.__name__] = sentence
     if "ess_unreachable" in found:  # which says as much

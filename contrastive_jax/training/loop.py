@@ -94,6 +94,17 @@ def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], No
     return state
 
 
+def words(run: Run) -> str:
+    """Return what a step of the run is, in a line."""
+    encoder, size = run.config["encoder"], run.config["augment"]["size"]
+    depth = "-".join(str(encoder[name]) for name in ("name", "depth") if name in encoder)
+    count, kind = run.mesh.size, run.mesh.devices.flat[0].platform
+    return (
+        f"batches of {run.config['train']['batch_size']:,} images of {size} x {size} pixels, encoder {depth}, on"
+        f" {count} {kind} device{'s' if count > 1 else ''}"
+    )
+
+
 @remote.supports_remote
 def train(
     config: Mapping[str, Any],
@@ -148,6 +159,7 @@ def train(
         ) as recorder:  # fmt: skip
             last_save = time.monotonic()
             if start < run.total_steps:
+                say(f"compiling the training step for {words(run)} ...")
                 with memory.answered(run):
                     train_step, seconds = compiled_step(run, feed, state)
                 memory.check(run, train_step)
@@ -191,4 +203,7 @@ def train(
         if final:
             evaluations = evaluator.table((state.params, state.stats), quiet=not first)
             result = recorder.result(step, evaluations, time.perf_counter() - began)
+        say(
+            f"results: {workdir} (result.json, metrics.jsonl, curves.png; --mode=report makes a page of them)"
+        )
         return result
