@@ -120,7 +120,7 @@ def names() -> list[str]:
 
 
 def _build(preset, size, views, options):
-    function = find(presets, preset, "preset")
+    function = find(presets, preset, "augment.preset")
     if function is None:
         raise ValueError(f"augment.preset is {preset!r}. {near(preset, names())}")
     for name, value in (("size", size), ("views", views)):
