@@ -238,5 +238,9 @@ def test_a_run_that_collapses_says_so_on_screen_in_metrics_and_in_its_result(tmp
 def test_a_healthy_run_is_silent(tmp_path, capsys):
     made = config_of(**{"train.duration": "60 steps", "log.every": 5})
     result = loop.train(made, tmp_path, devices=jax.devices()[:1])
-    assert result["alarms"] == [] and "alarm" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert result["alarms"] == [] and "alarm" not in printed
+    said = [line.partition(" ")[0] for line in printed.splitlines()]
+    assert said.index("compiling") + 1 == said.index("compiled") and said[-1] == "results:"
+    assert f"{tmp_path} (result.json" in printed
     assert not any("alarm" in name for row in workdirs.read_metrics(tmp_path) for name in row)

@@ -10,7 +10,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import data, native, sharding
 from contrastive_jax.config.methods import METHODS
 from contrastive_jax.training import run as runs
-from contrastive_jax.training.step import init_state, make_train_step
+from contrastive_jax.training.step import init_state, make_train_step, packed
 
 # One of each choice; the rest of the zoo runs under -m slow.
 REPRESENTATIVE = ("flatclr_ess", "moco_v1", "relic_k", "swd_hypersphere", "byol", "dclw")
@@ -198,3 +198,18 @@ def test_the_gradient_of_each_query_and_the_histogram_of_contrasts_are_in_the_me
     np.testing.assert_allclose(metrics["query_gradient_norm"], history[0]["query_gradient_norm"], rtol=1e-3)
     assert set(metrics) - set(history[0]) == {"c_quantiles", "rankme"}
     assert jax.tree.structure(plain) == jax.tree.structure(more)
+
+
+def test_packed_metrics_are_the_metrics():
+    metrics = {
+        "a": np.float32(1 / 3),
+        "list": np.arange(3, dtype=np.float32),
+        "bf16": jax.numpy.bfloat16(0.1),
+        "zero": 0.0,
+    }
+    _, found = jax.jit(packed(lambda state, feed: (state, metrics)))(0, 0)
+    assert found.values.shape == (6,)
+    found = jax.device_get(found).unpacked()
+    assert list(found) == list(metrics)
+    for name, value in metrics.items():
+        np.testing.assert_array_equal(found[name], np.asarray(value, np.float32))
