@@ -257,7 +257,7 @@ def normalize(
 
 
 def _sometimes(probability: float, name: str, step: Callable) -> Callable:
-    """The step with a probability; always or never is decided here, not on the device."""
+    """Return the step with a probability; always or never is decided here, not on the device."""
     _check(probability, name, 0, 1)
     if probability in (0, 1):
         return step if probability else same
@@ -270,7 +270,7 @@ def _sometimes(probability: float, name: str, step: Callable) -> Callable:
 
 
 def _on_color(step: Chain, color_channels: int | None) -> Step:
-    """The step on the leading colour channels; the others pass by."""
+    """Return the step on the leading colour channels; the others pass by."""
     _check_color_channels(color_channels)
 
     def apply(key, image):

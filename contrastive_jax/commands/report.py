@@ -432,7 +432,7 @@ def _data_uri(image: np.ndarray) -> str:
 
 
 def _svg(figure) -> str:
-    """A figure as a part of the page, drawn in the page's own text colour; nothing of no figure."""
+    """Return a figure as a part of the page, drawn in the page's own text colour; nothing of no figure."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 

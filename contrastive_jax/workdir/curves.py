@@ -1,4 +1,4 @@
-"""What was logged, drawn against the epoch: ``curves.png``, and the panels of a report."""
+"""Logged metrics, drawn against the epoch: ``curves.png``, and the panels of a report."""
 
 import os
 import pathlib

@@ -124,8 +124,8 @@ METRICS = {
         "over the latest log points, without pauses; absent until it is known.", column="images/s"
     ),
     "timing.utilisation": Metric(
-        "of the devices at that rate: FLOPs that the network needs over the published peak of their kind and dtype; absent"
-        " until the rate is known, and on devices without such a peak, as CPUs."
+        "of the devices at that rate: FLOPs that the network needs over the published peak of their kind and dtype;"
+        " absent until the rate is known, and on devices without such a peak, as CPUs."
     ),
     "timing.lost_to_data": Metric(
         f"{_SINCE} the next batch was waited for, and the device had nothing to do by the end of it."
