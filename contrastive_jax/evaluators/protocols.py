@@ -1,4 +1,4 @@
-"""Published protocols that numbers of papers were made by. Every protocol is a function of this module, found by its name.
+"""Published protocols, by which numbers of papers were made. Each is a function of this module, found by its name.
 
 A protocol takes :class:`~contrastive_jax.evaluators.subject.Facts` and its options, refuses in a sentence what
 cannot work, and gives ``evaluate(subject) -> {"top1", "mean_per_class", "protocol", "settings", ...}`` (of
