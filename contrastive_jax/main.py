@@ -206,7 +206,10 @@ def main(argv: list[str]) -> None:
             print(stopped, flush=True)
         sys.exit(stopped.code)
     except KeyboardInterrupt:
-        _fail("interrupted twice: what came after the last checkpoint is lost.", 130)
+        _fail(
+            "interrupted twice: what came after the last checkpoint is lost." if training else "interrupted.",
+            130,
+        )
     except ImportError as error:
         if _DEBUG.value:
             traceback.print_exc()

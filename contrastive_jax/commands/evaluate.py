@@ -49,7 +49,7 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
             )
         weights, step = restored(path, evaluator)
         say(path if step is None else f"step {step} of {path}")
-        results = evaluator.table(weights, quiet=True)
+        results = evaluator.table(weights, quiet=True, show_progress=first and not quiet)
     if first:
         evaluator.print(results)
     found = {

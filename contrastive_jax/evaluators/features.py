@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import Partial
 
 from contrastive_jax import native, sharding
+from contrastive_jax.evaluators import progress
 
 TILES = PartitionSpec(None, sharding.AXIS)
 
@@ -117,6 +118,7 @@ def encode_rows(
             labels.append(np.asarray(label))
             images = on_devices(_padded(np.asarray(images), batch_size))
             yield _encode_batch(encode, images, len(label), prepare=prepare, layers=layers)
+            progress.report("images encoded", min(count, len(labels) * batch_size), count)
 
     return gathered(encoded(), count, batch_size), np.concatenate(labels)
 

@@ -37,17 +37,26 @@ def unbalanced(labels: np.ndarray) -> bool:
     return bool(counts.max() >= 2 * counts.min())
 
 
-def scores(subjects: Iterable[Subject], evaluators: Mapping[str, Callable[[Subject], dict]]) -> dict:
+def scores(
+    subjects: Iterable[Subject],
+    evaluators: Mapping[str, Callable[[Subject], dict]],
+    done: Callable[[str, str, dict], None] = lambda row, column, score: None,
+) -> dict:
     """Every subject under every protocol; a subject's features are dropped before the next one is made.
+
+    ``done`` is called with each score as it comes.
 
     Returns:
         ``{subject: {column: what its evaluator returned}}``: JSON-able, scores in [0, 1], with protocol and
         settings. A column that fails says why, ``{"failed": ...}``, and takes no other with it.
     """
-    return {
-        subject.name: {name: _judged(judge, subject) for name, judge in evaluators.items()}
-        for subject in subjects
-    }
+    found: dict[str, dict] = {}
+    for subject in subjects:
+        of_row = found[subject.name] = {}
+        for name, judge in evaluators.items():
+            of_row[name] = _judged(judge, subject)
+            done(subject.name, name, of_row[name])
+    return found
 
 
 def _judged(judge: Callable[[Subject], dict], subject: Subject) -> dict:

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from contrastive_jax import augment, data, native, optim, sharding
 from contrastive_jax.data import stream
-from contrastive_jax.evaluators import features
+from contrastive_jax.evaluators import features, progress
 from contrastive_jax.evaluators.features import TILES, Rows
 from contrastive_jax.types import Array, PyTree, record
 
@@ -261,6 +261,7 @@ def fit(
                 state, loss = _one(program, state, feed.feed(step), frozen, step)
                 recent.append(loss[None])
         losses.append(recent)
+        progress.report("training steps", stop, steps)
         if plan.tolerance:
             mean = float(np.concatenate(jax.device_get(recent)).mean())
             waited = 0 if mean < best * (1 - plan.tolerance) else waited + 1

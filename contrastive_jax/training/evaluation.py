@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from contrastive_jax import data, evaluators, native
+from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators import features, table
 from contrastive_jax.evaluators.subject import Part, Pretrained, Subject, labelled, several
 from contrastive_jax.training.run import replicate
@@ -114,8 +115,11 @@ class Evaluator:
                 if seen is not None or pixels_fit(*parts):
                     yield name, self.subject(row, seen, on=name)
 
-    def table(self, weights: tuple[PyTree, PyTree], quiet: bool = False) -> dict:
-        """Trained encoder, untrained encoder and raw pixels under every protocol, printed and returned.
+    def table(
+        self, weights: tuple[PyTree, PyTree], *, quiet: bool = False, show_progress: bool = False
+    ) -> dict:
+        """Trained encoder, untrained encoder and raw pixels under every protocol, printed (unless ``quiet``) and
+        returned; ``show_progress`` prints each score as it comes.
 
         Of sets with competing features each protocol has a column for every set that the encoder is judged on:
         ``linear`` of the first, ``linear@digit`` of the one that is called digit.
@@ -123,14 +127,20 @@ class Evaluator:
         Raises:
           RuntimeError: the encoder's bits are not what they were before.
         """
-        before = checkpoint.fingerprint(weights)
-        results = {}
-        for name, subject in self.subjects(weights):
-            scores = table.scores([subject], self._prepared[name])[subject.name]
-            columns = {f"{column}@{name}" if name else column: score for column, score in scores.items()}
-            results.setdefault(subject.name, {}).update(columns)
-            if not name and subject.test_labels is not None:
-                self._unbalanced = table.unbalanced(subject.test_labels)
+        before, metric = checkpoint.fingerprint(weights), self.metric()
+        results: dict[str, dict] = {}
+        with workdirs.EvaluationProgress(self._what(), quiet=not show_progress) as progress:
+            for name, subject in self.subjects(weights):
+                progress.begin(subject.name)
+                scores = table.scores(
+                    [subject],
+                    self._prepared[name],
+                    lambda row, column, score: progress.score(row, column, table.cell(score, metric)),
+                )[subject.name]
+                columns = {f"{column}@{name}" if name else column: score for column, score in scores.items()}
+                results.setdefault(subject.name, {}).update(columns)
+                if not name and subject.test_labels is not None:
+                    self._unbalanced = table.unbalanced(subject.test_labels)
         if checkpoint.fingerprint(weights) != before:
             raise RuntimeError("the encoder changed while it was evaluated; its numbers are void.")
         if not results:
@@ -140,6 +150,15 @@ class Evaluator:
         if not quiet:
             self.print(results)
         return results
+
+    def _what(self) -> str:
+        """Return what an evaluation will do, in a line."""
+        sizes = [
+            f"{len(train):,} training and {len(test):,} test images{f' of {name}' if name else ''}"
+            for name, (train, test) in self.sets.items()
+        ]
+        rows = ", ".join(self.settings["rows"])
+        return f"evaluating {rows} by {', '.join(self.evaluators)}; {', '.join(sizes)}"
 
     def metric(self) -> str:
         """The score that the table shows: ``evaluate.metric``, or the one that the set's literature reports."""

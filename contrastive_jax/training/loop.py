@@ -5,6 +5,7 @@ The loop asks the device for numbers at log points only.
 
 import contextlib
 import dataclasses
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -201,7 +202,16 @@ def train(
         if start < run.total_steps or not final:  # judging may take hours, and be interrupted
             result = recorder.result(step, {}, time.perf_counter() - began)
         if final:
-            evaluations = evaluator.table((state.params, state.stats), quiet=not first)
+            trained = (state.params, state.stats)
+            try:
+                evaluations = evaluator.table(trained, quiet=not first, show_progress=first and not quiet)
+            except KeyboardInterrupt:
+                which = "no evaluations yet" if start < run.total_steps else "the evaluations of before"
+                raise Stopped(
+                    f"stopped while evaluating. The run is trained and saved in {workdir}, its result.json has {which}."
+                    " The same command evaluates it.",
+                    128 + signal.SIGINT,
+                ) from None
             result = recorder.result(step, evaluations, time.perf_counter() - began)
         say(
             f"results: {workdir} (result.json, metrics.jsonl, curves.png; --mode=report makes a page of them)"

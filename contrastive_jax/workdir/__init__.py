@@ -5,6 +5,7 @@
 """
 
 from contrastive_jax.workdir.curves import plot_curves
+from contrastive_jax.workdir.evaluation_progress import EvaluationProgress
 from contrastive_jax.workdir.files import replacing, write_config, write_json, write_text
 from contrastive_jax.workdir.locks import Full, InUse, answered, check_room, lock
 from contrastive_jax.workdir.metrics import METRICS, Logbook, read_metrics
@@ -14,6 +15,7 @@ from contrastive_jax.workdir.result import environment, write_result
 
 __all__ = [
     "METRICS",
+    "EvaluationProgress",
     "Full",
     "InUse",
     "Logbook",

@@ -1,0 +1,69 @@
+"""What an evaluation shows while it works: what it will do, each score as it comes, and how far the next one is."""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from contrastive_jax.evaluators import progress
+
+
+class EvaluationProgress:
+    """Lines of scores; below them, in a terminal, what is being done now.
+
+    Args:
+        what: the evaluation in a line, printed first.
+        quiet: show nothing.
+        console: a ``rich`` console; the shared one by default.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        quiet: bool = False,
+        console=None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        import rich
+
+        self._what, self._quiet, self._clock = what, quiet, clock
+        self._console = console or rich.get_console()
+        self._row, self._since, self._shown = "", clock(), 0.0
+        self._context = contextlib.ExitStack()
+        self._status = None
+
+    def __enter__(self):
+        self._context.enter_context(progress.listening(self._reported))
+        self._print(self._what)
+        if not self._quiet and self._console.is_interactive:
+            self._status = self._context.enter_context(self._console.status(""))
+        self._since = self._clock()
+        return self
+
+    def __exit__(self, *error):
+        self._context.close()
+
+    def begin(self, row: str) -> None:
+        """Take note of the row whose scores come next."""
+        self._row = row
+        self._update("")
+
+    def score(self, row: str, column: str, cell: str) -> None:
+        """Print a score, as the table will have it, and the seconds that it took."""
+        now = self._clock()
+        self._print(f"  {row}, {column}: {cell}  ({now - self._since:.1f} s)")
+        self._since = now
+        self._update("")
+
+    def _reported(self, what: str, done: int, total: int) -> None:
+        self._update(f"{done:,} of {total:,} {what}")
+
+    def _update(self, how_far: str) -> None:
+        if self._status is not None and (not how_far or self._clock() - self._shown > 0.2):
+            self._shown = self._clock()
+            self._status.update(f"{self._row}{': ' * bool(how_far)}{how_far}")
+
+    def _print(self, line: str) -> None:
+        if not self._quiet:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)

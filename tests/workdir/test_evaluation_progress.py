@@ -1,0 +1,66 @@
+"""What an evaluation shows, and what is left where it is interrupted."""
+
+import io
+import json
+
+import jax
+import pytest
+from rich.console import Console
+
+from contrastive_jax import config as configs
+from contrastive_jax.evaluators import progress
+from contrastive_jax.training import evaluation, loop
+from contrastive_jax.workdir import EvaluationProgress
+
+
+def test_scores_are_lines_and_what_is_reported_is_the_status():
+    out, now = io.StringIO(), iter(range(100))
+    console = Console(file=out, force_terminal=True, width=200)
+    with EvaluationProgress("evaluating it", console=console, clock=lambda: float(next(now))) as shown:
+        shown.begin("trained")
+        progress.report("images encoded", 512, 1437)
+        assert shown._status.status == "trained: 512 of 1,437 images encoded"
+        shown.score("trained", "knn", "97.2")
+    progress.report("images encoded", 1, 2)  # nobody listens any more
+    text = out.getvalue()
+    assert text.index("evaluating it") < text.index("  trained, knn: 97.2  (")
+    quiet = io.StringIO()
+    with EvaluationProgress("evaluating it", quiet=True, console=Console(file=quiet)) as shown:
+        shown.score("trained", "knn", "97.2")
+    assert not quiet.getvalue()
+
+
+def test_an_interrupted_evaluation_says_what_is_there_and_the_same_command_makes_it(
+    tmp_path, capsys, monkeypatch
+):
+    config = configs.plain(configs.load("digits:scale=smoke"))
+    config |= {
+        "evaluators": {"knn": {"name": "knn", "k": 3}},
+        "train": config["train"] | {"duration": "1 step"},
+    }
+    config["schedule"] = config["schedule"] | {"warmup": "0 steps"}
+    config = configs.plain(configs.completed(config))
+    one = jax.devices()[:1]
+
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation.table, "scores", interrupted)
+        with pytest.raises(
+            loop.Stopped, match="trained and saved .* has no evaluations yet. The same command"
+        ) as stopped:
+            loop.train(config, str(tmp_path), devices=one)
+    assert stopped.value.code == 130
+    assert json.loads((tmp_path / "result.json").read_text())["evaluations"] == {}
+    capsys.readouterr()
+    result = loop.train(config, str(tmp_path), devices=one)
+    assert set(result["evaluations"]) == {"trained", "untrained", "raw pixels"}
+    said = capsys.readouterr().out
+    assert "evaluating trained, untrained, raw pixels by knn; 1,437 training and 360 test images" in said
+    assert said.index("trained, knn: ") < said.index("raw pixels, knn: ") < said.index("Top-1")
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation.table, "scores", interrupted)
+        with pytest.raises(loop.Stopped, match="the evaluations of before"):
+            loop.train(config, str(tmp_path), devices=one)
+    assert json.loads((tmp_path / "result.json").read_text())["evaluations"] == result["evaluations"]
