@@ -1,8 +1,10 @@
 """Eight emulated devices, a compilation cache shared by the whole session, and the count of golden cases."""
 
+import ctypes
 import gc
 import os
 import pathlib
+import sys
 import tempfile
 
 CACHE = pathlib.Path(
@@ -18,8 +20,17 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import golden_cases  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
+import suite  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", 8)
+
+
+def pytest_configure(config):
+    """In the default tier XLA makes no fast programs, which is most of its time; the others compile as users do."""
+    if config.option.markexpr == "not run and not slow":
+        jax.config.update("jax_disable_most_optimizations", True)
+        if jax.__version__.startswith("0.10."):  # emitters by MLIR take as long again; later jax has no other
+            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,23 +39,24 @@ def _compiled_programs_go():
     yield
     jax.clear_caches()
     gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)  # what they held goes back, or two processes need 2 GB each
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Before ``-m`` and ``-k`` take tests away."""
-    golden_cases.NAMED.update(*map(golden_cases.of, items))
+    for item in items:
+        cases = golden_cases.of(item)
+        golden_cases.NAMED.update(cases)
+        item.user_properties += [("golden", case) for case in sorted(cases)]
     golden_cases.COLLECTED.update(item.path for item in items)
+    if wrong := suite.in_two_tiers(items):
+        raise pytest.UsageError("one tier a test, run or slow, not both: " + ", ".join(wrong))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
-    report = yield
-    if report.failed:
-        golden_cases.FAILED.update(golden_cases.of(item))
-    elif report.passed and report.when == "call":
-        golden_cases.PASSED.update(golden_cases.of(item))
-    return report
+def pytest_runtest_logreport(report):
+    golden_cases.count(report)
 
 
 def pytest_terminal_summary(terminalreporter):

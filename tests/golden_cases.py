@@ -39,3 +39,12 @@ def every():
 def of(item):
     """The cases that a test meets."""
     return {tuple(mark.args) for mark in item.iter_markers("golden")}
+
+
+def count(report):
+    """Count the cases of a test that ended, here or in a process of pytest-xdist: ``conftest.py`` wrote them down."""
+    cases = {tuple(case) for name, case in report.user_properties if name == "golden"}
+    if report.failed:
+        FAILED.update(cases)
+    elif report.passed and report.when == "call":
+        PASSED.update(cases)

@@ -7,6 +7,7 @@ import sys
 
 import golden_cases
 import pytest
+from suite import over
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "contrastive_jax"
 FLOORS = [
@@ -70,7 +71,7 @@ def floor_of(name: str) -> int:
     return next(i for i, names in enumerate(FLOORS) if name in names)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+@over(FILES)
 def test_imports_go_downward(path):
     own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     own = "__main__" if path.stem == "__main__" else own
@@ -107,7 +108,7 @@ def test_no_folder_imports_in_a_circle():
         visit(name)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+@over(FILES)
 def test_heavy_libraries_are_imported_where_they_are_used(path):
     for module in imports(path, top_only=True):
         assert module.split(".")[0] not in LAZY, module

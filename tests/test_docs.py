@@ -12,16 +12,17 @@ import tomllib
 
 import pytest
 import yaml
+from suite import over
 
 from contrastive_jax import config as configs
-from contrastive_jax import main as door
+from contrastive_jax import main
 from contrastive_jax.commands import config
 from experiments import harness
 from experiments.harness import cli
 
 ROOT = pathlib.Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-FLAGS = {flag.name for flag in door.flags.FLAGS.flags_by_module_dict()["contrastive_jax.main"]}
+FLAGS = {flag.name for flag in main.flags.FLAGS.flags_by_module_dict()["contrastive_jax.main"]}
 
 
 def module_of(path):
@@ -63,7 +64,7 @@ def check_training(arguments):
     assert all(argument.startswith("--") for argument in arguments), arguments
     leaves = [a for a in arguments if a.startswith("--config.")]
     flags = dict(a[2:].partition("=")[::2] for a in arguments if a not in leaves)
-    assert set(flags) <= FLAGS and flags.get("mode", "train") in door.MODES, flags
+    assert set(flags) <= FLAGS and flags.get("mode", "train") in main.MODES, flags
     if "config" in flags:
         harness.config_of(shlex.join([flags["config"], *leaves]))
     else:  # the workdir's own
@@ -195,14 +196,14 @@ def test_a_command_that_does_not_exist_is_noticed(command):
 
 @pytest.mark.parametrize(
     ("page", "code"),
-    [pytest.param(page, code, marks=[pytest.mark.slow] if "train(" in code else []) for page, code in PYTHON],
+    [pytest.param(p, c, marks=pytest.mark.slow if "train(" in c else pytest.mark.run) for p, c in PYTHON],
     ids=lambda value: value.splitlines()[0],
 )
 def test_python_blocks_run(page, code, written):
     exec(compile(code, page, "exec"), {})
 
 
-@pytest.mark.parametrize("page", hooks.pages())
+@over(hooks.pages())
 def test_links_lead_somewhere(page):
     for link, target in hooks.targets(page, (ROOT / page).read_text()).items():
         there = (ROOT / target).is_file() or hooks.site_uri(target) in hooks.GENERATED
@@ -222,7 +223,7 @@ def test_the_navigation_names_pages():
     assert set(map(hooks.site_uri, PAGES)) <= set(named), "a page of docs/ that the navigation does not reach"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "/reference/" in page])
+@over([page for page in PAGES if "/reference/" in page])
 def test_the_reference_names_what_there_is(page):
     for name in re.findall(r"^::: (\S+)", TEXT[page], re.MULTILINE):
         try:

@@ -10,6 +10,7 @@ import pathlib
 import jax
 import numpy as np
 import pytest
+from suite import over
 from test_own_folder import config_of, pictures
 
 from contrastive_jax import config as configs
@@ -23,7 +24,7 @@ EXECUTES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "jo
 CALLS = {"eval", "exec", "compile", "__import__"}
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+@over(sorted(PACKAGE.rglob("*.py")))
 def test_no_reader_executes_what_it_reads(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -50,6 +50,7 @@ def first_cell(where, environment=None):
     )
 
 
+@pytest.mark.run
 def test_the_first_cell_outside_of_a_clone_asks_for_the_repository(tmp_path):
     done = first_cell(tmp_path)
     assert done.returncode and done.stderr.splitlines() == [
@@ -57,6 +58,7 @@ def test_the_first_cell_outside_of_a_clone_asks_for_the_repository(tmp_path):
     ]
 
 
+@pytest.mark.run
 def test_the_first_cell_ends_in_a_jax_and_says_which():
     done = first_cell(ROOT / "notebooks", {"JAX_PLATFORMS": "cpu"})
     assert done.returncode == 0, done.stderr

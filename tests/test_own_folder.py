@@ -52,6 +52,7 @@ def run(command):
     return config, getattr(MODES[mode], mode)(config, options["workdir"])
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("labelled", [True, False], ids=["labelled", "unlabelled"])
 def test_the_pages_commands(labelled, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

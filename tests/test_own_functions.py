@@ -83,6 +83,7 @@ def test_the_config_has_their_options_and_no_others(config):
     assert config["augment"] == {"preset": "mine:shifted", "size": 8, "shift": 0.1}
 
 
+@pytest.mark.run
 def test_they_train_as_the_page_says_and_go_on_bit_for_bit(mine, tmp_path, monkeypatch):
     folder, arguments = mine
     command = [sys.executable, "-m", "contrastive_jax.main", *arguments, "--config.log.every=1", "--quiet"]
@@ -100,6 +101,7 @@ def test_they_train_as_the_page_says_and_go_on_bit_for_bit(mine, tmp_path, monke
     assert numbers(tmp_path) == numbers(run)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("encoder", ["cnn", "mlp"])
 def test_an_encoder_of_ones_own_reaches_what_a_resnet_reaches(
     modules, encoder, tmp_path, monkeypatch, capsys

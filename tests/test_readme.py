@@ -49,6 +49,7 @@ def where(tmp_path):
     return tmp_path
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("code", PYTHON, ids=lambda code: code.splitlines()[0])
 def test_python_blocks_run(code):
     exec(compile(code, "README.md", "exec"), {})
@@ -58,6 +59,7 @@ def training(command):
     return "contrastive_jax.main" in command
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "contrastive_jax.config" in c])
 def test_commands_that_only_look(command, where):
     assert "temperature.target" in run(command, where)

@@ -59,6 +59,7 @@ def test_what_is_committed_is_of_one_measurement(tmp_path, monkeypatch):
         assert (tmp_path / path.name).read_text() == text
 
 
+@pytest.mark.run
 def test_counts_are_those_of_pytest(tmp_path):
     (tmp_path / "test_some.py").write_text(TESTS)
     entry = versions.measure(sys.executable, tmp_path, [str(tmp_path)])
@@ -67,6 +68,7 @@ def test_counts_are_those_of_pytest(tmp_path):
     assert entry["jax"] == jax.__version__ and entry["python"].startswith("3.")
 
 
+@pytest.mark.run
 def test_tests_that_do_not_run_are_no_measurement(tmp_path):
     with pytest.raises(SystemExit, match="exit status 4"):
         versions.measure(sys.executable, tmp_path, [str(tmp_path / "absent.py")])

@@ -6,14 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suite import sampled
 
 from contrastive_jax import augment
 from contrastive_jax.augment import color, crops, geometry, presets
 
+BOXES = [
+    pytest.param(box)
+    for box in (
+        *((0, 0, 37, 50), (3, 7, 30, 21), (5, 6, 9, 8)),
+        *((11, 2, 16, 16), (36, 49, 1, 1), (2.3, 4.6, 20.2, 31.7)),
+    )
+]
 GENERATOR = np.random.default_rng(0)
 SIZES = ((375, 500), (500, 333), (33, 47))
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("sampler", ["torchvision", "tf"])
 def test_the_host_draws_the_boxes_of_the_device(sampler):
     chain = presets.crop_only(16, 2, sampler=sampler).views[0]
@@ -43,10 +52,7 @@ def test_the_host_draws_the_boxes_of_the_device(sampler):
 
 @pytest.mark.parametrize("method", ["bicubic", "bilinear"])
 @pytest.mark.parametrize("antialias", [False, True])
-@pytest.mark.parametrize(
-    "box",
-    [(0, 0, 37, 50), (3, 7, 30, 21), (5, 6, 9, 8), (11, 2, 16, 16), (36, 49, 1, 1), (2.3, 4.6, 20.2, 31.7)],
-)
+@pytest.mark.parametrize("box", sampled(BOXES, 2))
 def test_resampling_is_that_of_the_device(method, antialias, box):
     image = GENERATOR.integers(0, 256, (37, 50, 3), dtype=np.uint8)
     want = geometry.crop_and_resize(
@@ -61,6 +67,7 @@ def test_resampling_is_that_of_the_device(method, antialias, box):
     )  # half a grey level
 
 
+@pytest.mark.run
 def test_the_two_halves_are_the_whole():
     """Flip, colour and blur draw from the same keys, whether or not the host has cropped."""
     images = GENERATOR.integers(0, 256, (4, 32, 40, 3), dtype=np.uint8)

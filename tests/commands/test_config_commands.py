@@ -12,7 +12,7 @@ import pytest
 
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.commands import config as browse
+from contrastive_jax.commands import config as config_commands
 from contrastive_jax.config import methods, schema
 from contrastive_jax.training import loop
 from contrastive_jax.workdir import metric_table
@@ -49,7 +49,7 @@ def test_no_meaning_is_left_of_a_leaf_that_is_gone():
 @pytest.mark.parametrize("page", ["options", "metrics"])
 def test_the_page_is_current(page):
     said = f"python -m contrastive_jax.config {page} > docs/{page}.md"
-    assert (ROOT / f"docs/{page}.md").read_text() == getattr(browse, f"{page}_page")(), f"run {said}"
+    assert (ROOT / f"docs/{page}.md").read_text() == getattr(config_commands, f"{page}_page")(), f"run {said}"
 
 
 def test_entries_of_a_docstring():
@@ -75,7 +75,7 @@ def test_entries_of_a_docstring():
 
 def test_diff_says_what_differs_and_what_that_is(capsys):
     digits = f"{ROOT}/configs/digits.py"
-    assert browse.main(["diff", f"{digits}:method=simclr", f"{digits}:method=macl"]) == 0
+    assert config_commands.main(["diff", f"{digits}:method=simclr", f"{digits}:method=macl"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert "temperature.alpha: None -> 2.0" in said
     meaning = said[said.index("temperature.alpha: None -> 2.0") + 1]
@@ -91,14 +91,14 @@ def test_a_terminal_has_colours(monkeypatch, capsys):
     from rich.console import Console
 
     monkeypatch.setattr(rich, "get_console", lambda: Console(force_terminal=True, color_system="standard"))
-    assert browse.main(["show", f"{ROOT}/configs/digits.py"]) == 0
+    assert config_commands.main(["show", f"{ROOT}/configs/digits.py"]) == 0
     assert "\x1b[1mtemperature.tau\x1b[0m = \x1b[32m" in capsys.readouterr().out
 
 
 def test_show_reads_a_workdir(tmp_path, capsys):
     config = configs.plain(configs.load(f"{ROOT}/configs/digits.py"))
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert browse.main(["show", str(tmp_path)]) == 0
+    assert config_commands.main(["show", str(tmp_path)]) == 0
     shown = [line.partition(" = ")[0] for line in capsys.readouterr().out.splitlines() if line[0] != " "]
     assert shown == list(configs.leaves(config))
 
@@ -113,27 +113,30 @@ def test_show_reads_a_workdir(tmp_path, capsys):
     ],
 )
 def test_search_finds_by_name(text, first):
-    assert browse.matches(text)[0][0].startswith(first)
+    assert config_commands.matches(text)[0][0].startswith(first)
 
 
 def test_search_finds_by_meaning_and_what_is_misspelt(capsys):
-    assert "augment.flip" in [name for name, *_ in browse.matches("mirror image")]
-    assert "train.batch_size" in [name for name, *_ in browse.matches("batchsize")]
-    assert [name for name, *_ in browse.matches("temprature")] and not browse.matches("zzzz")
-    assert browse.main(["search", "tau"]) == 0
+    assert "augment.flip" in [name for name, *_ in config_commands.matches("mirror image")]
+    assert "train.batch_size" in [name for name, *_ in config_commands.matches("batchsize")]
+    assert [name for name, *_ in config_commands.matches("temprature")] and not config_commands.matches(
+        "zzzz"
+    )
+    assert config_commands.main(["search", "tau"]) == 0
     assert "temperature.tau  (temperature=fixed: 0.1" in capsys.readouterr().out
-    assert browse.main(["search", "zzzz"]) == 2
+    assert config_commands.main(["search", "zzzz"]) == 2
     assert capsys.readouterr().err == "error: no option is named or means 'zzzz'.\n"
 
 
 @pytest.mark.parametrize("argv", [[], ["diff", "a"], ["shout", "a"], ["search"]])
 def test_usage(argv, capsys):
-    assert browse.main(argv) == 2 and capsys.readouterr().err == browse.USAGE + "\n"
+    assert config_commands.main(argv) == 2 and capsys.readouterr().err == config_commands.USAGE + "\n"
 
 
 UNMEASURED = ("replaced", "timing.utilisation")  # of images in memory; of a CPU
 
 
+@pytest.mark.run
 def test_every_metric_that_a_run_writes_is_listed(tmp_path):
     config = configs.load(f"{ROOT}/configs/digits.py:method=flatclr_ess,scale=smoke")
     config.evaluate.every, config.evaluate.final, config.log.every = "3 steps", False, 1

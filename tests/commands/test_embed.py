@@ -108,6 +108,7 @@ def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, 
     assert not out.exists()
 
 
+@pytest.mark.run
 def test_one_device_writes_what_eight_write(trained, tmp_path, monkeypatch):
     path, config = trained
     config = config | {"evaluate": config["evaluate"] | {"checkpoint": str(path)}}

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
+from saved_runs import config_of, workdir_of
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, sharding
@@ -22,22 +23,10 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of two steps on digits, and its config."""
-    folder = tmp_path_factory.mktemp("runs")
-    config = configs.load(str(ROOT / "configs/digits.py:method=simclr,scale=smoke"))
-    with config.unlocked():
-        config.update_from_flattened_dict(
-            {
-                "augment": {"preset": "none", "size": 8},
-                "train.duration": "2 steps",
-                "projector.out": 16,
-                "evaluate.final": False,
-                "seed": 5,
-            }
-        )
-    config = configs.plain(configs.complete(config))
-    loop.train(config, folder / "run", quiet=True)
-    return folder / "run", config
+    """A run on digits as it ends, and its config."""
+    path, config = tmp_path_factory.mktemp("run"), config_of(seed=5)
+    workdir_of(path, config)
+    return path, config
 
 
 def pictures(folder, mode="L"):
@@ -76,7 +65,7 @@ def test_a_checkpoint_is_judged_on_another_set_without_its_own(trained, tmp_path
     }
     printed = capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["results"] == found["results"]
-    assert found["step"] == 2 and found["config"] == configs.fingerprint(config)
+    assert found["step"] == 7 and found["config"] == configs.fingerprint(config)
     assert found["metric"] == "top1" and set(found["results"]) == {"trained", "untrained", "raw pixels"}
     for scores in found["results"].values():
         assert set(scores) == {"knn", "first", "sgd"}
@@ -86,6 +75,7 @@ def test_a_checkpoint_is_judged_on_another_set_without_its_own(trained, tmp_path
     assert "layer pixels" in found["results"]["raw pixels"]["first"]["protocol"]
 
 
+@pytest.mark.run
 def test_the_untrained_row_is_the_runs_own_start(trained, tmp_path):
     run, config = trained
     own = evaluate.evaluate(
@@ -97,6 +87,7 @@ def test_the_untrained_row_is_the_runs_own_start(trained, tmp_path):
     assert evaluate.evaluate(digits, tmp_path, quiet=True)["results"] == own["results"]
 
 
+@pytest.mark.run
 def test_an_exported_file_is_a_checkpoint_like_any_other(trained, tmp_path):
     run, config = trained
     folder, only = pictures(tmp_path / "pictures"), {"evaluate.rows": ("trained",)}
@@ -110,6 +101,7 @@ def test_an_exported_file_is_a_checkpoint_like_any_other(trained, tmp_path):
     assert found[0] == found[1]
 
 
+@pytest.mark.run
 def test_the_size_of_the_images_can_be_another(trained, tmp_path):
     run, _ = trained
     folder, only = pictures(tmp_path / "pictures"), {"evaluate.rows": ("trained",)}

@@ -102,6 +102,7 @@ def test_a_run_starts_from_a_file(trained, tmp_path):
         loop.first_state(run, said.append)
 
 
+@pytest.mark.run
 def test_a_file_is_judged_as_its_run_is(trained, tmp_path):
     path, config, *_ = trained
     config = config | {"evaluators": {"knn": config["evaluators"]["knn"]}}

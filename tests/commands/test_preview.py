@@ -75,6 +75,7 @@ def test_digits(tmp_path, capsys):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.run
 def test_normalized_colour(tmp_path):
     for i in range(4):
         Image.fromarray(random.integers(0, 256, (8, 8, 3), np.uint8)).save(tmp_path / f"{i}.png")
@@ -83,6 +84,7 @@ def test_normalized_colour(tmp_path):
     check(config, preview(config, f"{tmp_path}-run", quiet=True))
 
 
+@pytest.mark.run
 def test_the_first_three_of_five_channels(tmp_path):
     tifffile = pytest.importorskip("tifffile")
     for i in range(3):
@@ -92,6 +94,7 @@ def test_the_first_three_of_five_channels(tmp_path):
     check(config, preview(config, f"{tmp_path}-run", quiet=True))
 
 
+@pytest.mark.run
 def test_a_streamed_folder_of_odd_sizes(tmp_path):
     """The views of a stream and those of its images alone on the device agree up to the stream's rounding."""
     for i in range(3):

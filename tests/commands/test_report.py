@@ -246,6 +246,7 @@ def test_names_are_the_shortest_ends_that_differ():
     assert report.names(paths) == ["seed_0/run", "seed_1/run"] and report.names(paths[:1]) == ["run"]
 
 
+@pytest.mark.run
 def test_the_command_needs_no_config(workdir):
     done = subprocess.run(
         [sys.executable, "-m", "contrastive_jax.main", "--mode=report", f"--workdir={workdir}"],

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 from PIL import Image
+from suite import over
 
 from contrastive_jax import config as configs
 from contrastive_jax import data
@@ -121,7 +122,7 @@ def settings_of(config) -> str:
     return json.dumps({key: v for key, v in configs.plain(config).items() if key not in aside})
 
 
-@functools.cache
+@functools.lru_cache(maxsize=2)  # composed sets take memory
 def source_of(settings: str) -> data.Source:
     """Black images of the published shape and number, which take no memory, and what ``compose`` makes of them."""
     config = json.loads(settings)
@@ -139,7 +140,7 @@ def source_of(settings: str) -> data.Source:
     return recipe.pick(compose, "compose", config["compose"], black(config["data"]["name"]), black)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=32)
 def built(settings: str) -> recipe.Recipe:
     config = json.loads(settings)
     source = source_of(settings)
@@ -181,8 +182,7 @@ def test_every_file_has_its_arguments_here():
     assert set(ARGUMENTS) == set(NAMES)
 
 
-@pytest.mark.parametrize(("name", "arguments"), CASES, ids=case_id)
-def test_resolves_and_builds_at_every_scale(name, arguments):
+def resolves_and_builds(name, arguments):
     for scale in configs.SCALES:
         config = config_of(name, **arguments, scale=scale)
         assert config.name == name or name == "digits"
@@ -193,6 +193,17 @@ def test_resolves_and_builds_at_every_scale(name, arguments):
         if scale == "smoke":
             assert config.data.name == ("folder" if name == "folder" else "digits")
             assert config.train.duration == "4 steps"
+
+
+@over([next(case for case in CASES if case[0] == name) for name in NAMES])
+def test_a_case_of_every_file_resolves_and_builds_at_every_scale(name, arguments):
+    resolves_and_builds(name, arguments)
+
+
+@pytest.mark.run
+@over(CASES)
+def test_every_case_resolves_and_builds_at_every_scale(name, arguments):
+    resolves_and_builds(name, arguments)
 
 
 def network_and_method(config) -> tuple[str, str]:
@@ -209,6 +220,7 @@ def network_and_method(config) -> tuple[str, str]:
     return json.dumps(network), re.sub(numbers, "", json.dumps(method)) + config["augment"]["preset"]
 
 
+@functools.cache
 def distinct(scale: str) -> list:
     """At paper scale a case for each (network, method); at smoke scale one for each network, each method."""
     cases, seen = [], set()
@@ -223,18 +235,26 @@ def distinct(scale: str) -> list:
     return cases
 
 
-@pytest.mark.parametrize(("name", "arguments"), distinct("smoke"), ids=case_id)
-def test_smoke_traces(name, arguments):
-    traces(config_of(name, **arguments, scale="smoke"))
+@pytest.mark.parametrize("method", ["simclr", "moco_v2", "byol", "relic_k", "swd_hypersphere", "supervised"])
+def test_methods_trace(method):
+    traces(config_of("digits", method=method, scale="smoke"))
+
+
+@pytest.mark.run
+@pytest.mark.parametrize("name", NAMES)
+def test_smoke_traces(name):
+    for _, arguments in filter(lambda case: case[0] == name, distinct("smoke")):
+        traces(config_of(name, **arguments, scale="smoke"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "arguments"), distinct("paper"), ids=case_id)
-def test_paper_traces(name, arguments):
-    traces(config_of(name, **arguments, scale="paper"))
-
-
 @pytest.mark.parametrize("name", NAMES)
+def test_paper_traces(name):
+    for _, arguments in filter(lambda case: case[0] == name, distinct("paper")):
+        traces(config_of(name, **arguments, scale="paper"))
+
+
+@over(NAMES)
 def test_docstring_says_how_to_run_it_and_what_is_assumed(name):
     text = (FOLDER / f"{name}.py").read_text().split('"""')[1]
     assert f"    python -m contrastive_jax.main --config=configs/{name}.py" in text

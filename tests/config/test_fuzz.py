@@ -26,6 +26,7 @@ def test_any_config_is_traced_or_refused_in_a_sentence(example):
     assert outcome != "failed", why
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     "change", [{"optimizer.b2": 0.5}, {"seed": 2**31 - 1}, {"candidates.same_group": "keep"}]
 )

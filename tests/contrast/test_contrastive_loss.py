@@ -1,7 +1,8 @@
-"""The library door: the family by name for two arrays, against published numbers and by its properties."""
+"""The one call: the family by name for two arrays, against published numbers and by its properties."""
 
 import doctest
 import functools
+import inspect
 import json
 import pathlib
 import subprocess
@@ -15,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contrastive_jax import alignment, contrastive_loss, sharding
-from contrastive_jax.contrast import contrastive_loss as door
 from contrastive_jax.contrast import margin
+from contrastive_jax.contrast.contrastive_loss import CANDIDATES
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
@@ -206,10 +207,12 @@ def test_every_loss_has_a_gradient_and_unreduced_values(one_device):
         assert all(np.abs(g).max() > 1e-4 and np.isfinite(g).all() for g in gradients), name
 
 
+@pytest.mark.run
 def test_tiled_is_dense(x64, one_device):
     assert_close(with_gradients(family(engine="tiled"))(*views()), one_device, 1e-12)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("engine", ["dense", "tiled"])
 def test_eight_devices_are_one(x64, one_device, engine):
     """The gradient through the gathered negatives included: each device's rows pull on everybody's."""
@@ -222,6 +225,7 @@ def test_eight_devices_are_one(x64, one_device, engine):
         assert_close(found, one_device, 1e-12)
 
 
+@pytest.mark.run
 def test_subsets_and_queues_on_eight_devices(x64):
     queue = jnp.asarray(np.random.default_rng(1).normal(size=(16, WIDTH)))
     own = jnp.arange(16) // 2  # of the queue: two of every example's group
@@ -244,6 +248,7 @@ def test_subsets_and_queues_on_eight_devices(x64):
             contrastive_loss(*views(rows=6))
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("engine", ["dense", "tiled"])
 def test_vmap_is_a_loop(engine):
     loss = functools.partial(contrastive_loss, loss="info_nce", temperature=0.3, engine=engine)
@@ -253,6 +258,7 @@ def test_vmap_is_a_loop(engine):
     assert_close(compiled(jax.vmap(gradient))(a, b), jax.tree.map(lambda *x: jnp.stack(x), *looped), 1e-6)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("engine", ["dense", "tiled"])
 def test_half_precision_is_computed_in_true_float32(engine):
     losses = {name: loss for name, loss in family(engine=engine).items() if name in ("info_nce", "dclw")}
@@ -307,7 +313,7 @@ def test_candidates_and_groups_by_hand(x64):
                 rows.append(np.log(np.exp(above).sum()))
         return np.array(rows)
 
-    for pool in door.CANDIDATES:
+    for pool in CANDIDATES:
         further = dict(candidates=pool, queue=jnp.asarray(queue), queue_group=queue_group, group=group)
         ours = compiled(functools.partial(contrastive_loss, loss="dcl", temperature=0.3, **further))(a, b)
         np.testing.assert_allclose(ours, by_hand(pool), rtol=1e-9, err_msg=pool)
@@ -482,12 +488,14 @@ def test_alignment_refuses(arguments, message):
         alignment(**arguments)
 
 
+@pytest.mark.run
 def test_the_examples_of_the_documentation():
-    assert doctest.testmod(door).failed == 0
-    examples = door.contrastive_loss.__doc__
+    assert doctest.testmod(inspect.getmodule(contrastive_loss)).failed == 0
+    examples = contrastive_loss.__doc__
     assert all(f'"{name}"' in examples for name in FAMILY)
 
 
+@pytest.mark.run
 def test_importing_the_package_is_light():
     code = "import sys, contrastive_jax; print('jax' in sys.modules); contrastive_jax.contrastive_loss"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

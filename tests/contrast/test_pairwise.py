@@ -12,6 +12,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite import sampled
 
 from contrastive_jax import contrastive_loss, ntxent, sharding, sigmoid_loss
 from contrastive_jax.contrast import microbatch, pairwise
@@ -86,7 +87,7 @@ def test_equal_rows_and_zero_rows_as_optax(x64, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", sampled(["float32", "float16", "bfloat16"], 1))
 def test_finite_and_right_where_the_positive_is_far_ahead_or_behind(engine, dtype):
     """(s+ - hardest) / tau up to 20,000; float64 of the definition beside it."""
     x = jnp.asarray([[1.0, 0.0], [1.0, 0.001], [-1.0, 0.0], [-1.0, 0.001]], dtype)
@@ -141,6 +142,7 @@ def test_pairs_are_info_nce_over_both_views(x64):
     np.testing.assert_allclose(loss, contrastive_loss(a, b, "info_nce", 0.2).mean(), rtol=1e-12)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("engine", ENGINES)
 def test_eight_devices_are_one(x64, engine):
     sigmoid = jax.jit(
@@ -161,6 +163,7 @@ def test_eight_devices_are_one(x64, engine):
             ntxent(embeddings(rows=12), np.arange(12))
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("engine", ENGINES)
 def test_vmap_is_a_loop(engine):
     many = jnp.stack([embeddings(seed, dtype="float32") for seed in range(3)])
@@ -169,6 +172,7 @@ def test_vmap_is_a_loop(engine):
         np.testing.assert_allclose(one, gradient(row), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.run
 def test_tiled_never_holds_the_scores():
     rows = 4096
     x = jax.ShapeDtypeStruct((rows, 16), jnp.float32)
@@ -209,7 +213,7 @@ def test_either_encoder_may_ask(x64):
     np.testing.assert_allclose(sigmoid_loss(a, b).sum(), sigmoid_loss(b, a).sum(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("tile", [(3, 7), (1, 1), (100, 100)])
+@pytest.mark.parametrize("tile", sampled([pytest.param(tile) for tile in ((3, 7), (1, 1), (100, 100))], 1))
 @pytest.mark.parametrize("sides", pairwise.SIDES)
 def test_tiles_of_any_size(x64, tile, sides):
     """The primitive with all its gradients, against autodiff of the definition."""
@@ -244,7 +248,7 @@ X = jnp.ones((4, 2))
             lambda: ntxent(jnp.ones(4), np.arange(4)),
             r"ntxent.embeddings is float32\[4\]; it must be floating",
         ),
-        (lambda: ntxent(jnp.ones((4, 2), int), np.arange(4)), r"embeddings is int32\[4, 2\]"),
+        (lambda: ntxent(jnp.ones((4, 2), int), np.arange(4)), r"embeddings is int32; it must be floating"),
         (lambda: ntxent(X, np.arange(3)), r"ntxent.labels is int32\[3\]; it must be integers, \[4\]"),
         (lambda: ntxent(X, np.ones(4)), r"ntxent.labels is float32\[4\]"),
         (lambda: ntxent(X, np.arange(4), 0.0), "ntxent.temperature is 0.0; a temperature must be positive"),
@@ -276,6 +280,7 @@ def test_invalid_arguments_raise_one_line_errors(call, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("module", [pairwise, microbatch], ids=lambda m: m.__name__)
 def test_the_examples_of_the_documentation(module):
     result = doctest.testmod(module)

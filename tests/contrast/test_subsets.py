@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from suite import sampled
 
 from contrastive_jax import sharding
 from contrastive_jax.contrast import similarity, subsets
@@ -57,7 +58,7 @@ def test_shuffle_is_fisher_and_yates():
             np.testing.assert_array_equal(drawn, line[:k])
 
 
-@pytest.mark.parametrize("m, k", [(4, 2), (5, 3), (3, 5)])
+@pytest.mark.parametrize("m, k", sampled([(4, 2), (5, 3), (3, 5)], 1))
 def test_ranks_are_uniform(m, k):
     """Chi-square over every ordered outcome, m traced; m < k is a full permutation."""
     draws = 20000
@@ -70,7 +71,7 @@ def test_ranks_are_uniform(m, k):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("k", [1, 5, 40])
+@pytest.mark.parametrize("k", sampled([5, 1, 40], 1))
 def test_distinct_permitted_and_as_many_as_there_are(k, shared):
     """Groups of one, several and nine, in no order; queries of a group without candidates."""
     draw = np.random.default_rng(k)
@@ -86,7 +87,9 @@ def test_distinct_permitted_and_as_many_as_there_are(k, shared):
         assert len(set(row[mask])) == mask.sum()
 
 
-@pytest.mark.parametrize("shared, same_group", [(False, "exclude"), (True, "exclude"), (False, "keep")])
+@pytest.mark.parametrize(
+    "shared, same_group", sampled([(False, "exclude"), (True, "exclude"), (False, "keep")], 1)
+)
 def test_inclusion_probability(shared, same_group):
     """Every permitted candidate is drawn with probability K/m: chi-square of every query's counts."""
     draws, k = 3000, 5
@@ -184,6 +187,7 @@ def test_all_of_them_is_the_plain_loss(shared):
     np.testing.assert_allclose(gradient, expected, rtol=0, atol=5e-6 * np.abs(expected).max())
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("shared", [False, True])
 def test_devices_do_not_change_a_bit(shared):
     key, query_group, group = jax.random.key(7), np.arange(24) % 13, np.arange(40) % 13

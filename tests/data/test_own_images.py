@@ -48,6 +48,7 @@ def step(config, devices):
     return run, batch, jax.device_get(metrics)
 
 
+@pytest.mark.run
 def test_contrastive_pretraining_has_no_online_probe_and_groups_reach_the_loss(images):
     config = config_of(images, "several.json")
     config["data"]["group"] = "^[ab]/"
@@ -95,6 +96,7 @@ def test_losses_on_other_labels_are_refused(images, labels, label_key, loss, mes
         runs.prepare(config, jax.devices()[:1])
 
 
+@pytest.mark.run
 def test_five_channels_end_to_end(tmp_path):
     """16-bit TIFFs of five channels, unlabelled: colour operations see the first three, the network all five."""
     tifffile = pytest.importorskip("tifffile")

@@ -141,6 +141,7 @@ def test_on_a_mesh_rows_lie_over_its_devices(first):
     same(jax.device_get(batch), first[1])
 
 
+@pytest.mark.run
 def test_worker_processes_read_the_same_and_a_dead_one_ends_the_run(first):
     feed = data.feed(split(workers=2), view=VIEWS, seed=3, batch_size=BATCH, steps=10**6)
     try:
@@ -338,6 +339,7 @@ def test_auto_streams_what_does_not_fit_or_differs_in_size():
         kind(alike, memory_limit=1e-5, stream="off")
 
 
+@pytest.mark.run
 def test_a_streamed_run_stopped_and_resumed_is_uninterrupted_bit_for_bit(tmp_path, monkeypatch):
     folder = tmp_path / "images"
     for row, image in enumerate(CORRUPT):

@@ -68,6 +68,7 @@ def views(on, seed=0):
     return np.array(found, np.float64)
 
 
+@pytest.mark.run
 def test_geometry_is_a_direct_computation_and_alignment_is_of_two_training_views():
     on = subject()
     found, f, two = measure("geometry", on), features(on), views(on)
@@ -94,6 +95,7 @@ def test_geometry_is_a_direct_computation_and_alignment_is_of_two_training_views
     assert of_some["settings"]["images"] == 30 and "cosine silhouette" in of_some["protocol"]
 
 
+@pytest.mark.run
 def test_two_views_do_not_depend_on_the_batch_nor_on_the_devices_and_are_of_the_images_asked_for():
     on = subject()
     number = np.arange(60)
@@ -110,6 +112,7 @@ def test_two_views_do_not_depend_on_the_batch_nor_on_the_devices_and_are_of_the_
     assert np.abs(on.two_views("pooled", number, 6) - whole).max() > 0.01
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", ["geometry", "mutual_information"])
 def test_one_device_measures_what_eight_measure(name):
     """Both of two augmented views, which the devices share: 60 images in batches of 16, a pool of 21."""
@@ -157,6 +160,7 @@ def test_rankme_is_that_of_the_singular_values():
     assert geometry.effective_ranks(np.eye(512))[0] == pytest.approx(512.14, abs=0.01)  # the paper's 1e-7
 
 
+@pytest.mark.run
 def test_mutual_information_three_ways():
     on = subject()
     found, two = measure("mutual_information", on, batch_size=20, temperature=0.2), views(on)

@@ -98,6 +98,7 @@ def test_cosine_and_temperature():
     )
 
 
+@pytest.mark.run
 def test_critic_estimate_is_the_pool_estimate_for_any_tile():
     query, key = correlated(90)
     negatives, _ = correlated(70, seed=1)
@@ -114,6 +115,7 @@ def test_critic_estimate_is_the_pool_estimate_for_any_tile():
             assert by_critic["settings"]["pool"] == by_embedding["settings"]["pool"]
 
 
+@pytest.mark.run
 def test_pool_estimate_on_eight_devices_is_that_on_one():
     query, key = correlated(90)  # no multiple of 8
     one = mutual_information.pool_estimate(query, key)
@@ -260,6 +262,7 @@ def small(**changes):
     return table_9.Settings(**(options | {"objectives": ("info_nce",)} | changes))
 
 
+@pytest.mark.run
 def test_a_stopped_column_resumes_to_the_same_numbers(tmp_path):
     class Stop(Exception):
         pass
@@ -296,6 +299,7 @@ def test_columns_on_disk_are_not_run_again_and_become_the_table(tmp_path, capsys
     assert f"| 2 | **{table_9.mean(cell):.2f} ±" in (tmp_path / "table.md").read_text()
 
 
+@pytest.mark.run
 def test_every_objective_is_read_with_its_own_best_critic():
     """With the exact critics Fenchel-Legendre is NWJ, and FlatNCE is read as InfoNCE."""
     x, y, rho = gaussians(2.0, 64)

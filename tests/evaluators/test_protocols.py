@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
+from suite import later
 
 from contrastive_jax import augment, data, evaluators, models, sharding
 from contrastive_jax.data.records import Record
@@ -82,11 +83,18 @@ FAST = {"augment": False}  # on cached features: nothing of the encoder's size t
 CASES = [(name, {} if name.startswith("finetune") else FAST if name in THROUGH else {}) for name in NAMES]
 
 
+def marks_of(name):
+    return {"finetune_flatnce": pytest.mark.slow, "knn": (), "lbfgs": (), "moco_v3": ()}.get(
+        name, pytest.mark.run
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        *(pytest.param(*case, marks=[pytest.mark.slow] * (case[0] == "finetune_flatnce")) for case in CASES),
-        *(pytest.param(name, {}, marks=[pytest.mark.slow] * (name != "simclr")) for name in THROUGH[:5]),
+        *(pytest.param(*case, marks=marks_of(case[0])) for case in CASES),
+        later((THROUGH[0], {})),
+        *(pytest.param(name, {}, marks=pytest.mark.slow) for name in THROUGH[1:5]),
     ],
 )
 def test_every_protocol_judges_and_leaves_the_encoder_bit_for_bit(name, more):

@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+from suite import over
 
 from contrastive_jax import config as configs
 from experiments import harness
@@ -28,7 +29,7 @@ def all_runs(table):
     return [(scale, cell, text) for scale, cells in table.RUNS.items() for cell, text in cells.items()]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@over(TABLES)
 def test_every_cell_is_a_config(name):
     table = harness.table_of(name)
     assert set(table.RUNS) <= set(harness.SCALES)
@@ -38,7 +39,7 @@ def test_every_cell_is_a_config(name):
         assert scale in ("paper", "gpu") or "imagenet" not in digits, f"{cell} at {scale} reads {digits}"
 
 
-@pytest.mark.parametrize("name", TABLES)
+@over(TABLES)
 def test_reported_numbers_have_a_heading_and_a_kind(name):
     table = harness.table_of(name)
     assert set(table.REPORTED) <= set(table.METRIC)
@@ -48,7 +49,7 @@ def test_reported_numbers_have_a_heading_and_a_kind(name):
             assert value is None or isinstance(value, float | int | Doubtful) and math.isfinite(value)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@over(TABLES)
 def test_nothing_is_assumed_in_silence(name):
     table = harness.table_of(name)
     assert table.ASSUMED or not table.RUNS.get("paper")
@@ -73,7 +74,7 @@ def printed(page):
     return found
 
 
-@pytest.mark.parametrize("name", TABLES)
+@over(TABLES)
 def test_the_page_has_the_papers_numbers_and_dashes_for_lost_ones(name):
     table = harness.table_of(name)
     there = printed(pages.page_of(table).read_text())
@@ -88,7 +89,7 @@ def test_the_page_has_the_papers_numbers_and_dashes_for_lost_ones(name):
         assert all(shown == "—" or known.get(cell) is not None for cell, shown in cells.items()), heading
 
 
-@pytest.mark.parametrize("name", TABLES)
+@over(TABLES)
 def test_pages_are_what_their_numbers_say(name):
     table = harness.table_of(name)
     page = pages.page_of(table)
@@ -99,6 +100,7 @@ def test_pages_are_what_their_numbers_say(name):
             assert cell in table.RUNS[scale] and set(entry["seeds"]) <= set(map(str, seeds_of(table, scale)))
 
 
+@pytest.mark.run
 def test_committed_runs_are_what_a_table_asks_for():
     """By their whole config: what changed since is named, and ``records.SINCE`` is for leaves that are new."""
     assert not (wrong := jobs.stale()), "\n".join(wrong)
@@ -154,14 +156,10 @@ def fabricated(table, scale, cells):
     return results
 
 
-TESTED = [
-    pytest.param(name, claim, id=f"{name.removeprefix('experiments.')}-{claim.text}")
-    for name in TABLES
-    for claim in harness.table_of(name).CLAIMS
-]
+TESTED = [(name, claim) for name in TABLES for claim in harness.table_of(name).CLAIMS]
 
 
-@pytest.mark.parametrize(("name", "claim"), TESTED)
+@over(TESTED)
 def test_a_claim_has_evidence_where_its_table_has_runs(name, claim):
     """Of made-up results, at the paper's own scale too; and it never fails on a part of them."""
     table = harness.table_of(name)
@@ -194,7 +192,7 @@ def test_every_paper_has_tables_and_a_smoke_cell():
     assert len(FIRST) == 5
 
 
-@pytest.mark.parametrize("name", TABLES)
+@over(TABLES)
 def test_every_cell_has_a_cost(name):
     for scale, cell, text in all_runs(harness.table_of(name)):
         examples, channels = plan.images_of(harness.config_of(text))
@@ -221,6 +219,7 @@ def smoke(name, cell, tmp_path, monkeypatch):
         assert math.isfinite(pick(job.result(0), path)), path
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(("name", "cell"), FIRST)
 def test_a_cell_of_each_paper_runs(name, cell, tmp_path, monkeypatch):
     smoke(name, cell, tmp_path, monkeypatch)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense_losses import unit
+from suite import sampled
 
 from contrastive_jax import losses, sharding
 from contrastive_jax.losses import information
@@ -58,7 +59,7 @@ def test_sliced_wasserstein_sorts_truly_among_ties():
     np.testing.assert_allclose(gradient[3:, 0], [-0.8, 0.0], atol=1e-6)
 
 
-@pytest.mark.parametrize("prior", ["normal", "hypercube", "hypersphere"])
+@pytest.mark.parametrize("prior", sampled(["normal", "hypercube", "hypersphere"], 1))
 def test_sliced_wasserstein_is_small_at_its_prior_only(prior):
     sample = losses.prior_samples(jax.random.key(5), prior, (512, 2, 4))
     swd = jax.jit(lambda x: losses.sliced_wasserstein(x, jax.random.key(6), prior=prior))
@@ -269,6 +270,7 @@ def everything(z, label, key):
     }
 
 
+@pytest.mark.run
 def test_eight_devices_are_one_device():
     """Values, and gradients of every loss with respect to the embeddings."""
     z, label, key = np.asarray(embeddings()), np.arange(16, dtype=np.int32), jax.random.key(2)

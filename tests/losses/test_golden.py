@@ -17,14 +17,9 @@ from dense_losses import (
     other_view,
     unit,
 )
+from suite import sampled
 
 from contrastive_jax import losses
-
-
-@pytest.fixture(params=["float64", "float32"])
-def precision(request):
-    with jax.enable_x64(request.param == "float64"):
-        yield request.param
 
 
 def contrast_tolerance(case, precision):
@@ -32,12 +27,23 @@ def contrast_tolerance(case, precision):
     return {"atol": 1e-6 / case.get("temperature", case.get("tau"))} if precision == "float32" else {}
 
 
+def in_both_precisions(file):
+    """Every case in float64; in float32 the first, and the others with ``-m run``."""
+    found = golden_cases.marked(file, cases(file))
+
+    def of(precision):
+        return [pytest.param(*c.values, precision, id=f"{c.id}-{precision}", marks=c.marks) for c in found]
+
+    return of("float64") + sampled(of("float32"), 1)
+
+
 def golden(file):
     def decorate(test):
-        @pytest.mark.parametrize("case", golden_cases.marked(file, cases(file)))
+        @pytest.mark.parametrize(("case", "precision"), in_both_precisions(file))
         @functools.wraps(test)
         def run(case, precision):
-            test(case, precision)
+            with jax.enable_x64(precision == "float64"):
+                test(case, precision)
 
         return run
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suite import sampled
 
 from contrastive_jax import contrastive_loss, losses
 
@@ -106,7 +107,7 @@ def with_gap(gaps, rows, seed=0):
     return a.astype(np.float32), b.astype(np.float32)
 
 
-@pytest.mark.parametrize(("gaps", "rows"), [((0.2, 0.5, 0.8, 1.0), 8), ((1.2, 1.5, 1.8), 2)])
+@pytest.mark.parametrize(("gaps", "rows"), sampled([((1.2, 1.5, 1.8), 2), ((0.2, 0.5, 0.8, 1.0), 8)], 1))
 def test_ours_from_given_embeddings(gaps, rows):
     """float32 embeddings: 1e-6 / tau, which is the rounding of a score of 1."""
     a, b = with_gap(gaps, rows)
@@ -148,6 +149,7 @@ def degenerate():
     }
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("engine", ["dense", "tiled"])
 def test_finite_everywhere(engine):
     """Values and gradients, at tau 0.01 and 1, in every type, also with one negative."""

@@ -59,6 +59,7 @@ def assert_equal(ours, theirs):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12 * scale), ours, theirs)
 
 
+@pytest.mark.run
 def test_parts_are_norm_groups_and_nothing_else(x64):
     parts, _ = gradient(network(microbatches=PARTS))
     grouped, _ = gradient(network("groups", PARTS), groups=tuple(range(PARTS)) * (BATCH // PARTS))
@@ -67,6 +68,7 @@ def test_parts_are_norm_groups_and_nothing_else(x64):
     assert abs(parts[0][0] - whole[0][0]) > 1e-3  # not the full batch's statistics, and the docs say so
 
 
+@pytest.mark.run
 def test_four_devices_are_one_and_gather_embeddings_only(x64):
     one, _ = gradient(network(microbatches=PARTS))
     mesh = sharding.make_mesh(jax.devices()[:4])
@@ -77,6 +79,7 @@ def test_four_devices_are_one_and_gather_embeddings_only(x64):
     assert len(gathers) == 1 and f"f64[{BATCH},2,8]" in gathers[0]
 
 
+@pytest.mark.run
 def test_memory_is_a_parts(x64):
     def temporary(**options):
         return gradient(network(**options))[1].memory_analysis().temp_size_in_bytes
@@ -84,6 +87,7 @@ def test_memory_is_a_parts(x64):
     assert temporary(microbatches=PARTS) < 0.8 * temporary()  # the rest is parameters and embeddings
 
 
+@pytest.mark.run
 def test_rematerialisation_changes_no_bit(x64):
     assert_equal(gradient(network(remat=True))[0], gradient(network())[0])
 

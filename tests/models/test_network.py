@@ -61,6 +61,7 @@ def relative(ours, theirs):
     return max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in pairs if a.size) / scale
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("scope", SCOPES)
 def test_devices(scope):
     """One device = eight, forward, backward and statistics; and no image, or anything, is gathered."""
@@ -85,6 +86,7 @@ def test_devices(scope):
         assert relative(ours, theirs) < 1e-5
 
 
+@pytest.mark.run
 def test_devices_float64():
     """In float64, where rounding cannot hide it, nothing depends on the number of devices."""
     with jax.enable_x64(True):
@@ -254,6 +256,7 @@ def test_equal_sections_are_one_network():
     assert build().apply is build().apply
 
 
+@pytest.mark.run
 def test_bfloat16():
     """Convolutions and linear layers alone are bfloat16; what they feed stays float32, near to float32's."""
     exact, half = build(), build(dtype="bfloat16")

@@ -14,7 +14,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import contrastive_loss, native
 from contrastive_jax.evaluators import knn, linear_probe
 from contrastive_jax.native import compiler
-from contrastive_jax.training import compilation as program
+from contrastive_jax.training import compilation
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.step import make_train_step
 
@@ -41,6 +41,7 @@ def handed_to_ynnpack(text):
     return [name for name in called if re.search(r"\breduce(-window)?\(", bodies[name])]
 
 
+@pytest.mark.run
 def test_no_reduction_of_the_librarys_programs_is_ynnpacks(monkeypatch):
     """Of the train step, kNN and the linear probes: every program that is compiled while they run."""
     texts, compile_ = {}, jax.stages.Lowered.compile
@@ -62,7 +63,7 @@ def test_no_reduction_of_the_librarys_programs_is_ynnpacks(monkeypatch):
     run = runs.prepare(configs.plain(configs.complete(config)), jax.devices()[:1])
     with jax.set_mesh(run.mesh):
         feed, state = runs.feed_of(run), runs.initial_state(run)
-        program.compiled_step(run, feed, state)
+        compilation.compiled_step(run, feed, state)
     random = np.random.default_rng(0)
     features = [random.normal(size=(n, 16)).astype(np.float32) for n in (4096, 512)]
     labels = [random.integers(0, 3, len(x)) for x in features]
@@ -110,6 +111,7 @@ def test_users_flags_are_kept_and_change_nothing():
     assert done.stdout.split(maxsplit=2) == ["False", "3", flags + "\n"]
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_the_step_of_an_accelerator_is_untouched(platform, monkeypatch):
     config = configs.load("configs/digits.py:method=moco_v1,scale=smoke")

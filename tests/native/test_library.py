@@ -68,6 +68,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(tmp_path):
         np.testing.assert_array_equal(arrays[0][name], arrays[1][name])
 
 
+@pytest.mark.run
 @kernels
 def test_a_cache_that_cannot_be_written_costs_a_line(tmp_path):
     (tmp_path / "file").write_text("in the folder's place")
@@ -75,6 +76,7 @@ def test_a_cache_that_cannot_be_written_costs_a_line(tmp_path):
     assert found[0] == "True" and "compiled again by the next start" in said
 
 
+@pytest.mark.run
 def test_a_compiler_that_fails_costs_a_line(tmp_path):
     script = compilers(tmp_path, 'echo "broken compiler" >&2; exit 3')
     found, said = run(tmp_path, CXX=script, XDG_CACHE_HOME=str(tmp_path))
@@ -84,6 +86,7 @@ def test_a_compiler_that_fails_costs_a_line(tmp_path):
     np.testing.assert_allclose(np.float64(found[1:]), np.float64(run(tmp_path)[0][1:]), rtol=1e-4)
 
 
+@pytest.mark.run
 @kernels
 def test_compiled_once_and_again_for_another_compiler(tmp_path):
     real = library._compiler()[0]
@@ -118,6 +121,7 @@ print(sorted(faults)[5])
 """
 
 
+@pytest.mark.run
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 @pytest.mark.parametrize("switch", ["on", "off"])
 def test_memory_that_is_freed_is_kept(switch):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from suite import sampled
 
 from contrastive_jax import optim, sharding
 from contrastive_jax.optim import optimizers
@@ -142,7 +143,7 @@ def test_schedule_refuses_in_one_sentence(options, words):
 # ---------------------------------------------------------------------------------------------- optimizers
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", sampled(["float64", "float32"], 1))
 @pytest.mark.parametrize("case, file", cases("lars_simclr_tf2"))
 def test_lars_is_simclrs(case, file, dtype):
     with jax.enable_x64(dtype == "float64"):

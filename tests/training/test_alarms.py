@@ -75,8 +75,8 @@ def test_what_rings(wrong, loss, section, names):
         assert sentence.endswith(".") and "nan" not in sentence
 
 
-def gradient(name, c):
-    """d loss / dc where all contrasts of the loss are the same multiple of one, and the loss."""
+def slopes(name, c):
+    """The loss, and d loss / dc, at each of c, where all contrasts of the loss are the same multiple of one."""
     options = {"eqco": {"alpha": 256.0}, "eqco_estimate": {"alpha": 256.0}}.get(name, {})
     term = make_term(name, {"weight": 1.0} | options)
     known = {"positive": 0.9, "count": 64, "temperature": 0.1}
@@ -84,10 +84,10 @@ def gradient(name, c):
     assert set(read) <= set(known), term.quantities
 
     def value(c):
-        contrasts = [jnp.float32(c * multiple)[None] for multiple in term.multiples]
+        contrasts = [(c * multiple)[None] for multiple in term.multiples]
         return term.function(*contrasts, *(jnp.float32(known[q])[None] for q in read), **options)[0]
 
-    return jax.value_and_grad(value)(jnp.float32(c))
+    return [np.asarray(x).tolist() for x in jax.jit(jax.vmap(jax.value_and_grad(value)))(jnp.asarray(c))]
 
 
 def test_losses_are_listed_as_they_are():
@@ -101,9 +101,9 @@ def test_losses_are_listed_as_they_are():
                 continue
             family += [name] if term.multiples else []
     assert {"info_nce", "dcl", "flat_nce", "macl", "dual_temperature"} <= set(family)
-    found = {name: [gradient(name, c) for c in (-40.0, -20.0, 0.0, 3.0)] for name in family}
-    constant = {name for name, values in found.items() if all(value == 1.0 for value, _ in values)}
-    vanishing = {name for name, values in found.items() if abs(values[0][1]) < 1e-9}
+    found = {name: slopes(name, (-40.0, -20.0, 0.0, 3.0)) for name in family}
+    constant = {name for name, (values, _) in found.items() if all(value == 1.0 for value in values)}
+    vanishing = {name for name, (_, slope) in found.items() if abs(slope[0]) < 1e-9}
     assert constant == set(alarms.CONSTANT)
     assert vanishing == set(alarms.VANISHING)
 
@@ -131,14 +131,17 @@ def compared(query, key, tau):
     )
     prediction = jnp.stack([jnp.asarray(query), jnp.asarray(key)], axis=1)
     group = jnp.arange(len(query))
-    comparison, _ = compare(prediction, prediction, group, ((), ()), jnp.int32(0), jax.random.key(0))
-    outputs = types.Outputs(prediction, prediction, prediction, prediction[..., :0])
-    return {
-        dtype: jax.device_get(
-            diagnostics.of_comparison(comparison, dtype) | diagnostics.of_outputs(outputs, jnp.zeros(len(query), int))
-        )
-        for dtype in ("float32", "bfloat16")
-    }  # fmt: skip
+
+    @jax.jit
+    def found(prediction):
+        comparison, _ = compare(prediction, prediction, group, ((), ()), jnp.int32(0), jax.random.key(0))
+        outputs = types.Outputs(prediction, prediction, prediction, prediction[..., :0])
+        rest = diagnostics.of_outputs(outputs, jnp.zeros(len(query), int))
+        return {
+            dtype: diagnostics.of_comparison(comparison, dtype) | rest for dtype in ("float32", "bfloat16")
+        }
+
+    return jax.device_get(found(prediction))
 
 
 def rung(metrics, **leaves):
@@ -214,6 +217,7 @@ def test_an_alarm_is_said_when_it_begins_and_when_it_was_quiet_for_a_while():
     assert watch.look(HEALTHY | bad)[1][0].startswith("alarm, step 50")
 
 
+@pytest.mark.run
 def test_a_run_that_collapses_says_so_on_screen_in_metrics_and_in_its_result(tmp_path, capsys):
     """Alignment alone draws all embeddings to one point; ESS is then 1, out of any target's reach."""
     leaves = {"schedule.warmup": "0 steps", "schedule.learning_rate": 0.01, "projector.norm": "none"}
@@ -235,6 +239,7 @@ def test_a_run_that_collapses_says_so_on_screen_in_metrics_and_in_its_result(tmp
     assert entry["at_the_end"] and entry["sentence"].startswith("collapse: all embeddings")
 
 
+@pytest.mark.run
 def test_a_healthy_run_is_silent(tmp_path, capsys):
     made = config_of(**{"train.duration": "60 steps", "log.every": 5})
     result = loop.train(made, tmp_path, devices=jax.devices()[:1])

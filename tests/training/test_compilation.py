@@ -17,6 +17,7 @@ def small(**leaves):
     return configs.plain(configs.complete(config))
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("shard_state", [False, True])
 def test_shapes_are_those_of_the_arrays(shard_state):
     run = runs.prepare(small(**{"optimizer.shard_state": shard_state}))
@@ -57,6 +58,7 @@ def test_collectives_are_read_with_their_bytes():
     ]
 
 
+@pytest.mark.run
 def test_a_step_of_eight_devices_costs_each_an_eighth(monkeypatch):
     monkeypatch.setenv(native.library.SWITCH, "off")  # the compiler counts no FLOPs of a kernel
     costs = [

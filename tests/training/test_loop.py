@@ -12,15 +12,16 @@ import time
 import jax
 import numpy as np
 import pytest
+from absl.testing import flagsaver
 from ml_collections import ConfigDict
+from saved_runs import assert_same, left_behind, stop_at
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, evaluators, main
+from contrastive_jax import data, main
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import describe, evaluate
 from contrastive_jax.training import loop, recorder
 from contrastive_jax.training import run as runs
-from contrastive_jax.training.step import init_state
 from contrastive_jax.workdir import checkpoint
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -37,40 +38,10 @@ def smoke(method="flatclr_ess", **leaves):
     return configs.plain(configs.complete(config))
 
 
-def stop_at(monkeypatch, step, number=signal.SIGTERM):
-    """A signal arrives while ``step`` is under way."""
-    feed = data.Resident.feed
-
-    def feed_and_ask(self, at):
-        if at == step:
-            os.kill(os.getpid(), number)
-        return feed(self, at)
-
-    monkeypatch.setattr(data.Resident, "feed", feed_and_ask)
-
-
-def left_behind(workdir, config):
-    """The last state, and the metrics without the clock."""
-    run = runs.prepare(config, jax.devices()[:1])
-    like = runs.replicate(init_state(run.recipe, config["seed"]), run.mesh)
-    with checkpoint.Checkpoints(workdir / "checkpoints", read_only=True) as saved:
-        state, step, _ = saved.restore(like)
-    lines = [{k: v for k, v in line.items() if k != "timing"} for line in workdirs.read_metrics(workdir)]
-    return jax.device_get(state), step, lines
-
-
-def assert_same(first, second):
-    """Bit for bit."""
-    (state, step, lines), (other, other_step, other_lines) = first, second
-    assert step == other_step
-    np.testing.assert_equal(lines, other_lines)  # nan is nan
-    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
-
-
-@pytest.mark.parametrize("method", ["flatclr_ess", "moco_v1"])
-def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(method, tmp_path, monkeypatch):
-    config = smoke(method, **{"gradient_snr.decay": 0.5})
+@pytest.mark.run
+def test_with_a_queue_stopped_and_resumed_is_uninterrupted_bit_for_bit(tmp_path, monkeypatch):
+    """Another method than test_story.py's: one with a queue and a target network."""
+    config = smoke("moco_v1", **{"gradient_snr.decay": 0.5})
     one = jax.devices()[:1]
     loop.train(config, tmp_path / "whole", quiet=True, devices=one)
     with monkeypatch.context() as patch:
@@ -83,6 +54,7 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(method, tmp_path, monk
     assert_same(whole, left_behind(tmp_path / "parts", config))
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("room", [10, 2_000], ids=["for no line of metrics", "for no checkpoint"])
 def test_a_disk_that_fills_up_ends_in_a_sentence_and_loses_nothing(room, tmp_path, monkeypatch):
     config = smoke(**{"checkpoint.every_seconds": 0.0})
@@ -145,6 +117,7 @@ def test_killed_at_any_moment_and_resumed_is_uninterrupted(tmp_path):
     assert_same(left_behind(tmp_path / "whole", config), left_behind(tmp_path / "parts", config))
 
 
+@pytest.mark.run
 def test_one_device_then_eight(tmp_path, monkeypatch):
     config = smoke()
     with monkeypatch.context() as patch:
@@ -156,52 +129,7 @@ def test_one_device_then_eight(tmp_path, monkeypatch):
     assert [line["step"] for line in workdirs.read_metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_run_leaves_what_it_promises_and_can_be_judged_again(tmp_path, capsys, monkeypatch):
-    config = smoke(**{"evaluate.final": True, "evaluate.every": "3 steps", "evaluators.few_labels.draws": 2})
-    built, prepare = [], evaluators.prepare
-    monkeypatch.setattr(evaluators, "prepare", lambda *given: built.append(given) or prepare(*given))
-    result = loop.train(config, tmp_path)
-    assert len(built) == 1
-    printed = capsys.readouterr().out
-    for name in (
-        "config.json",
-        "config_diff.txt",
-        "metrics.jsonl",
-        "result.json",
-        "curves.png",
-        "checkpoints",
-    ):
-        assert (tmp_path / name).exists(), name
-    saved = json.loads((tmp_path / "result.json").read_text())
-    assert json.loads((tmp_path / "config.json").read_text()) == config
-    for encoder in ("trained", "untrained", "raw pixels"):
-        assert encoder in printed
-        for protocol in saved["evaluations"][encoder].values():
-            assert 0 <= protocol["top1"] <= 1 and protocol["protocol"]
-    assert any("eval/knn_top1" in line for line in workdirs.read_metrics(tmp_path))
-    assert "InfoNCE" in printed and "images/s" in printed  # plain lines where there is no terminal
-
-    again = evaluate.evaluate(config, str(tmp_path))
-    assert again["results"] == result["evaluations"] and again["step"] == 6
-    assert again["config"] == configs.fingerprint(config)
-    assert json.loads((tmp_path / "evaluation.json").read_text())["results"] == again["results"]
-
-    other = smoke("simclr", **{"init.checkpoint": str(tmp_path), "schedule.learning_rate": 0.0})
-    run = runs.prepare(other, jax.devices()[:1])
-    with jax.set_mesh(run.mesh):
-        state = loop.first_state(run, print)
-    with checkpoint.Checkpoints(tmp_path / "checkpoints", read_only=True) as book:
-        parts, step, _ = book.restore_part(("params/encoder", "stats/encoder"))
-    assert step == 6
-    for part in ("params", "stats"):
-        for a, b in zip(
-            jax.tree.leaves(getattr(state, part)["encoder"]),
-            jax.tree.leaves(parts[part]["encoder"]),
-            strict=True,
-        ):
-            np.testing.assert_array_equal(a, b)
-
-
+@pytest.mark.run
 def test_a_relative_workdir(tmp_path, monkeypatch):
     """As the README types it."""
     monkeypatch.chdir(tmp_path)
@@ -211,6 +139,7 @@ def test_a_relative_workdir(tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "here" / "result.json").exists()
 
 
+@pytest.mark.run
 def test_a_changed_config_is_refused_unless_it_may_change(tmp_path, capsys):
     one = jax.devices()[:1]
     config = smoke(**{"train.duration": "2 steps"})
@@ -253,6 +182,7 @@ def test_a_saved_config_that_is_wrong_is_refused_by_the_door_not_by_completing_i
         runs.prepare(configs.plain(configs.completed(smoke() | wrong)))
 
 
+@pytest.mark.run
 def test_checkpoints_of_which_none_can_be_read_are_no_new_start(tmp_path):
     config, one = smoke(**{"train.duration": "2 steps"}), jax.devices()[:1]
     loop.train(config, tmp_path, quiet=True, devices=one)
@@ -266,6 +196,7 @@ def test_checkpoints_of_which_none_can_be_read_are_no_new_start(tmp_path):
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == before
 
 
+@pytest.mark.run
 def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(tmp_path):
     config = smoke(
         "simclr", **{"schedule.learning_rate": 1e38, "optimizer.name": "sgd", "schedule.warmup": "0 steps"}
@@ -278,6 +209,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(tmp_pat
         assert saved.steps() == []
 
 
+@pytest.mark.run
 def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsys):
     one = jax.devices()[:1]
     config = smoke(**{"train.duration": "3 steps", "checkpoint.every_seconds": 0.0})
@@ -374,6 +306,7 @@ def test_a_workdir_that_cannot_be_written(tmp_path):
         loop.train(smoke(), tmp_path / "file" / "run", quiet=True)
 
 
+@pytest.mark.run
 def test_describe_says_what_a_run_would_be_and_writes_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)  # clu's table needs none
     describe.describe(smoke(), str(tmp_path / "run"))
@@ -427,9 +360,17 @@ def command(*arguments, **environment):
         ([], "--config is missing"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_sentence(arguments, message):
-    done = command(*arguments)
-    assert done.returncode == 2 and message in done.stderr
+def test_a_mistake_on_the_command_line_is_one_sentence(arguments, message, capsys):
+    with flagsaver.flagsaver(), pytest.raises((ValueError, SystemExit)) as raised:
+        main.resolved(main._parse(["main", *arguments]), None, "train")
+    said = capsys.readouterr().err if raised.type is SystemExit else str(raised.value)
+    assert message in said and len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.run
+def test_a_mistake_ends_the_program_with_status_2_and_without_a_trace():
+    done = command("--config=configs/digits.py:method=simclrr")
+    assert done.returncode == 2 and "Did you mean 'simclr'" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
 
 
@@ -474,6 +415,7 @@ def test_a_workdir_says_what_its_run_is_and_refuses_other_data(tmp_path):
     assert told["data"]["name"] == "cifar10"
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("platform", ["cuda", "tpu", "gpuu"])
 def test_a_device_that_is_not_there_is_one_sentence(platform):
     if platform in {device.platform for device in jax.devices()}:
@@ -485,6 +427,7 @@ def test_a_device_that_is_not_there_is_one_sentence(platform):
     )
 
 
+@pytest.mark.run
 def test_a_library_that_is_missing_is_one_sentence(tmp_path):
     code = (
         "import sys; sys.modules['tensorflow_datasets'] = None; from contrastive_jax import main; main.run()"
@@ -504,6 +447,7 @@ def test_a_library_that_is_missing_is_one_sentence(tmp_path):
     assert "tensorflow_datasets" in done.stderr and "pip install contrastive_jax" in done.stderr
 
 
+@pytest.mark.run
 def test_a_run_in_microbatches_and_rematerialised(tmp_path):
     """Fed and judged as any other; only the statistics of batch norm are those of its parts."""
     one = jax.devices()[:1]
@@ -515,6 +459,7 @@ def test_a_run_in_microbatches_and_rematerialised(tmp_path):
     assert whole["metrics"]["info_nce"] == pytest.approx(split["metrics"]["info_nce"], rel=0.2)
 
 
+@pytest.mark.run
 def test_between_log_points_nothing_is_read_and_nothing_compiled(tmp_path, monkeypatch):
     """Counted where it shows on a CPU: a transfer guard lets reads pass there."""
     from jax._src.array import ArrayImpl
@@ -542,6 +487,7 @@ def test_between_log_points_nothing_is_read_and_nothing_compiled(tmp_path, monke
     assert [count - 1 for count in compiled if 2 < count < 13] == []
 
 
+@pytest.mark.run
 def test_a_profile_of_some_steps(tmp_path):
     one = jax.devices()[:1]
     loop.train(smoke(**{"profile.steps": (2, 4)}), tmp_path / "run", quiet=True, devices=one)
@@ -553,6 +499,7 @@ def test_a_profile_of_some_steps(tmp_path):
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.run
 def test_a_run_that_started_from_another_goes_on_without_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     one = jax.devices()[:1]
@@ -568,6 +515,7 @@ def test_a_run_that_started_from_another_goes_on_without_it(tmp_path, capsys, mo
     assert "resuming at step 2 of 3" in printed and "contrastive_jax[tf]" not in printed
 
 
+@pytest.mark.run
 def test_a_column_that_fails_takes_no_other_with_it(tmp_path, capsys, monkeypatch):
     from contrastive_jax.evaluators import knn
 

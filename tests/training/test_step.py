@@ -12,9 +12,9 @@ from contrastive_jax.config.methods import METHODS
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.step import init_state, make_train_step, packed
 
-# One of each choice; the rest of the zoo runs under -m slow.
+# One of each choice; the rest of the zoo is slow.
 REPRESENTATIVE = ("flatclr_ess", "moco_v1", "relic_k", "swd_hypersphere", "byol", "dclw")
-ALL = [pytest.param(m, marks=() if m in REPRESENTATIVE else pytest.mark.slow) for m in METHODS]
+ALL = [pytest.param(m, marks=pytest.mark.run if m in REPRESENTATIVE else pytest.mark.slow) for m in METHODS]
 
 
 def tiny(method, **leaves):
@@ -109,6 +109,7 @@ def bytes_on_a_device(tree):
     return sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", ["lars", "adamw"])
 def test_a_shared_optimizer_state_is_the_same_training_in_less_memory(name, x64):
     options = {"optimizer": {"name": name, "weight_decay": 1e-4}, "dtype": "float64"}
@@ -133,6 +134,7 @@ def test_the_collectives_test_sees_a_gathered_image():
     assert ("all-gather", 64 * 64 * 4) in collectives(program)
 
 
+@pytest.mark.run
 def test_no_recompilation_after_the_first_step():
     config = tiny("simclr")
     compiled = []
@@ -154,6 +156,7 @@ def test_no_recompilation_after_the_first_step():
     assert before > 0 and len(compiled) == before
 
 
+@pytest.mark.run
 def test_methods_do_what_they_say():
     """Facts of single methods after a few steps: who moves, who does not, who is slow."""
     config = tiny("moco_v2")
@@ -173,6 +176,7 @@ def test_methods_do_what_they_say():
     assert history[1]["tau"] != history[0]["tau"] and history[0]["loss"] == 1.0
 
 
+@pytest.mark.run
 def test_supervised_reaches_the_encoder_and_the_probe_of_others_does_not():
     _, supervised, _ = run_on(jax.devices()[:1], tiny("supervised"), steps=1)
     assert supervised[0]["loss"] > 1.0 and supervised[0]["gradient_norm"] > 0
@@ -187,6 +191,7 @@ def test_supervised_reaches_the_encoder_and_the_probe_of_others_does_not():
     assert np.abs(with_probe.params["probe"]["kernel"] - without.params["probe"]["kernel"]).max() > 0
 
 
+@pytest.mark.run
 def test_the_gradient_of_each_query_and_the_histogram_of_contrasts_are_in_the_metrics():
     """On eight devices as on one, and without the histogram the step is the same training."""
     leaves = {"diagnostics.quantiles": 4, "diagnostics.rankme": True}

@@ -31,6 +31,7 @@ def exhausted(*_, **__):
     raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12 bytes.")
 
 
+@pytest.mark.run
 def test_a_step_that_does_not_fit_is_refused_before_it_runs(one, monkeypatch, tmp_path):
     run, compiled = one
     needed = compilation.cost(compiled).memory
@@ -44,6 +45,7 @@ def test_a_step_that_does_not_fit_is_refused_before_it_runs(one, monkeypatch, tm
     memory.check(run, compiled)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("known", [True, False], ids=["running", "compiling"])
 def test_the_runtimes_error_is_one_sentence(one, known):
     run, compiled = one

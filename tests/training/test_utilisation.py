@@ -86,6 +86,7 @@ def test_utilisation_is_of_all_devices_and_absent_without_a_peak(monkeypatch):
     )
 
 
+@pytest.mark.run
 def test_waiting_for_data_is_in_the_log(tmp_path, monkeypatch):
     feed = data.Resident.feed
 

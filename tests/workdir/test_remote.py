@@ -10,7 +10,7 @@ import pytest
 from etils import epath
 
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.workdir import remote as mirror
+from contrastive_jax.workdir.remote import Remote, checkpoints, mirrored, place
 
 ROOT = pathlib.Path(__file__).parents[2]
 CLOCK = ("timing", "seconds", "began", "environment")
@@ -41,7 +41,7 @@ with create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket") as s
 def remote(tmp_path, monkeypatch):
     """An address whose store is a folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    found = mirror.Remote("gs://bucket/run")
+    found = Remote("gs://bucket/run")
     found.store = epath.Path(tmp_path / "store")
     return found
 
@@ -67,7 +67,7 @@ def test_two_processes_on_one_address_have_copies_of_their_own(remote, monkeypat
     remote.pull()
     (remote.local / "metrics.jsonl").write_text("1\n")
     monkeypatch.setattr(os, "getpid", lambda: 0)
-    other = mirror.Remote("gs://bucket/run")
+    other = Remote("gs://bucket/run")
     other.store = remote.store
     other.pull()
     assert other.local != remote.local and (remote.local / "metrics.jsonl").exists()
@@ -83,12 +83,12 @@ def test_what_another_process_left_here_is_not_taken_for_the_store(remote):
 def test_an_address_is_shown_and_its_local_path_is_opened(remote):
     assert str(remote) == f"{remote}" == "gs://bucket/run"
     assert pathlib.Path(remote, "a") == remote.local / "a"
-    assert str(mirror.checkpoints(remote)) == "gs://bucket/run/checkpoints"
-    assert mirror.checkpoints("runs/x") == epath.Path("runs/x/checkpoints")
+    assert str(checkpoints(remote)) == "gs://bucket/run/checkpoints"
+    assert checkpoints("runs/x") == epath.Path("runs/x/checkpoints")
 
 
 def test_a_folder_is_left_alone(tmp_path):
-    with mirror.mirrored(tmp_path / "run") as here:
+    with mirrored(tmp_path / "run") as here:
         assert here == tmp_path / "run"
     assert not (tmp_path / "run").exists()
 
@@ -98,41 +98,39 @@ def stores(tmp_path, monkeypatch):
     """A folder that gs:// stands for."""
     real = epath.Path
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        mirror.epath, "Path", lambda path: real(str(path).replace("gs:/", str(tmp_path / "gs")))
-    )
+    monkeypatch.setattr(epath, "Path", lambda path: real(str(path).replace("gs:/", str(tmp_path / "gs"))))
     return tmp_path / "gs"
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_local_copy_goes_once_the_store_has_it(stores, fails):
-    with contextlib.suppress(ArithmeticError), mirror.mirrored("gs://bucket/run") as here:
+    with contextlib.suppress(ArithmeticError), mirrored("gs://bucket/run") as here:
         pathlib.Path(here, "metrics.jsonl").write_text("1\n")
-        assert mirror.place(here, "metrics.jsonl") == stores / "bucket/run/metrics.jsonl"
+        assert place(here, "metrics.jsonl") == stores / "bucket/run/metrics.jsonl"
         if fails:
             raise ArithmeticError
     assert (stores / "bucket/run/metrics.jsonl").read_text() == "1\n" and not here.local.exists()
-    assert mirror.place("runs/x", "a") == pathlib.Path("runs/x/a")
+    assert place("runs/x", "a") == pathlib.Path("runs/x/a")
 
 
 def test_what_could_not_be_copied_up_stays(stores):
     stores.write_text("no folder")
-    with pytest.raises(OSError), mirror.mirrored("gs://bucket/run") as here:
+    with pytest.raises(OSError), mirrored("gs://bucket/run") as here:
         pathlib.Path(here, "result.json").write_text("{}")
     assert (here.local / "result.json").read_text() == "{}"
 
 
 def test_an_address_that_nothing_reads_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(mirror.Remote, "pull", lambda self: (_ for _ in ()).throw(ImportError("no gcsfs")))
+    monkeypatch.setattr(Remote, "pull", lambda self: (_ for _ in ()).throw(ImportError("no gcsfs")))
     with pytest.raises(ValueError, match=r"gs:// cannot be read here \(no gcsfs\).*contrastive_jax\[gcs\]"):
-        with mirror.mirrored("gs://bucket/run"):
+        with mirrored("gs://bucket/run"):
             pass
 
 
 def test_a_kind_of_store_that_there_is_not_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(ValueError, match="nowhere:// cannot be read here"), mirror.mirrored("nowhere://run"):
+    with pytest.raises(ValueError, match="nowhere:// cannot be read here"), mirrored("nowhere://run"):
         pass
 
 

@@ -1,0 +1,636 @@
+"""Break the package in one place at a time and see that a test fails: ``python tests/mutations.py``.
+
+Each mutation is made in a temporary copy of the tree, never in place; its tests are those of the default tier, then
+those of ``run`` where it says so. The table says which test caught it, or SURVIVED; exit status 1 if any did.
+
+    python tests/mutations.py                          # all, about three quarters of an hour on one core
+    python tests/mutations.py --only losses            # those whose file or name contains the text
+    python tests/mutations.py --out found.json         # go on where a stopped run ended
+    python tests/mutations.py --check                  # only that every text occurs once
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).parent.parent
+LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv*", "*.egg-info", "__pycache__", ".*_cache", "runs", "site", "build", "*.whl"
+)
+
+
+class Mutation(NamedTuple):
+    """One place: the text that occurs once in the file, what stands there instead, and who should notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str  # files and options of pytest, below tests/
+    run: bool = False  # the tier `run` too, where the default does not notice
+
+
+def of(file, tests, *mutations, run=False):
+    """Mutations of one file of the package, each (name, old, new) or with tests of its own at the end."""
+    for name, old, new, *own in mutations:
+        yield Mutation(name, f"contrastive_jax/{file}", old, new, *(own or [tests]), run)
+
+
+LOSSES = "losses/test_golden.py losses/test_identities.py"
+CONTRASTIVE = of(
+    "losses/contrastive.py",
+    LOSSES,
+    ("InfoNCE is DCL", "return plus(jax.nn.softplus(at_least_float32(c)), surplus)",
+     "return plus(at_least_float32(c), surplus)"),
+    ("DCL is InfoNCE", "return plus(at_least_float32(c), surplus)",
+     "return plus(jax.nn.softplus(at_least_float32(c)), surplus)"),
+    ("FlatNCE has InfoNCE's gradient", "value_with_gradient_of(jnp.ones_like(c), plus(c, surplus))",
+     "value_with_gradient_of(jnp.ones_like(c), plus(jax.nn.softplus(c), surplus))"),
+    ("FlatNCE+ has FlatNCE's gradient",
+     "value_with_gradient_of(jnp.ones_like(c), plus(jax.nn.softplus(c), surplus))",
+     "value_with_gradient_of(jnp.ones_like(c), plus(c, surplus))"),
+    ("Hölder without 1 / gamma", "plus(c_gamma, surplus), 1.0 / gamma)", "plus(c_gamma, surplus), 1.0)"),
+    ("EqCo's ratio turned round", "jnp.log(alpha / jnp.maximum(count, 1).astype(c.dtype))",
+     "jnp.log(jnp.maximum(count, 1).astype(c.dtype) / alpha)"),
+    ("MACL without its weight in the value", "value_with_gradient_of(softplus_over_sigmoid(c), c)",
+     "value_with_gradient_of(jax.nn.softplus(c), c)"),
+    ("MACL-w's weight rises with the positive", "2.0 - at_least_float32(positive)",
+     "2.0 + at_least_float32(positive)"),
+    ("DCLW's weight is around 0", "weight = 2.0 - positive.shape[0]", "weight = 1.0 - positive.shape[0]"),
+    ("DCLW detaches where it should not", "stop_gradient(weight) if detach else weight",
+     "weight if detach else stop_gradient(weight)"),
+    ("dual temperature weighs by its own contrast", "jax.nn.sigmoid(at_least_float32(c_beta))",
+     "jax.nn.sigmoid(at_least_float32(c))"),
+    ("dual temperature's scale turned round", "(1.0, 1.0 / factor)", "(1.0, factor)"),
+    ("decoupled NT-Xent's positive twice", "(weight / temperature - 1.0) * positive",
+     "(weight / temperature + 1.0) * positive"),
+    ("decoupled NT-Xent's self pair of score -1", "(1.0 - positive) / temperature)",
+     "(1.0 + positive) / temperature)", f"{LOSSES} contrast/test_contrastive_loss.py losses/test_beside_the_family.py"),
+    ("debiased, the bound's sign", "jnp.log(number) - (1.0 + at_least_float32(positive))",
+     "jnp.log(number) - (1.0 - at_least_float32(positive))", "contrast/test_published.py"),
+    ("hard negatives without K", "c = c_hard - c_beta + jnp.log(", "c = c_hard - c_beta - jnp.log(",
+     "contrast/test_published.py"),
+    ("hardness-weighted without 1 / (1 + alpha)", "c_alpha / (1.0 + alpha)))", "c_alpha))",
+     "losses/test_identities.py contrast/test_contrastive_loss.py contrast/test_learnable_temperature.py contrast/test_published.py"),
+    ("a query without negatives is NaN", "surrogate = jnp.where(surrogate == -jnp.inf, 0.0, surrogate)",
+     "surrogate = jnp.asarray(surrogate)", "losses/test_identities.py"),
+    ("softplus / sigmoid at large contrasts", "jnp.where(c > 0, c + log1p, ratio)", "jnp.where(c > 0, c, ratio)",
+     "losses/test_identities.py"),
+)  # fmt: skip
+BESIDE = "losses/test_golden.py losses/test_beside_the_family.py"
+DISTRIBUTION = of(
+    "losses/distribution.py",
+    BESIDE,
+    ("uniformity counts an image with itself", "geometry.uniformity(sums, rows * (rows - 1))", "geometry.uniformity(sums, rows * rows)"),
+    ("alignment's power doubled", "** (power / 2)", "** power"),
+    ("the distribution term is over its number of rows", "math.log(width) if subtract_log_width",
+     "math.log(key.shape[0]) if subtract_log_width"),
+    ("the sphere's prior is not on it", 'return unit(sample) if prior == "hypersphere" else sample', "return sample"),
+    ("directions of QR's own signs", "jnp.diagonal(triangle) < 0, -1.0, 1.0)",
+     "jnp.diagonal(triangle) < 0, 1.0, 1.0)"),
+)  # fmt: skip
+DEFINITIONS = of(
+    "losses/geometry.py",
+    "contrast/test_diagnostics.py evaluators/test_measures.py evaluators/test_embedding_geometry.py",
+    ("RankMe without its shares", "share = values / library.where(some, total, 1.0) + eps", "share = values + eps"),
+    ("the participation ratio turned round", "1.0 / library.where(varies, library.sum(share * share), 1.0)",
+     "library.where(varies, library.sum(share * share), 1.0)"),
+    ("uniformity is a sum", "return _logsumexp(sums) - library.log(", "return _logsumexp(sums) - 0 * library.log("),
+)  # fmt: skip
+INFORMATION = of(
+    "losses/information.py",
+    BESIDE,
+    ("InfoNCE's estimate below log K", "jnp.log1p(count.astype(c.dtype)) - info_nce(c)",
+     "jnp.log(count.astype(c.dtype)) - info_nce(c)", f"{BESIDE} evaluators/test_mutual_information.py"),
+    ("Fenchel-Legendre with the paper's misprint", "- u) - 1.0", "- u) + 1.0"),
+    ("SMILE clips from one side", "jnp.clip(scores, -clip, clip)", "jnp.clip(scores, None, clip)"),
+    ("Jensen-Shannon's joint part", "jax.nn.softplus(-jnp.diagonal(scores))", "jax.nn.softplus(jnp.diagonal(scores))"),
+    ("the interpolated bound's mean", "leave_one_out(scores) - math.log(rows - 1)",
+     "leave_one_out(scores) - math.log(rows)"),
+    ("EqCo's estimate", "math.log1p(alpha) - eqco", "math.log(alpha) - eqco", "losses/test_golden.py"),
+)  # fmt: skip
+INVARIANCE = of(
+    "losses/invariance.py",
+    BESIDE,
+    ("BYOL predicts its own view", "stop_gradient(unit(target))[:, ::-1], axis=-1)",
+     "stop_gradient(unit(target)), axis=-1)"),
+    ("BYOL's target carries a gradient", "stop_gradient(unit(target))[:, ::-1]", "unit(target)[:, ::-1]"),
+    ("ReLIC's divergence the other way round", "jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)",
+     "jnp.sum(jnp.exp(log_q) * (log_q - log_p), axis=-1)"),
+    ("ReLIC counts one direction twice", "nce[:, 0, 1] + nce[:, 1, 0]", "nce[:, 0, 1] + nce[:, 0, 1]"),
+)  # fmt: skip
+
+ONE_CALL = "contrast/test_contrastive_loss.py"
+COMPARISON = of(
+    "contrast/comparison.py",
+    ONE_CALL,
+    ("a view is its own positive", "key = keys[:, ::-1][:, :directions]", "key = keys[:, :directions]"),
+    ("tau carries a gradient", "tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)",
+     "tau = tau", f"contrast/test_temperature.py {ONE_CALL}"),
+    ("both directions draw alike", "jax.random.fold_in(subset_rng, v)", "subset_rng",
+     f"contrast/test_subsets.py {ONE_CALL}"),
+    ("the margin is taken off", "c + (self.margin if margin else 0.0)", "c - (self.margin if margin else 0.0)"),
+    ("several positives inside the logarithm", "return jnp.log(number)", "return -jnp.log(number)",
+     "contrast/test_several_positives.py"),
+    ("one positive too many", "number = 1.0 + self.further.count", "number = 2.0 + self.further.count",
+     "contrast/test_several_positives.py"),
+    ("scores of masked queries are not 0", "jnp.where(self.count > 0, c + (self.margin", "jnp.where(self.count > -1, c + (self.margin",
+     f"{ONE_CALL} contrast/test_several_positives.py contrast/test_learnable_temperature.py"),
+)  # fmt: skip
+CANDIDATES = of(
+    "contrast/candidates.py",
+    "training/test_golden_moco.py",
+    ("the queue moves by one", '"next": (slot + new.group.shape[0]) % size', '"next": (slot + 1) % size'),
+    ("queries meet the keys of their own step", "return [pool] * positive_keys.shape[1], state",
+     'return [Pool(key=state["key"], group=state["group"])] * positive_keys.shape[1], state'),
+    ("the first keys are of group 0", "jnp.full((size,), -1, jnp.int32)", "jnp.full((size,), 0, jnp.int32)",
+     "contrast training/test_golden_moco.py -k queue", ),
+    ("a short queue holds the first keys", "jax.random.permutation(rng, entering)[:size]", "jnp.arange(entering)[:size]",
+     "contrast -k queue"),
+    ("the other view is always the first", "Pool(key=keys[:, v], group=group)", "Pool(key=keys[:, 0], group=group)",
+     ONE_CALL),
+    ("both views have one candidate less", '"exclude", 2 * (batch_size - 1))', '"exclude", 2 * batch_size - 1)',
+     "training/test_loop.py -k wrong_option"),
+)  # fmt: skip
+MARGIN = of(
+    "contrast/margin.py",
+    f"{ONE_CALL} losses/test_eqco_gradient_bound.py",
+    (
+        "EqCo's margin turned round",
+        "jnp.log(alpha / jnp.maximum(count, 1))",
+        "jnp.log(jnp.maximum(count, 1) / alpha)",
+    ),
+)
+TEMPERATURE = of(
+    "contrast/temperature.py",
+    "contrast/test_temperature.py",
+    ("linear goes on beyond the end", "tau + (end - tau) * jnp.minimum(step / total_steps, 1.0)",
+     "tau + (end - tau) * (step / total_steps)"),
+    ("cosine turned round", "end + (tau - end) * (1.0 + jnp.cos", "tau + (end - tau) * (1.0 + jnp.cos"),
+    ("ESS with the printed sign", "jnp.where(ess > goal, 1.0 + rate, 1.0 - rate)",
+     "jnp.where(ess < goal, 1.0 + rate, 1.0 - rate)"),
+    ("ESS without its upper clamp", "jnp.clip(beta, 1.0 / max_tau, 1.0 / min_tau)", "jnp.maximum(beta, 1.0 / max_tau)"),
+    ("ESS holds its first target", "goal = target + (end - target) * jnp.minimum(step / total_steps, 1.0)",
+     "goal = target + 0 * step"),
+    ("MACL's power is a product", "tau * alpha**alignment", "tau * alpha * alignment"),
+    ("MACL's A0 is added", "(alignment - a0)", "(alignment + a0)"),
+)  # fmt: skip
+TARGET = of(
+    "contrast/target.py",
+    "training/test_golden_moco.py contrast/test_target.py",
+    ("the cosine of the decay turned round", "(jnp.cos(jnp.pi * progress) + 1.0) / 2.0",
+     "(1.0 - jnp.cos(jnp.pi * progress)) / 2.0"),
+    ("the average keeps 1 - m", "1.0 - decay_at(step))", "decay_at(step))"),
+    ("keys of the average before the step", 'network_apply(slow, state["stats"]', 'network_apply(state["params"], state["stats"]'),
+    ("the groups are not shuffled", "jax.random.permutation(rng, rows) // (rows // norm_groups)",
+     "jax.numpy.arange(rows) // (rows // norm_groups)"),
+    ("statistics of the average stand still", '{"params": slow, "stats": stats}', '{"params": slow, "stats": state["stats"]}'),
+)  # fmt: skip
+TERMS = of(
+    "contrast/terms.py",
+    "contrast/test_contrastive_loss.py contrast/test_several_positives.py contrast/test_terms.py",
+    (
+        "queries without negatives count",
+        "jnp.where(comparison.count > 0, value, 0.0) if contrasts else value",
+        "value",
+    ),
+    (
+        "weights are left out",
+        "sum(part.weight * values[part.name] for part in parts)",
+        "sum(values[part.name] for part in parts)",
+    ),
+)
+SUBSETS = of(
+    "contrast/subsets.py",
+    "contrast/test_subsets.py",
+    (
+        "a negative too many is permitted",
+        "permitted = jnp.arange(k) < m[:, None]",
+        "permitted = jnp.arange(k) <= m[:, None]",
+    ),
+    (
+        "places beyond the candidates",
+        "m = (candidates - (high - low))",
+        "m = (candidates - 0 * (high - low))",
+    ),
+    ("all queries share one draw", "key if shared else jax.random.fold_in(key, row)", "key"),
+    ("the run of the own group is not jumped", "rank + jnp.where(rank >= low, high - low, 0)", "rank"),
+    (
+        "the shuffle forgets earlier steps",
+        "return jnp.where(earlier < 0, swap, found[earlier])",
+        "return swap",
+    ),
+)
+SIMILARITY = of(
+    "contrast/similarity.py",
+    "contrast/test_similarity.py",
+    ("own group is kept", 'return different if same_group == "exclude"', 'return different if same_group == "keep"'),
+    ("the tiled mean about its peak", "jnp.where(count > 0, peak + first /", "jnp.where(count > 0, first /"),
+    ("the tiled slope in the scale", "jnp.sum(slope * (mean - reference), axis=-1)", "jnp.sum(slope * mean, axis=-1)",
+     "contrast/test_similarity.py contrast/test_learnable_temperature.py"),
+    ("the contrast is rounded twice", "return scale_high * high + (small + logsumexp)", "return scale * above + logsumexp",
+     "contrast/test_similarity.py losses/test_precision.py contrast/test_several_positives.py"),
+    ("further positives include the query", "& (query_row[:, None] != row[None, :])", "& (query_row[:, None] > -1)",
+     "contrast/test_several_positives.py"),
+    ("the sum of further positives is absolute", "jnp.where(permitted, score - reference[:, None], 0), axis=-1))",
+     "jnp.where(permitted, score, 0), axis=-1))", "contrast/test_several_positives.py"),
+    run=True,
+)  # fmt: skip
+PAIRWISE = of(
+    "contrast/pairwise.py",
+    "contrast/test_pairwise.py",
+    (
+        "positives and negatives exchanged",
+        "jax.nn.softplus(jnp.where(alike, -x, x))",
+        "jax.nn.softplus(jnp.where(alike, x, -x))",
+    ),
+    ("the mean is a sum", "/ jnp.maximum(number, 1.0)", "/ 1.0"),
+    (
+        "the level's gradient reaches the reference with its sign",
+        "of_level, -scale * of_level)",
+        "of_level, scale * of_level)",
+    ),
+)
+DIAGNOSTICS = of(
+    "contrast/diagnostics.py",
+    "contrast/test_diagnostics.py",
+    ("ESS with the positive over K", "jnp.logaddexp(twice, 0.0), count + 1", "jnp.logaddexp(twice, 0.0), count"),
+    ("ESS leaves the margin out", "comparison.contrast(2.0, margin=False) + 2.0 * comparison.margin",
+     "comparison.contrast(2.0, margin=False) + comparison.margin"),
+    ("the estimate below log K", "jnp.log1p(comparison.count) - jax.nn.softplus(c)", "jnp.log(comparison.count) - jax.nn.softplus(c)"),
+    ("accuracy against the mean negative", "comparison.positive > comparison.negatives.hardest",
+     "comparison.positive > comparison.negatives.mean[0]"),
+    ("saturation without the margin", "comparison.contrast()) <= rounds_to_zero", "comparison.contrast(margin=False)) <= rounds_to_zero"),
+    ("embedding_std without sqrt(D)", "* z.shape[-1] ** 0.5", "* 1.0"),
+    ("uniformity off by 4 t", "sums = found.logsumexp[0] - 2.0 * t", "sums = found.logsumexp[0] + 2.0 * t"),
+    ("the rank of what is not centred", "_gram(z - jnp.mean(z, axis=(0, 1)))", "_gram(z)",
+     "contrast/test_diagnostics.py training/test_alarms.py"),
+    ("unlabelled images count as wrong", "jnp.sum(label >= 0) * right.shape[1]", "label.shape[0] * right.shape[1]"),
+    ("a query's gradient by examples", "gradient.shape[0] * gradient.shape[1] * jnp.sqrt", "gradient.shape[0] * jnp.sqrt"),
+    ("entropy of another sign", "jax.nn.softplus(c) - jax.nn.sigmoid(c) * logit", "jax.nn.softplus(c) + jax.nn.sigmoid(c) * logit"),
+)  # fmt: skip
+
+ORDER = of(
+    "data/order.py",
+    "data/test_order.py data/test_resident.py",
+    ("every epoch in the order of the first", "_kept(seed, int(epoch), n)", "_kept(seed, 0, n)"),
+    ("the order of every seed", "np.array([seed, epoch], np.uint64)", "np.array([0, epoch], np.uint64)"),
+    ("places within an epoch shift by one", "[positions[here] % n]", "[(positions[here] + 1) % n]"),
+)
+RESIDENT = of(
+    "data/resident.py",
+    "data/test_resident.py",
+    (
+        "chunks overlap",
+        "rows(self.seed, self.examples, chunk * count, count)",
+        "rows(self.seed, self.examples, chunk * self.steps, count)",
+    ),
+    (
+        "steps are off by one",
+        "row = step % arrays.index.shape[0]",
+        "row = (step + 1) % arrays.index.shape[0]",
+    ),
+)
+SPLIT = of(
+    "data/split.py",
+    "data/test_validation.py data/test_folder.py data/test_digits.py data/test_groups.py",
+    (
+        "classes are not stratified alike",
+        'np.argsort(draw[members], kind="stable")[:count]',
+        "np.arange(count)",
+    ),
+    (
+        "near duplicates are torn apart",
+        "return stratified(label[first], fraction)[member]",
+        "return stratified(label, fraction)",
+    ),
+)
+COMPOSITES = of(
+    "data/composites.py",
+    "data/test_compose.py",
+    (
+        "the highest bit first",
+        ">> xp.arange(self.bits, dtype=xp.int32)) & 1",
+        ">> xp.arange(self.bits, dtype=xp.int32)[::-1]) & 1",
+    ),
+    ("digits that overlap wrap round", "return xp.minimum(one + other, 255)", "return one + other"),
+)
+
+CROPS = of(
+    "augment/crops.py",
+    "augment/test_presets.py augment/test_crops.py",
+    ("every epoch sees the same views", "jax.random.fold_in(jax.random.fold_in(root, epoch), id)", "jax.random.fold_in(root, id)"),
+    ("every image has the same draws", "jax.random.fold_in(jax.random.fold_in(root, epoch), id)", "jax.random.fold_in(root, epoch)"),
+    ("the host's box of another key", "jax.random.split(jax.random.fold_in(key, view), steps)[place]",
+     "jax.random.split(jax.random.fold_in(key, view), steps)[0]"),
+    run=True,
+)  # fmt: skip
+VIEWS = of(
+    "augment/__init__.py",
+    "augment/test_presets.py",
+    ("both views are alike", "jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(self._chains)))",
+     "jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.zeros(len(self._chains), jnp.int32))"),
+)  # fmt: skip
+OPERATIONS = "augment/test_operations.py"
+COLOR = of(
+    "augment/color.py",
+    OPERATIONS,
+    ("contrast about black", "return factor * (image - mean) + mean", "return factor * image + 0 * mean"),
+    ("hue turns the other way", "+ sextant + 6 * delta", "+ sextant - 6 * delta"),
+    ("solarise inverts the dark", "jnp.where(image < threshold, image, 1 - image)", "jnp.where(image > threshold, image, 1 - image)"),
+    ("blur is not normalised", "rows, columns = kernel(image.shape[0]) / total", "rows, columns = kernel(image.shape[0]) / 1.0"),
+    ("factors below 0", "else max(0.0, 1 - strength)", "else 1 - strength", f"{OPERATIONS} augment/test_presets.py"),
+    ("saturation beyond its limit", "jnp.minimum(factor, limit)", "factor"),
+    ("the order of a grey image's jitter", "jnp.argmax(order == BRIGHTNESS) < jnp.argmax(order == CONTRAST)",
+     "jnp.argmax(order == BRIGHTNESS) > jnp.argmax(order == CONTRAST)"),
+)  # fmt: skip
+GEOMETRY = of(
+    "augment/geometry.py",
+    "augment/test_geometry.py",
+    ("upside down for a mirror image", "probability, image[:, ::-1], image)", "probability, image[::-1], image)",
+     "augment/test_geometry.py augment/test_operations.py augment/test_presets.py"),
+    ("tf's box reaches the last row", "top = jnp.floor(top_draw * (height - h))  #", "top = jnp.floor(top_draw * (height - h + 1))  #"),
+    ("pixels without their half", "dtype=step.dtype) + 0.5) * step - 0.5", "dtype=step.dtype) + 0.0) * step - 0.0"),
+    ("a last place too few", "positions = int(whole_pixels)", "positions = 0"),
+    ("the slant is not centred", "(height - 1) / 2)", "0)"),
+    ("Keys' kernel of OpenCV", "near = (1.5 * distance - 2.5) * distance**2 + 1", "near = (1.25 * distance - 2.25) * distance**2 + 1"),
+)  # fmt: skip
+
+SCHEDULES = of(
+    "optim/schedules.py",
+    "optim/test_optimizers.py",
+    ("half a batch is the unit", '"linear": batch_size / 256', '"linear": batch_size / 128'),
+    ("the cosine's root", "jnp.sin(jnp.pi / 2 * left) ** 2", "jnp.sin(jnp.pi / 2 * left)"),
+    (
+        "warm-up a step ahead",
+        "step / max(warmup_steps, 1), factor)",
+        "(step + 1) / max(warmup_steps, 1), factor)",
+    ),
+    ("milestones a step late", 'side="right"', 'side="left"'),
+    (
+        "per_epoch moves at each step",
+        "step // steps_per_epoch * steps_per_epoch if per_epoch else step",
+        "step",
+    ),
+    ("linear ends at 0", "factor = end_factor + (1 - end_factor) * left", "factor = left"),
+)
+OPTIMIZERS = of(
+    "optim/optimizers.py",
+    "optim/test_optimizers.py",
+    ("LARS in another order", '"classic": (decay, ratio, rate, trace)', '"classic": (decay, trace, ratio, rate)'),
+    ("AdamW is Adam", '"adamw": (moments, decay, rate)', '"adamw": (decay, moments, rate)'),
+    ("norms are decayed and kernels not", "and path[:-1] not in with_kernel)", "and path[:-1] in with_kernel)"),
+    ("gradients are not clipped", "optax.clip_by_global_norm(clip_norm) if clip_norm", "optax.identity() if clip_norm"),
+    ("nothing is adapted by its norm", "trust_coefficient=trust_coefficient), _mask(exclude_from_adaptation)",
+     "trust_coefficient=trust_coefficient), _mask(exclude)"),
+)  # fmt: skip
+SNR = of(
+    "optim/gradient_snr.py",
+    "optim/test_gradient_snr.py",
+    (
+        "moments are not corrected",
+        "jnp.where(steps == 1, 1.0, (decay - 1.0) / whole)",
+        "jnp.asarray(1.0 - decay)",
+    ),
+    ("the probe counts", 'if room != "probe"', "if room"),
+)
+
+KNN = of(
+    "evaluators/knn.py",
+    "evaluators/test_knn.py",
+    ("weights times T", "/ cosine.dtype.type(temperature)", "* cosine.dtype.type(temperature)"),
+    ("what fills a tile may be nearest", "jnp.where(row < count, cosine, -jnp.inf)", "cosine"),
+    (
+        "of equals the later",
+        "cosine = jnp.concatenate([nearest[0], cosine], axis=1)\n",
+        "cosine = jnp.concatenate([cosine, nearest[0]], axis=1)\n",
+    ),
+    (
+        "features are not brought to length 1",
+        "return exact / jnp.maximum(norm, jnp.finfo(exact.dtype).tiny)",
+        "return exact",
+    ),
+)
+FEATURES = of(
+    "evaluators/features.py",
+    "evaluators/test_features.py",
+    ("the mean per class is the mean", '"mean_per_class": float(np.mean(per_class))', '"mean_per_class": float(correct.mean())'),
+    ("the test set is standardised by itself", "scaler.transform(train), scaler.transform(test)",
+     "scaler.transform(train), StandardScaler().fit_transform(test)", "evaluators/test_features.py evaluators/test_linear_probe.py"),
+    ("a positive's precision counts the next recall", "np.diff(recall) * precision[:-1]", "np.diff(recall) * precision[1:]"),
+)  # fmt: skip
+PROBE = of(
+    "evaluators/linear_probe.py",
+    "evaluators/test_linear_probe.py",
+    ("the penalty's inverse", "LogisticRegression(C=C,", "LogisticRegression(C=1 / C,"),
+    ("every draw is the first", "key=[seed, draw]", "key=[seed, 0 * draw]"),
+    ("the worst option is chosen", "return Cs[int(np.argmax(worth))]", "return Cs[int(np.argmin(worth))]"),
+)
+SHAPE = of(
+    "evaluators/geometry.py",
+    "evaluators/test_embedding_geometry.py evaluators/test_measures.py",
+    ("uniformity's kernel", "kernel_sums(2 - 2 * cosine, wanted, t)", "kernel_sums(1 - cosine, wanted, t)"),
+    ("an image is its own pair", "if not self_pairs:\n", "if self_pairs:\n"),
+    ("tolerance over one class", "if same_class_only else wanted.sum()", "if not same_class_only else wanted.sum()"),
+    ("sensitivity of the other sign", "np.where(same, 1.0, -1.0)", "np.where(same, -1.0, 1.0)"),
+)  # fmt: skip
+
+CHECKPOINT = of(
+    "workdir/checkpoint.py",
+    "workdir/test_checkpoint.py",
+    (
+        "an exchange of values shows in no bit",
+        "(2 * np.arange(words.size, dtype=np.uint32) + 1)",
+        "np.uint32(1)",
+    ),
+    ("damaged arrays are restored", "        if differ:\n", "        if False:\n"),
+    ("a NaN is saved", "        if not_finite:\n", "        if False:\n"),
+    (
+        "the oldest is restored",
+        "for step in reversed(among or self.steps()):",
+        "for step in among or self.steps():",
+    ),
+    ("an altered meta is read", "        if not intact:\n", "        if False:\n"),
+    (
+        "another structure is restored",
+        "    if paths:\n        first = paths[0]",
+        "    if False:\n        first = paths[0]",
+    ),
+    ("all checkpoints are kept", "keep = [LatestN(keep_last)]", "keep = [LatestN(keep_last + 1)]"),
+)
+METRICS = of(
+    "workdir/metrics.py",
+    "workdir/test_records.py",
+    (
+        "a resumed run loses its last record",
+        'if record["step"] <= start_step:',
+        'if record["step"] < start_step:',
+    ),
+    ("records repeat", "if _identity(record) in self._written:", "if False:"),
+)
+STORY = "training/test_story.py"
+LOOP = of(
+    "training/loop.py",
+    STORY,
+    ("a resumed run begins its data anew", "recorder.fed(step))", "recorder.fed(step - start))"),
+    ("a divergence is saved", "recorder.fetch()  # nothing is saved", "pass  # nothing is saved", "training/test_loop.py"),
+    ("a signal is not heeded", "if stop and step < run.total_steps:", "if False:"),
+    ("the last state is not saved", "if stop or late or kept or step == run.total_steps:", "if stop or late or kept:"),
+    ("a changed config goes on", "if wrong := configs.forbidden_changes(before, run.config):", "if wrong := {}:",
+     "training/test_loop.py -k changed_config"),
+    run=True,
+)  # fmt: skip
+STEP = of(
+    "training/step.py",
+    f"{STORY} training/test_golden_moco.py training/test_step.py",
+    (
+        "every step draws alike",
+        "jax.random.fold_in(jax.random.key(seed), step), zlib",
+        "jax.random.key(seed), zlib",
+    ),
+    ("uses of randomness draw alike", "zlib.crc32(name.encode())", "0 * zlib.crc32(name.encode())"),
+    ("ESS of the wrong weights", 'state.step, metrics["ess"])', 'state.step, metrics["ess_with_positive"])'),
+    ("the step stands still", "step=state.step + 1,", "step=state.step,"),
+    (
+        "the average follows the weights after the step",
+        "state.target, outputs, params, views",
+        "state.target, outputs, state.params, views",
+    ),
+    run=True,
+)
+RECORDER = of(
+    "training/recorder.py",
+    "training/test_loop.py -k not_finite",
+    (
+        "a NaN goes on",
+        'if not (np.isfinite(metrics["loss"]) and np.isfinite(metrics["gradient_norm"])):',
+        "if False:",
+    ),
+    run=True,
+)
+ALARMS = of(
+    "training/alarms.py",
+    "training/test_alarms.py",
+    (
+        "collapse rings where all is well",
+        'not record["embedding_std"] < STD',
+        'not record["embedding_std"] > STD',
+    ),
+    (
+        "stuck where it has learnt",
+        'record["contrast_accuracy"] > chance + luck',
+        'record["contrast_accuracy"] < chance + luck',
+    ),
+    ("any ESS target is reached", 'if goal * record["negatives"] < 1:', "if False:"),
+    ("an alarm is said at every look", "if name not in self._silent:", "if True:"),
+)
+NETWORK = of(
+    "models/network.py",
+    "models/test_network.py",
+    ("the probe reaches the encoder", "jax.lax.stop_gradient(features)\n", "features\n"),
+)
+NORM = of(
+    "models/norm.py",
+    "models/test_norm.py models/test_resnet_golden.py",
+    ("running variance is biased", "values / jnp.maximum(values - 1, 1) if self.norm.unbiased", "1.0 if self.norm.unbiased"),
+    ("momentum exchanged", "self.norm.momentum * running.value + (1 - self.norm.momentum) * new",
+     "(1 - self.norm.momentum) * running.value + self.norm.momentum * new"),
+    ("the kernel's slope of the square", "(of_mean + 2 * of_square * (x", "(of_mean + of_square * (x"),
+    ("evaluation forgets epsilon", "jax.lax.rsqrt(var + self.norm.epsilon) * scale) + bias)", "jax.lax.rsqrt(var) * scale) + bias)"),
+)  # fmt: skip
+CONFIG = of(
+    "config/settings.py",
+    "config/test_configs.py config/test_overrides.py training/test_loop.py data/test_stream.py -k steps_of",
+    ("a part of a step is dropped", "math.ceil(float(found", "math.floor(float(found"),
+)
+
+MUTATIONS = [
+    *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
+    *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *SUBSETS, *SIMILARITY, *PAIRWISE, *DIAGNOSTICS,
+    *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *CROPS, *VIEWS, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS, *SNR,
+    *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *ALARMS, *NETWORK, *NORM, *CONFIG,
+]  # fmt: skip
+
+
+def misplaced(mutation):
+    """A sentence, unless the text occurs exactly once and would be another."""
+    found = (ROOT / mutation.file).read_text().count(mutation.old)
+    if found != 1 or mutation.old == mutation.new:
+        return f"{mutation.file}, {mutation.name}: {mutation.old!r} occurs {found} times, not once"
+
+
+def caught_by(tree, tests, tier):
+    """The first test of a tier that fails in a tree, or what pytest says of it; "" where all pass, or there is none."""
+    paths = [
+        f"tests/{word}" if word.endswith(".py") or (tree / "tests" / word).is_dir() else word
+        for word in tests
+    ]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *paths]
+    command += ["-m", "not run and not slow" if tier == "default" else tier]
+    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    if done.returncode in (0, 5):  # 5: no test of the tier is there
+        return ""
+    if failed := re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE):
+        return failed[1]
+    if done.returncode == 4:  # a file that is not there: a mistake of this table
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return f"exit status {done.returncode}"
+
+
+def outcome(tree, mutation):
+    """What became of one mutation; the tree is then as it was."""
+    file = tree / mutation.file
+    before = file.read_text()
+    file.write_text(before.replace(mutation.old, mutation.new))
+    try:
+        for tier in ("default", "run") if mutation.run else ("default",):
+            if found := caught_by(tree, mutation.tests.split(), tier):
+                return {"caught": found, "tier": tier}
+        return {"caught": "", "tier": ""}
+    finally:
+        file.write_text(before)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="mutations whose file or name contains this")
+    parser.add_argument("--out", type=pathlib.Path, help="results so far: what is in it is not run again")
+    parser.add_argument("--check", action="store_true", help="only look whether each text occurs once")
+    given = parser.parse_args()
+    if wrong := list(filter(None, map(misplaced, MUTATIONS))):
+        sys.exit("\n".join(wrong))
+    chosen = [m for m in MUTATIONS if given.only in m.file or given.only in m.name]
+    if given.check:
+        return print(f"{len(chosen)} mutations, each of a text that occurs once")
+    found = json.loads(given.out.read_text()) if given.out and given.out.exists() else {}
+    with tempfile.TemporaryDirectory() as folder:
+        tree = shutil.copytree(ROOT, pathlib.Path(folder) / "tree", ignore=LEFT_OUT)
+        for mutation in chosen:
+            key, began = f"{mutation.file}: {mutation.name}", time.monotonic()
+            if key not in found:
+                found[key] = outcome(tree, mutation) | {"seconds": round(time.monotonic() - began)}
+                if given.out:
+                    given.out.write_text(json.dumps(found, indent=1, ensure_ascii=False))
+            who = found[key]["caught"] or "SURVIVED"
+            tier = f" ({found[key]['tier']})" if found[key]["tier"] == "run" else ""
+            print(
+                f"| {key.removeprefix('contrastive_jax/')} | {who.removeprefix('tests/')}{tier} |", flush=True
+            )
+    survivors = [m.name for m in chosen if not found[f"{m.file}: {m.name}"]["caught"]]
+    print(f"{len(chosen)} mutations, {len(survivors)} survived")
+    sys.exit(bool(survivors))
+
+
+if __name__ == "__main__":
+    main()
