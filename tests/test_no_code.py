@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from suite import over
-from test_own_folder import config_of, pictures
+from test_own_folder import photographs
 
 from contrastive_jax import config as configs
 from contrastive_jax.commands import embed, evaluate, export, preview
@@ -69,6 +69,16 @@ def test_numpy_refuses_pickled_arrays_by_default(tmp_path):
         np.load(tmp_path / "bad.npy")
 
 
+def config_of(folder, **leaves):
+    config = configs.load("configs/digits.py:method=simclr,scale=smoke")
+    config.data = {"name": "folder", "dir": str(folder)}
+    config.augment = {"preset": "crop_only", "size": 8}
+    config.evaluators = {"linear": {"name": "lbfgs"}, "knn": {"name": "knn", "k": 3}}
+    with config.unlocked():
+        config.update_from_flattened_dict({"train.batch_size": 8, "train.duration": "2 steps"} | leaves)
+    return configs.plain(configs.complete(config))
+
+
 def contents(folder):
     return {str(p): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
 
@@ -76,7 +86,7 @@ def contents(folder):
 @pytest.mark.slow
 def test_paths_in_a_config_are_read_and_only_the_workdir_is_written(tmp_path, monkeypatch):
     """Every option that is a path: data.dir, data.labels, init.checkpoint, evaluate.checkpoint."""
-    pictures(tmp_path / "images", labelled=True)
+    photographs(tmp_path / "images", labelled=True)
     rows = [
         f"{p.relative_to(tmp_path / 'images')},{p.parent.name}" for p in (tmp_path / "images").rglob("*.png")
     ]
