@@ -199,7 +199,7 @@ def main(argv: list[str]) -> None:
     try:
         training = _MODE.value == "train"
         mode = loop if training else importlib.import_module(f"contrastive_jax.commands.{_MODE.value}")
-        with workdirs.answered(workdir):
+        with workdirs.translate_errors(workdir):
             getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value)
     except loop.Stopped as stopped:
         if distributed.first():

@@ -27,17 +27,17 @@ def on_mesh() -> bool:
     return (AXIS, AxisType.Explicit) in zip(mesh.axis_names, mesh.axis_types, strict=True)
 
 
-def gather(array: jax.Array) -> jax.Array:
+def replicate(array: jax.Array) -> jax.Array:
     """Every row on every device: the all-gather of the program, the identity outside a mesh."""
     return jax.reshard(array, REPLICATED) if on_mesh() else array
 
 
-def spread(array: jax.Array) -> jax.Array:
-    """Rows over the devices: the inverse of :func:`gather`, the identity outside a mesh."""
+def shard_batch(array: jax.Array) -> jax.Array:
+    """Rows over the devices: the inverse of :func:`replicate`, the identity outside a mesh."""
     return jax.reshard(array, ROWS) if on_mesh() else array
 
 
-def share(array: jax.Array) -> jax.Array:
+def shard_first_axis(array: jax.Array) -> jax.Array:
     """A share of the array on each device, along the first axis that they divide; whole where none is."""
     if not on_mesh():
         return array
@@ -46,7 +46,7 @@ def share(array: jax.Array) -> jax.Array:
     return array if axis is None else jax.reshard(array, PartitionSpec(*[None] * axis, AXIS))
 
 
-def summed(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+def psum_over_data(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """Sum a function of rows whose result is a sum over them: each device sums its own, then all are summed."""
 
     def on_each(*rows):

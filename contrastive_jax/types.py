@@ -1,4 +1,4 @@
-"""The records that flow between the rooms. All are pytrees of arrays, all are immutable.
+"""The records that flow between the modules. All are pytrees of arrays, all are immutable.
 
 Shapes: B examples of a batch, W views of an example, V directions in which a batch is compared
 (V = 2: each view queries the other; V = 1: view 0 queries view 1), D embedding, F feature and C
@@ -77,7 +77,7 @@ class TrainState:
     step: Array  # [] int32, steps done
     seed: Array  # [] uint32, with the step the root of all randomness
     params: PyTree  # {"encoder", "projector", "predictor", "probe"}
-    stats: PyTree  # batch-norm statistics, same rooms as params
+    stats: PyTree  # batch-norm statistics, same modules as params
     optimizer: PyTree  # optax state
     target: PyTree  # where the keys come from: EMA weights and statistics, or ()
     candidates: PyTree  # queue, or ()

@@ -50,6 +50,6 @@ def test_its_images_and_encoder_are_those_of_randbit():
 def test_it_learns():
     said = []
     config = vae.config_of(2, "smoke", 0, epochs=8)
-    vae.trained(config, source_of(config), beta=1.0, width=8, say=said.append)
+    vae.trained(config, source_of(config), beta=1.0, width=8, log=said.append)
     errors = [float(line.split("reconstruction ")[1].split(",")[0]) for line in said]
     assert errors[-1] < 0.9 * errors[0]

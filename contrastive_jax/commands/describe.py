@@ -38,10 +38,10 @@ def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
     Returns:
       What the network and the compiled step cost a device, and its speed.
     """
-    say = print if distributed.first() else lambda line: None
+    log = print if distributed.first() else lambda line: None
     run = prepare(config)
     for line in outline(run):
-        say(line)
+        log(line)
     with jax.set_mesh(run.mesh), contextlib.closing(feed_of(run)) as feed:
         state = initial_state(run)
         step, seconds = compilation.compiled_step(run, feed, state)
@@ -49,19 +49,19 @@ def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
         speed = race(run, feed, step, state)
     images = run.config["train"]["batch_size"] / run.mesh.size
     needed = utilisation.model_flops(run) * images / 1e9
-    say(f"network, forward and backward, per device\n  gflops_per_step = {needed:,.2f}")
+    log(f"network, forward and backward, per device\n  gflops_per_step = {needed:,.2f}")
     kind, dtype = run.mesh.devices.flat[0].device_kind, run.config["dtype"]
     if utilisation.peak(kind, dtype) is None:
-        say(f"  no published peak of {kind} in {dtype} is known: the log has no utilisation")
+        log(f"  no published peak of {kind} in {dtype} is known: the log has no utilisation")
     facts = {"compile_seconds": seconds} | costs(step)
-    say("compiled step, per device")
+    log("compiled step, per device")
     for name, value in facts.items():
-        say(f"  {name} = {value:,.2f}")
-    say("speed, images a second")
+        log(f"  {name} = {value:,.2f}")
+    log("speed, images a second")
     for name, value in speed.items():
-        say(f"  {name} = {value:,.1f}")
+        log(f"  {name} = {value:,.1f}")
     if "data" in speed and speed["data"] < speed["step"]:
-        say("  the device waits for the data: more cores or data.workers, smaller files, or a larger network")
+        log("  the device waits for the data: more cores or data.workers, smaller files, or a larger network")
     facts["gflops_per_step"] = needed
     return facts | {f"images_per_second/{name}": value for name, value in speed.items()}
 
@@ -75,11 +75,13 @@ def outline(run: Run) -> Iterator[str]:
         yield f"  {name} = {value!r}"
     rows, totals = run.recipe.network.describe(run.recipe.view_shape)
     yield "network"
-    table = parameter_overview.make_table([Parameter(f"{room}/{path}", *rest) for room, path, *rest in rows])
+    table = parameter_overview.make_table(
+        [Parameter(f"{module}/{path}", *rest) for module, path, *rest in rows]
+    )
     for line in table.splitlines():
         yield f"  {line}"
-    for room, count in totals.items():
-        yield f"  {room}: {count:,} parameters"
+    for module, count in totals.items():
+        yield f"  {module}: {count:,} parameters"
     train = run.source.train
     size = "x".join(map(str, train.shape)) if None not in train.shape else "of different sizes"
     yield f"data\n  {run.source.name}: {len(train):,} images {size}, {len(run.source.classes)} classes"

@@ -71,7 +71,7 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
                 write(pathlib.Path(workdir, file), found | about)
             if not quiet and distributed.first():
                 shapes = ", ".join(f"{layer} {list(found[layer].shape)}" for layer in layers)
-                workdirs.say(f"{written[name]}: {shapes}, step {about['step']} of {path}")
+                workdirs.log(f"{written[name]}: {shapes}, step {about['step']} of {path}")
     return written
 
 

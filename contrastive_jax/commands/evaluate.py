@@ -38,17 +38,17 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
     """
     began, path = time.perf_counter(), config["evaluate"]["checkpoint"] or workdir
     first = distributed.first()
-    say = workdirs.say if first and not quiet else lambda message: None
+    log = workdirs.log if first and not quiet else lambda message: None
     mesh = sharding.make_mesh()
     trained = encoder.config_of(path)
     with jax.set_mesh(mesh):
-        evaluator = Evaluator(as_trained(config, trained, say), source_of(config), mesh)
+        evaluator = Evaluator(as_trained(config, trained, log), source_of(config), mesh)
         if not evaluator.has_labels:
             raise ValueError(
                 f"data.name={config['data']['name']!r} has no labelled test images to evaluate on."
             )
         weights, step = restored(path, evaluator)
-        say(path if step is None else f"step {step} of {path}")
+        log(path if step is None else f"step {step} of {path}")
         results = evaluator.table(weights, quiet=True, show_progress=first and not quiet)
     if first:
         evaluator.print(results)
@@ -70,7 +70,7 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
     return found
 
 
-def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], say: Any) -> dict[str, Any]:
+def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], log: Any) -> dict[str, Any]:
     """The config with the sections of the encoder that its checkpoint was saved with; says what differed.
 
     A file that is not a run's own may not say all of them: the config's stay.
@@ -80,7 +80,7 @@ def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], say: Any) 
         name for name in said if name != "seed" and configs.diff({name: config[name]}, {name: said[name]})
     ]
     if differs:
-        say(f"{', '.join(differs)}: as the checkpoint has it, not the config.")
+        log(f"{', '.join(differs)}: as the checkpoint has it, not the config.")
     merged = dict(config) | said
     if size := config["evaluate"]["size"]:
         merged["augment"] = dict(merged["augment"]) | {"size": size}

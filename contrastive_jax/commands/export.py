@@ -53,7 +53,7 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
             " export.architecture=own writes it all the same, for this package or for a model changed alike"
             " (docs/export.md)."
         )
-    saved = encoder.read(path, rooms=("encoder",))
+    saved = encoder.read(path, modules=("encoder",))
     params, stats = jax.device_get((saved.params["encoder"], saved.stats["encoder"]))
     metadata = about(saved)
     file = pathlib.Path(workdir, FILE)
@@ -61,7 +61,7 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
         weights.save(file, params, stats, metadata)
     if not quiet and distributed.first():
         seen, shown = metadata["preprocessing"], metadata["encoder"]
-        workdirs.say(
+        workdirs.log(
             f"{remote.place(workdir, FILE)}: ResNet-{shown['depth']}, width {shown['width']:g}, stem {shown['stem']},"
             f" {shown['features']} features, step {saved.step};"
             f" reads {seen['channels']} {seen['size']} x {seen['size']}"

@@ -59,7 +59,7 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
         sheet.save(temporary, "PNG")
     place = str(remote.place(workdir, path.name))
     if not quiet:
-        workdirs.say(f"{len(ids)} images with their views: {place}")
+        workdirs.log(f"{len(ids)} images with their views: {place}")
     return place
 
 

@@ -78,20 +78,20 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
         raise ValueError(
             f"--workdir={workdir!r} names no run; it is a workdir, or several with commas between."
         )
-    say = workdirs.say if distributed.first() and not quiet else lambda message: None
+    log = workdirs.log if distributed.first() and not quiet else lambda message: None
     with contextlib.ExitStack() as copies:
         folders = [copies.enter_context(remote.mirrored(part)) for part in given]
         for path in folders:
             if not pathlib.Path(path, "config.json").is_file():
                 raise FileNotFoundError(f"{path} holds no run: there is no config.json in it.")
         runs = [
-            read(path, name, COLOURS[i % len(COLOURS)], settings, say)
+            read(path, name, COLOURS[i % len(COLOURS)], settings, log)
             for i, (path, name) in enumerate(zip(folders, names([*map(pathlib.Path, given)]), strict=True))
         ]
         file = pathlib.Path(folders[0], "report.html")
         if distributed.first():
             workdirs.write_text(file, page(runs, settings))
-            say(f"report of {', '.join(run.name for run in runs)}: {remote.place(folders[0], file.name)}")
+            log(f"report of {', '.join(run.name for run in runs)}: {remote.place(folders[0], file.name)}")
         return str(remote.place(folders[0], file.name))
 
 
@@ -128,7 +128,7 @@ def read(
     name: str,
     colour: str,
     settings: Mapping[str, Any],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Shown:
     """A run from its workdir."""
     path = pathlib.Path(workdir)
@@ -140,7 +140,7 @@ def read(
         seen = look(workdir, config, settings)
     except (OSError, ValueError, RuntimeError) as error:  # no checkpoint yet, a data set that is elsewhere
         seen = str(error)
-        say(f"{workdir}: no images are shown: {error}")
+        log(f"{workdir}: no images are shown: {error}")
     return Shown(name, colour, str(workdir), config, records, result, evaluations, seen)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from contrastive_jax.sharding import gather
+from contrastive_jax.sharding import replicate
 from contrastive_jax.types import Array, Pool, PyTree
 
 
@@ -27,7 +27,7 @@ class Candidates(NamedTuple):
 
 def _pool(keys: Array, group: Array) -> Pool:
     """Keys [B, W, D] of a batch as M = B W candidates."""
-    keys, group = gather(keys), gather(group)
+    keys, group = replicate(keys), replicate(group)
     return Pool(key=keys.reshape(-1, keys.shape[-1]), group=jnp.repeat(group, keys.shape[1]))
 
 
@@ -44,7 +44,7 @@ def other_view(batch_size: int, directions: int) -> Candidates:
     """The view that holds the positive, of all other examples: B - 1 negatives (MACL, Dual temperature)."""
 
     def apply(state, keys, positive_keys, group, rng):
-        keys, group = gather(positive_keys), gather(group)
+        keys, group = replicate(positive_keys), replicate(group)
         return [Pool(key=keys[:, v], group=group) for v in range(keys.shape[1])], state
 
     return Candidates(lambda rng, width: (), apply, "exclude", batch_size - 1)

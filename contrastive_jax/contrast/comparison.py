@@ -12,7 +12,7 @@ from contrastive_jax.contrast.margin import Margin
 from contrastive_jax.contrast.negatives import AllNegatives, SampledNegatives
 from contrastive_jax.contrast.similarity import normalize
 from contrastive_jax.contrast.temperature import Temperature
-from contrastive_jax.sharding import spread
+from contrastive_jax.sharding import shard_batch
 from contrastive_jax.types import Array, Negatives, Positives, PyTree, record
 
 
@@ -117,7 +117,7 @@ class Compare(NamedTuple):
             for v, pool in enumerate(pools)
         ]
         scale = jnp.asarray(self.multiples, tau.dtype) / tau
-        row = spread(jnp.arange(group.shape[0], dtype=jnp.int32)) if self.summation else None
+        row = shard_batch(jnp.arange(group.shape[0], dtype=jnp.int32)) if self.summation else None
 
         def ask(v: int, selection: AllNegatives | SampledNegatives) -> tuple[Negatives, Positives | None]:
             if row is None:

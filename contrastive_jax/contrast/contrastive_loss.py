@@ -278,12 +278,12 @@ def contrastive_loss(
     if margin is not None and getattr(term.function, "margin_cancels", False):
         raise ValueError(f"contrastive_loss.margin cancels in {loss!r}; it must be None.")
     embed, number = SCORES[score], DIRECTIONS[directions]
-    group = sharding.spread(jnp.arange(rows, dtype=jnp.int32) if group is None else jnp.asarray(group))
+    group = sharding.shard_batch(jnp.arange(rows, dtype=jnp.int32) if group is None else jnp.asarray(group))
     if queue is not None and queue_group is None:
         queue_group = jnp.full(queue.shape[0], jnp.min(group) - 1)
     if engine == RING:
         _check_ring(loss, term, negatives, queue)
-    extra = None if queue is None else sharding.gather(Pool(embed(queue), jnp.asarray(queue_group)))
+    extra = None if queue is None else sharding.replicate(Pool(embed(queue), jnp.asarray(queue_group)))
     pools = _pools(candidates, rows, number, extra)
     if engine == RING:
         pools = _sharded(pools, candidates)
@@ -312,13 +312,13 @@ def contrastive_loss(
         summation="" if positives is None else summation,
         differentiate_temperature=differentiate_temperature,
     )
-    views = jnp.stack([sharding.spread(a), sharding.spread(b)], axis=1)  # [N, 2, D]
+    views = jnp.stack([sharding.shard_batch(a), sharding.shard_batch(b)], axis=1)  # [N, 2, D]
     views = views.astype(
         jnp.promote_types(views.dtype, jnp.float32)
     )  # once: gradients add up before rounding
     comparison, _ = compare(views[:, :number], views, group, ((), ()), jnp.zeros((), jnp.int32), key)
     values = term.values(comparison, {})  # [N, V]
-    return sharding.spread(sharding.gather(values).T.reshape(-1))
+    return sharding.shard_batch(sharding.replicate(values).T.reshape(-1))
 
 
 def _term(loss: str, options: dict[str, Any]) -> Term:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from contrastive_jax.contrast.comparison import Comparison
 from contrastive_jax.contrast.similarity import negative_statistics, normalize
 from contrastive_jax.losses import geometry
-from contrastive_jax.sharding import REPLICATED, gather, on_mesh
+from contrastive_jax.sharding import REPLICATED, on_mesh, replicate
 from contrastive_jax.types import Array, Outputs, Pool
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -49,7 +49,7 @@ def diagnostics(
 
 def _quantiles(values: Array, valid: Array, share: Array) -> tuple[Array, Array]:
     """Return quantiles of the valid values [B, V] and of their sigmoid, at some shares, by one sort; 0 without any."""
-    values, valid = gather(values).reshape(-1), gather(valid).reshape(-1)
+    values, valid = replicate(values).reshape(-1), replicate(valid).reshape(-1)
     ordered = jnp.sort(jnp.where(valid, values, jnp.inf))
     last = jnp.maximum(jnp.sum(valid) - 1, 0)
     place = share.astype(values.dtype) * last
@@ -126,7 +126,7 @@ def uniformity(z: Array, t: float = 2.0) -> Array:
     By the engines of the comparison: no [B, B] array where the batch is large.
     """
     number = jnp.arange(z.shape[0])
-    found = negative_statistics(z, number, Pool(gather(z), number), jnp.asarray(2.0 * t, z.dtype))
+    found = negative_statistics(z, number, Pool(replicate(z), number), jnp.asarray(2.0 * t, z.dtype))
     sums = found.logsumexp[0] - 2.0 * t  # ||x - y||^2 = 2 - 2 x.y
     return geometry.uniformity(sums, z.shape[0] * (z.shape[0] - 1))
 

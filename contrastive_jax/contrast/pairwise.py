@@ -79,17 +79,19 @@ def ntxent(
     tau = _scalar("ntxent.temperature", temperature).astype(jnp.promote_types(embeddings.dtype, jnp.float32))
     labels = jnp.asarray(labels)
     row = jnp.arange(labels.shape[0], dtype=jnp.int32)
-    query = normalize(sharding.spread(embeddings))
-    everyone, everyones = sharding.gather(query), sharding.gather(labels)
-    pool, own = Pool(everyone, everyones, row), sharding.spread(labels)
+    query = normalize(sharding.shard_batch(embeddings))
+    everyone, everyones = sharding.replicate(query), sharding.replicate(labels)
+    pool, own = Pool(everyone, everyones, row), sharding.shard_batch(labels)
     # Scores are taken relative to that with some positive, so that tau divides differences only.
     partner = everyone.at[_partner(everyones)].get()
-    reference = lax.stop_gradient(jnp.sum(query * sharding.spread(partner), axis=-1))
+    reference = lax.stop_gradient(jnp.sum(query * sharding.shard_batch(partner), axis=-1))
     scale = 1.0 / tau
     negatives = negative_statistics(query, own, pool, scale, reference, engine=engine)
     some = negatives.count > 0  # without negatives a pair is 0
     level = -jnp.where(some, negatives.logsumexp[0], 0.0)
-    total, pairs = pair_sums(query, own, sharding.spread(row), pool, scale, level, reference, engine=engine)
+    total, pairs = pair_sums(
+        query, own, sharding.shard_batch(row), pool, scale, level, reference, engine=engine
+    )
     number = jnp.sum(pairs.astype(total.dtype))  # N^2 is too much for an int32
     return jnp.sum(jnp.where(some, total, 0.0)) / jnp.maximum(number, 1.0)
 
@@ -150,17 +152,17 @@ def sigmoid_loss(
         raise ValueError(f"sigmoid_loss.score is {score!r}; allowed: {', '.join(SCORES)}.")
     ids = jnp.arange(a.shape[0], dtype=jnp.int32) if positives is None else jnp.asarray(positives)
     _check_rows("sigmoid_loss", "a", a, ids, "positives", engine, (*ENGINES, RING))
-    query, key = (SCORES[score](sharding.spread(x)) for x in (a, b))
+    query, key = (SCORES[score](sharding.shard_batch(x)) for x in (a, b))
     dtype = jnp.promote_types(query.dtype, key.dtype)
     tau = _scalar("sigmoid_loss.temperature", temperature).astype(dtype)
     if jnp.ndim(bias):
         raise ValueError(f"sigmoid_loss.bias has shape {jnp.shape(bias)}; it must be a number or a scalar.")
     nothing = jnp.zeros_like(query[:, 0], dtype)
-    gather = sharding.spread if engine == RING else sharding.gather
+    gather = sharding.shard_batch if engine == RING else sharding.replicate
     pool = Pool(gather(key), gather(ids))
     level = nothing + jnp.asarray(bias).astype(dtype)
     sums = pair_sums(
-        query, sharding.spread(ids), None, pool, 1.0 / tau, level, nothing, sides="both", engine=engine
+        query, sharding.shard_batch(ids), None, pool, 1.0 / tau, level, nothing, sides="both", engine=engine
     )
     return sums[0]
 

@@ -43,7 +43,7 @@ def around(
         return _ring(function, merge, share, rows, chunk, whole)
 
     specs = (sharding.ROWS, sharding.ROWS, sharding.REPLICATED)
-    rows, chunk = (jax.tree.map(sharding.spread, x) for x in (rows, chunk))
+    rows, chunk = (jax.tree.map(sharding.shard_batch, x) for x in (rows, chunk))
     return jax.shard_map(on_device, in_specs=specs, out_specs=out_specs)(rows, chunk, whole)
 
 

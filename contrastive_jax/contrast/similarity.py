@@ -524,10 +524,12 @@ def _floating(query: Array, key: Array, scale: Array, reference: Array | None) -
         raise ValueError(f"scale has shape {jnp.shape(scale)}: it must be a scalar or [S].")
     dtype = _compute_dtype(query, key)
     scale = jnp.atleast_1d(jnp.asarray(scale, dtype))
-    query = sharding.spread(query.astype(dtype))
+    query = sharding.shard_batch(query.astype(dtype))
     if reference is not None and reference.shape != query.shape[:1]:
         raise ValueError(f"reference has shape {reference.shape}: it must be {query.shape[:1]}.")
-    reference = jnp.zeros_like(query[:, 0]) if reference is None else sharding.spread(reference.astype(dtype))
+    reference = (
+        jnp.zeros_like(query[:, 0]) if reference is None else sharding.shard_batch(reference.astype(dtype))
+    )
     return query, key.astype(dtype), scale, reference
 
 
@@ -537,9 +539,9 @@ def _arguments(query, query_group, query_row, pool, scale, reference):
     if groups != expected:
         raise ValueError(f"query_group and pool.group have shapes {groups}: they must be {expected}.")
     query, key, scale, reference = _floating(query, pool.key, scale, reference)
-    query_row = None if query_row is None else sharding.spread(query_row)
+    query_row = None if query_row is None else sharding.shard_batch(query_row)
     row = None if query_row is None else pool.row
-    return query, sharding.spread(query_group), query_row, reference, key, pool.group, row, scale
+    return query, sharding.shard_batch(query_group), query_row, reference, key, pool.group, row, scale
 
 
 def _known(same_group: str) -> None:

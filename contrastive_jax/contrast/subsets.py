@@ -51,7 +51,7 @@ def random_subset(
         )
     if same_group not in SAME_GROUP:
         raise ValueError(f"same_group={same_group!r} is unknown: choose one of {', '.join(SAME_GROUP)}.")
-    query_group = sharding.spread(query_group)
+    query_group = sharding.shard_batch(query_group)
     number = jnp.arange(query_group.shape[0], dtype=jnp.int32, out_sharding=sharding.rows_sharding())
     # In the order of their groups the candidates that a query may not use are one run, [low, high).
     order = jnp.argsort(pool.group, stable=True).astype(jnp.int32)

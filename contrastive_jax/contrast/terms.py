@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from contrastive_jax import losses
 from contrastive_jax.contrast.comparison import Comparison
 from contrastive_jax.lookup import is_own, own
-from contrastive_jax.sharding import gather
+from contrastive_jax.sharding import replicate
 from contrastive_jax.types import Array
 
 
@@ -31,7 +31,7 @@ QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]]
     "temperature": lambda comparison, given: comparison.temperature,
     "cross": lambda comparison, given: _row(comparison, comparison.query),
     "same": lambda comparison, given: _row(comparison, comparison.key),
-    "population": lambda comparison, given: gather(given["projection"]),
+    "population": lambda comparison, given: replicate(given["projection"]),
     "projection": lambda comparison, given: given["projection"],
     "prediction": lambda comparison, given: given["prediction"],
     "target": lambda comparison, given: given["target"],

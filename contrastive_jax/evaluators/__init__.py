@@ -13,7 +13,7 @@ import numpy as np
 
 from contrastive_jax import data
 from contrastive_jax.evaluators import measures, protocols
-from contrastive_jax.evaluators.subject import Facts, known_labels, labelled
+from contrastive_jax.evaluators.evaluation_data import EvalSpec, known_labels, labelled
 from contrastive_jax.evaluators.table import METRICS, OF_SEVERAL
 from contrastive_jax.lookup import call, functions_of, is_own, near, own
 
@@ -36,7 +36,7 @@ def options_of(column: str, section: Mapping[str, Any]) -> dict[str, Any]:
     return options | {k: v for k, v in section.items() if k != "name"}
 
 
-def build(sections: Mapping[str, Mapping[str, Any]], facts: Facts) -> dict[str, Callable]:
+def build(sections: Mapping[str, Mapping[str, Any]], facts: EvalSpec) -> dict[str, Callable]:
     """The config's ``evaluators``: column -> ``evaluate(subject)``.
 
     Raises:
@@ -94,7 +94,7 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[st
                 f" an image it is auto or one of {', '.join(fitting)}."
             )
     return {
-        name: build(config["evaluators"], Facts(layers, _judging_labels(train, test)))
+        name: build(config["evaluators"], EvalSpec(layers, _judging_labels(train, test)))
         for name, (train, test) in source.judged.items()
     }
 

@@ -47,7 +47,7 @@ class Rows:
 
 @native.jit
 def _one_tile(tiles, number):
-    return sharding.gather(jax.lax.dynamic_index_in_dim(tiles, number, keepdims=False))
+    return sharding.replicate(jax.lax.dynamic_index_in_dim(tiles, number, keepdims=False))
 
 
 def devices() -> int:
@@ -185,7 +185,7 @@ def _encode_batch(encode, images, count, *, prepare, layers):
         if layer not in found:
             raise ValueError(f"layer={layer!r}: the encoder has {', '.join(found)}.")
     flat = {name: found[name].reshape(found[name].shape[0], -1) for name in layers or found}
-    real = sharding.spread(jnp.arange(images.shape[0]) < count)[:, None]
+    real = sharding.shard_batch(jnp.arange(images.shape[0]) < count)[:, None]
     return {
         name: jnp.where(real, y.astype(jnp.promote_types(y.dtype, jnp.float32)), 0)
         for name, y in flat.items()
@@ -194,7 +194,7 @@ def _encode_batch(encode, images, count, *, prepare, layers):
 
 @native.jit
 def _replicated(layers):
-    return jax.tree.map(sharding.gather, layers)  # every process can read what is replicated
+    return jax.tree.map(sharding.replicate, layers)  # every process can read what is replicated
 
 
 def _padded(batch: np.ndarray, size: int) -> np.ndarray:

@@ -12,12 +12,19 @@ from jax.tree_util import Partial
 
 from contrastive_jax import sharding
 from contrastive_jax.evaluators import features, linear_probe, training
-from contrastive_jax.evaluators.subject import Pretrained, Subject, training_view
+from contrastive_jax.evaluators.evaluation_data import EvaluationData, Pretrained, training_view
 from contrastive_jax.evaluators.training import Plan
 
 
 def frozen(
-    subject: Subject, plan: Plan, *, name: str, layer: str, crop_min: float, flip: float, crop: float | None
+    subject: EvaluationData,
+    plan: Plan,
+    *,
+    name: str,
+    layer: str,
+    crop_min: float,
+    flip: float,
+    crop: float | None,
 ) -> dict:
     """A linear classifier on a frozen encoder that sees every training image in a new random crop and flip.
 
@@ -41,7 +48,7 @@ def frozen(
 
 
 def finetuned(
-    subject: Subject,
+    subject: EvaluationData,
     plan: Plan,
     *,
     name: str,

@@ -150,7 +150,7 @@ def _unit(rows):
 @native.jit(static_argnames=("k", "count"))
 def _nearest(tests, number, keys, *, k, count):
     """Cosines and bank rows of the k nearest of every query of a tile: [q, k] each, nearest first."""
-    queries = _unit(sharding.gather(jax.lax.dynamic_index_in_dim(tests, number, keepdims=False)))
+    queries = _unit(sharding.replicate(jax.lax.dynamic_index_in_dim(tests, number, keepdims=False)))
     size = keys.shape[1]
     if not sharding.on_mesh():
         return _local_nearest(queries, keys, 0, size, k, count)
@@ -162,7 +162,7 @@ def _nearest(tests, number, keys, *, k, count):
 
     spec = P(sharding.AXIS)
     found = jax.shard_map(local, in_specs=(P(), TILES), out_specs=(spec, spec))(queries, keys)
-    cosine, row = (sharding.gather(y).transpose(1, 0, 2).reshape(queries.shape[0], -1) for y in found)
+    cosine, row = (sharding.replicate(y).transpose(1, 0, 2).reshape(queries.shape[0], -1) for y in found)
     # Of equal cosines the earlier row of the whole bank.
     cosine, row = jax.lax.sort((-cosine, row), num_keys=2)
     return -cosine[:, :k], row[:, :k]

@@ -1,6 +1,6 @@
 """What test embeddings look like, and how much two views say of each other: columns that give no accuracy.
 
-As the protocols they are found by their name, take :class:`~contrastive_jax.evaluators.subject.Facts` and give
+As the protocols they are found by their name, take :class:`~.evaluation_data.EvalSpec` and give
 ``evaluate(subject)``; what that returns are numbers with clear names, their protocol and settings.
 
 Args:
@@ -15,14 +15,14 @@ import numpy as np
 from contrastive_jax.evaluators import geometry as _geometry
 from contrastive_jax.evaluators import mutual_information as _information
 from contrastive_jax.evaluators import resolved as _resolved
-from contrastive_jax.evaluators.subject import Facts, Subject, at_least, left_out
+from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, at_least, left_out
 
-Evaluate = Callable[[Subject], dict]
+Evaluate = Callable[[EvaluationData], dict]
 SCORES = _information.SCORES
 
 
 def geometry(
-    facts: Facts,
+    facts: EvalSpec,
     *,
     t: float = 2.0,
     self_pairs: bool = False,
@@ -68,7 +68,7 @@ def geometry(
     return evaluate
 
 
-def rankme(facts: Facts, *, images: int = 0, seed: int = 0, layer: str = "pooled") -> Evaluate:
+def rankme(facts: EvalSpec, *, images: int = 0, seed: int = 0, layer: str = "pooled") -> Evaluate:
     """Effective rank of the test embeddings by the entropy of their singular values (RankMe, Garrido et al., 2023).
 
     ``rankme`` is exp of that entropy, the values over their sum, plus 1e-7 as in the paper: with it the shares sum
@@ -100,7 +100,7 @@ def rankme(facts: Facts, *, images: int = 0, seed: int = 0, layer: str = "pooled
 
 
 def mutual_information(
-    facts: Facts,
+    facts: EvalSpec,
     *,
     pool: int = 0,
     batch_size: int = 256,
@@ -180,7 +180,7 @@ def mutual_information(
 
 
 def random_projections(
-    facts: Facts,
+    facts: EvalSpec,
     *,
     directions: int = 8,
     bins: int = 40,
@@ -235,7 +235,7 @@ def random_projections(
     return evaluate
 
 
-def resolved_entropy(facts: Facts, *, temperature: float = 0.1, layer: str = "pooled") -> Evaluate:
+def resolved_entropy(facts: EvalSpec, *, temperature: float = 0.1, layer: str = "pooled") -> Evaluate:
     """Measure how many nats of what test images show their embeddings tell apart (Leinster and Cobbold, 2012).
 
     See :func:`resolved.resolved_entropy`.
@@ -259,7 +259,9 @@ def resolved_entropy(facts: Facts, *, temperature: float = 0.1, layer: str = "po
 # ------------------------------------------------------------------------------------------------ in common
 
 
-def _test(subject: Subject, layer: str, images: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _test(
+    subject: EvaluationData, layer: str, images: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features [n, F] float64 and labels of test images, and their positions."""
     rows, labels = subject.encoded(subject.test)
     features, number = rows[subject.layer(layer)].numpy(), subject.some(images, seed)

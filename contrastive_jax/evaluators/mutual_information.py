@@ -64,7 +64,7 @@ def pool_estimate(
     if engine not in ENGINES:
         raise ValueError(f"engine={engine!r} is unknown: choose one of {', '.join(ENGINES)}.")
     group, negatives, negatives_group = _pool(query, key, group, negatives, negatives_group)
-    rows = (sharding.spread(jnp.asarray(_padded(a))) for a in (query, key, group))
+    rows = (sharding.shard_batch(jnp.asarray(_padded(a))) for a in (query, key, group))
     pool = Pool(jnp.asarray(negatives), jnp.asarray(negatives_group))
     c, count = _contrasts(*rows, pool, temperature, score=score, engine=engine)
     settings = {"score": score, "temperature": temperature}
@@ -242,7 +242,7 @@ def _contrasts(query, key, group, pool, temperature, *, score, engine):
     query, key, candidates = (_embed(score, a) for a in (query, key, pool.key))
     pool = Pool(candidates, pool.group)
     found = negative_statistics(query, group, pool, 1 / temperature, _joint(query, key), engine=engine)
-    return sharding.gather(found.logsumexp[0]), sharding.gather(found.count)
+    return sharding.replicate(found.logsumexp[0]), sharding.replicate(found.count)
 
 
 @native.jit
@@ -274,7 +274,7 @@ def _of_batches(query, key, group, pools, temperature, *, score, alpha):
         pool = Pool(candidates, pool.group)
         found = negative_statistics(query, group, pool, 1 / temperature, positive)
         found = found.logsumexp[0], found.count, positive / temperature
-        c, count, positive = (sharding.gather(a)[: len(candidates)] for a in found)
+        c, count, positive = (sharding.replicate(a)[: len(candidates)] for a in found)
         estimates = {
             "info_nce": losses.info_nce_estimate(c, count),
             "nwj": losses.nwj(positive, c + positive, count),

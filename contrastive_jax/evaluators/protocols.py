@@ -1,6 +1,6 @@
 """Published protocols, by which numbers of papers were made. Each is a function of this module, found by its name.
 
-A protocol takes :class:`~contrastive_jax.evaluators.subject.Facts` and its options, refuses in a sentence what
+A protocol takes :class:`~.evaluation_data.EvalSpec` and its options, refuses in a sentence what
 cannot work, and gives ``evaluate(subject) -> {"top1", "mean_per_class", "protocol", "settings", ...}`` (of
 multi-label sets ``map_11_point`` and ``mean_average_precision``), or ``{"left_out": why}``. The options are the
 leaves of a column of the config's ``evaluators``; defaults are what its source prints.
@@ -40,15 +40,15 @@ from typing import Any, NamedTuple
 
 from contrastive_jax.evaluators import finetune, linear_probe
 from contrastive_jax.evaluators import knn as _knn
-from contrastive_jax.evaluators.subject import Facts, Subject, at_least, left_out
+from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, at_least, left_out
 from contrastive_jax.evaluators.training import Plan
 from contrastive_jax.variants import options_of, variant
 
-Evaluate = Callable[[Subject], dict]
+Evaluate = Callable[[EvaluationData], dict]
 
 
 def knn(
-    facts: Facts,
+    facts: EvalSpec,
     *,
     k: int = 10,
     temperature: float = 0.0,
@@ -78,7 +78,7 @@ def knn(
 
 
 def lbfgs(
-    facts: Facts,
+    facts: EvalSpec,
     *,
     C: float = 1.0,
     Cs: tuple[float, ...] = (),
@@ -124,7 +124,7 @@ def lbfgs(
 
 
 def _linear(
-    facts: Facts,
+    facts: EvalSpec,
     *,
     title: str,
     learning_rates: tuple[float, ...] = (),
@@ -162,7 +162,7 @@ def _linear(
 
 
 def _finetune(
-    facts: Facts,
+    facts: EvalSpec,
     *,
     title: str,
     fraction: float = 1.0,

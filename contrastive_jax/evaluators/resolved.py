@@ -7,8 +7,8 @@ import numpy as np
 from contrastive_jax import data
 from contrastive_jax.data.philox import entropy
 from contrastive_jax.evaluators import features
+from contrastive_jax.evaluators.evaluation_data import LabelledSubset
 from contrastive_jax.evaluators.features import Rows
-from contrastive_jax.evaluators.subject import Part
 
 CHUNK = 1024  # rows whose similarities with all others are held at once
 
@@ -58,7 +58,7 @@ def resolved_entropy(
     }
 
 
-def shown_by_labels(part: Part) -> bool:
+def shown_by_labels(part: LabelledSubset) -> bool:
     """Return whether images with equal labels are equal: looked at where they lie in memory, denied of a stream."""
     images, first = part.images(), {}
     if not isinstance(images, data.Split):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from contrastive_jax.evaluators.subject import Subject
+from contrastive_jax.evaluators.evaluation_data import EvaluationData
 
 METRICS = {
     "top1": "Top-1",
@@ -38,8 +38,8 @@ def unbalanced(labels: np.ndarray) -> bool:
 
 
 def scores(
-    subjects: Iterable[Subject],
-    evaluators: Mapping[str, Callable[[Subject], dict]],
+    subjects: Iterable[EvaluationData],
+    evaluators: Mapping[str, Callable[[EvaluationData], dict]],
     done: Callable[[str, str, dict], None] = lambda row, column, score: None,
 ) -> dict:
     """Every subject under every protocol; a subject's features are dropped before the next one is made.
@@ -59,7 +59,7 @@ def scores(
     return found
 
 
-def _judged(judge: Callable[[Subject], dict], subject: Subject) -> dict:
+def _judged(judge: Callable[[EvaluationData], dict], subject: EvaluationData) -> dict:
     try:
         return judge(subject)
     except (ValueError, ArithmeticError, RuntimeError) as error:  # a RuntimeError: out of the device's memory

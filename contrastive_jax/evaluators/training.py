@@ -130,7 +130,7 @@ def take_cached(arrays: Cached, step: Array) -> Examples:
         x = jax.shard_map(scattered, in_specs=(TILES, P()), out_specs=sharding.ROWS)(arrays.tiles, index)
     else:
         x = local(arrays.tiles, index, 0)
-    index = sharding.spread(index)
+    index = sharding.shard_batch(index)
     label = arrays.label.at[jnp.maximum(index, 0)].get(out_sharding=sharding.rows_sharding())
     return Examples(x.astype(jnp.promote_types(x.dtype, jnp.float32)), label, (index >= 0).astype(x.dtype))
 

@@ -78,7 +78,7 @@ def _kernel_gradients(images, kernel, gradient, strides, padding):
         return native.call("kernel_gradient", like(kernel.shape), images, gradient, **options)
 
     of_images = _each_device("image_gradient", (gradient,), kernel, images.shape[1:], strides, padding)
-    return of_images, sharding.summed(of_kernel)(images, gradient)
+    return of_images, sharding.psum_over_data(of_kernel)(images, gradient)
 
 
 def _each_device(name, rows, kernel, shape, strides, padding):
@@ -141,4 +141,4 @@ def kernel_gradient(
         phases = [of_phase(images, gradient, phase) for phase in range(min(down, tall))]
         return jnp.stack([phases[i % down][i // down] for i in range(tall)])
 
-    return sharding.summed(all_phases)(images, gradient).astype(gradient.dtype)
+    return sharding.psum_over_data(all_phases)(images, gradient).astype(gradient.dtype)

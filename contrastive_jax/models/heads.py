@@ -107,13 +107,13 @@ def predictor(
     return _head("predictor", norm_options, dtype, layers, hidden, out, norm, widths)
 
 
-def _head(room, norm_options, dtype, layers, hidden, out, norm, widths) -> Head:
+def _head(module, norm_options, dtype, layers, hidden, out, norm, widths) -> Head:
     if norm not in NORMS:
-        raise ValueError(f"{room}.norm is {norm!r}; it must be one of {', '.join(NORMS)}.")
+        raise ValueError(f"{module}.norm is {norm!r}; it must be one of {', '.join(NORMS)}.")
     if layers < 0:
-        raise ValueError(f"{room}.layers is {layers}; it must be at least 0.")
+        raise ValueError(f"{module}.layers is {layers}; it must be at least 0.")
     for name, width in (("hidden", hidden), ("out", out), *(("widths", width) for width in widths)):
         if width < 0:
-            raise ValueError(f"{room}.{name} is {width}; a width must be positive, or 0 for the input's.")
+            raise ValueError(f"{module}.{name} is {width}; a width must be positive, or 0 for the input's.")
     widths = tuple(widths) or ((hidden,) * (layers - 1) + (out,) if layers else ())
     return Head(widths, norm, norm_options, dtype)

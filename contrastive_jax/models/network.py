@@ -17,25 +17,25 @@ from contrastive_jax.models.encoder import Component, component
 
 Array = jax.Array
 PyTree = types.PyTree
-ROOMS = ("encoder", "projector", "predictor", "probe")
+MODULES = ("encoder", "projector", "predictor", "probe")
 DTYPES = ("float32", "bfloat16", "float64")
 
 
 class Network(NamedTuple):
-    """Pure functions; ``params`` and ``stats`` are dicts of rooms: encoder, projector, predictor, probe.
+    """Pure functions; ``params`` and ``stats`` are dicts of modules: encoder, projector, predictor, probe.
 
-    A room without parameters or statistics is an empty dict.
+    A module without parameters or statistics is an empty dict.
     """
 
     init: Callable  # (seed, image_shape (h, w, c)) -> (params, stats), float32 numpy arrays
     shapes: Callable  # (image_shape) -> (params, stats) as jax.ShapeDtypeStruct
     apply: Callable  # (params, stats, views [B, W, h, w, c], *, train, groups=None) -> (Outputs, stats)
     encode: Callable  # (params, stats, images [B, h, w, c]) -> {"pooled" [B, F], "projection_1" [B, ..], ...}
-    describe: Callable  # (image_shape) -> (rows of (room, path, shape, size), {room: size})
+    describe: Callable  # (image_shape) -> (rows of (module, path, shape, size), {module: size})
     width: Callable  # (image_shape) -> D, the projection's width
 
 
-class Rooms(NamedTuple):
+class Modules(NamedTuple):
     """Parts of the network; hashable, so that what derives from it is made once."""
 
     encoder: Component
@@ -86,7 +86,7 @@ def network(
             " its own. Take norm.scope joint or per_view."
         )
     found = _network(
-        Rooms(
+        Modules(
             _encoder(options, compute, remat, **encoder),
             heads.projector(options, compute, **projector),
             heads.predictor(options, compute, **predictor),
@@ -119,13 +119,13 @@ _in_parts = functools.lru_cache(maxsize=64)(microbatch.in_parts)  # equal sectio
 
 
 @functools.lru_cache(maxsize=64)
-def _network(rooms: Rooms) -> Network:
+def _network(modules: Modules) -> Network:
     functions = (_init, _shapes_of, _apply, _encode, _describe, _width)
-    return Network(*(functools.partial(function, rooms) for function in functions))
+    return Network(*(functools.partial(function, modules) for function in functions))
 
 
 def _apply(
-    rooms: Rooms, params: PyTree, stats: PyTree, views: Array, *, train: bool, groups: Array | None = None
+    modules: Modules, params: PyTree, stats: PyTree, views: Array, *, train: bool, groups: Array | None = None
 ) -> tuple[types.Outputs, PyTree]:
     """Outputs for every view, and the statistics: new ones where ``train``, else those given.
 
@@ -137,47 +137,49 @@ def _apply(
     batch, width = views.shape[:2]
     members, new = None, dict(stats)
     if train:
-        views = sharding.spread(views)
-        exact = jnp.promote_types(rooms.dtype, jnp.float32)
-        members = norms.members(rooms.norm, batch, width, groups, exact)
+        views = sharding.shard_batch(views)
+        exact = jnp.promote_types(modules.dtype, jnp.float32)
+        members = norms.members(modules.norm, batch, width, groups, exact)
 
-    def head(room, x):
+    def head(module, x):
         if not train:
-            return _evaluate(rooms, room, params, stats, x)
-        variables = {"params": params[room], "batch_stats": stats[room]}
-        y, updated = getattr(rooms, room).apply(variables, x, members, train=True, mutable=["batch_stats"])
-        new[room] = updated.get("batch_stats", {})
+            return _evaluate(modules, module, params, stats, x)
+        variables = {"params": params[module], "batch_stats": stats[module]}
+        y, updated = getattr(modules, module).apply(
+            variables, x, members, train=True, mutable=["batch_stats"]
+        )
+        new[module] = updated.get("batch_stats", {})
         return y
 
     images = views.reshape(batch * width, *views.shape[2:])
-    features, new["encoder"] = _features(rooms, params, stats, images, members, train=train)
+    features, new["encoder"] = _features(modules, params, stats, images, members, train=train)
     projection = (head("projector", features) or [features])[-1]
     prediction = (head("predictor", projection) or [projection])[-1]
-    if rooms.probe:
-        seen = features if rooms.probe_gradient else jax.lax.stop_gradient(features)
-        logits = rooms.probe.apply({"params": params["probe"]}, seen)
+    if modules.probe:
+        seen = features if modules.probe_gradient else jax.lax.stop_gradient(features)
+        logits = modules.probe.apply({"params": params["probe"]}, seen)
     else:
         logits = features[:, :0]
     outputs = (y.reshape(batch, width, y.shape[-1]) for y in (features, projection, prediction, logits))
     return types.Outputs(*outputs), new
 
 
-def _encode(rooms: Rooms, params: PyTree, stats: PyTree, images: Array) -> dict[str, Array]:
+def _encode(modules: Modules, params: PyTree, stats: PyTree, images: Array) -> dict[str, Array]:
     """Features and every projector layer's output (hidden ones after ReLU), by running statistics."""
     _check_images("images", images, 4)
-    pooled, _ = _features(rooms, params, stats, images, None, train=False)
-    layers = _evaluate(rooms, "projector", params, stats, pooled)
+    pooled, _ = _features(modules, params, stats, images, None, train=False)
+    layers = _evaluate(modules, "projector", params, stats, pooled)
     return {"pooled": pooled, **{f"projection_{i}": y for i, y in enumerate(layers, 1)}}
 
 
-def _features(rooms: Rooms, params: PyTree, stats: PyTree, images: Array, members: Any, *, train: bool):
-    features, new = rooms.encoder.apply(params["encoder"], stats["encoder"], images, members, train=train)
-    return features.astype(jnp.promote_types(rooms.dtype, jnp.float32)), new
+def _features(modules: Modules, params: PyTree, stats: PyTree, images: Array, members: Any, *, train: bool):
+    features, new = modules.encoder.apply(params["encoder"], stats["encoder"], images, members, train=train)
+    return features.astype(jnp.promote_types(modules.dtype, jnp.float32)), new
 
 
-def _evaluate(rooms: Rooms, room: str, params: PyTree, stats: PyTree, x: Array):
-    return getattr(rooms, room).apply(
-        {"params": params[room], "batch_stats": stats[room]}, x, None, train=False
+def _evaluate(modules: Modules, module: str, params: PyTree, stats: PyTree, x: Array):
+    return getattr(modules, module).apply(
+        {"params": params[module], "batch_stats": stats[module]}, x, None, train=False
     )
 
 
@@ -188,7 +190,7 @@ def _check_images(name: str, images: Array, axes: int) -> None:
         )
 
 
-def _init(rooms: Rooms, seed: int, image_shape: tuple[int, int, int]) -> tuple[PyTree, PyTree]:
+def _init(modules: Modules, seed: int, image_shape: tuple[int, int, int]) -> tuple[PyTree, PyTree]:
     """Parameters and statistics, made on the host.
 
     The heads' kernels are normal with variance 1 / fan-in, the probe's with standard deviation 0.01 (MoCo's
@@ -196,9 +198,9 @@ def _init(rooms: Rooms, seed: int, image_shape: tuple[int, int, int]) -> tuple[P
     Raises ValueError for an image too small for the encoder.
     """
 
-    params, stats = _shapes_of(rooms, image_shape)
-    made = rooms.encoder.init(seed, tuple(image_shape))
-    heads = ({room: tree[room] for room in ROOMS[1:]} for tree in (params, stats))
+    params, stats = _shapes_of(modules, image_shape)
+    made = modules.encoder.init(seed, tuple(image_shape))
+    heads = ({module: tree[module] for module in MODULES[1:]} for tree in (params, stats))
     drawn = (initial.draw(seed, tree, deviation=_deviation) for tree in heads)
     return tuple({"encoder": encoder} | rest for encoder, rest in zip(made, drawn, strict=True))
 
@@ -207,14 +209,14 @@ def _deviation(path: initial.Path, shape: tuple[int, ...]) -> float:
     return 0.01 if path[0] == "probe" else initial.fan_in(path, shape)
 
 
-def _shapes_of(rooms: Rooms, image_shape: tuple[int, int, int]) -> tuple[PyTree, PyTree]:
+def _shapes_of(modules: Modules, image_shape: tuple[int, int, int]) -> tuple[PyTree, PyTree]:
     """Return what :func:`_init` returns, as shapes: no weight is drawn."""
-    shapes = _shapes(rooms, tuple(image_shape))
+    shapes = _shapes(modules, tuple(image_shape))
     return shapes["params"], shapes["batch_stats"]
 
 
-def _describe(rooms: Rooms, image_shape: tuple[int, int, int]) -> tuple[list[tuple], dict[str, int]]:
-    """Rows (room, path, shape, number of parameters), and the number of each room."""
+def _describe(modules: Modules, image_shape: tuple[int, int, int]) -> tuple[list[tuple], dict[str, int]]:
+    """Rows (module, path, shape, number of parameters), and the number of each module."""
 
     def order(row):  # the stem first, block 2 before block 10
         return not row[1].startswith("stem"), [
@@ -222,44 +224,45 @@ def _describe(rooms: Rooms, image_shape: tuple[int, int, int]) -> tuple[list[tup
         ]
 
     rows, totals = [], {}
-    for room in ROOMS:
-        leaves = jax.tree_util.tree_leaves_with_path(_shapes(rooms, tuple(image_shape))["params"][room])
+    for module in MODULES:
+        leaves = jax.tree_util.tree_leaves_with_path(_shapes(modules, tuple(image_shape))["params"][module])
         rows += sorted(
-            ((room, "/".join(k.key for k in path), leaf.shape, leaf.size) for path, leaf in leaves), key=order
+            ((module, "/".join(k.key for k in path), leaf.shape, leaf.size) for path, leaf in leaves),
+            key=order,
         )
-        totals[room] = sum(leaf.size for _, leaf in leaves)
+        totals[module] = sum(leaf.size for _, leaf in leaves)
     return rows, totals
 
 
-def _width(rooms: Rooms, image_shape: tuple[int, int, int]) -> int:
+def _width(modules: Modules, image_shape: tuple[int, int, int]) -> int:
     """The width of projections."""
-    last = rooms.projector.widths[-1] if rooms.projector.widths else 0
-    return last or rooms.encoder.shapes(tuple(image_shape))[2]
+    last = modules.projector.widths[-1] if modules.projector.widths else 0
+    return last or modules.encoder.shapes(tuple(image_shape))[2]
 
 
 @functools.lru_cache(maxsize=64)
-def _shapes(rooms: Rooms, image_shape: tuple[int, int, int]) -> dict[str, dict[str, dict]]:
-    """{"params" | "batch_stats": {room: tree of ShapeDtypeStruct}}."""
+def _shapes(modules: Modules, image_shape: tuple[int, int, int]) -> dict[str, dict[str, dict]]:
+    """{"params" | "batch_stats": {module: tree of ShapeDtypeStruct}}."""
 
-    params, stats, width = rooms.encoder.shapes(image_shape)
-    if stats and not rooms.encoder.scoped and rooms.norm.scope != "joint":
+    params, stats, width = modules.encoder.shapes(image_shape)
+    if stats and not modules.encoder.scoped and modules.norm.scope != "joint":
         raise ValueError(
-            f"norm.scope is {rooms.norm.scope!r}, which the encoder's own batch norm does not read: take joint, or"
+            f"norm.scope is {modules.norm.scope!r}, which the encoder's own batch norm does not read: take joint, or"
             " contrastive_jax.models.BatchNorm in the encoder."
         )
 
     def variables(features):
         key = jax.random.key(0)  # no initialiser reads it
-        projections, projector = rooms.projector.init_with_output(key, features)
-        predictor = rooms.predictor.init(key, (projections or [features])[-1])
-        probe = rooms.probe.init(key, features) if rooms.probe else {}
-        found = dict(zip(ROOMS[1:], (projector, predictor, probe), strict=True))
+        projections, projector = modules.projector.init_with_output(key, features)
+        predictor = modules.predictor.init(key, (projections or [features])[-1])
+        probe = modules.probe.init(key, features) if modules.probe else {}
+        found = dict(zip(MODULES[1:], (projector, predictor, probe), strict=True))
         return {
-            kind: {room: found[room].get(kind, {}) for room in ROOMS[1:]}
+            kind: {module: found[module].get(kind, {}) for module in MODULES[1:]}
             for kind in ("params", "batch_stats")
         }
 
-    exact = jnp.promote_types(rooms.dtype, jnp.float32)
+    exact = jnp.promote_types(modules.dtype, jnp.float32)
     found = jax.eval_shape(variables, jax.ShapeDtypeStruct((1, width), exact))
     found = {
         kind: {"encoder": tree} | found[kind] for kind, tree in (("params", params), ("batch_stats", stats))

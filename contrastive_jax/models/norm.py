@@ -92,7 +92,7 @@ def members(norm: Norm, batch: int, views: int, groups: Array | None, dtype) -> 
         return None
     if groups is None:
         groups = jnp.arange(batch, out_sharding=sharding.rows_sharding()) // (batch // norm.groups)
-    group = jnp.arange(views) * norm.groups + sharding.spread(groups)[:, None]
+    group = jnp.arange(views) * norm.groups + sharding.shard_batch(groups)[:, None]
     row = jax.nn.one_hot(group.reshape(batch * views), views * norm.groups, dtype=dtype)
     return Members(row, row.sum(0))
 

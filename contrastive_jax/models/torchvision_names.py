@@ -10,7 +10,7 @@ LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "runnin
 
 
 def to_torchvision(params: PyTree, stats: PyTree) -> dict[str, np.ndarray]:
-    """The state dict of torchvision's ResNet without ``fc``, from the rooms ``params["encoder"]`` and stats.
+    """The state dict of torchvision's ResNet without ``fc``, from the modules ``params["encoder"]`` and stats.
 
     An encoder of variant "torchvision" loads into torchvision's model of the same depth (with the stem
     exchanged where it is "cifar"); one of variant "simclr" has shortcuts that torchvision's lacks.
@@ -23,7 +23,7 @@ def to_torchvision(params: PyTree, stats: PyTree) -> dict[str, np.ndarray]:
 
 
 def from_torchvision(state: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
-    """The inverse: the encoder rooms of params and stats, without ``fc`` and ``num_batches_tracked``.
+    """The inverse: the encoder modules of params and stats, without ``fc`` and ``num_batches_tracked``.
 
     Raises ValueError for any other name that is not a ResNet's.
     """
@@ -38,11 +38,11 @@ def from_torchvision(state: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
         path = _path(torch_layer)
         if leaf is None or path is None:
             raise ValueError(f"{name!r} is not the name of a torchvision ResNet's array.")
-        room = stats if leaf in ("mean", "var") else params
+        module = stats if leaf in ("mean", "var") else params
         for part in path:
-            room = room.setdefault(part, {})
+            module = module.setdefault(part, {})
         array = np.asarray(array)
-        room[leaf] = array.transpose(2, 3, 1, 0) if leaf == "kernel" else array
+        module[leaf] = array.transpose(2, 3, 1, 0) if leaf == "kernel" else array
     return params, stats
 
 

@@ -46,7 +46,7 @@ def gradient_snr(*, decay: float = 0.0) -> GradientSNR:
         return GradientSNR(lambda params: (), lambda state, gradient: ({}, state))
 
     def init(params):
-        zeros = {room: jax.tree.map(jnp.zeros_like, _of_model(params)) for room in ("mean", "variance")}
+        zeros = {module: jax.tree.map(jnp.zeros_like, _of_model(params)) for module in ("mean", "variance")}
         return zeros | {"steps": jnp.zeros((), jnp.int32)}
 
     def apply(state, gradient):
@@ -69,7 +69,7 @@ def gradient_snr(*, decay: float = 0.0) -> GradientSNR:
 
 
 def _of_model(params: PyTree) -> PyTree:
-    return {room: tree for room, tree in params.items() if room != "probe"}
+    return {module: tree for module, tree in params.items() if module != "probe"}
 
 
 def _over_parameters(mean: PyTree, variance: PyTree) -> dict[str, Array]:

@@ -19,7 +19,7 @@ MOMENTUM_ORDERS = ("classic", "lr_last", "popular")
 
 # What is not decayed (and, by LARS, not adapted) unless `exclude` says otherwise.
 EXCLUDED = {"lars": ("norm", "bias", "probe"), "sgd": (), "adam": (), "adamw": ("norm", "bias")}
-# Names that need not occur in every network: the rooms of the parameters and what `EXCLUDED` speaks of.
+# Names that need not occur in every network: the modules of the parameters and what `EXCLUDED` speaks of.
 COMMON_NAMES = frozenset({"encoder", "projector", "predictor", "probe", "norm", "kernel", "bias", "scale"})
 
 
@@ -131,11 +131,11 @@ def _shared(rule: optax.GradientTransformation) -> optax.GradientTransformation:
     """The same updates, each device making its share of them."""
 
     def share(tree: PyTree) -> PyTree:
-        return jax.tree.map(sharding.share, tree)
+        return jax.tree.map(sharding.shard_first_axis, tree)
 
     def update(grads: PyTree, state: optax.OptState, params: PyTree) -> tuple[PyTree, optax.OptState]:
         updates, state = rule.update(share(grads), state, share(params))
-        return jax.tree.map(sharding.gather, updates), state
+        return jax.tree.map(sharding.replicate, updates), state
 
     return optax.GradientTransformation(lambda params: rule.init(share(params)), update)
 

@@ -11,7 +11,13 @@ from jax.sharding import Mesh
 from contrastive_jax import data, evaluators, native
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators import features, table
-from contrastive_jax.evaluators.subject import Part, Pretrained, Subject, labelled, several
+from contrastive_jax.evaluators.evaluation_data import (
+    EvaluationData,
+    LabelledSubset,
+    Pretrained,
+    labelled,
+    several,
+)
 from contrastive_jax.training.run import replicate
 from contrastive_jax.types import PyTree, TrainState
 from contrastive_jax.workdir import checkpoint
@@ -20,7 +26,7 @@ from contrastive_jax.workdir.encoder import network_of
 PIXEL_LIMIT = 2**31  # bytes of float32; a linear classifier of more raw pixels is nobody's baseline
 
 
-def pixels_fit(train: Part, test: Part) -> bool:
+def pixels_fit(train: LabelledSubset, test: LabelledSubset) -> bool:
     """Return whether a linear classifier of the raw pixels of two parts is worth its memory."""
     return all(isinstance(part.split, data.Split) for part in (train, test)) and (
         4 * (len(train) + len(test)) * math.prod(train.split.shape) <= PIXEL_LIMIT
@@ -67,14 +73,16 @@ class Evaluator:
 
     def subject(
         self, name: str, weights: tuple[PyTree, PyTree] | None, columns: Any = None, on: str = ""
-    ) -> Subject:
+    ) -> EvaluationData:
         """A row of the table; ``columns``: those that will be judged, default all; ``on``: one of ``sets``."""
         sections = self.config["evaluators"]
         layers = evaluators.layers_of({k: v for k, v in sections.items() if columns is None or k in columns})
         if weights is not None:  # one structure for every row, so that one program encodes them all
             weights = weights[0] | {"probe": {}}, weights[1] | {"probe": {}}
         seen = None if weights is None else Pretrained(self.network, *weights, self.config["augment"])
-        return Subject(name, seen, *self.sets[on], layers=layers, batch_size=self.settings["batch_size"])
+        return EvaluationData(
+            name, seen, *self.sets[on], layers=layers, batch_size=self.settings["batch_size"]
+        )
 
     def look(self, state: TrainState) -> dict[str, float]:
         """The quick look while a run trains: the columns that ``evaluate.look`` names."""
@@ -107,7 +115,7 @@ class Evaluator:
         forgetful, finish = network_of(self.config, momentum=0.0), self.source.train.finish(view)
         return params, _statistics(forgetful.apply, finish, params, stats, features.on_devices(images))
 
-    def subjects(self, weights: tuple[PyTree, PyTree]) -> Iterator[tuple[str, Subject]]:
+    def subjects(self, weights: tuple[PyTree, PyTree]) -> Iterator[tuple[str, EvaluationData]]:
         """The rows of the table on each of ``sets``, by its name, one at a time."""
         for row in self.settings["rows"]:
             seen = {"trained": lambda: weights, "untrained": self.untrained}.get(row, lambda: None)()

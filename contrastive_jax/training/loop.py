@@ -47,7 +47,7 @@ def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
     if not (path := run.config["init"]["checkpoint"]):
         return state
     everywhere = sharding.named(run.mesh, sharding.REPLICATED)
-    found = encoder.read(path, rooms=("encoder",), sharding=everywhere, report=report)
+    found = encoder.read(path, modules=("encoder",), sharding=everywhere, report=report)
     if other := weights.difference(found.params["encoder"], state.params["encoder"]):
         raise ValueError(
             f"init.checkpoint={path!r} holds another encoder than this config's: its {other};"
@@ -135,40 +135,40 @@ def train(
     """
     began = time.perf_counter()
     first = distributed.first()  # of several processes one writes and speaks
-    say = workdirs.say if first and not quiet else lambda message: None
+    log = workdirs.log if first and not quiet else lambda message: None
     run = prepare(config, devices)
     check_init(config["init"]["checkpoint"], workdir)
     every, settings = config["log"]["every"], config["checkpoint"]
     profile = workdirs.Profile(workdir, config["profile"]["steps"] if first else (0, 0))
-    held = workdirs.lock(workdir, say) if first else contextlib.nullcontext()
-    with workdirs.answered(workdir), jax.set_mesh(run.mesh), held, checkpoint.Checkpoints(
+    held = workdirs.lock(workdir, log) if first else contextlib.nullcontext()
+    with workdirs.translate_errors(workdir), jax.set_mesh(run.mesh), held, checkpoint.Checkpoints(
         remote.checkpoints(workdir), keep_last=settings["keep_last"], keep_every=run.keep_every
     ) as saved:  # fmt: skip
-        state = restored(run, saved, say)
+        state = restored(run, saved, log)
         step = start = int(state.step)
         if first and start < run.total_steps:
             size = sum(x.nbytes for x in jax.tree.leaves(state))
             workdirs.check_room(workdir, size, settings["keep_last"], len(saved.steps()))
         _, meta = saved.read_meta() or (0, {})
-        feed = feed_of(run, meta.get("data", {}).get("replaced", 0), say)
+        feed = feed_of(run, meta.get("data", {}).get("replaced", 0), log)
         evaluator = Evaluator(run.config, run.source, run.mesh, run.evaluators)
         if not evaluator.has_labels:
-            say("no labelled test images: evaluations are left out.")
+            log("no labelled test images: evaluations are left out.")
         about = {"config": run.config, "channels": run.source.train.shape[2]}
         with contextlib.closing(feed), distributed.stop_requests() as asked, Recorder(
-            run, workdir, feed, saved, start, say, quiet=quiet or not first, active=first
+            run, workdir, feed, saved, start, log, quiet=quiet or not first, active=first
         ) as recorder:  # fmt: skip
             last_save = time.monotonic()
             if start < run.total_steps:
-                say(f"compiling the training step for {words(run)} ...")
-                with memory.answered(run):
+                log(f"compiling the training step for {words(run)} ...")
+                with memory.translate_errors(run):
                     train_step, seconds = compiled_step(run, feed, state)
                 memory.check(run, train_step)
-                say(f"compiled in {seconds:.1f} s")
+                log(f"compiled in {seconds:.1f} s")
             with profile:
                 while step < run.total_steps:
                     profile.before(step, state)
-                    with memory.answered(run, train_step):
+                    with memory.translate_errors(run, train_step):
                         state, metrics = train_step(state, recorder.fed(step))
                         recorder.add(step + 1, metrics)
                     step += 1
@@ -213,7 +213,7 @@ def train(
                     128 + signal.SIGINT,
                 ) from None
             result = recorder.result(step, evaluations, time.perf_counter() - began)
-        say(
+        log(
             f"results: {workdir} (result.json, metrics.jsonl, curves.png; --mode=report makes a page of them)"
         )
         return result

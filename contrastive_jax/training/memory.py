@@ -37,7 +37,7 @@ def check(run: Run, compiled: jax.stages.Compiled) -> None:
 
 
 @contextlib.contextmanager
-def answered(run: Run, compiled: jax.stages.Compiled | None = None) -> Iterator[None]:
+def translate_errors(run: Run, compiled: jax.stages.Compiled | None = None) -> Iterator[None]:
     """Translate the error of whatever asks a device for more than it has: compiling the step, or running it.
 
     Raises:

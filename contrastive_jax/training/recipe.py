@@ -118,12 +118,14 @@ def build(
     if not _check_labels(terms, classes, several_labels) and several_labels:
         classes = 0
     norm = dict(config["norm"])
-    rooms: dict[str, Any] = {room: dict(config[room]) for room in ("encoder", "projector", "predictor")}
-    rooms |= {"classes": classes, "probe_gradient": config["probe"]["gradient"], "dtype": config["dtype"]}
+    modules: dict[str, Any] = {
+        module: dict(config[module]) for module in ("encoder", "projector", "predictor")
+    }
+    modules |= {"classes": classes, "probe_gradient": config["probe"]["gradient"], "dtype": config["dtype"]}
     microbatches = config["train"]["microbatches"]
     try:
         network = models.network(
-            norm=norm, **rooms, microbatches=microbatches, remat=config["train"]["remat"]
+            norm=norm, **modules, microbatches=microbatches, remat=config["train"]["remat"]
         )
     except TypeError as error:  # an option that one of them does not have
         raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None

@@ -32,7 +32,7 @@ class Recorder(contextlib.ExitStack):
       feed: adds its own metrics.
       saved: named where the run diverges.
       start: step from which it goes on.
-      say: for sentences.
+      log: for sentences.
       quiet: show no progress.
       active: False writes and shows nothing: for every process but the first.
     """
@@ -44,14 +44,14 @@ class Recorder(contextlib.ExitStack):
         feed: data.Resident | data.Stream,
         saved: checkpoint.Checkpoints,
         start: int,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         *,
         quiet: bool = False,
         active: bool = True,
     ):
         super().__init__()
         self._run, self._workdir, self._feed, self._saved = run, workdir, feed, saved
-        self._say, self._active, self._start = say, active, start
+        self._log, self._active, self._start = log, active, start
         self._pending, self._step, self._last = [], start, {}
         self._watch = alarms.Watch(run.config)
         if active:
@@ -85,7 +85,7 @@ class Recorder(contextlib.ExitStack):
         self.enter_context(self._book)
         self.enter_context(self._progress)
         for note in alarms.notes(self._run.config):
-            self._say(note)
+            self._log(note)
         return self
 
     def fed(self, step: int) -> Any:
@@ -133,7 +133,7 @@ class Recorder(contextlib.ExitStack):
         rung, sentences = self._watch.look({"step": step, "epoch": epoch, **self._last})
         self.write(step, self._last | rung, self._progress.update(step, self._last))
         for sentence in sentences:
-            self._say(sentence)
+            self._log(sentence)
 
     def write(self, step: int, metrics: Mapping[str, Any], timing: Mapping[str, float] | None = None) -> None:
         """A record of a step."""

@@ -85,7 +85,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
         views = jax.vmap(recipe.augment)(keys, batch.image)  # [B, W, h, w, c]
 
         # Zeros beside the queries: their gradient is that of each query by itself.
-        query_offset = sharding.spread(
+        query_offset = sharding.shard_batch(
             jnp.zeros((views.shape[0], recipe.directions, recipe.embedding_width), recipe.parameter_dtype)
         )
 

@@ -7,10 +7,10 @@
 from contrastive_jax.workdir.curves import plot_curves
 from contrastive_jax.workdir.evaluation_progress import EvaluationProgress
 from contrastive_jax.workdir.files import replacing, write_config, write_json, write_text
-from contrastive_jax.workdir.locks import Full, InUse, answered, check_room, lock
+from contrastive_jax.workdir.locks import Full, InUse, check_room, lock, translate_errors
 from contrastive_jax.workdir.metrics import METRICS, Logbook, read_metrics
 from contrastive_jax.workdir.profile import Profile, check_steps
-from contrastive_jax.workdir.progress import Progress, say
+from contrastive_jax.workdir.progress import Progress, log
 from contrastive_jax.workdir.result import environment, write_result
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "Logbook",
     "Profile",
     "Progress",
-    "answered",
+    "translate_errors",
     "check_room",
     "check_steps",
     "environment",
@@ -29,7 +29,7 @@ __all__ = [
     "plot_curves",
     "read_metrics",
     "replacing",
-    "say",
+    "log",
     "write_config",
     "write_json",
     "write_result",

@@ -25,13 +25,13 @@ from contrastive_jax.types import PyTree
 from contrastive_jax.workdir import checkpoint, weights
 from contrastive_jax.workdir.remote import checkpoints_of
 
-ROOMS = ("encoder", "projector", "predictor")
+MODULES = ("encoder", "projector", "predictor")
 
 
 class Saved(NamedTuple):
     """Contents of a workdir, a folder of checkpoints or a safetensors file."""
 
-    params: PyTree  # {room: arrays}
+    params: PyTree  # {module: arrays}
     stats: PyTree
     step: int | None
     config: dict[str, Any]  # the sections that are known: all of a run's; of a foreign file the network's
@@ -41,14 +41,14 @@ class Saved(NamedTuple):
 def read(
     path: str | os.PathLike,
     *,
-    rooms: tuple[str, ...] = ROOMS,
+    modules: tuple[str, ...] = MODULES,
     step: int | None = None,
     sharding: jax.sharding.Sharding | None = None,
-    report: Callable[[str], None] = workdirs.say,
+    report: Callable[[str], None] = workdirs.log,
 ) -> Saved:
     """The newest intact checkpoint's weights (or ``step``'s), or a file's, on ``sharding`` (default: one device).
 
-    A file has an encoder alone: its other rooms are empty, and its config says so.
+    A file has an encoder alone: its other modules are empty, and its config says so.
 
     Raises:
       FileNotFoundError: nothing there, or no checkpoint of that step.
@@ -57,10 +57,10 @@ def read(
     if weights.is_file(path):
         if step is not None:
             raise ValueError(f"step is {step}, but {path} is a file, which holds one state.")
-        saved = _read_file(path, rooms)
+        saved = _read_file(path, modules)
         where = sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         return saved._replace(params=_place(saved.params, where), stats=_place(saved.stats, where))
-    names = [f"{kind}/{room}" for kind in ("params", "stats") for room in rooms]
+    names = [f"{kind}/{module}" for kind in ("params", "stats") for module in modules]
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as there:
         found, step, meta = there.restore_part(names, step=step, sharding=sharding, report=report)
     config = configs.plain(configs.completed(meta["config"]))
@@ -70,7 +70,7 @@ def read(
 def config_of(path: str | os.PathLike) -> dict[str, Any]:
     """:attr:`Saved.config` alone, without the arrays of a checkpoint."""
     if weights.is_file(path):
-        return _read_file(path, ROOMS).config
+        return _read_file(path, MODULES).config
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as there:
         if (meta := there.read_meta()) is None:
             raise FileNotFoundError(
@@ -79,11 +79,11 @@ def config_of(path: str | os.PathLike) -> dict[str, Any]:
         return configs.plain(configs.completed(meta[1]["config"]))
 
 
-def _read_file(path: str | os.PathLike, rooms: tuple[str, ...]) -> Saved:
+def _read_file(path: str | os.PathLike, modules: tuple[str, ...]) -> Saved:
     params, stats, about = weights.load(path)
     config = about.get("config") or {"norm": {}, "dtype": "float32", "encoder": weights.architecture(params)}
     config |= {"projector": {"layers": 0}, "predictor": {"layers": 0}}
-    empty = {room: {} for room in rooms}
+    empty = {module: {} for module in modules}
     params, stats = empty | {"encoder": params}, empty | {"encoder": stats}
     return Saved(params, stats, about.get("step"), config, weights.channels(params["encoder"]))
 
@@ -100,9 +100,9 @@ def network_of(config: Mapping[str, Any], **norm: Any) -> models.Network:
 
     ``norm``: options that replace the config's.
     """
-    rooms = {room: dict(config[room]) for room in ROOMS}
+    modules = {module: dict(config[module]) for module in MODULES}
     options = dict(config["norm"]) | {"scope": "joint", "groups": 1} | norm
-    return models.network(norm=options, classes=0, dtype=config["dtype"], **rooms)
+    return models.network(norm=options, classes=0, dtype=config["dtype"], **modules)
 
 
 class LoadedEncoder:

@@ -100,7 +100,7 @@ def check_room(workdir: str | os.PathLike, checkpoint: int, kept: int, there: in
 
 
 @contextlib.contextmanager
-def answered(workdir: str | os.PathLike) -> Iterator[None]:
+def translate_errors(workdir: str | os.PathLike) -> Iterator[None]:
     """Around whatever writes into a workdir: a full disk, however it shows, is one sentence.
 
     Files are replaced whole, a line of metrics that did not fit is taken back, and a checkpoint has its name only

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from contrastive_jax.workdir.files import plain, replacing, write_text
-from contrastive_jax.workdir.progress import say
+from contrastive_jax.workdir.progress import log
 
 METRICS = "metrics.jsonl"
 WANDB = "wandb_id.txt"  # which run of Weights & Biases is this workdir's
@@ -73,7 +73,7 @@ class Logbook:
             self._writers.append(metric_writers.SummaryWriter(str(workdir)))
         elif tensorboard and verbose:
             what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"
-            say(f"No TensorBoard files: {what} not installed (pip install 'contrastive_jax[tf]').")
+            log(f"No TensorBoard files: {what} not installed (pip install 'contrastive_jax[tf]').")
         if wandb:
             self._writers.append(
                 _WeightsAndBiases(wandb, pathlib.Path(workdir), config or {}, resumed=start_step > 0)

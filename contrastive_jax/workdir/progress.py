@@ -13,7 +13,7 @@ _SHOWN = {name: metric.column for name, metric in METRICS.items() if metric.colu
 LOST = ("data", "evaluation", "checkpoint")  # to what time may be lost
 
 
-def say(message: str) -> None:
+def log(message: str) -> None:
     """Print a sentence, above the progress bar where there is one; never wrapped: it can be grepped."""
     import rich
 
@@ -39,7 +39,7 @@ class Progress:
         start_step: steps done before this process began.
         utilisation: of the devices, at one image a second; None where it is not known.
         quiet: show nothing; rates are still measured.
-        console: a ``rich`` console; the shared one by default, so that :func:`say` prints above the bar.
+        console: a ``rich`` console; the shared one by default, so that :func:`log` prints above the bar.
         clock: seconds, monotonic.
     """
 
@@ -147,7 +147,7 @@ class Progress:
             for what, lost in self._paused.items()
         }
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         """Print a sentence above the bar, unless quiet."""
         if not self._quiet:
             self._print(message)

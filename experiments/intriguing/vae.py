@@ -76,7 +76,7 @@ def config_of(bits: int, scale: str, seed: int, epochs: int = 0) -> dict[str, An
 
 
 def trained(
-    config: Mapping[str, Any], source: data.Source, *, beta: float, width: int, say: Callable = print
+    config: Mapping[str, Any], source: data.Source, *, beta: float, width: int, log: Callable = print
 ) -> tuple[PyTree, PyTree]:
     """Weights and statistics of the encoder, trained with its decoder on clean training images."""
     view = call(augment.make_eval, "augment", config["augment"])
@@ -111,7 +111,7 @@ def trained(
     for step in range(steps):
         state, (error, kl) = train_step(state, feed.feed(step), step)
         if (step + 1) % max(1, steps // 5) == 0:
-            say(f"step {step + 1} of {steps}: reconstruction {error:.1f}, divergence {kl:.1f} nats")
+            log(f"step {step + 1} of {steps}: reconstruction {error:.1f}, divergence {kl:.1f} nats")
     return state[0]["encoder"], state[1]
 
 

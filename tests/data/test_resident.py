@@ -109,7 +109,7 @@ def test_the_compiled_take_moves_nothing_between_devices():
         assert not re.findall(COLLECTIVES, compiled.as_text())
         batch = compiled(resident.feed(0), np.int32(0))
         # The search above finds a collective where there is one.
-        moved = jax.jit(lambda b: sharding.gather(b.image)).lower(batch).compile().as_text()
+        moved = jax.jit(lambda b: sharding.replicate(b.image)).lower(batch).compile().as_text()
         assert re.findall(COLLECTIVES, moved)
     for field in FIELDS:
         array = getattr(batch, field)

@@ -14,7 +14,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from contrastive_jax import augment, data, evaluators, sharding
 from contrastive_jax.evaluators import geometry, measures
-from contrastive_jax.evaluators.subject import Facts, Part, Pretrained, Subject
+from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, LabelledSubset, Pretrained
 from contrastive_jax.lookup import functions_of
 
 AUGMENT = {"preset": "crop_only", "size": 4, "crop_min": 0.6, "flip": 0.0}
@@ -42,12 +42,14 @@ TEST = split(LABELS, 1)
 def subject(pixels=False, test=TEST, width=6, batch_size=16):
     kernel = np.random.default_rng(2).normal(size=(16, width)).astype(np.float32) - 0.2
     seen = Pretrained(Linear, {"encoder": {"stem_conv": {"kernel": jnp.asarray(kernel)}}}, {}, AUGMENT)
-    train = Part(split(LABELS, 0))
-    return Subject("it", None if pixels else seen, train, Part(test), layers=LAYERS, batch_size=batch_size)
+    train = LabelledSubset(split(LABELS, 0))
+    return EvaluationData(
+        "it", None if pixels else seen, train, LabelledSubset(test), layers=LAYERS, batch_size=batch_size
+    )
 
 
 def measure(name, on=None, **options):
-    built = evaluators.build({"it": {"name": name} | options}, Facts(LAYERS, LABELS))
+    built = evaluators.build({"it": {"name": name} | options}, EvalSpec(LAYERS, LABELS))
     found = built["it"](on or subject())
     assert json.loads(json.dumps(found)) == found or "intra_class_distances" in found
     return found
@@ -248,7 +250,7 @@ def test_pixels_several_labels_and_lone_classes_leave_out_what_makes_no_sense():
 )
 def test_bad_options_are_refused_before_anything_is_encoded(section, sentence):
     with pytest.raises(ValueError) as error:
-        evaluators.build({"it": section}, Facts(LAYERS, LABELS))
+        evaluators.build({"it": section}, EvalSpec(LAYERS, LABELS))
     assert f"evaluators.it: {sentence}" in str(error.value)
 
 

@@ -15,7 +15,13 @@ from contrastive_jax import augment, data, evaluators, models, sharding
 from contrastive_jax.data.records import Record
 from contrastive_jax.data.stream import Streamed
 from contrastive_jax.evaluators import linear_probe, protocols, training
-from contrastive_jax.evaluators.subject import Facts, Part, Pretrained, Subject, training_view
+from contrastive_jax.evaluators.evaluation_data import (
+    EvalSpec,
+    EvaluationData,
+    LabelledSubset,
+    Pretrained,
+    training_view,
+)
 from contrastive_jax.lookup import functions_of
 from contrastive_jax.workdir import checkpoint
 
@@ -61,11 +67,18 @@ def subject(mesh=None, train=TRAIN, test=TEST, pixels=False):
     if mesh is not None:
         put = sharding.named(mesh, sharding.REPLICATED)
         seen = seen._replace(params=jax.device_put(seen.params, put), stats=jax.device_put(seen.stats, put))
-    return Subject("it", None if pixels else seen, Part(train), Part(test), layers=LAYERS, batch_size=20)
+    return EvaluationData(
+        "it",
+        None if pixels else seen,
+        LabelledSubset(train),
+        LabelledSubset(test),
+        layers=LAYERS,
+        batch_size=20,
+    )
 
 
 def judge(name, on, **options):
-    built = evaluators.build({"it": {"name": name} | options}, Facts(LAYERS, on.train.split.label))
+    built = evaluators.build({"it": {"name": name} | options}, EvalSpec(LAYERS, on.train.split.label))
     return built["it"](on)
 
 
@@ -262,8 +275,8 @@ class Pngs:
 )
 def test_streamed_images_are_judged_as_resident_ones(name, options):
     streamed = [Streamed(Pngs(split), workers=0) for split in (TRAIN, TEST)]
-    on = Subject("it", encoder(), *map(Part, streamed), layers=LAYERS, batch_size=20)
-    built = evaluators.build({"it": {"name": name} | options}, Facts(LAYERS, None))
+    on = EvaluationData("it", encoder(), *map(LabelledSubset, streamed), layers=LAYERS, batch_size=20)
+    built = evaluators.build({"it": {"name": name} | options}, EvalSpec(LAYERS, None))
     found, resident = built["it"](on), judge(name, subject(), **options)
     np.testing.assert_allclose(
         on.encoded(on.test)[0]["pooled"].numpy(),
@@ -296,7 +309,7 @@ def resident_features():
 )
 def test_bad_options_are_refused_before_anything_is_encoded(section, sentence):
     with pytest.raises(ValueError) as error:
-        evaluators.build({"it": section}, Facts(LAYERS, LABELS))
+        evaluators.build({"it": section}, EvalSpec(LAYERS, LABELS))
     assert sentence in str(error.value)
 
 

@@ -9,7 +9,7 @@ import pytest
 from contrastive_jax import data
 from contrastive_jax.data import compose
 from contrastive_jax.evaluators import measures, resolved
-from contrastive_jax.evaluators.subject import Facts, Part
+from contrastive_jax.evaluators.evaluation_data import EvalSpec, LabelledSubset
 
 INTEGERS = np.random.default_rng(0).integers(0, 8, 600)
 BITS = INTEGERS[:, None] >> np.arange(3) & 1
@@ -65,21 +65,23 @@ def test_whether_labels_say_what_images_show_is_seen_in_the_images(monkeypatch):
     noisy = dataclasses.replace(several, image=several.image ^ (np.arange(60) == 7)[:, None, None, None])
     for chunk in (7, 1024):
         monkeypatch.setattr(resolved, "CHUNK", chunk)
-        assert resolved.shown_by_labels(Part(of_bits)) and resolved.shown_by_labels(Part(several))
-        assert not resolved.shown_by_labels(Part(noisy))
-        assert resolved.shown_by_labels(Part(noisy, np.arange(8, 60)))
+        assert resolved.shown_by_labels(LabelledSubset(of_bits)) and resolved.shown_by_labels(
+            LabelledSubset(several)
+        )
+        assert not resolved.shown_by_labels(LabelledSubset(noisy))
+        assert resolved.shown_by_labels(LabelledSubset(noisy, np.arange(8, 60)))
 
 
 def test_the_measure_leaves_out_a_share_of_what_labels_do_not_say():
     class Given:
         def __init__(self, split):
-            self.test, self.layer = Part(split), lambda layer: layer
+            self.test, self.layer = LabelledSubset(split), lambda layer: layer
 
         def encoded(self, part):
             points = np.random.default_rng(0).normal(size=(len(part), 8))
             return {"pooled": points}, part.split.label
 
-    judge = measures.resolved_entropy(Facts(("pooled",), None))
+    judge = measures.resolved_entropy(EvalSpec(("pooled",), None))
     images = np.random.default_rng(0).integers(0, 256, (40, 2, 2, 1), np.uint8)
     assert "recovered" not in judge(Given(data.Split(images, np.arange(40) % 2)))
     assert 0 <= judge(Given(data.Split(images, np.arange(40))))["recovered"] <= 1
@@ -97,4 +99,4 @@ def test_images_without_entropy_recover_none_of_it():
 
 def test_a_temperature_is_positive():
     with pytest.raises(ValueError, match="temperature is 0; it must be positive"):
-        measures.resolved_entropy(Facts(("pooled",), None), temperature=0)
+        measures.resolved_entropy(EvalSpec(("pooled",), None), temperature=0)

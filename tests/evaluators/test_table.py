@@ -9,7 +9,7 @@ from sklearn.model_selection import train_test_split
 
 from contrastive_jax import data, evaluators
 from contrastive_jax.evaluators import knn, linear_probe, table
-from contrastive_jax.evaluators.subject import Facts, Part, Subject
+from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, LabelledSubset
 
 RANDOM = np.random.default_rng(0)
 LABELS = np.arange(60) % 3
@@ -41,7 +41,7 @@ GOOD, BAD = Given("trained", *features(0.1), "pooled"), Given("raw pixels", *fea
 
 
 def judged(subjects, sections=SECTIONS, **options):
-    found = table.scores(subjects, evaluators.build(sections, Facts(("pooled",), LABELS)))
+    found = table.scores(subjects, evaluators.build(sections, EvalSpec(("pooled",), LABELS)))
     screen = Console(file=io.StringIO(), width=120)
     table.print_table(found, console=screen, **options)
     return found, screen.file.getvalue()
@@ -124,8 +124,10 @@ def test_raw_digits():
 
 def test_pixels_are_a_subject_like_any_other():
     images = RANDOM.integers(0, 256, (20, 4, 4, 1), np.uint8)
-    part = Part(data.Split(images, LABELS[:20]))
-    subject = Subject("raw pixels", None, part, part.chosen(np.arange(5)), layers=("pooled",), batch_size=8)
+    part = LabelledSubset(data.Split(images, LABELS[:20]))
+    subject = EvaluationData(
+        "raw pixels", None, part, part.chosen(np.arange(5)), layers=("pooled",), batch_size=8
+    )
     train, labels, test, test_labels = subject.arrays("pooled")
     np.testing.assert_array_equal(train.numpy(), images.reshape(20, -1).astype(np.float32) / np.float32(255))
     np.testing.assert_array_equal(test.numpy(), train.numpy()[:5])

@@ -46,7 +46,7 @@ def _gradient(net, mesh, options):
 
     def loss(params, stats, views):
         outputs, new = net.apply(params, stats, views, train=True, **options)
-        z = sharding.gather(outputs.projection).reshape(-1, 8)
+        z = sharding.replicate(outputs.projection).reshape(-1, 8)
         z = z / jnp.linalg.norm(z, axis=1, keepdims=True)
         return jnp.sum(jax.nn.logsumexp(z @ z.T / 0.1, axis=1)) + jnp.sum(outputs.logits**2), new
 

@@ -1,4 +1,4 @@
-"""The network as a whole: rooms, options, initial values, devices, dtypes, what is communicated."""
+"""The network as a whole: modules, options, initial values, devices, dtypes, what is communicated."""
 
 import functools
 import math
@@ -25,7 +25,7 @@ SCOPES = {
 
 
 def build(**sections):
-    """A ResNet-18 of width 1/16 with every room, or with the sections given."""
+    """A ResNet-18 of width 1/16 with every module, or with the sections given."""
     return models.network(
         **{
             "encoder": {"depth": 18, "width": 1 / 16},
@@ -189,14 +189,16 @@ def test_the_probe_stops_its_gradient_unless_asked(through):
 )
 def test_projectors(options, expected):
     rows, totals = build(projector=options).describe(IMAGE)
-    found = [f"{path} {'x'.join(map(str, shape))}" for room, path, shape, _ in rows if room == "projector"]
+    found = [
+        f"{path} {'x'.join(map(str, shape))}" for module, path, shape, _ in rows if module == "projector"
+    ]
     assert found == expected
     assert totals["projector"] == sum(math.prod(map(int, line.split()[1].split("x"))) for line in expected)
 
 
 def test_describe_is_in_order():
     rows, totals = build(encoder={"depth": 101, "width": 1 / 16}).describe(IMAGE)
-    blocks = list(dict.fromkeys(path.split("/")[0] for room, path, *_ in rows if room == "encoder"))
+    blocks = list(dict.fromkeys(path.split("/")[0] for module, path, *_ in rows if module == "encoder"))
     assert blocks[:3] == ["stem_conv", "stem_norm", "group1_block0"]
     assert blocks[2:] == [f"group{g}_block{b}" for g, n in enumerate((3, 4, 23, 3), 1) for b in range(n)]
     assert sum(totals.values()) == sum(size for *_, size in rows)

@@ -69,7 +69,7 @@ def run(network, params, stats, image, cotangent):
         return everything(params, image)
 
 
-def rooms(params, stats, dtype):
+def modules(params, stats, dtype):
     """Encoder arrays as a network's params and stats."""
     empty = {"projector": {}, "predictor": {}, "probe": {}}
     cast = lambda tree: jax.tree.map(lambda x: np.asarray(x, dtype), tree)  # noqa: E731
@@ -137,7 +137,7 @@ def test_simclr(case, dtype):
     with jax.enable_x64(dtype == "float64"):
         network = encoder(about["depth"], about["width_multiplier"], stem, "simclr", dtype, TENSORFLOW)
         params, stats = from_simclr({name: get(f"w.{name}") for name in about["variable_names"]})
-        params, stats = rooms(params, stats, dtype)
+        params, stats = modules(params, stats, dtype)
         expected = jax.tree.map(np.shape, network.init(0, get("x").shape[1:]))
         assert jax.tree.map(np.shape, (params, stats)) == expected
         evaluated, trained, new, (gradients, gradient) = run(
@@ -204,7 +204,7 @@ def test_torchvision(case, dtype):
     stem = "cifar" if "cifar" in case else "imagenet"
     with jax.enable_x64(dtype == "float64"):
         network = encoder(depth, channels / 64, stem, "torchvision", dtype, PYTORCH)
-        params, stats = rooms(*torchvision_names.from_torchvision(state), dtype)
+        params, stats = modules(*torchvision_names.from_torchvision(state), dtype)
         evaluated, trained, new, (gradients, gradient) = run(
             network, params, stats, image.transpose(0, 2, 3, 1).astype(dtype), cotangent.astype(dtype)
         )

@@ -11,7 +11,7 @@ from contrastive_jax.optim.gradient_snr import gradient_snr
 
 
 def params(values):
-    """Values in the rooms of a network; the probe has its own."""
+    """Values in the modules of a network; the probe has its own."""
     return {
         "encoder": {"kernel": values[:3]},
         "projector": {"bias": values[3:]},

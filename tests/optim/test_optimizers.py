@@ -43,8 +43,8 @@ def tree(case, file, kind, step=None):
     for field in file.files:
         if field.startswith(prefix):
             layer, name = field.removeprefix(prefix).rsplit(".", 1)
-            room, _, rest = layer.partition(".")
-            place = nested.setdefault(room, {})
+            module, _, rest = layer.partition(".")
+            place = nested.setdefault(module, {})
             place = place.setdefault(rest, {}) if rest else place
             place[name] = jnp.asarray(file[field] if step is None else file[field][step])
     return nested
@@ -228,9 +228,9 @@ def test_lars_gives_norms_biases_and_the_probe_the_plain_rate_and_no_decay():
     assert_close(updates["probe"], plain["probe"], rtol=1e-6)
     assert_close(updates["encoder"]["bn"], plain["encoder"]["bn"], rtol=1e-6)
     assert_close(updates["projector"]["dense"]["bias"], plain["projector"]["dense"]["bias"], rtol=1e-6)
-    for room, layer in (("encoder", "conv"), ("projector", "dense")):
-        weight, update = PARAMS[room][layer]["kernel"], updates[room][layer]["kernel"]
-        direction = gradient[room][layer]["kernel"] + 0.1 * weight
+    for module, layer in (("encoder", "conv"), ("projector", "dense")):
+        weight, update = PARAMS[module][layer]["kernel"], updates[module][layer]["kernel"]
+        direction = gradient[module][layer]["kernel"] + 0.1 * weight
         ratio = 1e-3 * jnp.linalg.norm(weight) / jnp.linalg.norm(direction)
         np.testing.assert_allclose(update, -0.5 * ratio * direction, rtol=1e-5)
 
@@ -328,4 +328,4 @@ def test_optimizer_refuses_in_one_sentence(options, words):
 def test_a_name_that_no_parameter_has_is_refused():
     with pytest.raises(ValueError, match=r"'projectr'.*did you mean 'projector'"):
         optim.optimizer(lambda step: 0.1, exclude=("projectr",)).init(PARAMS)
-    optim.optimizer(lambda step: 0.1, exclude=("predictor",)).init(PARAMS)  # a room that may be empty
+    optim.optimizer(lambda step: 0.1, exclude=("predictor",)).init(PARAMS)  # a module that may be empty

@@ -130,7 +130,7 @@ def test_the_collectives_test_sees_a_gathered_image():
     mesh = sharding.make_mesh()
     with jax.set_mesh(mesh):
         images = jax.device_put(np.zeros((64, 8, 8, 1), np.float32), sharding.named(mesh, sharding.ROWS))
-        program = jax.jit(lambda x: sharding.gather(x).sum(axis=0)).lower(images).compile()
+        program = jax.jit(lambda x: sharding.replicate(x).sum(axis=0)).lower(images).compile()
     assert ("all-gather", 64 * 64 * 4) in collectives(program)
 
 

@@ -50,8 +50,8 @@ def test_a_step_that_does_not_fit_is_refused_before_it_runs(one, monkeypatch, tm
 def test_the_runtimes_error_is_one_sentence(one, known):
     run, compiled = one
     with pytest.raises(memory.OutOfMemory, match="does not fit: the step .*more than is free") as error:
-        with memory.answered(run, compiled if known else None):
+        with memory.translate_errors(run, compiled if known else None):
             exhausted()
     assert "RESOURCE" not in str(error.value) and ("MiB" in str(error.value)) == known
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), memory.answered(run, compiled):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), memory.translate_errors(run, compiled):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")

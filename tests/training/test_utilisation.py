@@ -30,8 +30,8 @@ def taps(size, kernel, stride):
 def convolutions(run):
     """FLOPs of every kernel, from its shape and the image that it meets: by hand, but for norm and bias."""
     flops, size = 0, run.recipe.view_shape[0]
-    for room, path, shape, count in run.recipe.network.describe(run.recipe.view_shape)[0]:
-        if room == "probe" or not path.endswith("kernel"):
+    for module, path, shape, count in run.recipe.network.describe(run.recipe.view_shape)[0]:
+        if module == "probe" or not path.endswith("kernel"):
             continue
         products = 1
         if len(shape) == 4:  # every group but the first halves the image in its first block

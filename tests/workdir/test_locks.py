@@ -121,7 +121,11 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused_before_training(tmp_
 @pytest.mark.parametrize("number", locks.FULL, ids=errno.errorcode.get)
 def test_a_full_disk_is_one_sentence_that_says_what_is_safe(number, tmp_path):
     def fails(error, cause=None):
-        with pytest.raises(locks.Full) as caught, locks.answered(tmp_path), locks.answered(tmp_path):
+        with (
+            pytest.raises(locks.Full) as caught,
+            locks.translate_errors(tmp_path),
+            locks.translate_errors(tmp_path),
+        ):
             raise error from cause
         return str(caught.value)
 
@@ -143,6 +147,6 @@ def test_a_full_disk_is_one_sentence_that_says_what_is_safe(number, tmp_path):
     "error", [PermissionError(errno.EACCES, "Permission denied"), ValueError("x"), locks.InUse("y")]
 )
 def test_other_errors_are_left_as_they_are(error, tmp_path):
-    with pytest.raises(type(error)) as caught, locks.answered(tmp_path):
+    with pytest.raises(type(error)) as caught, locks.translate_errors(tmp_path):
         raise error
     assert caught.value is error

@@ -526,14 +526,14 @@ def test_quiet_measures_and_says_nothing(capsys):
     with Progress(10, 5, 8, quiet=True) as progress:
         progress.first_step(1)
         assert progress.update(5, METRICS)["images_per_second"] > 0
-        progress.say("nothing")
+        progress.log("nothing")
     assert capsys.readouterr() == ("", "")
 
 
 def test_by_default_it_prints_where_print_does(capsys):
     with Progress(10, 5, 8) as progress:
         progress.update(5, METRICS)
-        workdirs.say("A sentence with [brackets] that is " + "long " * 40)
+        workdirs.log("A sentence with [brackets] that is " + "long " * 40)
     out = capsys.readouterr().out.splitlines()
     assert len(out) == 3 and out[1].split()[:2] == ["5", "1.00"]
     assert out[2].startswith("A sentence with [brackets] that")
@@ -553,7 +553,7 @@ def test_in_a_terminal_a_bar_with_every_field_and_sentences_above_it(width):
         clock.time += 790
         progress.update(800, METRICS)
         before = len(console.file.getvalue())
-        progress.say("A sentence.")
+        progress.log("A sentence.")
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()[before:])
     assert shown.index("A sentence.") < shown.index("step 800/1000")
     fields = ["step 800/1000", "epoch 16.00/20", "loss 1.0000", "InfoNCE 3.2500", "accuracy 0.5000"]

@@ -18,7 +18,7 @@ from contrastive_jax.types import PyTree
 PIXELS = "pixels"
 
 
-class Facts(NamedTuple):
+class EvalSpec(NamedTuple):
     """Facts of an evaluation before anything is encoded: enough to refuse what cannot work."""
 
     layers: tuple[str, ...]  # of the encoder
@@ -41,7 +41,7 @@ def left_out(why: str) -> dict:
     return {"left_out": why}
 
 
-class Part(NamedTuple):
+class LabelledSubset(NamedTuple):
     """The labelled images of a split: ``split`` with the rows that count (None: all)."""
 
     split: Any  # data.Split, or a streamed one
@@ -50,9 +50,9 @@ class Part(NamedTuple):
     def __len__(self) -> int:
         return len(self.split) if self.rows is None else len(self.rows)
 
-    def chosen(self, rows: np.ndarray) -> "Part":
+    def chosen(self, rows: np.ndarray) -> "LabelledSubset":
         """The images at some positions of this part."""
-        return Part(self.split, rows if self.rows is None else self.rows[rows])
+        return LabelledSubset(self.split, rows if self.rows is None else self.rows[rows])
 
     def images(self) -> Any:
         """A split of just these images."""
@@ -69,12 +69,12 @@ def several(split: Any) -> bool:
     return split.label.ndim == 2 if isinstance(split, data.Split) else bool(split.records.label_shape)
 
 
-def labelled(split: Any) -> Part:
+def labelled(split: Any) -> LabelledSubset:
     """The images of a split that have a label; all, where labels are only in the records."""
     label = known_labels(split)
     if label is None or label.ndim == 2 or (label >= 0).all():
-        return Part(split)
-    return Part(split, np.flatnonzero(label >= 0))
+        return LabelledSubset(split)
+    return LabelledSubset(split, np.flatnonzero(label >= 0))
 
 
 class Pretrained(NamedTuple):
@@ -89,7 +89,7 @@ class Pretrained(NamedTuple):
 SMALL_BATCH = 256  # images; networks are slower at less
 
 
-class Subject:
+class EvaluationData:
     """One row of the table. Features are computed once for all evaluators that read them.
 
     Attributes:
@@ -103,8 +103,8 @@ class Subject:
         self,
         name: str,
         encoder: Pretrained | None,
-        train: Part,
-        test: Part,
+        train: LabelledSubset,
+        test: LabelledSubset,
         *,
         layers: tuple[str, ...],
         batch_size: int,
@@ -129,7 +129,7 @@ class Subject:
         layer = self.layer(layer)
         return train[layer], labels, test[layer], test_labels
 
-    def encoded(self, part: Part, crop: float | None = None) -> tuple[dict[str, Rows], np.ndarray]:
+    def encoded(self, part: LabelledSubset, crop: float | None = None) -> tuple[dict[str, Rows], np.ndarray]:
         """Every layer that some evaluator reads, and the labels."""
         key = ("train" if part is self.train else "test", crop if self.encoder else None)
         if key not in self._found:
@@ -138,11 +138,11 @@ class Subject:
             self.test_labels = self._found[key][1]
         return self._found[key]
 
-    def _encode(self, part: Part, crop: float | None) -> tuple[dict[str, Rows], np.ndarray]:
+    def _encode(self, part: LabelledSubset, crop: float | None) -> tuple[dict[str, Rows], np.ndarray]:
         bound = Partial(self.encoder.network.encode, self.encoder.params, self.encoder.stats)
         return encode_part(bound, part, self.view(crop), self._batch_size, self._layers)
 
-    def _pixels(self, part: Part) -> tuple[dict[str, Rows], np.ndarray]:
+    def _pixels(self, part: LabelledSubset) -> tuple[dict[str, Rows], np.ndarray]:
         images = part.images()
         return {
             PIXELS: features.spread(features.raw_pixels(images.pictures(np.arange(len(images)))))
@@ -181,7 +181,9 @@ class Subject:
         return rows[layer], labels
 
 
-def encode_part(encode, part: Part, view, batch_size: int, layers) -> tuple[dict[str, Rows], np.ndarray]:
+def encode_part(
+    encode, part: LabelledSubset, view, batch_size: int, layers
+) -> tuple[dict[str, Rows], np.ndarray]:
     """Layers of all images of a part, and their labels."""
     batch_size = features.batch_rows(min(batch_size, len(part)))
     batches = part.split.batches(batch_size, view, part.rows)
@@ -212,7 +214,7 @@ def _views_of_batch(encode, images, rows, seed, *, finish, layers):
     one_by_one = [encode(views[:, w]) for w in range(views.shape[1])]
     flat = {name: [y[name].reshape(len(rows), -1) for y in one_by_one] for name in layers}
     return {
-        name: sharding.gather(
+        name: sharding.replicate(
             jnp.stack([y.astype(jnp.promote_types(y.dtype, "float32")) for y in ys], axis=1)
         )
         for name, ys in flat.items()
