@@ -6,11 +6,11 @@ __version__ = "0.1.0"
 
 # Loaded when first asked for, so that importing the package stays light.
 _PUBLIC = {
-    "alignment": "contrastive_jax.contrast.contrastive_loss",
     "contrastive_loss": "contrastive_jax.contrast.contrastive_loss",
     "evaluate": "contrastive_jax.commands.evaluate",
     "in_microbatches": "contrastive_jax.contrast.microbatch",
     "load_encoder": "contrastive_jax.workdir.encoder",
+    "macl_temperature": "contrastive_jax.contrast.contrastive_loss",
     "ntxent": "contrastive_jax.contrast.pairwise",
     "sigmoid_loss": "contrastive_jax.contrast.pairwise",
     "train": "contrastive_jax.training.loop",

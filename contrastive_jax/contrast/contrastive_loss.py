@@ -44,7 +44,7 @@ PROVIDED = (
 )  # what two arrays of embeddings have
 
 
-def alignment(
+def macl_temperature(
     tau0: float = 0.1, alpha: float = 2.0, *, form: str = "exponential"
 ) -> Callable[[Array], Array]:
     """MACL's temperature, from the batch's alignment A, the mean score of the positives.
@@ -54,7 +54,7 @@ def alignment(
     own does as well.
     """
     if form not in FORMS:
-        raise ValueError(f"alignment.form is {form!r}; allowed: {', '.join(FORMS)}.")
+        raise ValueError(f"macl_temperature.form is {form!r}; allowed: {', '.join(FORMS)}.")
     if form == "exponential":
         rule = rules.macl_a(1, tau=tau0, alpha=alpha)
     else:
@@ -126,7 +126,7 @@ def contrastive_loss(
       loss: a function of :mod:`contrastive_jax.losses` that reads contrasts (or ReLIC's ``relic_kl``), by its
         name; ``module:function`` for your own. Its keyword-only parameters are ``options``.
       temperature: tau > 0, a number or a traced scalar (a schedule's), or a function of the mean score of rows
-        i with each other: :func:`alignment`. It is held constant unless ``differentiate_temperature``.
+        i with each other: :func:`macl_temperature`. It is held constant unless ``differentiate_temperature``.
       score: ``cosine`` normalises the rows; ``dot`` takes them as they are.
       candidates: negatives from ``both_views`` of the other examples (2N - 2; SimCLR), the ``other_view``
         only (N - 1; MACL, Dual temperature), or from the ``queue`` alone (MoCo).
@@ -159,7 +159,7 @@ def contrastive_loss(
       Three examples, two views. FlatNCE is always 1: only its gradient tells.
 
       >>> import jax, jax.numpy as jnp
-      >>> from contrastive_jax import alignment, contrastive_loss
+      >>> from contrastive_jax import contrastive_loss, macl_temperature
       >>> a = jnp.array([[1.0, 0.2], [-0.3, 1.0], [-1.0, -0.8]])
       >>> b = jnp.array([[0.9, -0.1], [0.2, 1.1], [-0.6, -1.0]])
       >>> def show(*arguments, **options):
@@ -196,9 +196,9 @@ def contrastive_loss(
 
       MACL as in its paper (one way, negatives from the other view), and its ablation:
 
-      >>> show("macl", alignment(0.1, 2.0), candidates="other_view", directions="one_way")
+      >>> show("macl", macl_temperature(0.1, 2.0), candidates="other_view", directions="one_way")
       1.023 1.001 1.000
-      >>> show("macl_w", alignment(0.1, 2.0), candidates="other_view", directions="one_way")
+      >>> show("macl_w", macl_temperature(0.1, 2.0), candidates="other_view", directions="one_way")
       1.071 1.110 1.063
 
       Dual temperature; the second temperature is ``factor`` times the first:
@@ -444,7 +444,7 @@ def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
     if not callable(temperature) and getattr(temperature, "shape", None) != ():
         raise ValueError(
             f"contrastive_loss.temperature is {temperature!r}; it must be a positive number, a scalar, or a"
-            " function of the alignment such as alignment(tau0, alpha)."
+            " function of the alignment such as macl_temperature(tau0, alpha)."
         )
     given = temperature if callable(temperature) else lambda mean_positive: jnp.asarray(temperature)
 

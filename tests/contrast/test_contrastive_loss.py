@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contrastive_jax import alignment, contrastive_loss, sharding
+from contrastive_jax import contrastive_loss, macl_temperature, sharding
 from contrastive_jax.contrast import margin
 from contrastive_jax.contrast.contrastive_loss import CANDIDATES
 
@@ -131,8 +131,8 @@ def test_dcls_code_is_twice_the_mean_and_lightlys_is_the_mean(x64, name):
 def test_macls_code_is_one_way(x64, name):
     case, field = golden("macl", name)
     tau = {
-        "a": alignment(case["tau_0"], case["alpha"]),
-        "b": alignment(case["tau_0"], case["beta"], form="linear"),
+        "a": macl_temperature(case["tau_0"], case["alpha"]),
+        "b": macl_temperature(case["tau_0"], case["beta"], form="linear"),
         "number": float(field("tau_a")),
     }
     one_way = dict(candidates="other_view", directions="one_way")
@@ -278,7 +278,7 @@ def test_float32_stays_float32_where_float64_exists(x64):
         shapes = jax.eval_shape(lambda a, b: [f(a, b) for f in family().values()], *views(dtype=dtype))
         assert {str(s.dtype) for s in shapes} == {dtype}
     shape = jax.eval_shape(
-        lambda a, b: contrastive_loss(a, b, "macl", alignment(0.1, 2.0)), *views(dtype="float32")
+        lambda a, b: contrastive_loss(a, b, "macl", macl_temperature(0.1, 2.0)), *views(dtype="float32")
     )
     assert shape.dtype == jnp.float32
 
@@ -483,9 +483,9 @@ def test_a_traced_temperature_that_is_not_positive_is_nan():
         (dict(form="icml"), "form is 'icml'; allowed: exponential, linear"),
     ],
 )
-def test_alignment_refuses(arguments, message):
+def test_macls_temperature_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
-        alignment(**arguments)
+        macl_temperature(**arguments)
 
 
 @pytest.mark.run

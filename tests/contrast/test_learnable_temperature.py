@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from suite import sampled
 
-from contrastive_jax import alignment, contrastive_loss
+from contrastive_jax import contrastive_loss, macl_temperature
 
 ROWS, WIDTH, TAU = 8, 3, 0.3
 IDS = np.array([0, 0, 1, 2, 3, 3, 3, 4])
@@ -123,7 +123,7 @@ def test_a_rule_may_be_learnt(x64):
     """Parameters that a function of the alignment closes over; the alignment itself is held."""
     a, b = views()
     macl = lambda tau0: losing(a, b, "info_nce", lambda mean: tau0 * 2.0**mean).mean()  # noqa: E731
-    rule = alignment(1.0, 2.0)
+    rule = macl_temperature(1.0, 2.0)
     u, v = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
     power = rule(jnp.mean(jnp.sum(u * v, axis=1)))
     at_tau = jax.grad(lambda tau: losing(a, b, "info_nce", tau).mean())(TAU * power)
