@@ -1,5 +1,10 @@
 """What EqCo's tables share: their assumptions, and the drawn lines."""
 
+from collections.abc import Sequence
+
+# Independence of K has one measure, the share of InfoNCE's dependence that is left with the margin, and one bound.
+REMAINS = 0.1
+LESS = 0.5  # "depends on K less", on either side: too large a margin turns the dependence round
 METRIC = {"linear top-1, %": "trained.linear.top1 %"}
 MOCO_V2 = {
     "optimizer, schedule, head, batch norm": "MoCo v2's published code where the paper says 'the original settings':"
@@ -16,6 +21,11 @@ SIMO = {
 def simo(k: int = 16, alpha: int = 256, overrides: str = "", scale: str = "paper") -> str:
     """Arguments of SiMo; K also as a leaf, since scale=cpu reduces a K as large as its batch."""
     return f"configs/simo_imagenet.py:k={k},alpha={alpha},scale={scale} --config.negatives.k={k}{overrides}"
+
+
+def remains(with_margin: Sequence[float], without: Sequence[float]) -> list[float]:
+    """The share of a change over K that the margin leaves, of two changes a seed each."""
+    return [eqco / plain for eqco, plain in zip(with_margin, without, strict=True)]
 
 
 def lasting(epochs: int) -> str:

@@ -11,7 +11,7 @@ MoCo's (54.7 and 60.6, quoted from He et al.); MoCo v2's 67.5 stands beside Tabl
 import sys
 
 from experiments import harness
-from experiments.harness import Claim, Results
+from experiments.harness import Claim, Results, gates
 
 QUEUES = (4, 16, 64, 256, 4096, 65536)
 BRIEF = " --config.train.duration='20 epochs'" + harness.BRIEF
@@ -39,7 +39,8 @@ def moco(name, config, columns, scale, own="", alphas=(0, 65536)):
     }
 
 
-METRIC = {"linear top-1, %": "trained.linear.top1 %", "kNN top-1, %": "trained.knn.top1 %"}
+LINEAR = "linear top-1, %"
+METRIC = {LINEAR: "trained.linear.top1 %", "kNN top-1, %": "trained.knn.top1 %"}
 RUNS = {
     "paper": moco("MoCo", "moco_imagenet", QUEUES, "paper")
     | moco("MoCo v2", "moco_v2_imagenet", QUEUES, "paper")
@@ -82,6 +83,8 @@ CLAIMS = (
         "SimCLR at the smallest K - at the largest, points",
         lambda results: harness.of_extremes(results, "SimCLR"),
         expects="below",
+        pool=LINEAR,
+        gates=(gates.headroom,),
     ),
     Claim(
         "With EqCo the accuracy does not depend on K for K > 16",
@@ -89,17 +92,22 @@ CLAIMS = (
         lambda results: harness.of_extremes(results, "SimCLR, EqCo", above=16),
         expects="within",
         margin=1.0,
+        pool=LINEAR,
+        gates=(gates.headroom,),
     ),
     Claim(
         "EqCo is essential where K is very small",
         "SimCLR at the smallest K: EqCo - no margin, points",
         margin,
+        pool=LINEAR,
+        gates=(gates.headroom, gates.regime("SimCLR", "2")),
     ),
     Claim(
         "MoCo v2 degrades at K of 16 and below even with EqCo",
         "MoCo v2 with EqCo at the smallest K - at the largest, points",
         lambda results: harness.of_extremes(results, "MoCo v2, EqCo"),
         expects="below",
+        gates=(gates.headroom,),
     ),
 )
 

@@ -11,7 +11,7 @@ import sys
 
 from experiments import harness
 from experiments.flatnce import figure_2
-from experiments.harness import Claim
+from experiments.harness import Claim, gates
 
 METRIC = figure_2.METRIC
 POINTS = {"schedule.learning_rate": (0.1, 0.3, 1.0), "temperature.tau": (0.1, 0.2, 0.5)}
@@ -33,6 +33,8 @@ CLAIMS = (
         "FlatCLR's advantage at small batches survives a SimCLR tuned with the same budget",
         "linear top-1 at the smallest batch, FlatCLR - SimCLR, each at its best point, points",
         smallest,
+        pool=figure_2.LINEAR,
+        gates=(gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
     ),
 )
 

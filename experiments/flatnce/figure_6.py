@@ -13,7 +13,7 @@ import sys
 
 from experiments import harness
 from experiments.flatnce import figure_2
-from experiments.harness import Claim, Results
+from experiments.harness import Claim, Results, gates
 
 SCHEDULED, FIXED = "FlatCLR, ESS target", "SimCLR, fixed tau"
 TARGETS = {
@@ -73,18 +73,20 @@ def of_row(results: Results, row: str, found) -> list[list[float]]:
     return [found(cell) for cell in results.cells if cell[0] == row]
 
 
-def good_range(results: Results) -> list[float]:
-    """The best target inside the good range less the best outside of it, a seed each."""
+def good_range(results: Results) -> list[list[float]]:
+    """The mean of the targets inside the good range less each target outside of it."""
     targets = [cell for cell in results.cells if cell[0] == SCHEDULED]
     inside = [cell for cell in targets if GOOD[0] <= float(cell[1]) <= GOOD[1]]
-    outside = [cell for cell in targets if cell not in inside]
-    best = max(inside, key=lambda cell: results.mean(*cell), default=None)
-    return harness.above_best(results, best, outside) if best else []
+    found = []
+    for other in [cell for cell in targets if cell not in inside]:
+        seeds = zip(*(results.differences(cell, other) for cell in inside), strict=True)
+        found += [means] if (means := [statistics.mean(seed) for seed in seeds]) else []
+    return found
 
 
-def against_fixed(results: Results) -> list[float]:
-    """Target 0.3 less the fixed temperature that is best on average (chosen on the test images, in its favour)."""
-    return harness.above_best(
+def against_fixed(results: Results) -> list[list[float]]:
+    """Target 0.3 less each fixed temperature."""
+    return harness.above_all(
         results, (SCHEDULED, "0.3"), [cell for cell in results.cells if cell[0] == FIXED]
     )
 
@@ -98,19 +100,31 @@ def coverage(results: Results) -> list[float]:
 CLAIMS = (
     Claim(
         "ESS targets from 0.15 to 0.4 are the best",
-        "linear top-1, best target inside - best outside, points",
+        "linear top-1, mean over targets inside - each outside, points",
         good_range,
+        by="each",
+        pool=figure_2.LINEAR,
+        gates=(gates.headroom, gates.regime(FIXED, "0.1")),
     ),
     Claim(
         "ESS scheduling is better than any fixed temperature of SimCLR",
-        "linear top-1, FlatCLR at target 0.3 - SimCLR at its best temperature, points",
+        "linear top-1, FlatCLR at target 0.3 - SimCLR at each temperature, points",
         against_fixed,
+        by="each",
+        pool=figure_2.LINEAR,
+        gates=(gates.headroom, gates.regime(FIXED, "0.1")),
     ),
     Claim(
         "SimCLR with a fixed temperature covers only ESS 0.04 to 0.06",
         "largest ESS over temperatures (with the positive, last quarter) - 0.06",
         coverage,
         expects="below",
+        gates=(
+            gates.lacking(
+                "the paper's temperatures are not printed, and ESS tends to 1 as tau grows, for any network"
+            ),
+            gates.regime(FIXED, "0.1"),
+        ),
     ),
 )
 

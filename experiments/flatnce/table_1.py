@@ -14,7 +14,6 @@ Nguyen-Wainwright-Jordan's estimate query for query, so its row is computed and 
 """
 
 import json
-import statistics
 import sys
 
 from experiments import harness
@@ -124,10 +123,10 @@ def differences(first: list[float], second: list[float]) -> list[float]:
     return [abs(a) - abs(b) for a, b in zip(first, second, strict=True)]
 
 
-def steadier(found: dict) -> list[float]:
-    """By how much FlatNCE's spread is below Donsker-Varadhan's where that is the least in the mean, a draw each."""
+def steadier(found: dict) -> list[list[float]]:
+    """By how much FlatNCE's spread is below Donsker-Varadhan's at each information and K, a draw each."""
     pairs = zip(of(found, "dv", "spreads"), of(found, "flat_nce", "spreads"), strict=True)
-    return min((differences(dv, flat_nce) for dv, flat_nce in pairs), key=statistics.mean)
+    return [differences(dv, flat_nce) for dv, flat_nce in pairs]
 
 
 def precision(dtype: str, label: str) -> float:
@@ -149,20 +148,26 @@ CLAIMS = (
         "bias of log K - mean(c), nats, a number each information and K",
         lambda found: of(found, "flat_nce", "bias"),
         expects="below",
-        every=True,
+        by="formula",
     ),
     Claim(
         "InfoNCE bounds the mutual information from below",
         "bias, nats, a number each information and K",
         lambda found: of(found, "info_nce", "bias"),
         expects="below",
-        every=True,
+        by="formula",
     ),
     Claim(
         "FlatNCE has less bias than InfoNCE (Table 1)",
         "absolute bias, InfoNCE - FlatNCE, nats, a number each information and K",
         lambda found: differences(of(found, "info_nce", "bias"), of(found, "flat_nce", "bias")),
-        every=True,
+        by="formula",
+    ),
+    Claim(
+        "Donsker-Varadhan's bias is larger than FlatNCE's (Table 1: large, low)",
+        "absolute bias, Donsker-Varadhan - FlatNCE, nats, a number each information and K",
+        lambda found: differences(of(found, "dv", "bias"), of(found, "flat_nce", "bias")),
+        by="formula",
     ),
     Claim(
         "FlatNCE is as stable as InfoNCE (Table 1)",
@@ -170,26 +175,27 @@ CLAIMS = (
         lambda found: differences(of(found, "flat_nce", "spread"), of(found, "info_nce", "spread")),
         expects="within",
         margin=0.1,
-        every=True,
+        by="formula",
     ),
     Claim(
         "FlatNCE is more stable than Donsker-Varadhan (Table 1)",
-        "standard deviation over batches, Donsker-Varadhan - FlatNCE, nats, where that is the least of all"
-        " informations and K, a number each draw of the batches",
+        "standard deviation over batches, Donsker-Varadhan - FlatNCE, nats, at each information and K, a number each"
+        " draw of the batches",
         steadier,
+        by="each",
     ),
     Claim(
         "InfoNCE's gradient drowns in low precision, as a cross-entropy of logits of that precision",
         "largest relative error of the scores' gradient, cross-entropy of the logits - FlatNCE - 0.1, in float32,"
         " bfloat16 and float16 (figure_precision)",
         drowning("InfoNCE cross-entropy"),
-        every=True,
+        by="formula",
     ),
     Claim(
         "It drowns also where it is computed stably from scores of that precision",
         "the same, this library's InfoNCE - FlatNCE - 0.1: float16's is 1, the others' below 0.01 (figure_precision)",
         drowning("InfoNCE ours"),
-        every=True,
+        by="formula",
     ),
     Claim(
         "Fenchel-Legendre with one sample as a training loss is about 2 points below InfoNCE (appendix D)",

@@ -27,9 +27,10 @@ no table asks for any more, and why.
 The same seed gives every cell the same first weights, order and augmentation, so differences are paired.
 """
 
-from experiments.harness.claims import Claim
+from experiments.harness import gates
 from experiments.harness.cli import main
-from experiments.harness.evidence import above_best, of_extremes
+from experiments.harness.evidence import above_all, of_extremes
+from experiments.harness.judging import Claim
 from experiments.harness.pages import lines, markdown, summary
 from experiments.harness.results import Results
 from experiments.harness.table import (
@@ -46,6 +47,6 @@ from experiments.harness.table import (
 )
 
 __all__ = [
-    "BRIEF", "ROOT", "SCALES", "Claim", "Results", "above_best", "all_tables", "brief", "command", "config_of",
-    "doubtful", "grid", "lines", "main", "markdown", "of_extremes", "summary", "table_of",
+    "BRIEF", "ROOT", "SCALES", "Claim", "Results", "above_all", "all_tables", "brief", "command", "config_of",
+    "doubtful", "gates", "grid", "lines", "main", "markdown", "of_extremes", "summary", "table_of",
 ]  # fmt: skip

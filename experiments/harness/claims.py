@@ -1,67 +1,32 @@
-"""The papers' sentences, and what our numbers say about them."""
+"""The ledger: the papers' sentences, and what our numbers say about them."""
 
 import math
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+import pathlib
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from experiments.harness.judging import Claim, Judgement, judge, survivors
 from experiments.harness.measured import found, is_measured
 from experiments.harness.results import Results
 from experiments.harness.table import ROOT, SCALES, all_tables, table_of, where
 
 
-class Claim(NamedTuple):
-    """A sentence of the paper, and what we have to say about it.
-
-    Attributes:
-      text: the claim.
-      effect: what :attr:`evidence` measures, with its unit, "linear top-1 at batch 16, FlatNCE - InfoNCE, points".
-      evidence: results (of a table with ``measure()``: what it returned) -> one number a seed; None: nothing here
-        tests it.
-      expects: "above" or "below" 0 by the claim; or "within": the effect is no larger than ``margin``.
-      margin: for "within".
-      every: the numbers are no sample (a formula's, at points that were chosen): the claim is of every one of them.
-    """
+class Row(NamedTuple):
+    """A claim in the ledger: its sentence, the evidence in words, and the judgement."""
 
     text: str
-    effect: str = ""
-    evidence: Callable[[Any], Sequence[float]] | None = None
-    expects: str = "above"
-    margin: float = 0.0
-    every: bool = False
+    evidence: str
+    said: Judgement
 
-
-def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
-    """(mean, low, high): Student's t interval of the mean; infinite for a single value."""
-    from scipy import stats
-
-    mean = statistics.mean(values)
-    if len(values) < 2:
-        return mean, -math.inf, math.inf
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    half = error * float(stats.t.ppf(0.5 + level / 2, len(values) - 1))
-    return mean, mean - half, mean + half
-
-
-def bounds(claim: Claim, values: Sequence[float]) -> tuple[float, float, float]:
-    """(mean, low, high) by which a claim is judged: its 95 % interval, or the range of ``every`` number."""
-    return (statistics.mean(values), min(values), max(values)) if claim.every else interval(values)
-
-
-def verdict(claim: Claim, values: Sequence[float]) -> str:
-    """``holds``, ``does not hold`` or ``undecided`` by the whole of :func:`bounds`; ``not tested`` without values."""
-    if not values:
-        return "not tested"
-    _, low, high = bounds(claim, values)
-    if claim.expects == "within":
-        inside, outside = (
-            -claim.margin < low and high < claim.margin,
-            low > claim.margin or high < -claim.margin,
-        )
-    else:
-        inside, outside = (low > 0, high < 0) if claim.expects == "above" else (high < 0, low > 0)
-    return "holds" if inside else "does not hold" if outside or claim.every else "undecided"
+    def verdict(self, survives: bool = True) -> str:
+        """In Markdown, with the half-width where nothing is decided; and the reason where nothing can be."""
+        word = self.said.word if self.said.word == "not tested" else f"**{self.said.word}**"
+        if self.said.why:
+            return f"{word}: {self.said.why}"
+        if self.said.word == "undecided":
+            return f"{word}, ± {(self.said.high - self.said.low) / 2:.2g}"
+        return word if survives else f"{word}, not among all of the paper's"
 
 
 def found_by_scale(table: ModuleType) -> dict[str, Any]:
@@ -74,34 +39,31 @@ def found_by_scale(table: ModuleType) -> dict[str, Any]:
     return {scale: results for scale, results in of.items() if results}
 
 
-def evidence_of(claim: Claim, by_scale: Mapping[str, Any]) -> tuple[str, list[float]]:
-    """The largest scale whose runs are evidence of a claim, and its numbers; ``("", [])`` without such a scale."""
-    if claim.evidence is None:
-        return "", []
-    numbers = ((scale, list(claim.evidence(results))) for scale, results in by_scale.items())
-    return next(((scale, values) for scale, values in numbers if values), ("", []))
+def judged(claim: Claim, by_scale: Mapping[str, Any]) -> tuple[str, Judgement]:
+    """The largest scale whose runs are evidence of a claim, and what they say; ``("", ...)`` without such a scale."""
+    said = ((scale, judge(claim, read)) for scale, read in by_scale.items())
+    return next(
+        ((scale, one) for scale, one in said if one.word != "not tested"), ("", Judgement("not tested"))
+    )
 
 
-def ledger_rows(table: ModuleType) -> list[tuple[str, str, str]]:
-    """(claim, evidence, verdict) of a table's claims, each at the largest scale that has evidence of it."""
+def ledger_rows(table: ModuleType) -> list[Row]:
+    """A table's claims, each at the largest scale that has evidence of it."""
     by_scale, rows = found_by_scale(table), []
     for claim in table.CLAIMS:
-        scale, values = evidence_of(claim, by_scale)
-        if values:
-            mean, low, high = bounds(claim, values)
-            what = f"range of {len(values)}" if claim.every else f"n = {len(values)}"
-            about = f"{claim.effect}: {mean:+.3g} [{low:.3g}, {high:.3g}] ({what}, {scale})"
+        scale, said = judged(claim, by_scale)
+        about = claim.effect or "—"
+        if scale:
+            ends = f" [{said.low:.3g}, {said.high:.3g}]" if math.isfinite(said.low) else ""
+            about += f": {said.mean:+.3g}{ends} ({said.about}, {scale})"
             if claim.expects == "within":
                 about += f", margin {claim.margin:g}"
-        else:
-            about = claim.effect or "—"
-        rows.append((claim.text, about, verdict(claim, values)))
+        rows.append(Row(claim.text, about, said))
     return rows
 
 
 def ledger() -> str:
     """``experiments/README.md``: how to run, every table's state, every claim's verdict."""
-    lines = [LEDGER_HEAD]
     states, claims = [], []
     for name in all_tables():
         table = table_of(name)
@@ -116,21 +78,19 @@ def ledger() -> str:
         page = (ROOT / where(table)).parent / "results" / f"{path.name}.md"
         link = f"[{title}]({page.relative_to(ROOT / 'experiments')})" if page.exists() else title
         states.append(f"| `{path}` | {link} | {'; '.join(done) or 'not run'} |")
-        claims += [
-            f"| {path.parent.name} | {text} | {evidence} | **{word}** | `{path.name}` |"
-            if word != "not tested"
-            else f"| {path.parent.name} | {text} | {evidence} | not tested | `{path.name}` |"
-            for text, evidence, word in ledger_rows(table)
-        ]
-    lines += [
+        claims += [(path, row) for row in ledger_rows(table)]
+    falls = fallen(claims)
+    return "\n".join([
+        LEDGER_HEAD,
         "",
         "## Claims",
         "",
         "| paper | claim | evidence | verdict | file |",
         "| --- | --- | --- | --- | --- |",
-    ]
-    lines += [
-        *claims,
+        *(
+            f"| {path.parent.name} | {row.text} | {row.evidence} | {row.verdict(n not in falls)} | `{path.name}` |"
+            for n, (path, row) in enumerate(claims)
+        ),
         "",
         "## Tables and figures",
         "",
@@ -138,8 +98,20 @@ def ledger() -> str:
         "| --- | --- | --- |",
         *states,
         "",
-    ]
-    return "\n".join(lines)
+    ])  # fmt: skip
+
+
+def fallen(claims: list[tuple[pathlib.PurePath, Row]]) -> set[int]:
+    """Indices of the verdicts that Benjamini and Hochberg take back, each paper's measurements being a family."""
+    lost = set()
+    for paper in {path.parent for path, _ in claims}:
+        family = {
+            n: row.said.p
+            for n, (path, row) in enumerate(claims)
+            if path.parent == paper and row.said.p is not None
+        }
+        lost |= {n for n, stays in zip(family, survivors(list(family.values())), strict=True) if not stays}
+    return lost
 
 
 LEDGER_HEAD = """# The papers, table by table
@@ -154,7 +126,15 @@ this host, `run --cluster=slurm --set=slurm_partition=gpu` a cluster (`pip insta
 command of every cell. Finished runs are kept in `results/`, a JSON file each, known by the settled config: what two
 tables ask for is one run.
 
-A verdict is of the 95 % interval (Student's t, paired over seeds: the same seed gives every cell the same first
-weights, order and augmentation). A claim *holds* where the whole interval is on its side, *does not hold* where it
-is on the other, and is *undecided* else. Of formulas and exact measurements the range of all numbers is in the
-place of the interval, and one counterexample is enough. It is a verdict at our scale, not on the paper."""
+A verdict is of a 95 % interval, paired over seeds: the same seed gives every cell the same first weights, order and
+augmentation. A claim *holds* where the whole interval is on its side, *does not hold* where it is on the other, and is
+*undecided* else, with the half-width of the interval beside it. The sample is the seeds: Student's t, Fisher's z for
+correlations; where it says so the variance is pooled with that of the table's other cells. Equality is two one-sided
+tests within a margin that the file fixes. A claim of several comparisons holds where each one holds; shown is the
+weakest. Formulas have no chance in them: the range of all numbers is in the place of the interval, and one
+counterexample is enough.
+
+*Cannot be judged here*: a gate of the claim fails, whatever the numbers say: accuracy has no headroom, the runs are
+outside the regime that the claim is of, rates were not tuned, a control or seeds are missing. *Not among all of the
+paper's*: decided alone, but not at a false discovery rate of 5 % among the paper's measured claims (Benjamini and
+Hochberg). It is a verdict at our scale, not on the paper."""

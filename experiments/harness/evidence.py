@@ -1,4 +1,4 @@
-"""What several papers' claims measure, of the collected numbers of a table: one number a seed."""
+"""What several papers' claims measure, of the collected numbers of a table."""
 
 from collections.abc import Iterable
 
@@ -6,16 +6,13 @@ from experiments.harness.results import Results
 from experiments.harness.table import Cell
 
 
-def above_best(
+def above_all(
     results: Results, cell: Cell, others: Iterable[Cell], heading: str | None = None
-) -> list[float]:
-    """A cell less the one of the others that is best in the mean, for "... is the best".
-
-    The best is chosen on the numbers that judge, so that the cell is, if anything, judged too hard.
-    """
-    there = [other for other in others if other != cell and results.values(*other, heading)]
-    best = max(there, key=lambda other: results.mean(*other, heading), default=None)
-    return results.differences(cell, best, heading) if best else []
+) -> list[list[float]]:
+    """A cell less each of the others, one number a seed each: for "... is the best", judged by ``each``."""
+    return [
+        found for other in others if other != cell and (found := results.differences(cell, other, heading))
+    ]
 
 
 def of_extremes(results: Results, row: str, heading: str | None = None, *, above: float = 0.0) -> list[float]:

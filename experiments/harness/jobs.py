@@ -22,6 +22,8 @@ from experiments.harness.table import (
     table_of,
 )
 
+CHOOSING = 100  # the seed of the runs that choose
+
 Point = tuple[tuple[str, Any], ...]  # (leaf, value) of a sweep
 
 
@@ -63,9 +65,8 @@ class Job(NamedTuple):
         return all(self.result(seed) is not None for seed in self.seeds())
 
     def seeds(self) -> tuple[int, ...]:
-        """A sweep chooses by its first seed."""
-        seeds = seeds_of(table_of(self.table), self.scale)
-        return seeds if self.chosen else seeds[:1]
+        """A sweep chooses by a seed of its own, which judges nothing."""
+        return seeds_of(table_of(self.table), self.scale) if self.chosen else (CHOOSING,)
 
     def result(self, seed: int) -> dict[str, Any] | None:
         """What is kept of the finished run, or it says of itself here; None before that."""

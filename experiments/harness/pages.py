@@ -119,7 +119,7 @@ def text(table: ModuleType) -> str:
     lines += [f"![{scale}]({page_of(table).stem}/{scale}.svg)\n" for scale in drawn(table)]
     if table.CLAIMS:
         lines += ["## Claims", "", "| claim | evidence | verdict |", "| --- | --- | --- |"]
-        lines += [f"| {text} | {evidence} | {word} |" for text, evidence, word in ledger_rows(table)] + [""]
+        lines += [f"| {row.text} | {row.evidence} | {row.verdict()} |" for row in ledger_rows(table)] + [""]
     for heading, entries in (("Assumed", table.ASSUMED), ("Not produced here", table.NEEDS)):
         if entries:
             lines += [f"## {heading}", "", *(f"- {name}: {why}" for name, why in entries.items()), ""]

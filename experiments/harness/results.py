@@ -2,7 +2,8 @@
 
 import math
 import statistics
-from types import ModuleType
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from experiments.harness import records
@@ -17,6 +18,8 @@ class Results:
     Attributes:
       cells: (row, column) -> its run's record, of the seeds of this table; cells without a finished seed are left out.
     """
+
+    _moved: Mapping[Cell, float] = MappingProxyType({})
 
     def __init__(self, table: ModuleType, scale: str):
         self.table, self.scale = table, scale
@@ -33,8 +36,9 @@ class Results:
         path = self.table.METRIC.get(heading, heading)
         if path is None:
             return {}
-        entry = self.cells.get((str(row), str(column)), {"seeds": {}})
-        return {seed: pick(result, path) for seed, result in entry["seeds"].items()}
+        cell = str(row), str(column)
+        seeds, moved = self.cells.get(cell, {"seeds": {}})["seeds"], self._moved.get(cell, 0.0)
+        return {seed: pick(result, path) + moved for seed, result in seeds.items()}
 
     def mean(self, row: Any, column: Any, heading: str | None = None) -> float:
         """Over the seeds; nan if not run."""
@@ -45,6 +49,24 @@ class Results:
         """``one - other``, seed by seed: the same first weights, order and augmentation."""
         first, second = self.values(*one, heading), self.values(*other, heading)
         return [first[seed] - second[seed] for seed in first if seed in second]
+
+    def variance(self, cells: Sequence[Cell], heading: str | None = None) -> tuple[float, int]:
+        """Of a cell's number beyond its cell's mean and its seed's, pooled over cells; its degrees of freedom.
+
+        The cells must have the same seeds (:meth:`paired`).
+        """
+        values = [list(self.values(*cell, heading).values()) for cell in cells]
+        centred = [[v - statistics.mean(of) for v in of] for of in values]
+        by_seed = [statistics.mean(seed) for seed in zip(*centred, strict=True)]
+        rest = [v - mean for of in centred for v, mean in zip(of, by_seed, strict=True)]
+        freedom = max(0, (len(cells) - 1) * (len(by_seed) - 1))
+        return (sum(v * v for v in rest) / freedom if freedom else 0.0), freedom
+
+    def moved(self, cell: Cell) -> "Results":
+        """The same with every number of a cell larger by one."""
+        other = Results.__new__(Results)
+        other.table, other.scale, other.cells, other._moved = self.table, self.scale, self.cells, {cell: 1.0}
+        return other
 
     def paired(self) -> "Results":
         """Of the seeds alone that every cell has: what is compared is of the same seeds, in one order."""

@@ -7,13 +7,17 @@ images of any config, and measures them where the true regions are known (MultiD
 """
 
 import json
+import statistics
 import sys
 
 from experiments import harness
 from experiments.harness import Claim
 
 FILE = harness.ROOT / "experiments" / "intriguing" / "results" / "figure_3" / "regions.json"
-NEEDS = {"the pictures": "COCO's images, and ResNet-50 trained on ImageNet by SimCLR and with labels"}
+NEEDS = {
+    "a verdict": "several seeds of the encoders and of k-means: `figure_3.py` has measured one of each",
+    "the pictures": "COCO's images, and ResNet-50 trained on ImageNet by SimCLR and with labels",
+}
 ASSUMED = {"parts": "digits of MultiDigits, whose masks are known"}
 
 
@@ -28,22 +32,25 @@ def page(found: dict) -> list[str]:
 
 
 def gained(found: dict) -> list[float]:
-    """Purity of SimCLR's regions less that of an untrained network's or of raw pixels, whichever is larger, points."""
+    """Purity of SimCLR's regions less that of an untrained network's or of raw pixels, whichever is larger, points.
+
+    The mean over block groups and k, which are chosen points. The sample would be seeds and starts of k-means.
+    """
     purity = {(c["encoder"], c["group"], c["clusters"]): 100 * c["purity"] for c in found["cells"]}
-    return [
+    gains = [
         value - max(purity["untrained", *which], purity["raw pixels", *which])
         for (name, *which), value in purity.items()
         if name == "SimCLR"
     ]
+    return [statistics.mean(gains)]
 
 
 CLAIMS = (
     Claim(
         "Mid-layer clusters follow parts",
-        "purity of regions against MultiDigits' masks, SimCLR - the better of untrained and raw pixels, points, a"
-        " number each block group and k (one seed)",
+        "purity of regions against MultiDigits' masks, SimCLR - the better of untrained and raw pixels, mean over block"
+        " groups and k, points",
         gained,
-        every=True,
     ),
 )
 

@@ -73,7 +73,7 @@ CLAIMS = (
         lambda found: list(found.values()),
         expects="within",
         margin=1e-9,
-        every=True,
+        by="formula",
     ),
 )
 

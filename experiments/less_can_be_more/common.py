@@ -64,8 +64,8 @@ def difference(row: str, one: str, other: str, heading: str | None = None):
 
 
 def best(row: str, column: str):
-    """Evidence: a method's number with a count of negatives less that with the best other count, a seed each."""
-    return lambda results: harness.above_best(
+    """Evidence: a method's number with a count of negatives less that with each other count."""
+    return lambda results: harness.above_all(
         results, (row, column), [cell for cell in results.cells if cell[0] == row]
     )
 

@@ -32,6 +32,7 @@ def claims(measure: str, change: str, expects: str) -> tuple[Claim, ...]:
             lambda results: common.correlation(results, "SimCLR"),
             expects="within",
             margin=0.5,
+            by="fisher",
         ),
     )
 

@@ -60,7 +60,7 @@ CLAIMS = (
         "W grows with the temperature (similarities 1 and -1)",
         "smallest step of W over the temperatures, a number each K",
         lambda found: [smallest_step(weights) for weights in found["W"].values()],
-        every=True,
+        by="formula",
     ),
     Claim(
         "W grows with the number of negatives (similarities 1 and -1)",
@@ -68,7 +68,7 @@ CLAIMS = (
         lambda found: [
             min(b - a for a, b in zip(w, w[1:], strict=False)) for w in zip(*found["W"].values(), strict=True)
         ],
-        every=True,
+        by="formula",
     ),
 )
 

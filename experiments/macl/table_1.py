@@ -9,7 +9,7 @@ tau is 0.07, or rises from it by 1.4e-4 (Linear-1) or 2.8e-4 (Linear-2) an epoch
 import sys
 
 from experiments import harness
-from experiments.harness import Claim
+from experiments.harness import Claim, gates
 from experiments.macl import common
 from experiments.macl.common import difference
 
@@ -42,11 +42,13 @@ CLAIMS = (
         "A rising temperature beats a fixed one (kNN)",
         "kNN top-1, Linear-2 - Fixed, points",
         difference("Linear-2", "Fixed", common.KNN),
+        gates=(gates.headroom,),
     ),
     Claim(
         "A rising temperature beats a fixed one (linear)",
         "linear top-1, Linear-2 - Fixed, points",
         difference("Linear-2", "Fixed", common.LINEAR),
+        gates=(gates.headroom,),
     ),
 )
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 
 from experiments import harness
-from experiments.harness import Claim, Results
+from experiments.harness import Claim, Results, gates
 from experiments.macl import common, drawing
 from experiments.macl.common import difference, rise
 
@@ -68,17 +68,20 @@ def identities(results: Results) -> list[float]:
     return found["FlatNCE as published = DCL"] + found["MACL as published = DCL"]
 
 
-def best_at(column: str) -> Callable[[Results], list[float]]:
-    """Evidence: MACL-a less the best of the others in a column, a seed each."""
+def best_at(column: str) -> Callable[[Results], list[list[float]]]:
+    """Evidence: MACL-a less each of the others in a column."""
     others = [(row, column) for row in ("InfoNCE", "DCL", "Dual")]
-    return lambda results: harness.above_best(results, ("MACL-a", column), others)
+    return lambda results: harness.above_all(results, ("MACL-a", column), others)
 
 
+REGIME = gates.regime("InfoNCE")
 CLAIMS = (
     Claim(
         "MACL is better than DCL over batch sizes",
         "linear top-1, MACL-a - DCL, mean over batch sizes, points",
         difference("MACL-a", "DCL", columns=BY_BATCH),
+        pool=common.LINEAR,
+        gates=(gates.headroom, REGIME),
     ),
     Claim(
         "DCL and Dual are equal over batch sizes",
@@ -86,16 +89,26 @@ CLAIMS = (
         difference("DCL", "Dual", columns=BY_BATCH),
         expects="within",
         margin=1.0,
+        pool=common.LINEAR,
+        gates=(gates.headroom, REGIME),
     ),
     Claim(
         "DCL is better than InfoNCE over batch sizes",
         "linear top-1, DCL - InfoNCE, mean over batch sizes, points",
         difference("DCL", "InfoNCE", columns=BY_BATCH),
+        pool=common.LINEAR,
+        gates=(gates.headroom, REGIME),
     ),
     Claim(
         "Semantic sensitivity is higher with MACL than with InfoNCE",
         "S, MACL-a - InfoNCE, mean over batch sizes",
         difference("MACL-a", "InfoNCE", common.S, BY_BATCH),
+        gates=(
+            gates.lacking(
+                "S has a maximum in tau, and the paper's own Table 2 has it lower with MACL from tau0 = 0.2 on: several"
+                " tau0 are missing"
+            ),
+        ),
     ),
     Claim(
         "Semantic sensitivity rises during training, whatever the loss",
@@ -104,8 +117,9 @@ CLAIMS = (
     ),
     Claim(
         "On STL-10 MACL is the best at tau0 = 0.1",
-        "linear top-1, STL-10, tau0 0.1, MACL-a - the best of InfoNCE, DCL and Dual, points",
+        "linear top-1, STL-10, tau0 0.1, MACL-a - each of InfoNCE, DCL and Dual, points",
         best_at("tau0 0.1"),
+        by="each",
     ),
     Claim(
         "On STL-10 MACL is not better than InfoNCE for tau0 of 0.15 and more, as the paper's own table has it",
@@ -119,7 +133,7 @@ CLAIMS = (
         identities,
         expects="within",
         margin=1e-5,
-        every=True,
+        by="formula",
     ),
 )
 

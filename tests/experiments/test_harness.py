@@ -2,6 +2,7 @@
 
 import json
 import math
+import pathlib
 import re
 import signal
 import sys
@@ -13,7 +14,7 @@ from contrastive_jax.training.run import source_of
 from experiments import harness
 from experiments.harness import claims, jobs, measured, pages, plan, records, results, running
 from experiments.harness import table as tables
-from experiments.harness.claims import Claim
+from experiments.harness.judging import Claim
 
 NAME = "experiments.paper.table_1"
 ARGUMENTS = "configs/x.py:scale=cpu --config.method={}"
@@ -230,10 +231,10 @@ def test_a_sweep_chooses_on_the_validation_part_and_reads_no_other(table, monkey
     choosing = [job for job in jobs.jobs(table, "cpu") if job.cell == cell]
     assert [job.point for job in choosing] == [(("lr", 0.1),), (("lr", 0.3),)]
     assert all("--config.data.validation=0.2" in job.arguments() for job in choosing)
-    assert all(job.seeds() == (0,) for job in choosing)
-    finish(choosing[0], 0, 0.9)
+    assert all(job.seeds() == (jobs.CHOOSING,) for job in choosing)
+    finish(choosing[0], jobs.CHOOSING, 0.9)
     assert jobs.choose(table, "cpu", cell) is None  # one point is missing
-    finish(choosing[1], 0, 0.8)
+    finish(choosing[1], jobs.CHOOSING, 0.8)
     for lr, top1 in ((0.1, 0.2), (0.3, 0.99)):  # on the test images it would be the other
         finish(jobs.Job(NAME, "cpu", cell, (("lr", lr),)), 0, top1)
     read, result = [], jobs.Job.result
@@ -256,13 +257,13 @@ def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
         raise recorder.Diverged("step 3: not finite")
 
     monkeypatch.setattr("contrastive_jax.training.loop.train", train)
-    second.folder(0).mkdir(parents=True)
+    second.folder(jobs.CHOOSING).mkdir(parents=True)
     running.run_job(second)
     assert second.done() and jobs.choose(table, "cpu", cell) is None
-    finish(first, 0, 0.01)
+    finish(first, jobs.CHOOSING, 0.01)
     assert jobs.choose(table, "cpu", cell) == first.point
     jobs.collect(table, "cpu")
-    assert records.read(second.key)["seeds"] == {"0": {"diverged": "step 3: not finite"}}
+    assert records.read(second.key)["seeds"] == {str(jobs.CHOOSING): {"diverged": "step 3: not finite"}}
     final = jobs.Job(NAME, "cpu", cell, first.point)
     final.folder(0).mkdir(parents=True)
     with pytest.raises(recorder.Diverged):  # the chosen one: there is no number to show
@@ -274,8 +275,8 @@ def test_a_sweep_of_which_all_diverged_says_so(table):
     cell = ("A", "x")
     assert jobs.without_choice(table, "cpu") == []
     for job in jobs.choosing(table, "cpu", cell):
-        job.folder(0).mkdir(parents=True)
-        job.diverged(0, "step 3")
+        job.folder(jobs.CHOOSING).mkdir(parents=True)
+        job.diverged(jobs.CHOOSING, "step 3")
     assert [job.cell for job in jobs.jobs(table, "cpu")] == [("B", "x")] * 2
     assert jobs.without_choice(table, "cpu") == [
         "paper.table_1 A | x: every point of its sweep diverged; widen SWEEP."
@@ -372,52 +373,43 @@ def test_a_plan_has_every_run_once_and_a_sweeps_final_ones(table, tmp_path, monk
     ]
 
 
-def test_interval_is_students():
-    mean, low, high = claims.interval([1.0, 2.0, 3.0])
-    assert (mean, high) == pytest.approx((2.0, 2.0 + 4.3027 / 3**0.5), rel=1e-4) and low == pytest.approx(
-        4 - high
-    )
-    assert claims.interval([1.0]) == (1.0, -math.inf, math.inf)
-
-
-@pytest.mark.parametrize(
-    ("claim", "values", "word"),
-    [
-        (Claim("above"), [1.0, 1.1, 0.9], "holds"),
-        (Claim("above"), [-1.0, -1.1, -0.9], "does not hold"),
-        (Claim("above"), [1.0, -1.0, 0.1], "undecided"),
-        (Claim("above"), [1.0], "undecided"),
-        (Claim("above"), [], "not tested"),
-        (Claim("below", expects="below"), [-1.0, -1.1, -0.9], "holds"),
-        (Claim("within", expects="within", margin=1.0), [0.1, 0.0, -0.1], "holds"),
-        (Claim("within", expects="within", margin=1.0), [5.0, 5.1, 4.9], "does not hold"),
-        (Claim("within", expects="within", margin=1.0), [0.0, 2.0, -2.0], "undecided"),
-        (Claim("every", every=True), [0.1, 5.0, 90.0], "holds"),
-        (Claim("every", every=True), [-0.1, 5.0, 90.0], "does not hold"),
-        (Claim("every", every=True), [0.1], "holds"),
-    ],
-)
-def test_verdict(claim, values, word):
-    assert claims.verdict(claim, values) == word
-
-
 def test_claims_are_judged_at_the_largest_scale_with_results(table):
     table.CLAIMS = (
         Claim("A beats B", "A - B, points", lambda r: r.differences(("A", "x"), ("B", "x"))),
         Claim("nobody looked"),
     )
-    assert claims.ledger_rows(table)[0] == ("A beats B", "A - B, points", "not tested")
+    assert [(row.text, row.evidence, row.verdict()) for row in claims.ledger_rows(table)] == [
+        ("A beats B", "A - B, points", "not tested"),
+        ("nobody looked", "—", "not tested"),
+    ]
     all_done(table, of_a=(0.5, 0.51, 0.52))
-    text, about, word = claims.ledger_rows(table)[0]
-    assert (text, word) == ("A beats B", "holds") and about.startswith("A - B, points: +11 [")
-    assert about.endswith("(n = 3, cpu)")
-    assert claims.ledger_rows(table)[1] == ("nobody looked", "—", "not tested")
+    before = claims.ledger_rows(table)[0]
+    assert before.verdict() == "**holds**" and before.evidence.startswith("A - B, points: +11 [")
+    assert before.evidence.endswith("(n = 3, cpu)")
+    assert "among" in before.verdict(survives=False)
     finish(jobs.Job(NAME, "paper", ("A", "x")), 0, 0.5)
     jobs.collect(table, "paper")  # one cell, and nothing to compare it with
-    assert claims.ledger_rows(table)[0] == (text, about, word)
+    assert claims.ledger_rows(table)[0] == before
     finish(jobs.Job(NAME, "paper", ("B", "x")), 0, 0.4)
     jobs.collect(table, "paper")
-    assert claims.ledger_rows(table)[0][1].endswith("(n = 1, paper)")
+    row = claims.ledger_rows(table)[0]
+    assert row.evidence == "A - B, points: +10 (n = 1, paper)"
+    assert row.verdict() == "**cannot be judged here**: one seed is no sample"
+
+
+def test_an_undecided_claim_says_how_wide_its_interval_is(table):
+    table.CLAIMS = (Claim("A beats B", "A - B", lambda r: r.differences(("A", "x"), ("B", "x"))),)
+    all_done(table, of_a=(0.4, 0.5, 0.3))
+    assert claims.ledger_rows(table)[0].verdict() == "**undecided**, ± 25"
+
+
+def test_benjamini_and_hochberg_take_back_within_a_paper():
+    def row(word, p):
+        return claims.Row("", "", claims.Judgement(word, p=p))
+
+    one, other = pathlib.PurePath("a/x"), pathlib.PurePath("b/y")
+    rows = [(one, row("holds", 0.04)), (one, row("undecided", 0.9)), (other, row("holds", 0.04))]
+    assert claims.fallen(rows) == {0, 1}  # alone in its paper, the third stays
 
 
 def test_a_table_without_runs_is_measured_once(table):
@@ -425,13 +417,14 @@ def test_a_table_without_runs_is_measured_once(table):
     table.RUNS = {}
     table.measure = lambda: calls.append(1) or {"numbers": [1.0, 2.0]}
     table.page = lambda found: harness.markdown(["n"], [[n] for n in found["numbers"]])
-    table.CLAIMS = (Claim("positive", "numbers", lambda found: found["numbers"], every=True),)
+    table.CLAIMS = (Claim("positive", "numbers", lambda found: found["numbers"], by="formula"),)
     assert "Not measured yet." in pages.text(table)
-    assert claims.ledger_rows(table)[0][2] == "not tested"
+    assert claims.ledger_rows(table)[0].verdict() == "not tested"
     assert measured.measure(table).endswith("measured") and "done" in measured.measure(table)
     assert calls == [1]
     assert "| 2.0 |" in pages.text(table)
-    assert claims.ledger_rows(table)[0][1:] == ("numbers: +1.5 [1, 2] (range of 2, measured)", "holds")
+    (row,) = claims.ledger_rows(table)
+    assert (row.evidence, row.said.word) == ("numbers: +1.5 [1, 2] (range of 2, measured)", "holds")
 
 
 def test_what_another_file_measured_is_read_from_there(table, tmp_path):

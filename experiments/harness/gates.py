@@ -1,0 +1,126 @@
+"""What has to be met before numbers judge a claim; a gate that fails says why in a few words.
+
+At the scale ``paper`` the setting is the claim's own, so that only what is missing is asked for there.
+"""
+
+import functools
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from experiments.harness.jobs import choose, choosing
+from experiments.harness.judging import Gate
+from experiments.harness.results import Results
+from experiments.harness.table import ROOT, Cell, config_of
+
+ROOM = 5.0  # half-widths of the claim's interval that accuracy must be able to move by
+REGIME = 0.5  # median W = sigmoid(c) of InfoNCE; above it InfoNCE's gradient is dc but for a scalar, as its rivals' is
+RATE = "schedule.learning_rate"
+
+
+@functools.cache
+def levels(data: str) -> dict[str, float]:
+    """Linear top-1 of supervised training and of SimCLR, and the best baseline, percent; {} for a set without them."""
+    folder = ROOT / "experiments" / "digits" / "results"
+    if data != "digits":
+        return {}
+
+    def of(method: str, row: str = "trained", column: str = "linear") -> float:
+        seeds = json.loads((folder / "methods" / f"{method}.json").read_text())["seeds"].values()
+        return 100 * statistics.mean(seed[row][column] for seed in seeds)
+
+    pixels = json.loads((folder / "flatclr.json").read_text())["0"]["evaluations"]["raw pixels"]
+    best = max(100 * pixels[column]["top1"] for column in ("linear", "knn"))
+    return {
+        "supervised": of("supervised"),
+        "SimCLR": of("simclr"),
+        "baseline": max(best, of("simclr", "untrained")),
+    }
+
+
+def headroom(results: Results, half: float) -> str:
+    """Accuracy has room: supervised training stands above SimCLR, and SimCLR above what needs no training."""
+    if results.scale == "paper":
+        return ""
+    (data,) = {config_of(cell["arguments"])["data"]["name"] for cell in results.cells.values()}
+    if not (known := levels(data)):
+        return f"headroom: no supervised and no untrained encoder was measured on {data}"
+    room = min(known["supervised"] - known["SimCLR"], known["SimCLR"] - known["baseline"])
+    if room > ROOM * half:
+        return ""
+    said = ", ".join(f"{name} {value:.1f}" for name, value in known.items())
+    return f"headroom: {room:.1f} points ({said}), {ROOM:g} half-widths are {ROOM * half:.1f}"
+
+
+def regime(row: str, *columns: str) -> Gate:
+    """InfoNCE's cell has solved many of its queries in every column that is judged (default: all of the row).
+
+    Median W over the last half of training where its curve is kept, else at the end.
+    """
+
+    def gate(results: Results, half: float) -> str:
+        if results.scale == "paper":
+            return ""
+        cells = [cell for cell in results.cells if cell[0] == row and (not columns or cell[1] in columns)]
+        found = {cell[1]: _median_w(results, cell) for cell in cells}
+        outside = [f"{w:.2f} at {column}" for column, w in found.items() if w >= REGIME]
+        if not found:
+            return f"regime: {row} has not run"
+        return (
+            f"regime: InfoNCE's median W is {', '.join(outside)}; below {REGIME} is asked for"
+            if outside
+            else ""
+        )
+
+    return gate
+
+
+def _median_w(results: Results, cell: Cell) -> float:
+    curves = results.curve(*cell, "w_p50").values()
+    if not curves:
+        return statistics.mean(results.values(*cell, "metrics.w_p50").values())
+    return statistics.mean(
+        v for epochs, values in curves for e, v in zip(epochs, values, strict=True) if 2 * e > epochs[-1]
+    )
+
+
+def tuned(results: Results, half: float) -> str:
+    """Every cell's rate was chosen, inside what was tried."""
+    edges, untuned = [], []
+    for cell in results.cells:
+        tried = sorted(
+            {dict(job.point).get(RATE) for job in choosing(results.table, results.scale, cell)} - {None}
+        )
+        chosen = dict(choose(results.table, results.scale, cell) or ()).get(RATE)
+        if len(tried) < 3:
+            untuned.append(", ".join(cell))
+        elif chosen in (tried[0], tried[-1]):
+            edges.append(", ".join(cell))
+    if untuned:
+        return f"edge: the learning rate was not chosen for {len(untuned)} of {len(results.cells)} cells"
+    return f"edge: the learning rate is at the edge of the sweep in {'; '.join(edges)}" if edges else ""
+
+
+def ran(*cells: Cell) -> Gate:
+    """Cells without which a comparison is not of like with like."""
+
+    def gate(results: Results, half: float) -> str:
+        left = [", ".join(cell) for cell in cells if cell not in results.cells]
+        return f"missing: {'; '.join(left)}" if left else ""
+
+    return gate
+
+
+def lacking(why: str, scales: Sequence[str] = ("cpu", "gpu", "measured")) -> Gate:
+    """Something that no run or measurement at some scales can mend."""
+
+    def gate(read: Any, half: float) -> str:
+        return why if getattr(read, "scale", "measured") in scales else ""
+
+    return gate
+
+
+def of_runs(gate: Gate, results: Callable[[], Results]) -> Gate:
+    """A gate of the runs that a table without runs of its own has measured."""
+    return lambda read, half: gate(results(), half)

@@ -1,0 +1,215 @@
+"""The rules by which numbers judge a claim.
+
+Every rule reads one interval of 95 %, so that a false "holds" and a false "does not hold" have at most 2.5 % each:
+
+* ``seeds``: a measurement, the seeds are the sample. Student's t of the mean; its variance is that of the numbers, or
+  is pooled over the cells of the table (:attr:`Claim.pool`). "within" is two one-sided tests of equivalence.
+* ``each``: a measurement of several comparisons ("is the best", "at every size"), a sample each, and the claim is of
+  all of them. It holds where each one holds, which needs no correction; it does not hold where one does not, by
+  Bonferroni over the comparisons. Nothing is chosen on the numbers that judge.
+* ``fisher``: correlations, a seed each: Student's t of Fisher's z, so that no interval leaves [-1, 1].
+* ``formula``: numbers without chance at points that were chosen; one counterexample refutes.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from scipy import special, stats
+
+from experiments.harness.results import Results
+from experiments.harness.table import Cell
+
+TAIL = 0.025  # of a false "holds", and of a false "does not hold"
+OWN_VARIANCE = (
+    0.05  # a claim whose numbers spread more than the pooled ones, by an F test of this size, keeps its own
+)
+
+Gate = Callable[[Any, float], str]
+"""(what the evidence reads, half-width of the interval) -> why the claim cannot be judged there; empty: it can."""
+
+
+class Claim(NamedTuple):
+    """A sentence of the paper, and what we have to say about it.
+
+    Attributes:
+      text: the claim.
+      effect: what :attr:`evidence` measures, with its unit, "linear top-1 at batch 16, FlatNCE - InfoNCE, points".
+      evidence: results (of a table with ``measure()``: what it returned) -> one number a seed; by ``each`` a list a
+        comparison of one number a seed; None: nothing here tests it.
+      expects: "above" or "below" 0 by the claim; or "within": the effect is no larger than ``margin``.
+      margin: for "within"; fixed here before a run.
+      by: the rule, "seeds", "each", "fisher" or "formula".
+      pool: the heading of METRIC whose variance is pooled over the cells, where the evidence is linear in its numbers;
+        empty: not pooled.
+      gates: what has to be met before the numbers are a judgement.
+    """
+
+    text: str
+    effect: str = ""
+    evidence: Callable[[Any], Sequence[Any]] | None = None
+    expects: str = "above"
+    margin: float = 0.0
+    by: str = "seeds"
+    pool: str = ""
+    gates: tuple[Gate, ...] = ()
+
+
+class Estimate(NamedTuple):
+    """A mean and its standard error, with the error's degrees of freedom."""
+
+    mean: float
+    error: float
+    freedom: int
+
+    def half(self) -> float:
+        """Half-width of the interval that leaves a tail on either side; infinite for a single number."""
+        return float(special.stdtrit(self.freedom, 1 - TAIL)) * self.error if self.freedom else math.inf
+
+    def above(self, bound: float) -> float:
+        """One-sided p-value of a true mean that is not above ``bound``."""
+        if not self.freedom:
+            return 1.0
+        if not self.error:
+            return float(self.mean <= bound)
+        return float(special.stdtr(self.freedom, (bound - self.mean) / self.error))
+
+    def below(self, bound: float) -> float:
+        """One-sided p-value of a true mean that is not below ``bound``."""
+        return Estimate(-self.mean, self.error, self.freedom).above(-bound)
+
+
+class Judgement(NamedTuple):
+    """What numbers say of a claim.
+
+    Attributes:
+      word: "holds", "does not hold", "undecided", "cannot be judged here" or "not tested".
+      mean, low, high: what is shown; of ``each`` the comparison that is least in the claim's favour.
+      about: of how many numbers.
+      p: two-sided p-value of the nearer verdict; None for formulas and where nothing can be judged.
+      why: what a failing gate says.
+    """
+
+    word: str
+    mean: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    about: str = ""
+    p: float | None = None
+    why: str = ""
+
+
+def student(values: Sequence[float]) -> Estimate:
+    """The mean, its variance that of the values."""
+    n = len(values)
+    return Estimate(
+        statistics.mean(values), statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf, n - 1
+    )
+
+
+def pooled(values: Sequence[float], squares: float, variance: float, freedom: int) -> Estimate:
+    """The mean, its variance that of the values and of the cells that have no part in them.
+
+    It asks for cells that are equally noisy: then false verdicts are as rare as they should be. Values that spread
+    more, by an F test, keep a variance of their own. The test misses some: of two cells three times as noisy as the
+    others 8 % of the verdicts on either side are false, not 2.5 %.
+
+    Args:
+      squares: sum of the squares of the cells' weights in a value; 2 for the difference of two cells.
+      variance: of one of the other cells, with ``freedom`` degrees of freedom.
+    """
+    own = student(values)
+    if not freedom or not squares:
+        return own
+    of_cell = statistics.variance(values) / squares
+    if of_cell > special.fdtri(own.freedom, freedom, 1 - OWN_VARIANCE) * variance:
+        return own
+    total = own.freedom + freedom
+    both = (own.freedom * of_cell + freedom * variance) / total
+    return Estimate(own.mean, math.sqrt(squares * both / len(values)), total)
+
+
+def weights(claim: Claim, results: Results) -> list[dict[Cell, float]]:
+    """The weight of every cell in the evidence, a dict a comparison; found by moving each cell by one."""
+    base = [statistics.mean(sample) for sample in samples(claim, results)]
+    found: list[dict[Cell, float]] = [{} for _ in base]
+    for cell in results.cells:
+        for of, a, sample in zip(found, base, samples(claim, results.moved(cell)), strict=True):
+            of[cell] = statistics.mean(sample) - a
+    return found
+
+
+def samples(claim: Claim, read: Any) -> list[list[float]]:
+    """The evidence, a list a comparison, each of one number a seed; empty without any."""
+    values = list(claim.evidence(read)) if claim.evidence else []
+    found = [list(sample) for sample in values] if claim.by == "each" else [values]
+    return found if all(found) else []
+
+
+def chances(claim: Claim, estimate: Estimate, margin: float) -> tuple[float, float]:
+    """One-sided p-values of "holds" and of "does not hold"; each is small where its verdict is earned."""
+    if claim.expects == "within":
+        outside = min(estimate.above(margin), estimate.below(-margin))
+        return max(estimate.above(-margin), estimate.below(margin)), outside
+    ends = estimate.above(0.0), estimate.below(0.0)
+    return ends if claim.expects == "above" else ends[::-1]
+
+
+def of_formula(claim: Claim, values: Sequence[float]) -> Judgement:
+    """By the range: all of it on the claim's side, or there is a counterexample."""
+    sides = {"above": lambda v: v > 0, "below": lambda v: v < 0, "within": lambda v: abs(v) < claim.margin}
+    met, n = sum(map(sides[claim.expects], values)), len(values)
+    word, about = ("holds", "") if met == n else ("does not hold", f", {met} as claimed")
+    return Judgement(word, statistics.mean(values), min(values), max(values), f"range of {n}{about}")
+
+
+def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judgement, float]:
+    """By the intervals; and the half-width that gates are told, of the widest one."""
+    fisher = claim.by == "fisher"
+    if fisher:
+        found = [[math.atanh(max(-0.999999, min(0.999999, r))) for r in sample] for sample in found]
+    margin = math.atanh(claim.margin) if fisher else claim.margin
+    n = len(found[0])
+    estimates, about = [student(sample) for sample in found], f"n = {n}"
+    if claim.pool and isinstance(read, Results):
+        for i, of in enumerate(weights(claim, read)):
+            others = [cell for cell, weight in of.items() if abs(weight) < 1e-9]
+            estimates[i] = pooled(
+                found[i], sum(w * w for w in of.values()), *read.variance(others, claim.pool)
+            )
+        if all(estimate.freedom >= n for estimate in estimates):
+            about += ", pooled variance"
+    pairs = [chances(claim, estimate, margin) for estimate in estimates]
+    if len(found) > 1:
+        about = f"weakest of {len(found)}, {about}"
+    weakest = max(range(len(pairs)), key=lambda i: pairs[i][0] - pairs[i][1])
+    half = max(estimate.half() for estimate in estimates)
+    shown = estimates[weakest]
+    ends = [shown.mean, shown.mean - shown.half(), shown.mean + shown.half()]
+    mean, low, high = map(math.tanh, ends) if fisher else ends
+    holds, fails = max(p for p, _ in pairs), min(1.0, len(pairs) * min(p for _, p in pairs))
+    word = "holds" if holds < TAIL else "does not hold" if fails < TAIL else "undecided"
+    if n < 2:
+        return Judgement("cannot be judged here", mean, low, high, about, why="one seed is no sample"), half
+    return Judgement(word, mean, low, high, about, min(1.0, 2 * min(holds, fails))), half
+
+
+def judge(claim: Claim, read: Any = None) -> Judgement:
+    """The verdict of what is kept of a table, after the claim's gates."""
+    if not (found := samples(claim, read)):
+        return Judgement("not tested")
+    said, half = (
+        (of_formula(claim, found[0]), 0.0) if claim.by == "formula" else of_samples(claim, found, read)
+    )
+    reasons = [why for gate in claim.gates if (why := gate(read, half))]
+    if not reasons:
+        return said
+    contrary = ["contrary here"] if said.word == "does not hold" else []
+    own = [said.why] if said.why else []
+    return said._replace(word="cannot be judged here", p=None, why="; ".join(contrary + own + reasons))
+
+
+def survivors(p_values: Sequence[float], rate: float = 2 * TAIL) -> list[bool]:
+    """Which of several verdicts remain at a false discovery rate (Benjamini and Hochberg 1995)."""
+    return [bool(q <= rate) for q in stats.false_discovery_control(p_values)] if p_values else []

@@ -1,0 +1,264 @@
+"""The rules by which numbers judge a claim: on data of known truth a false verdict is as rare as the rules say."""
+
+import json
+import math
+import types
+
+import numpy as np
+import pytest
+
+from experiments.harness import gates, jobs, judging, table
+from experiments.harness.judging import Claim, judge
+from experiments.harness.results import Results
+
+DRAWS = 1000
+# Of as many draws, each with a chance of 2.5 %, more than this are false once in ten thousand.
+MOST = DRAWS * judging.TAIL + 4 * math.sqrt(DRAWS * judging.TAIL)
+
+
+def made(cells, scale="cpu", **table):
+    """Results of cells -> a number a seed."""
+    results = Results.__new__(Results)
+    results.table, results.scale = types.SimpleNamespace(METRIC={"a": "metrics.a"}, **table), scale
+    results.cells = {
+        cell: {
+            "seeds": {
+                str(seed): {"metrics": {"a": value, "w_p50": 0.4}} for seed, value in enumerate(values)
+            },
+            "arguments": "",
+        }
+        for cell, values in cells.items()
+    }
+    return results
+
+
+def words(claim, draw, draws=DRAWS):
+    """How often each verdict is given of numbers that ``draw`` makes."""
+    rng = np.random.default_rng(0)
+    said = [judge(claim, draw(rng)).word for _ in range(draws)]
+    return {word: said.count(word) for word in ("holds", "does not hold", "undecided")}
+
+
+def read(values):
+    return values
+
+
+def claim_of(by="seeds", expects="above", margin=0.0):
+    return Claim("", "", read, expects, margin, by)
+
+
+def independent(*means, n=3):
+    """A sample of three seeds a mean, of unequal spreads."""
+    return lambda rng: [list(m + (i + 1) * rng.normal(size=n)) for i, m in enumerate(means)]
+
+
+def against_one(*means, n=3):
+    """The same where all comparisons share a cell."""
+
+    def draw(rng):
+        shared = rng.normal(size=n)
+        return [list(m + shared - rng.normal(size=n)) for m in means]
+
+    return draw
+
+
+def correlated(rho, points=6, n=3):
+    def draw(rng):
+        x, y = rng.normal(size=(2, n, points))
+        y = rho * x + math.sqrt(1 - rho**2) * y
+        return [float(np.corrcoef(a, b)[0, 1]) for a, b in zip(x, y, strict=True)]
+
+    return draw
+
+
+def first(draw):
+    return lambda rng: draw(rng)[0]
+
+
+@pytest.mark.parametrize(
+    ("claim", "draw", "false"),
+    [
+        (claim_of(), first(independent(0.0)), ["holds", "does not hold"]),
+        (claim_of(expects="below"), first(independent(0.0, n=8)), ["holds", "does not hold"]),
+        (claim_of(expects="within", margin=1.0), first(independent(1.0)), ["holds", "does not hold"]),
+        (claim_of(expects="within", margin=9.0), first(independent(-9.0)), ["holds", "does not hold"]),
+        (claim_of("each"), independent(0.0, 50.0, 50.0), ["holds"]),
+        (claim_of("each"), independent(0.0, 0.0, 0.0), ["does not hold"]),
+        (claim_of("each"), against_one(0.0, 0.0, 0.0, 0.0), ["holds", "does not hold"]),
+        (claim_of("each", "within", 9.0), independent(0.0, 9.0), ["holds"]),
+        (claim_of("each", "within", 9.0), against_one(9.0, 9.0, -9.0), ["does not hold"]),
+        (claim_of("fisher"), correlated(0.0), ["holds", "does not hold"]),
+        (claim_of("fisher", "within", 0.5), correlated(0.5, points=12), ["holds", "does not hold"]),
+    ],
+)
+def test_false_verdicts_are_rare(claim, draw, false):
+    said = words(claim, draw)
+    assert all(said[word] <= MOST for word in false), said
+
+
+@pytest.mark.parametrize(
+    ("claim", "draw", "word"),
+    [
+        (claim_of(), first(independent(8.0)), "holds"),
+        (claim_of(), first(independent(-8.0)), "does not hold"),
+        (claim_of(expects="within", margin=9.0), first(independent(0.0)), "holds"),
+        (claim_of("each"), independent(25.0, 25.0), "holds"),
+        (claim_of("each"), independent(25.0, -25.0), "does not hold"),
+        (claim_of("fisher"), correlated(0.95), "holds"),
+    ],
+)
+def test_a_large_effect_is_seen(claim, draw, word):
+    said = words(claim, draw, 200)
+    assert said[word] > 150, said
+
+
+BOTH = (("A", "16"), ("B", "16"))
+
+
+def table_of_six(rng, gap=0.0, spread=1.0):
+    """Six cells that share their seeds' effects; two of them ``gap`` apart, and as noisy as ``spread``."""
+    of_seed = 5 * rng.normal(size=3)
+    cells = {
+        (row, column): 80 + of_seed + rng.normal(size=3) for row in "AB" for column in ("16", "64", "256")
+    }
+    for cell in BOTH:
+        cells[cell] = 80 + of_seed + spread * rng.normal(size=3)
+    cells[BOTH[0]] = cells[BOTH[0]] + gap
+    return made({cell: values.tolist() for cell, values in cells.items()})
+
+
+def test_a_pooled_variance_decides_more_and_is_no_more_often_false():
+    own, pooled = (Claim("", "", lambda r: r.differences(*BOTH), pool=pool) for pool in ("", "a"))
+    said = words(pooled, table_of_six)
+    assert said["holds"] <= MOST and said["does not hold"] <= MOST, said
+    seen = [words(claim, lambda rng: table_of_six(rng, 3.0), 300)["holds"] for claim in (own, pooled)]
+    assert seen[1] > 1.4 * seen[0], seen
+
+
+def test_a_cell_noisier_than_the_table_keeps_its_own_variance():
+    claim = Claim("", "", lambda r: r.differences(*BOTH), pool="a")
+    rng = np.random.default_rng(1)
+    about = [judge(claim, table_of_six(rng, spread=20.0)).about for _ in range(100)]
+    assert sum("pooled" not in one for one in about) > 80
+    said = words(claim, lambda rng: table_of_six(rng, spread=20.0))
+    assert said["holds"] <= MOST and said["does not hold"] <= MOST, said
+
+
+def test_the_weights_of_cells_are_those_of_the_evidence():
+    results = table_of_six(np.random.default_rng(0))
+
+    def of_rows(read):
+        gaps = [read.differences(("A", c), ("B", c)) for c in ("16", "64", "256")]
+        return [sum(seed) / 3 for seed in zip(*gaps, strict=True)]
+
+    two, mean = (Claim("", "", f, pool="a") for f in (lambda r: r.differences(*BOTH), of_rows))
+    (of_two,), (of_mean,) = judging.weights(two, results), judging.weights(mean, results)
+    assert of_two == pytest.approx(
+        dict.fromkeys(results.cells, 0.0) | dict(zip(BOTH, (1.0, -1.0), strict=True))
+    )
+    assert of_mean == pytest.approx({cell: 1 / 3 if cell[0] == "A" else -1 / 3 for cell in results.cells})
+
+
+def test_false_discoveries_are_as_rare_as_their_rate():
+    rng = np.random.default_rng(0)
+    shares = []
+    for _ in range(400):
+        truth = np.repeat([0.0, 12.0], 10)
+        said = [judge(claim_of(), (m + rng.normal(size=4)).tolist()) for m in truth]
+        stays = judging.survivors([one.p for one in said])
+        shares.append(sum(stays[:10]) / max(1, sum(stays)))
+    assert np.mean(shares) <= 0.05
+    assert judging.survivors([0.01, 0.04, 0.9]) == [True, False, False] and judging.survivors([]) == []
+
+
+@pytest.mark.parametrize(
+    ("claim", "values", "word"),
+    [
+        (claim_of(), [1.0, 1.1, 0.9], "holds"),
+        (claim_of(), [1.0, 1.0, 1.0], "holds"),
+        (claim_of(), [0.0, 0.0, 0.0], "undecided"),
+        (claim_of(), [1.0], "cannot be judged here"),
+        (claim_of(), [], "not tested"),
+        (claim_of("each"), [[1.0, 1.1, 0.9], []], "not tested"),
+        (claim_of("formula"), [0.1, 5.0, 90.0], "holds"),
+        (claim_of("formula"), [-0.1, 5.0, 90.0], "does not hold"),
+        (claim_of("formula"), [0.1], "holds"),
+        (claim_of("formula", "within", 1.0), [0.5, -1.5], "does not hold"),
+    ],
+)
+def test_verdict(claim, values, word):
+    assert judge(claim, values).word == word
+
+
+def test_intervals():
+    said = judge(claim_of(), [1.0, 2.0, 3.0])
+    assert (said.mean, said.high) == pytest.approx((2.0, 2.0 + 4.3027 / 3**0.5), rel=1e-4)
+    said = judge(claim_of("fisher"), [0.9, 0.2, 1.0])
+    assert -1 < said.low < said.mean < said.high <= 1
+    said = judge(claim_of("each"), [[5.0, 5.1, 4.9], [0.5, 0.6, 0.1]])
+    assert said.mean == pytest.approx(0.4) and said.about == "weakest of 2, n = 3"
+    assert judge(claim_of("formula"), [-1.0, 2.0, 3.0]).about == "range of 3, 2 as claimed"
+
+
+def gated(gate, values, results):
+    return judge(Claim("", "", lambda _: values, gates=(gate,)), results)
+
+
+def test_a_gate_that_fails_takes_the_verdict_and_says_why(monkeypatch):
+    results = made({("A", "16"): [1.0, 2.0], ("B", "16"): [0.0, 1.0]})
+    said = gated(gates.lacking("no control"), [-1.0, -1.1], results)
+    assert (said.word, said.why, said.p) == ("cannot be judged here", "contrary here; no control", None)
+    assert said.mean == pytest.approx(-1.05)  # the numbers are still shown
+    assert gated(gates.lacking("no control", ("gpu",)), [1.0, 1.1], results).word == "holds"
+    assert gates.ran(("A", "16"))(results, 0.0) == ""
+    assert gates.ran(("A", "16"), ("B", "0"))(results, 0.0) == "missing: B, 0"
+    monkeypatch.setattr(gates, "config_of", lambda _: {"data": {"name": "digits"}})
+    monkeypatch.setattr(gates, "levels", lambda _: {"supervised": 90.0, "SimCLR": 80.0, "baseline": 60.0})
+    assert gates.headroom(results, 1.9) == ""
+    assert "10.0 points" in gates.headroom(results, 2.1)
+    monkeypatch.setattr(gates, "levels", lambda _: {})
+    assert "no supervised" in gates.headroom(results, 1.0)
+    results.scale = "paper"
+    assert gates.headroom(results, 99.0) == ""
+
+
+def test_the_regime_is_by_the_median_weight_of_the_column_that_is_judged():
+    results = made(
+        {("InfoNCE", "16"): [1.0, 2.0], ("InfoNCE", "256"): [0.0, 1.0], ("DCL", "256"): [0.0, 1.0]}
+    )
+    assert gates.regime("InfoNCE")(results, 0.0) == ""  # 0.4 at the end
+    for seed in results.cells["InfoNCE", "256"]["seeds"].values():
+        seed["curves"] = {"w_p50": [[1, 2, 3, 4], [0.0, 0.0, 0.6, 0.8]]}  # its last half
+    assert "0.70 at 256" in gates.regime("InfoNCE")(results, 0.0)
+    assert gates.regime("InfoNCE", "16")(results, 0.0) == ""
+    assert gates.regime("MoCo")(results, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("tried", "chosen", "why"),
+    [
+        ((0.1, 0.3, 1.0), 0.3, ""),
+        ((0.1, 0.3, 1.0), 1.0, "at the edge"),
+        ((0.1, 0.3), 0.3, "not chosen for 1 of 1"),
+        ((), None, "not chosen for 1 of 1"),
+    ],
+)
+def test_a_rate_is_chosen_inside_of_what_was_tried(tried, chosen, why, monkeypatch):
+    points = [types.SimpleNamespace(point=((gates.RATE, rate),)) for rate in tried]
+    monkeypatch.setattr(gates, "choosing", lambda *_: points)
+    monkeypatch.setattr(gates, "choose", lambda *_: ((gates.RATE, chosen),) if chosen else ())
+    found = gates.tuned(made({("A", "16"): [1.0]}), 0.0)
+    assert why in found and bool(found) == bool(why)
+
+
+def test_the_levels_of_digits_are_those_of_the_committed_runs():
+    known = gates.levels("digits")
+    seeds = json.loads((gates.ROOT / "experiments/digits/results/methods/simclr.json").read_text())["seeds"]
+    assert known["SimCLR"] == pytest.approx(
+        100 * np.mean([seed["trained"]["linear"] for seed in seeds.values()])
+    )
+    assert known["SimCLR"] < known["supervised"] and gates.levels("another set") == {}
+
+
+def test_a_sweep_chooses_by_a_seed_that_judges_nothing():
+    assert all(jobs.CHOOSING not in seeds for seeds in table.SEEDS.values())
