@@ -25,7 +25,7 @@ METRIC = {
     "kNN top-1, %": "trained.knn.top1 %",
     "ESS at the end": "metrics.ess",
 }
-CURVES = ("ess", "ess_with_positive", "info_nce", "w_p50")
+CURVES = ("ess", "ess_with_positive", "info_nce")
 RUNS = {
     scale: {
         (name, str(batch)): f"configs/flatclr_cifar10.py:method={method},scale={scale}"

@@ -23,6 +23,8 @@ from experiments.harness.table import (
 )
 
 CHOOSING = 100  # the seed of the runs that choose
+# Curves that every record keeps where they were logged: gates read them, and one run serves all tables.
+ALWAYS = ("w_p50", "ess", "ess_with_positive", "info_nce", "query_gradient_norm")
 
 Point = tuple[tuple[str, Any], ...]  # (leaf, value) of a sweep
 
@@ -207,8 +209,8 @@ def _kept(job: Job, seed: int, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drawn(job: Job) -> set[str]:
-    """The CURVES of all tables that read this run."""
-    names = set(table_of(job.table).CURVES)
+    """The curves to keep: ``ALWAYS``, and the CURVES of all tables that read this run."""
+    names = {*ALWAYS, *table_of(job.table).CURVES}
     for other in map(table_of, all_tables()):
         texts = [text for cells in other.RUNS.values() for text in cells.values()] if other.CURVES else []
         if any(
