@@ -98,7 +98,9 @@ def stop(parse):
 def check_experiment(file, arguments):
     """By the file's own parser, or the harness's: the file is run until its arguments are read."""
     text = file.read_text()
-    if file == ROOT / "experiments" / "harness" / "__main__.py" and arguments in (["ledger"], ["stale"]):
+    if file == ROOT / "experiments" / "harness" / "__main__.py" and (
+        arguments in (["ledger"], ["stale"]) or arguments[:1] == ["compare"] and len(arguments) in (2, 3)
+    ):
         return
     if file.parent.name == "harness" or "sys.exit(harness.main())" in text:
         cli.parser(None).parse_args(arguments)
@@ -182,6 +184,7 @@ def test_every_command_exists(written):
         "python -m experiments.flatnce.figure_99 run",
         "python -m experiments.harness job",
         "python -m experiments.harness ledger --scale=cpu",
+        "python -m experiments.harness compare",
         "python experiments/digits/table_flatclr.py play",
         "pytest tests/loses -q",
         "python experiments/flatnce/figure_identities.py --outt=a",

@@ -1,4 +1,4 @@
-"""``job``: one cell, for a worker process; ``ledger``; ``stale``: records to remove; or a verb over all tables."""
+"""``job``: one cell, for a worker process; ``ledger``; ``stale``: records to remove; ``compare``; or a verb for all."""
 
 import json
 import sys
@@ -6,6 +6,7 @@ import sys
 import experiments.harness
 from experiments.harness.claims import ledger
 from experiments.harness.cli import command_line
+from experiments.harness.compare import compare, of_revision, of_tree
 from experiments.harness.jobs import Job, stale
 from experiments.harness.running import run_job
 from experiments.harness.table import ROOT, all_tables, table_of
@@ -18,6 +19,16 @@ elif sys.argv[1:] == ["ledger"]:
     print(ledger())
 elif sys.argv[1:] == ["stale"]:
     print(*stale(), sep="\n")
+elif sys.argv[1:2] == ["compare"]:
+    if len(sys.argv) not in (3, 4):
+        sys.exit(
+            "python -m experiments.harness compare REV1 [REV2]: one or two revisions; without REV2, the files here"
+        )
+    try:
+        old, *new = map(of_revision, sys.argv[2:])
+    except ValueError as error:
+        sys.exit(str(error))
+    print(compare(old, new[0] if new else of_tree()))
 else:
     sys.exit(
         command_line(sys.argv[1:], [table_of(name) for name in all_tables()], experiments.harness.__doc__)
