@@ -248,6 +248,13 @@ def test_the_ledger_of_assumptions_has_every_replication():
             assert what.replace("|", "\\|") in page, (table.__name__, what)
 
 
+def test_the_site_brings_its_scripts_and_styles():
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert "offline" in site["plugins"], "search works on a server alone"
+    for uri in [*site["extra_css"], *site["extra"]["polyfills"]]:
+        assert (ROOT / "docs" / uri).is_file(), uri
+
+
 def test_what_another_host_would_be_asked_for_is_noticed():
     for tag in (
         '<script src="https://cdn.example/katex.js">',

@@ -1,5 +1,6 @@
-"""A griffe extension: the docstrings' reStructuredText roles and literals as Markdown."""
+"""Griffe extensions: docstrings' reStructuredText roles and literals as Markdown; names that one imports."""
 
+import importlib
 import re
 
 import griffe
@@ -20,3 +21,12 @@ class Docstrings(griffe.Extension):
         """After an object was read."""
         if obj.docstring:
             obj.docstring.value = markdown(obj.docstring.value)
+
+
+class Public(griffe.Extension):
+    """Adds the names that a package loads when they are first asked for, which its text does not import."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: object) -> None:
+        """After a package was read."""
+        for name, module in getattr(importlib.import_module(pkg.path), "_PUBLIC", {}).items():
+            pkg.set_member(name, griffe.Alias(name, f"{module}.{name}"))

@@ -4,6 +4,7 @@
 * Links are written as on the tree (``../experiments/README.md``) and lead to the site's pages.
 * ``assumptions.md`` is made of the configs' docstrings and the tables' ``ASSUMED``.
 * ``$...$`` and ``$$...$$`` become MathML.
+* Tables of options and metrics are marked, for the style sheet.
 * A page that asks another host for a script, style, font or image is a warning, which ``--strict`` refuses.
 """
 
@@ -17,6 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GENERATED = {"assumptions.md"}
+NAMED = {"options.md", "metrics.md"}  # their tables are of names, see assets/site.css
 LINK = re.compile(r"(!?\[[^\]]*\]\()(?!https?:|mailto:|#|\.?/?$)([^)\s#]+)(#[^)\s]*)?(\))")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 REMOTE = re.compile(
@@ -84,7 +86,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Equations as MathML."""
+    """Equations as MathML; tables of names in a division of their own."""
     from html import unescape
 
     from latex2mathml.converter import convert
@@ -93,7 +95,8 @@ def on_page_content(html, page, config, files):
         display = "block" if match[1] == "div" else "inline"
         return convert(unescape(match[2]), display=display)
 
-    return re.sub(r'<(div|span) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', equation, html, flags=re.DOTALL)
+    html = re.sub(r'<(div|span) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', equation, html, flags=re.DOTALL)
+    return f'<div class="named">{html}</div>' if page.file.src_uri in NAMED else html
 
 
 def on_post_page(output, page, config):
