@@ -11,9 +11,10 @@ import difflib
 import hashlib
 import json
 import logging
+import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -155,7 +156,8 @@ class Checkpoints:
             )
         self.directory = _open_directory(directory, read_only)
         self._read_only = read_only
-        self._manager = _make_manager(self.directory, keep_last, keep_every, read_only)
+        with _without_notices_of_reading():
+            self._manager = _make_manager(self.directory, keep_last, keep_every, read_only)
         self._writing: int | None = None  # the step whose end nobody has waited for yet
 
     def __enter__(self) -> "Checkpoints":
@@ -402,6 +404,21 @@ def quiet() -> None:
             before(unraisable)
 
     sys.unraisablehook = hook
+
+
+@contextlib.contextmanager
+def _without_notices_of_reading() -> Iterator[None]:
+    """Keep back orbax's warnings that a directory opened for reading is read only."""
+
+    def other(record: logging.LogRecord) -> bool:
+        return not re.search("read_only=True|directory is read only", record.getMessage())
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(other)
 
 
 def begun(directory: Any) -> bool:

@@ -175,6 +175,12 @@ def test_restore_needs_shapes_only(two_steps):
     assert bits(state) == bits(make_state(2))
 
 
+def test_reading_warns_of_nothing(two_steps, caplog):
+    with Checkpoints(two_steps, read_only=True) as checkpoints:
+        checkpoints.restore(jax.eval_shape(make_state), report=pytest.fail)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 @pytest.mark.parametrize("place", [lambda s: s, on_eight], ids=["1", "8"])
 def test_a_save_is_of_its_moment_while_training_goes_on(place, tmp_path):
     """The state is donated and overwritten right after each save, while orbax still writes."""
