@@ -44,13 +44,22 @@ def of_revision(revision: str) -> Records:
         return {pathlib.PurePath(m.name).stem: json.load(archive.extractfile(m)) for m in files}
 
 
+def training(name: str, record: Mapping[str, Any]) -> str:
+    """What a run was trained as: its config file and its config, but for what is evaluated."""
+    config = {k: v for k, v in record["config"].items() if not k.startswith(("evaluate.", "evaluators."))}
+    return name.rpartition("-")[0] + json.dumps(config, sort_keys=True)
+
+
 def pairs(old: Records, new: Records) -> dict[str, str]:
-    """Old name -> new name: the same name, or else the one other record of the same command."""
+    """Old name -> new name: the same name, or else the one other record of the same command or the same training."""
     found = {name: name for name in old if name in new}
-    for name, record in old.items():
-        same = [n for n in new if n not in old and new[n]["arguments"] == record["arguments"]]
-        if name not in new and len(same) == 1:
-            found[name] = same[0]
+    for key in (lambda name, record: record["arguments"], training):
+        left = {name: key(name, record) for name, record in old.items() if name not in found}
+        there = {name: key(name, record) for name, record in new.items() if name not in found.values()}
+        for name, value in left.items():
+            same = [other for other in there if there[other] == value]
+            if len(same) == 1 and list(left.values()).count(value) == 1:
+                found[name] = same[0]
     return found
 
 

@@ -56,7 +56,7 @@ def test_without_a_second_revision_the_files_here(repository):
 
 def test_a_command_whose_config_changed_is_the_same_cell(repository):
     old = {"x_a": record([0.5, 0.7], {"lr": 1}), "y": record([0.5], arguments="y")}
-    said = compare.compare(old, {"x_b": record([0.5, 0.8], {"lr": 2}), "z": record([0.5], arguments="z")})
+    said = compare.compare(old, {"x_b": record([0.5, 0.8], {"lr": 2}), "z": record([0.5], {"lr": 9}, "z")})
     for line in (
         "x_a -> x_b",
         "config lr: 1 -> 2",
@@ -64,6 +64,17 @@ def test_a_command_whose_config_changed_is_the_same_cell(repository):
         "new: z",
         "1 changed, 0 the same, 1 gone, 1 new",
     ):
+        assert line in said
+
+
+def test_a_column_more_leaves_the_training_what_it_was():
+    old = {"x-a": record([0.5], {"lr": 1}), "x-b": record([0.5], {"lr": 2}, "b")}
+    new = {
+        "x-c": record([0.5], {"lr": 1, "evaluators.knn.k": 3}, "c", metrics={"ess": 1}),
+        "x-d": record([0.5], {"lr": 3}, "d"),
+    }
+    said = compare.compare(old, new)
+    for line in ("x-a -> x-c", "metrics.ess: - -> 1", "gone: x-b", "new: x-d"):
         assert line in said
 
 
@@ -90,6 +101,10 @@ def test_a_revision_without_records_and_one_that_is_none(repository):
     assert compare.of_revision("HEAD") == {}
     with pytest.raises(ValueError, match="REV is 'nowhere'"):
         compare.of_revision("nowhere")
+
+
+@pytest.mark.run
+def test_the_command_needs_a_revision():
     done = subprocess.run(
         [sys.executable, "-m", "experiments.harness", "compare"], capture_output=True, text=True
     )
