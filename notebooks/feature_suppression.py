@@ -16,6 +16,8 @@
 # %% [markdown]
 # # Feature suppression
 #
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/)
+#
 # Two views of an image share more than one thing. Where one of them is enough to tell images apart, contrastive
 # learning may take that one and leave the others (*Intriguing Properties of Contrastive Losses*, Chen, Luo and Li
 # 2021, section 4). RandBit shows it: behind the channels of every digit stand b channels of one random number's bits,
@@ -44,7 +46,7 @@ if not roots:
 os.chdir(roots[0])
 sys.path.insert(0, str(roots[0]))
 
-runpy.run_path("notebooks/_install.py")
+_ = runpy.run_path("notebooks/_install.py")
 
 # %% [markdown]
 # ## The same run, with more and more bits

@@ -16,6 +16,8 @@
 # %% [markdown]
 # # One family
 #
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/)
+#
 # Almost every loss of the five papers is a function of one number a query, its contrast
 # $c = \log\sum_j \exp((s_j - s_+) / \tau)$ over the negatives $j$. So some losses with different names have the same
 # gradient, and all can be computed so that nothing is lost where the positive is far ahead.
@@ -43,7 +45,7 @@ if not roots:
 os.chdir(roots[0])
 sys.path.insert(0, str(roots[0]))
 
-runpy.run_path("notebooks/_install.py")
+_ = runpy.run_path("notebooks/_install.py")
 
 # %% [markdown]
 # ## Identities

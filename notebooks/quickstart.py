@@ -16,6 +16,8 @@
 # %% [markdown]
 # # Quick start
 #
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/)
+#
 # An encoder learns handwritten digits without a label: FlatCLR on the 1,797 real 8x8 images inside scikit-learn, no
 # download, about a minute on two CPU cores. Then its nearest neighbours, and a map of its embeddings.
 #
@@ -42,7 +44,7 @@ if not roots:
 os.chdir(roots[0])
 sys.path.insert(0, str(roots[0]))
 
-runpy.run_path("notebooks/_install.py")
+_ = runpy.run_path("notebooks/_install.py")
 
 # %% [markdown]
 # ## Train
@@ -60,6 +62,7 @@ config = configs.load("configs/digits.py:method=flatclr")
 config.train.duration = "20 epochs"
 config.evaluators = {"linear": {"name": "lbfgs"}, "knn": {"name": "knn", "k": 10}}
 config.log.every = 11  # an epoch
+config.log.tensorboard = False
 workdir = tempfile.mkdtemp()
 result = train(configs.plain(configs.complete(config)), workdir)
 

@@ -16,6 +16,8 @@
 # %% [markdown]
 # # Your own images
 #
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/)
+#
 # A folder of images, labelled by its sub-folders, by a file, or not at all. Here it is made from scikit-learn's digits;
 # set `folder` to your own instead.
 #
@@ -42,7 +44,7 @@ if not roots:
 os.chdir(roots[0])
 sys.path.insert(0, str(roots[0]))
 
-runpy.run_path("notebooks/_install.py")
+_ = runpy.run_path("notebooks/_install.py")
 
 # %% [markdown]
 # ## A folder
@@ -80,13 +82,15 @@ config.data = {"name": "folder", "dir": str(folder), "test_fraction": 0.2}
 config.augment.size = 16
 config.augment.shift = 2.0
 config.train.duration, config.train.batch_size = "15 epochs", 112
+config.log.tensorboard = False
+config.preview.images = 4
 config.evaluators = {"linear": {"name": "lbfgs"}, "knn": {"name": "knn", "k": 10}}
 config = configs.complete(config)
 
 import matplotlib.pyplot as plt
 
 sheet = preview(configs.plain(config), str(scratch))
-figure, axis = plt.subplots(figsize=(7, 9))
+figure, axis = plt.subplots(figsize=(7, 4.6))
 axis.imshow(Image.open(sheet))
 axis.axis("off")
 plt.show()
