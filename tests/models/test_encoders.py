@@ -92,6 +92,7 @@ def step(network, params, stats, views):
     return native.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("encoder", [VIT, "normed", "scoped", "plain"], ids=str)
 def test_one_device_equals_eight_and_weights_are_of_the_seed(build, encoder):
     network = build(encoder)
