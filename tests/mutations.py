@@ -152,9 +152,9 @@ CANDIDATES = of(
     ("queries meet the keys of their own step", "return [pool] * positive_keys.shape[1], state",
      'return [Pool(key=state["key"], group=state["group"])] * positive_keys.shape[1], state'),
     ("the first keys are of group 0", "jnp.full((size,), -1, jnp.int32)", "jnp.full((size,), 0, jnp.int32)",
-     "contrast training/test_golden_moco.py -k queue", ),
-    ("a short queue holds the first keys", "jax.random.permutation(rng, entering)[:size]", "jnp.arange(entering)[:size]",
-     "contrast -k queue"),
+     "contrast/test_candidates.py"),
+    ("a short queue holds the first keys", "jax.random.permutation(rng, entering)[:size]",
+     "jnp.arange(entering)[:size]", "contrast/test_candidates.py"),
     ("the other view is always the first", "Pool(key=keys[:, v], group=group)", "Pool(key=keys[:, 0], group=group)",
      ONE_CALL),
     ("both views have one candidate less", '"exclude", 2 * (batch_size - 1))', '"exclude", 2 * batch_size - 1)',
@@ -400,7 +400,7 @@ SNR = of(
         "jnp.where(steps == 1, 1.0, (decay - 1.0) / whole)",
         "jnp.asarray(1.0 - decay)",
     ),
-    ("the probe counts", 'if room != "probe"', "if room"),
+    ("the probe counts", 'if module != "probe"', "if module"),
 )
 
 KNN = of(

@@ -17,6 +17,7 @@ SMALL = (
 )  # fmt: skip
 
 
+@pytest.mark.run
 def test_virtual_devices_stand_in_for_a_slice_where_libtpu_is_not(monkeypatch, capsys):
     real = importlib.util.find_spec
     monkeypatch.setattr(
