@@ -54,6 +54,7 @@ def test_there_and_back_bit_for_bit(trained):
     assert state["layer2.0.downsample.0.weight"].shape == (16, 8, 1, 1) and "fc.weight" not in state
 
 
+@pytest.mark.run
 def test_a_workdir_and_its_file_give_the_same_features(trained):
     path, _, params, stats, _ = trained
     run, file = (contrastive_jax.load_encoder(p) for p in (path, path / "encoder.safetensors"))
@@ -184,6 +185,7 @@ def test_wrong_choices_and_files_end_in_a_sentence(trained, tmp_path):
             weights.load(tmp_path / "wrong.safetensors")
 
 
+@pytest.mark.run
 def test_a_state_dict_of_torchvision_needs_only_a_view(trained, tmp_path):
     from safetensors.numpy import save_file
 
