@@ -166,3 +166,10 @@ def test_bad_options(option, sentence):
     train, labels = clusters(60)
     with pytest.raises(ValueError, match=sentence):
         knn.evaluate(train, labels, train, labels, **option)
+
+
+def test_what_fills_a_tile_is_no_neighbour():
+    """Rows of zeros, of cosine 0, where every image of the bank points away."""
+    bank, labels = -np.ones((5, 3), np.float32), np.array([0, 1, 0, 1, 0])
+    share = knn.votes(bank, labels, np.ones((1, 3), np.float32), k=5, bank_chunk=4)
+    np.testing.assert_allclose(share, [[0.6, 0.4]], rtol=1e-6)
