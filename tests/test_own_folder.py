@@ -64,7 +64,7 @@ def test_the_pages_commands(labelled, tmp_path, capsys, monkeypatch):
     }
     config, result = done[1]
     if labelled:
-        assert set(result["evaluations"]) == {"trained", "untrained", "raw pixels"}
+        assert set(result["evaluations"]) == {"trained", "untrained"}
         again = evaluate.evaluate(config, str(folder), quiet=True)
         assert again["results"]["trained"] == result["evaluations"]["trained"]
     else:
