@@ -107,11 +107,12 @@ def _encoder(norm: norms.Norm, dtype: Any, remat: bool, *, name: str = "resnet",
         raise ValueError(f"train.remat is True, and encoder.name={name!r} has no option remat.")
     options |= {"remat": True} if remat else {}
     fixed = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in options.items())
-    return _made(function, name, norm, dtype, fixed)
+    return encoder_of(function, name, norm, dtype, fixed)
 
 
 @functools.lru_cache(maxsize=64)
-def _made(function: Callable, name: str, norm: norms.Norm, dtype: Any, options: tuple) -> Component:
+def encoder_of(function: Callable, name: str, norm: norms.Norm, dtype: Any, options: tuple) -> Component:
+    """Return the encoder that a function makes with these options; equal ones are one object."""
     return component(call(function, "encoder", dict(options), norm, dtype), name)
 
 
