@@ -70,7 +70,7 @@ def test_numpy_refuses_pickled_arrays_by_default(tmp_path):
 
 
 def config_of(folder, **leaves):
-    config = configs.load("configs/digits.py:method=simclr,scale=smoke")
+    config = configs.load("digits:method=simclr,scale=smoke")
     config.data = {"name": "folder", "dir": str(folder)}
     config.augment = {"preset": "crop_only", "size": 8}
     config.evaluators = {"linear": {"name": "lbfgs"}, "knn": {"name": "knn", "k": 3}}
