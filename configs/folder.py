@@ -5,8 +5,8 @@
     python -m contrastive_jax.main --config=configs/folder.py:dir=photos,size=128,scale=gpu
 
 Not a replication. At scale cpu a ResNet-18 of width 16 sees 60,000 images (1,000 images 60 times); gpu has width 64 and
-sees 10 million. Of labelled images without a test folder a tenth of every class is held out, and judges the encoder by
-a linear classifier (L-BFGS) and kNN, beside the untrained encoder.
+sees 10 million. Without a test folder a tenth of every class is held out; where there are labels it judges the encoder
+by a linear classifier (L-BFGS) and kNN, beside the untrained encoder.
 
 Arguments: ``dir``, ``size`` (of the views in pixels; images are kept at twice that, or at 256), ``method`` (any of
 ``contrastive_jax/config/methods.py``), ``scale`` (cpu, gpu or smoke; paper is gpu).

@@ -73,7 +73,7 @@ def test_the_pages_commands(labelled, tmp_path, capsys, monkeypatch):
             evaluate.evaluate(config, str(folder), quiet=True)
     embed.embed(config, str(folder), quiet=True)
     with np.load(folder / "embeddings_train.npz") as found:
-        assert len(found["pooled"]) == len(found["path"]) == (22 if labelled else 24)
+        assert len(found["pooled"]) == len(found["path"]) == 22
         expected, path = found["pooled"][0], str(found["path"][0])
     assert {"conv1.weight", "layer4.1.bn2.running_var"} <= set(load_file(folder / "encoder.safetensors"))
     encoder = contrastive_jax.load_encoder(str(folder / "encoder.safetensors"))

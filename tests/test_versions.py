@@ -70,7 +70,7 @@ def test_counts_are_those_of_pytest(tmp_path):
 
 @pytest.mark.run
 def test_tests_that_do_not_run_are_no_measurement(tmp_path):
-    with pytest.raises(SystemExit, match="exit status [45]"):
+    with pytest.raises(SystemExit, match="exit status 5"):
         versions.measure(sys.executable, tmp_path, [str(tmp_path / "absent.py")])
 
 

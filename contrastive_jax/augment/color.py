@@ -1,4 +1,4 @@
-"""What happens to pixel values: brightness, contrast, saturation, hue, grey, blur, solarise, noise, erasing.
+"""Changes of pixel values: brightness, contrast, saturation, hue, grey, blur, solarise, noise, erasing.
 
 Images are float32 ``[h, w, c]`` and hold colour channels only, c = 1 (grey) or 3 (RGB); callers set further
 channels aside. On a grey image saturation, hue and grayscale are the identity. Single operations do not clip.

@@ -1,4 +1,4 @@
-"""Where a view is cut out of its image: on the device, or on the host before the image is decoded.
+"""Crops of a view out of its image: on the device, or on the host before the image is decoded.
 
 A preset is a chain of steps, one of which is a crop. On the host only the box is drawn
 (:meth:`Cut.boxes`), from the very keys that the device would draw it from, so that whoever decodes the

@@ -1,4 +1,4 @@
-"""Where pixels come from: crop boxes, resizing, flips, quarter turns and slants.
+"""Geometry of a view: crop boxes, resizing, flips, quarter turns and slants.
 
 Images are float32 ``[h, w, c]``; a box is ``(top, left, height, width)`` in pixels, as floats. Geometry moves
 all channels alike. Everything is a pure function of one image, made for ``jax.vmap``: no gather, no loop.

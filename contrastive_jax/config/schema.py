@@ -1,4 +1,4 @@
-"""What every option is: its meaning, read from where it is defined, and the values that it takes.
+"""Options: the meaning of each, read from where it is defined, and the values that it takes.
 
 A config section is the keyword arguments of the function that it names, so an option's meaning is its entry
 among the ``Args`` of that function, or of the function's module where functions share it. Leaves that no

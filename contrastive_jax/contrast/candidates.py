@@ -1,4 +1,4 @@
-"""Who may be a negative: the other examples of the batch in both views or in one, or a queue.
+"""Candidates for negatives: the other examples of the batch in both views or in one, or a queue.
 
 A source of candidates is an ``(init, apply)`` pair. ``apply(state, keys, positive_keys, group, rng)``
 returns one pool a direction and the next state. ``keys`` [B, W, D] are all keys of the step,

@@ -1,4 +1,4 @@
-"""What the negatives of every query amount to: one primitive, two engines, one result.
+"""Statistics of every query's negatives: one primitive, two engines, one result.
 
 Almost every loss of the family is a function of ``logsumexp_j(score_ij / tau)`` over the negatives j.
 :func:`dense_statistics` is the definition, to be read; :func:`tiled_statistics` streams tiles of

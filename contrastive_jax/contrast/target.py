@@ -1,4 +1,4 @@
-"""Where the keys come from: the online network itself, or a slow copy of it.
+"""Source of the keys: the online network itself, or a slow copy of it.
 
 A target is an ``(init, apply)`` pair. ``shared`` says whether keys are the online network's own
 outputs (then every view passes through it once).

@@ -61,8 +61,9 @@ def folder(
         train_split: this sub-folder is the root of the training images, where there is one.
         test_split: the sub-folder of the test images; "auto" takes ``test``, ``val`` or ``validation`` where
             there is a train folder beside it; "" takes none.
-        test_fraction: of labelled images without a test folder, this fraction of every class by the rule of
-            :func:`split.stratified`, groups whole; 0 is no test split.
+        test_fraction: without a test folder, this fraction of every class by the rule of
+            :func:`split.stratified`, groups whole; 0 is no test split. An error beside a folder that ``test_split``
+            names; where "auto" finds one, the folder is the test split.
         labels: a file with a row for every image, paths relative to ``dir`` (:func:`listing.read_listing`), by
             its path or by its name inside ``dir``; "" takes labels from folders.
         path_key: its column of paths; "" looks for the usual names.
@@ -95,6 +96,11 @@ def folder(
         raise ValueError("data.path_key and data.label_separator are for the file that data.labels names")
 
     train_root, test_root = split_folders(root, train_split, test_split)
+    if test_root and test_fraction and test_split != "auto":
+        raise ValueError(
+            f"{test_root} is the test split, so data.test_fraction={test_fraction:g} cannot be: "
+            "set data.test_fraction=0 or data.test_split="
+        )
     train = image_paths(root, train_root)
     test = image_paths(root, test_root) if test_root else []
     paths = train + test
@@ -119,7 +125,7 @@ def folder(
     shape = common_shape([root / path for path in paths], skip=corrupt == "replace")
 
     held_out = np.arange(len(paths)) >= len(train)
-    if test_fraction and not test_root and classes:
+    if test_fraction and not test_root:
         held_out = stratified(label, test_fraction, groups)
         if not held_out.any() or held_out.all():
             raise ValueError(

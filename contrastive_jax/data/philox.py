@@ -1,4 +1,4 @@
-"""What made images are drawn by: raw Philox bits, fixed by the algorithm, so that a draw is the same for ever."""
+"""Draws of made images: raw Philox bits, fixed by the algorithm, so that a draw is the same for ever."""
 
 import zlib
 

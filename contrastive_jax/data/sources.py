@@ -1,4 +1,4 @@
-"""Where images come from: one function, by name."""
+"""Sources of images: one function, by name."""
 
 import dataclasses
 import inspect
@@ -41,8 +41,7 @@ def load(
         dir: the folder of images, or the TFDS folder ("": $TFDS_DATA_DIR, or ~/tensorflow_datasets).
         train_split: a sub-folder, or a split in TFDS's language (``train+unlabelled`` of stl10).
         test_split: the same; "auto" looks for the usual names; "" takes none.
-        test_fraction: folder only: a fixed stratified fraction of labelled images for test, where there is no test
-            folder.
+        test_fraction: folder only: a fixed stratified fraction for test, where there is no test folder.
         validation: a fixed stratified fraction of the training images that stands in for the test images, to choose
             options by; they are not trained on, and the test images not looked at. Images in memory only.
         label_key: the feature (TFDS) or column (``labels``) with the labels; "" leaves them out.

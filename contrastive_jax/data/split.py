@@ -1,4 +1,4 @@
-"""What a data source is, once it is in memory: uint8 images, labels and groups, in splits."""
+"""A data source in memory: uint8 images, labels and groups, in splits."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence

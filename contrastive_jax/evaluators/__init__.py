@@ -1,4 +1,4 @@
-"""What representations are worth: named protocols, and every number carries its own.
+"""Evaluation of representations: named protocols, and every number carries its own.
 
 Evaluators of features read arrays, ``[n, F]`` and ``[n]``, and never see a network. Those that train on images
 (augmentation, fine-tuning) read the encoder's weights and train copies.

@@ -1,4 +1,4 @@
-"""What is evaluated: an encoder, or the pixels themselves, with the labelled images that judge it."""
+"""Data of an evaluation: an encoder, or the pixels themselves, with the labelled images that judge it."""
 
 import functools
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What test embeddings look like, and how much two views say of each other: columns that give no accuracy.
+"""Measures of test embeddings, and of what two views say of each other: columns that give no accuracy.
 
 As the protocols they are found by their name, take :class:`~.evaluation_data.EvalSpec` and give
 ``evaluate(subject)``; what that returns are numbers with clear names, their protocol and settings.

@@ -1,4 +1,4 @@
-"""How much two paired sets of embeddings say of each other: mutual information in nats, from frozen scores.
+"""Mutual information of two paired sets of embeddings: nats, from frozen scores.
 
 :func:`pool_estimate` and :func:`critic_estimate` give the InfoNCE estimate of every query against one large
 pool of negatives, up to a whole data set, by tiles: no [N, M] array exists. In expectation it is a lower

@@ -1,4 +1,4 @@
-"""How far an evaluation is: loops report it, whoever shows it listens."""
+"""Progress of an evaluation: loops report it, whoever shows it listens."""
 
 import contextlib
 import contextvars

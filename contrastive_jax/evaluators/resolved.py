@@ -1,4 +1,4 @@
-"""How much of what there is to tell apart an embedding tells apart: entropy at a resolution."""
+"""Share of what there is to tell apart that an embedding tells apart: entropy at a resolution."""
 
 import hashlib
 

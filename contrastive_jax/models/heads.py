@@ -1,4 +1,4 @@
-"""What stands on the encoder: projector, predictor and the online probe."""
+"""Heads on the encoder: projector, predictor and the online probe."""
 
 from collections.abc import Sequence
 from typing import Any

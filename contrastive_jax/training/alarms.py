@@ -1,4 +1,4 @@
-"""What a run's metrics say when something is wrong, as sentences.
+"""Alarms: a run's metrics when something is wrong, as sentences.
 
 An alarm is a function of one record of metrics and of the config, so that a resumed run raises what an
 uninterrupted one raises. :class:`Watch` remembers what it has said.

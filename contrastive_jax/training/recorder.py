@@ -1,4 +1,4 @@
-"""What a run says of itself: metrics, progress, alarms and the result. Between log points the device is not asked."""
+"""The record of a run: metrics, progress, alarms and the result. Between log points the device is not asked."""
 
 import contextlib
 import time

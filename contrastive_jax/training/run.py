@@ -1,4 +1,4 @@
-"""What a run is, before its first array: a config with its data, its functions and its devices.
+"""A run before its first array: a config with its data, its functions and its devices.
 
 ``prepare`` checks everything that can be wrong before anything is compiled or written.
 """

@@ -1,4 +1,4 @@
-"""What a run leaves in its workdir, and what it shows while it trains.
+"""Files of a run in its workdir, and its display while it trains.
 
 ``metrics.jsonl`` is the source of truth: one JSON object a line. Everything else (TensorBoard files,
 ``curves.png``, ``result.json``) is derived, or describes the run around it.

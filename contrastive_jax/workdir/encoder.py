@@ -64,7 +64,8 @@ def read(
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as there:
         found, step, meta = there.restore_part(names, step=step, sharding=sharding, report=report)
     config = configs.plain(configs.completed(meta["config"]))
-    return Saved(found["params"], found["stats"], step, config, meta["channels"])
+    channels = meta.get("channels") or weights.channels(found["params"]["encoder"])  # of old: ResNets, all
+    return Saved(found["params"], found["stats"], step, config, channels)
 
 
 def config_of(path: str | os.PathLike) -> dict[str, Any]:

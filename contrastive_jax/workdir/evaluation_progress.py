@@ -1,4 +1,4 @@
-"""What an evaluation shows while it works: what it will do, each score as it comes, and how far the next one is."""
+"""Display of an evaluation while it works: what it will do, each score as it comes, and how far the next one is."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""What a run shows while it trains."""
+"""Display of a run while it trains."""
 
 import collections
 import contextlib

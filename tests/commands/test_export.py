@@ -5,9 +5,10 @@ import pathlib
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from saved_runs import config_of, workdir_of
+from saved_runs import config_of, random_arrays, workdir_of
 
 import contrastive_jax
 from contrastive_jax import augment, models
@@ -16,7 +17,7 @@ from contrastive_jax.commands.export import export, preprocessing
 from contrastive_jax.models import torchvision_names
 from contrastive_jax.training import loop
 from contrastive_jax.training import run as runs
-from contrastive_jax.workdir import weights
+from contrastive_jax.workdir import checkpoint, weights
 
 ROOT = pathlib.Path(__file__).parents[2]
 BLOCKS = dict(
@@ -41,6 +42,13 @@ def trained(tmp_path_factory):
 
 def images(channels=1, count=5, size=8):
     return np.random.default_rng(1).integers(0, 256, (count, size, size, channels), np.uint8)
+
+
+def test_a_checkpoint_that_does_not_say_its_channels_is_a_resnets(tmp_path):
+    params, stats = random_arrays(config_of(), 3)
+    with checkpoint.Checkpoints(tmp_path / "checkpoints") as saved:
+        saved.save(1, jax.tree.map(jnp.asarray, {"params": params, "stats": stats}), {"config": config_of()})
+    assert contrastive_jax.load_encoder(tmp_path).channels == 3
 
 
 def test_there_and_back_bit_for_bit(trained):

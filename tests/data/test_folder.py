@@ -61,6 +61,8 @@ def test_train_and_test_folders(tmp_path, test_folder):
     assert (
         len(data.load(name="folder", dir=str(tmp_path), test_fraction=0.5).test) == 3
     )  # no further fraction
+    with pytest.raises(ValueError, match="data.test_fraction=0.5"):
+        data.load(name="folder", dir=str(tmp_path), test_split=test_folder, test_fraction=0.5)
     save(tmp_path / test_folder / "c" / "1.png", rgb())
     with pytest.raises(ValueError, match="classes c, of which there is no training image"):
         data.load(name="folder", dir=str(tmp_path))
@@ -72,7 +74,7 @@ def test_stratified_fraction(tmp_path):
             save(tmp_path / name / f"{i}.png", rgb())
     whole = data.load(name="folder", dir=str(tmp_path)).train
     unlabelled = data.load(name="folder", dir=str(tmp_path / "a"), test_fraction=0.2)
-    assert len(unlabelled.train) == 10 and unlabelled.test is None
+    assert len(unlabelled.train) == 8 and len(unlabelled.test) == 2 and not unlabelled.test.labelled
     source = data.load(name="folder", dir=str(tmp_path), test_fraction=0.2)
     assert np.bincount(source.train.label).tolist() == [8, 8]
     assert np.bincount(source.test.label).tolist() == [2, 2]
