@@ -11,7 +11,8 @@ Paper: curves without printed numbers; as ``unique`` grows digits are recognised
 every temperature; a supervised network loses nothing.
 
 Arguments: ``unique`` (digits in training; 0: all), ``tau``, ``method`` (of ``config/methods.py``),
-``scale`` (gpu: 20 epochs in bfloat16; cpu and smoke: scikit-learn's digits alone).
+``scale`` (gpu: 20 epochs in bfloat16; small: CIFAR-10 at 32 pixels with MNIST digits of 8; cpu and smoke:
+scikit-learn's digits alone).
 
 At cpu and smoke an "image" is a digit of scikit-learn enlarged from 8 to 32 pixels, with another digit of 8
 pixels at the nine places: both are digits, the two labels are independent, and both are known. Where both are
@@ -49,7 +50,11 @@ def get_config(arg=""):
         options.scale,
         gpu={"train.duration": "20 epochs", "train.batch_size": 512, "dtype": "bfloat16"},
     )
-    if options.scale in ("cpu", "smoke"):
+    if options.scale in configs.SMALL:
+        config.data.name = "cifar10"
+        config.compose.update({"side": 32, "size": 8})
+        config.augment = {"preset": "simclr", "size": 32, "crop_min": 0.2, "strength": 0.5, "blur": 0.0}
+    elif options.scale in ("cpu", "smoke"):
         config.compose.update({"digits": "digits", "side": 32})
         config.augment.update({"size": 32, "shift": 4.0})
         config.encoder.width = 0.125

@@ -5,7 +5,7 @@
 Not a replication: the small laboratory in which every method of the library trains in a minute on two
 CPU cores (``contrastive_jax.config.on_digits`` says what is scaled).
 
-Arguments: ``method`` (any of ``contrastive_jax/config/methods.py``), ``scale`` (cpu or smoke; paper and gpu are cpu).
+Arguments: ``method`` (any of ``contrastive_jax/config/methods.py``), ``scale`` (cpu or smoke; all others are cpu).
 """
 
 from contrastive_jax import config as configs

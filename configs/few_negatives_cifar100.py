@@ -4,7 +4,8 @@
     python -m contrastive_jax.main --config=configs/few_negatives_cifar100.py:method=simclr,k=2
 
 Protocol: ResNet-50, batch 1,120, 2,000 epochs, LARS, heads 2048-128 (SimCLR) and 4096-2048-1024-512-128
-(ReLIC), 5 seeds; linear classifier on the frozen encoder, top-1, the best of a sweep for each K.
+(ReLIC), 5 seeds; linear classifier on the frozen encoder ("as proposed in" Kolesnikov et al. 2019), top-1, the best
+of a sweep for each K.
 Paper: accuracies not printed. K = 1 is ReLIC's best, 2 is SimCLR's (1 is worse).
 
 Arguments: ``method`` (relic, simclr), ``k`` (negatives a query; 0: all), ``scale``.
@@ -16,7 +17,8 @@ momentum 0.9, weight decay 1e-6, 10 epochs of warm-up, cosine, colour strength 0
 (SimCLR's). "4092" is read as 4,096. Cosine scores, as SimCLR's (embeddings are not said to be normalised,
 and such temperatures suggest dot products: --config.score=dot). The indicator of eq. 2 is read as
 SimCLR's: K of both views of the other images; ReLIC's K are of the other view, v = w is left out of
-eq. 3. Both sum the two directions, hence the weights of 2.
+eq. 3. Both sum the two directions, hence the weights of 2. The classifier is SimCLR's, which names the same
+source: that one is made for ImageNet.
 """
 
 from contrastive_jax import config as configs
@@ -33,6 +35,7 @@ def get_config(arg=""):
     config.temperature.tau = 1.0
     config.schedule.learning_rate = 1.2
     config.train.update({"duration": "2000 epochs", "batch_size": 1120})
+    config.evaluators = {"linear": {"name": "simclr"}, "knn": {"name": "knn"}}
     configs.use_method(config, f"{options.method}_k")
     if options.method == "simclr":
         config.projector.widths = (2048, 128)

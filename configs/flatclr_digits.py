@@ -11,7 +11,7 @@ from contrastive_jax import config as configs
 
 
 def get_config(arg=""):
-    """``scale``: cpu (paper and gpu are the same), smoke."""
+    """``scale``: cpu (all others but smoke are the same), smoke."""
     options = configs.parse(arg, scale="cpu")
     config = configs.sibling(__file__, "digits").get_config(f"method=flatclr,scale={options.scale}")
     config.name = "flatclr_digits"

@@ -9,7 +9,7 @@ sees 10 million. Without a test folder a tenth of every class is held out; where
 by a linear classifier (L-BFGS) and kNN, beside the untrained encoder.
 
 Arguments: ``dir``, ``size`` (of the views in pixels; images are kept at twice that, or at 256), ``method`` (any of
-``contrastive_jax/config/methods.py``), ``scale`` (cpu, gpu or smoke; paper is gpu).
+``contrastive_jax/config/methods.py``), ``scale`` (cpu, gpu or smoke; paper is gpu, small is cpu).
 """
 
 from contrastive_jax import config as configs
@@ -30,6 +30,7 @@ BY_SCALE = {
     },
     "gpu": {"train.batch_size": 256, "train.duration": "1e7 examples", "dtype": "bfloat16"},
 }
+NEAREST = {"paper": "gpu"} | dict.fromkeys(configs.SMALL, "cpu")
 
 
 def get_config(arg=""):
@@ -50,5 +51,5 @@ def get_config(arg=""):
     config.evaluators = {"linear": {"name": "lbfgs"}, "knn": {"name": "knn", "k": 5, "temperature": 0.0}}
     config.evaluate.rows = ("trained", "untrained")
     configs.use_method(config, options.method)
-    config.update_from_flattened_dict(BY_SCALE["gpu" if options.scale == "paper" else options.scale])
+    config.update_from_flattened_dict(BY_SCALE[NEAREST.get(options.scale, options.scale)])
     return configs.complete(config)

@@ -40,4 +40,4 @@ def get_config(arg=""):
         options.scale,
         gpu={"train.duration": "20 epochs", "train.batch_size": 512, "dtype": "bfloat16"},
     )
-    return mnist.on_digits(config, options.scale)
+    return mnist.before_the_bits(config)

@@ -4,9 +4,9 @@
     python -m contrastive_jax.main --config=configs/randbit_mnist.py:bits=10,method=byol
     python -m contrastive_jax.main --config=configs/randbit_mnist.py:bits=4,scale=cpu
 
-Protocol: b channels of random bits, the same in both views, behind the image's own; linear classifier on the
-frozen encoder (which sees the bits in the test too), top-1, over b. ``mi_floor``, the entropy of the bits in
-nats, is logged beside ``mi_estimate`` = log(K + 1) - InfoNCE.
+Protocol: b channels of random bits, the same in both views, behind the image's own; SimCLR's linear classifier on
+the frozen encoder (which sees the bits in the test too), on crops as in pretraining, top-1, over b. ``mi_floor``,
+the entropy of the bits in nats, is logged beside ``mi_estimate`` = log(K + 1) - InfoNCE.
 Paper: a curve without printed numbers; a few bits ruin the representation, less so a VAE's
 (``experiments/intriguing/vae.py``).
 
@@ -33,12 +33,14 @@ def get_config(arg=""):
     config.temperature.tau = 0.2
     config.schedule.learning_rate = 1.0
     config.train.update({"duration": "100 epochs", "batch_size": 512})
+    linear = {"name": "simclr", "crop_min": 0.5, "flip": 0.0}
+    config.evaluators = {"linear": linear, "knn": {"name": "knn"}}
     configs.use_method(config, options.method)
-    return on_digits(configs.at_scale(config, options.scale), options.scale)
+    return before_the_bits(configs.at_scale(config, options.scale))
 
 
-def on_digits(config, scale):
-    """At ``cpu`` and ``smoke``: nothing that blackens margins, and colours that end before the bits."""
-    if scale in ("cpu", "smoke"):
+def before_the_bits(config):
+    """On digits: nothing that blackens margins, and colours that end before the bits."""
+    if config.augment.preset == "digits":
         config.augment.update({"shift": 0.0, "slant": 0.0, "color_channels": 1})
     return config

@@ -12,7 +12,8 @@ Paper: curves without printed numbers; the terms saturate after a few bits, and 
 an exponential increase of the batch.
 
 Arguments: ``loss`` (logsumexp, swd_normal, swd_hypercube, swd_hypersphere), ``bits`` (1 to 24), ``batch``, ``tau``
-(of logsumexp and of the measure), ``scale`` (gpu: 50 epochs; cpu and smoke: 2,000 images of 8 pixels, AdamW).
+(of logsumexp and of the measure), ``scale`` (gpu: 50 epochs; small: 20,000 images of
+8 pixels, 20 epochs, AdamW; cpu and smoke: 2,000 of them).
 
 Assumed: 50,000 images of 32 pixels, as CIFAR-10's; integers are drawn, so that they collide; LARS 0.2 x
 sqrt(batch), 10 epochs of warm-up (configs/intriguing_cifar10.py); tau 0.2. Both views are the image itself, so
@@ -37,10 +38,11 @@ def get_config(arg=""):
     configs.at_scale(config, options.scale, gpu={"train.duration": "50 epochs"})
     config.compose = {"name": "binary", "bits": options.bits}
     config.augment = {"preset": "none", "size": 32}
-    if options.scale in ("cpu", "smoke"):
-        config.compose.update({"side": 8, "examples": 2000, "test_examples": 2000})
+    if options.scale not in ("paper", "gpu"):
+        images = 20_000 if options.scale in configs.SMALL else 2000
+        config.compose.update({"side": 8, "examples": images, "test_examples": min(images, 10_000)})
         config.augment.size = 8
-    if options.scale == "cpu":
+    if options.scale in ("cpu", *configs.SMALL):
         config.train.batch_size = options.batch
     config.evaluators = {
         "entropy": {"name": "resolved_entropy", "temperature": options.tau, "layer": "projection_2"},

@@ -6,7 +6,8 @@ Protocol: linear (L-BFGS) on all labels and on 10 a class, kNN (k = 10, cosine),
 Paper: not printed; MNIST is one of FlatNCE's trials (Chen et al. 2021, appendix D), without settings.
 
 Arguments: ``method`` (of ``config/methods.py``), ``scale`` (paper and gpu: ResNet-18, 100 epochs;
-cpu: a quarter of its width, views of 14 x 14, 20,000 of the images, 10 epochs; smoke: digits).
+cpu: a quarter of its width, views of 14 x 14, 20,000 of the images, 10 epochs; small: an eighth of its
+width, all images, 20 epochs; smoke: digits).
 
 Assumed: everything. Crop, slant, shifts of up to 3 pixels and erased patches instead of SimCLR's colours and
 flips, which make other characters or do nothing to grey ones; LARS and schedule are SimCLR's for CIFAR-10.

@@ -16,13 +16,14 @@ from contrastive_jax.config.identity import (
     leaves,
 )
 from contrastive_jax.config.overrides import resolve
-from contrastive_jax.config.scales import SCALES, at_scale, on_digits
+from contrastive_jax.config.scales import SCALES, SMALL, at_scale, on_digits, on_small_images
 from contrastive_jax.config.settings import CHOICES, base, complete, completed, plain, settle, steps_of
 
 __all__ = [
     "CHOICES",
     "MAY_CHANGE",
     "SCALES",
+    "SMALL",
     "at_scale",
     "base",
     "complete",
@@ -34,6 +35,7 @@ __all__ = [
     "leaves",
     "load",
     "on_digits",
+    "on_small_images",
     "parse",
     "plain",
     "resolve",

@@ -39,6 +39,8 @@ from experiments.harness.table import (
     BRIEF,
     ROOT,
     SCALES,
+    SEEDS,
+    SMALL,
     all_tables,
     brief,
     command,
@@ -49,6 +51,6 @@ from experiments.harness.table import (
 )
 
 __all__ = [
-    "BRIEF", "ROOT", "SCALES", "Claim", "Results", "above_all", "all_tables", "brief", "command", "config_of",
-    "doubtful", "gates", "grid", "lines", "main", "markdown", "of_extremes", "summary", "table_of",
+    "BRIEF", "ROOT", "SCALES", "SEEDS", "SMALL", "Claim", "Results", "above_all", "all_tables", "brief", "command",
+    "config_of", "doubtful", "gates", "grid", "lines", "main", "markdown", "of_extremes", "summary", "table_of",
 ]  # fmt: skip

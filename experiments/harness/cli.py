@@ -1,6 +1,7 @@
 """The verbs."""
 
 import argparse
+import os
 import pathlib
 import re
 import sys
@@ -11,7 +12,7 @@ from experiments.harness.measured import is_measured, measure
 from experiments.harness.pages import render
 from experiments.harness.plan import DEVICES, differing, plan
 from experiments.harness.running import run
-from experiments.harness.table import ROOT, SCALES, table_of, where
+from experiments.harness.table import ROOT, SCALES, SMALL, table_of, where
 
 
 def main(name: str = "__main__") -> int:
@@ -28,7 +29,9 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     made.add_argument("verb", choices=["plan", "run", "collect", "render", "diff"])
     made.add_argument("--scale", choices=SCALES, default="cpu")
     made.add_argument("--cells", default="", help="regular expression; cells whose 'row | column' it finds")
-    made.add_argument("--workers", type=int, default=1, help="run: jobs at a time")
+    made.add_argument(
+        "--workers", type=int, help="run: jobs at a time; default 1, at small and small_mnist one a core"
+    )
     made.add_argument("--cluster", choices=["here", "slurm"], default="here")
     made.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="run: a submitit parameter"
@@ -54,7 +57,8 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
         settings = dict(pair.split("=", 1) for pair in options.set)
         for table in filter(is_measured, tables):
             print(measure(table))
-        failures = run(todo, options.workers, options.cluster, settings)
+        cores = len(os.sched_getaffinity(0)) if options.scale in SMALL else 1
+        failures = run(todo, options.workers or cores, options.cluster, settings)
         for table in tables:
             failures += without_choice(table, options.scale)
             if options.scale != "smoke":

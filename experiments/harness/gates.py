@@ -12,19 +12,24 @@ from typing import Any
 from experiments.harness.jobs import choose, choosing
 from experiments.harness.judging import Gate
 from experiments.harness.results import Results
-from experiments.harness.table import ROOT, Cell, config_of
+from experiments.harness.table import ROOT, SCALES, SMALL, Cell, table_of
 
 ROOM = 5.0  # half-widths of the claim's interval that accuracy must be able to move by
 REGIME = 0.5  # median W = sigmoid(c) of InfoNCE; above it InfoNCE's gradient is dc but for a scalar, as its rivals' is
 RATE = "schedule.learning_rate"
 
 
+def levels(scale: str) -> dict[str, float]:
+    """Linear top-1 of supervised training and of SimCLR, and the best baseline, percent; {} where none was measured."""
+    if scale in SMALL:
+        controls = Results(table_of("family/controls"), scale)
+        return controls.table.levels(controls)
+    return _on_digits() if scale == "cpu" else {}
+
+
 @functools.cache
-def levels(data: str) -> dict[str, float]:
-    """Linear top-1 of supervised training and of SimCLR, and the best baseline, percent; {} for a set without them."""
+def _on_digits() -> dict[str, float]:
     folder = ROOT / "experiments" / "digits" / "results"
-    if data != "digits":
-        return {}
 
     def of(method: str, row: str = "trained", column: str = "linear") -> float:
         seeds = json.loads((folder / "methods" / f"{method}.json").read_text())["seeds"].values()
@@ -43,9 +48,8 @@ def headroom(results: Results, half: float) -> str:
     """Accuracy has room: supervised training stands above SimCLR, and SimCLR above what needs no training."""
     if results.scale == "paper":
         return ""
-    (data,) = {config_of(cell["arguments"])["data"]["name"] for cell in results.cells.values()}
-    if not (known := levels(data)):
-        return f"headroom: no supervised and no untrained encoder was measured on {data}"
+    if not (known := levels(results.scale)):
+        return f"headroom: no supervised and no untrained encoder was measured at scale {results.scale}"
     room = min(known["supervised"] - known["SimCLR"], known["SimCLR"] - known["baseline"])
     if room > ROOM * half:
         return ""
@@ -112,7 +116,7 @@ def ran(*cells: Cell) -> Gate:
     return gate
 
 
-def lacking(why: str, scales: Sequence[str] = ("cpu", "gpu", "measured")) -> Gate:
+def lacking(why: str, scales: Sequence[str] = (*SCALES[1:], "measured")) -> Gate:
     """Something that no run or measurement at some scales can mend."""
 
     def gate(read: Any, half: float) -> str:

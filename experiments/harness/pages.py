@@ -10,9 +10,10 @@ from typing import Any
 from experiments.harness.claims import ledger_rows
 from experiments.harness.measured import found, is_measured
 from experiments.harness.results import Results
-from experiments.harness.table import ROOT, Cell, Doubtful, command, where
+from experiments.harness.table import ROOT, SCALES, Cell, Doubtful, command, where
 
-PAGES = ("paper", "gpu", "cpu")  # scales that a page shows
+PAGES = SCALES[:-1]  # what a page shows
+ALWAYS = ("paper", "cpu")  # also where nothing was run
 
 
 def number(value: float | None, decimals: int | None = None) -> str:
@@ -114,7 +115,7 @@ def text(table: ModuleType) -> str:
         there = found(table)
         lines += ["Not measured yet.", ""] if there is None else [*table.page(there), ""]
     for scale in PAGES:
-        if scale in table.RUNS and (scale != "gpu" or Results(table, scale)):
+        if scale in table.RUNS and (scale in ALWAYS or Results(table, scale)):
             lines += section(table, scale)
     lines += [f"![{scale}]({page_of(table).stem}/{scale}.svg)\n" for scale in drawn(table)]
     if table.CLAIMS:

@@ -13,10 +13,16 @@ from typing import Any
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-SCALES = ("paper", "gpu", "cpu", "smoke")
+SCALES = ("paper", "gpu", "small", "small_mnist", "cpu", "smoke")  # the first have the more to say
 
 
-SEEDS = {"paper": (0, 1, 2), "gpu": (0, 1, 2), "cpu": (0, 1, 2), "smoke": (0,)}
+SMALL = ("small", "small_mnist")
+
+
+SEEDS = {scale: (0, 1, 2) for scale in SCALES} | {
+    **dict.fromkeys(SMALL, (0, 1, 2, 3, 4)),
+    "smoke": (0,),
+}
 
 
 VALIDATION = 0.2  # of the training images, where a SWEEP chooses
@@ -78,7 +84,7 @@ def table_of(name: str) -> ModuleType:
 def all_tables() -> list[str]:
     """The names of all tables and figures built on this harness, in the order of the papers."""
     found = []
-    for paper in ("flatnce", "intriguing", "eqco", "less_can_be_more", "macl"):
+    for paper in ("flatnce", "intriguing", "eqco", "less_can_be_more", "macl", "family"):
         files = sorted((ROOT / "experiments" / paper).glob("*.py"), key=_natural)
         found += [
             f"experiments.{paper}.{f.stem}" for f in files if "sys.exit(harness.main())" in f.read_text()

@@ -206,6 +206,32 @@ def test_every_case_resolves_and_builds_at_every_scale(name, arguments):
     resolves_and_builds(name, arguments)
 
 
+OF_OURS = ("simclr_mnist",)  # a paper's data without its settings: judged as everything of ours
+
+
+@pytest.mark.parametrize("scale", ["paper", "gpu"])
+def test_a_replication_is_judged_by_its_papers_protocol(scale):
+    ours = configs.base().evaluators
+    inherits = [
+        name
+        for name in NAMES
+        if config_of(name, scale=scale).evaluators.get("linear", {}).get("name") == ours.linear.name
+    ]
+    inherits = [name for name in inherits if name not in (*OURS, *OF_OURS)]
+    assert not inherits
+
+
+@over([name for name in NAMES if name not in OURS])
+def test_small_is_real_images_and_one_network(name):
+    for scale, name_of_data in (("small", "cifar10"), ("small_mnist", "mnist")):
+        config = config_of(name, scale=scale)
+        assert config.encoder.width == 0.125 and config.encoder.depth == 18
+        assert config.optimizer.name == "adamw" and config.evaluators
+        if name not in ("multidigits", "digit_on_imagenet", "saturation"):
+            assert config.data.name == name_of_data
+            assert config.augment.size == {"small": 16, "small_mnist": 14}[scale]
+
+
 def network_and_method(config) -> tuple[str, str]:
     """What a trace depends on: modules, functions and their choices, not how large a method's numbers are."""
     config = configs.plain(config)
@@ -363,6 +389,10 @@ FROZEN = {
         projector.out: 64 -> 128
         schedule.learning_rate: 0.2 -> 0.075
         train.batch_size: 128 -> 1024
+        evaluate.rows: ['trained', 'untrained', 'raw pixels'] -> ['trained']
+        evaluators.linear.weight_decay: 0.0 -> 1e-06
+        evaluators.linear.batch_size: 512 -> 4096
+        evaluators.linear.epochs: 100 -> 90
     """,
     ("intriguing_imagenet.py:layers=2", "intriguing_imagenet.py:layers=3"): """
         projector.layers: 2 -> 3
@@ -427,6 +457,10 @@ FROZEN = {
         augment.blur: 0.0 -> 0.5
         augment.eval_crop: None -> 1.0
         train.batch_size: 1120 -> 4096
+        evaluate.rows: ['trained', 'untrained', 'raw pixels'] -> ['trained']
+        evaluators.linear.weight_decay: 0.0 -> 1e-06
+        evaluators.linear.batch_size: 512 -> 4096
+        evaluators.linear.epochs: 100 -> 90
     """,
     ("macl_cifar10.py", "macl_cifar10.py:method=simclr"): """
         temperature.name: 'macl_a' -> 'fixed'

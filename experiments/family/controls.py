@@ -1,0 +1,54 @@
+"""Controls at scale `small`: what supervised training reaches, and what needs no training at all.
+
+    python -m experiments.family.controls run --scale=small          # CIFAR-10 at 16 x 16 pixels; skips what is done
+    python -m experiments.family.controls run --scale=small_mnist    # MNIST at 14 x 14 pixels
+    python -m experiments.family.controls render
+
+Claims about accuracy are judged where there is room for a difference: supervised training well above SimCLR, SimCLR
+well above an untrained encoder and raw pixels. On digits (scale `cpu`) there are 2 points.
+"""
+
+import sys
+
+from experiments import harness
+from experiments.harness import Results
+
+LINEAR, KNN = "linear top-1, %", "kNN top-1, %"
+PIXELS = "raw pixels"
+METHODS = {"SimCLR": "simclr", "supervised": "supervised"}
+COLUMN = "batch 64"
+METRIC = {
+    LINEAR: "trained.linear.top1 %",
+    KNN: "trained.knn.top1 %",
+    "untrained, linear top-1, %": "untrained.linear.top1 %",
+    "untrained, kNN top-1, %": "untrained.knn.top1 %",
+}
+OWN = (
+    """ --config.evaluate.rows="('trained','untrained')" --config.train.batch_size=64"""
+    " --config.checkpoint.keep_last=1 --config.log.tensorboard=False"
+)
+RUNS = {
+    scale: {
+        (name, COLUMN): f"configs/simclr_mnist.py:method={method},scale={scale}{OWN}"
+        for name, method in METHODS.items()
+        if scale != "smoke" or name == "SimCLR"
+    }
+    for scale in (*harness.SMALL, "smoke")
+}
+SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, (0, 1, 2))
+ASSUMED = {
+    "everything": "no table of a paper; the SimCLR cell is the config of all tables at this scale, batch 64, tau 0.1",
+}
+
+
+def levels(results: Results) -> dict[str, float]:
+    """Return what the gate `headroom` reads, percent; {} before both cells have run."""
+    found = {name: results.mean(name, COLUMN) for name in METHODS}
+    if any(value != value for value in found.values()):
+        return {}
+    untrained = [results.mean("SimCLR", COLUMN, heading) for heading in list(METRIC)[2:]]
+    return found | {"baseline": max(untrained)}
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main())
