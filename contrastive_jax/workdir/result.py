@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from contrastive_jax.workdir.files import write_json
+from contrastive_jax.workdir.files import plain, write_json
 
 
 def write_result(
@@ -40,12 +40,12 @@ def write_result(
         lost: the share of the time that was lost to data, evaluations and checkpoints.
         alarms: what was wrong, when; empty where nothing was.
     """
-    metrics, evaluations = jax.device_get((dict(metrics), dict(evaluations)))
+    metrics = jax.device_get(dict(metrics))
     result = {
         "step": int(step),
         "epoch": float(epoch),
         "metrics": metrics,
-        "evaluations": evaluations,
+        "evaluations": plain(evaluations),  # in the order in which they were made, which device_get would sort
         "seconds": seconds,
         "images_per_second": images_per_second,
         "utilisation": utilisation,

@@ -286,7 +286,8 @@ def test_written_files_have_the_usual_permissions(tmp_path):
 
 def test_result_holds_what_is_needed_to_trust_it(tmp_path):
     evaluation = {
-        "trained": {"knn": {"top1": np.float64(0.5), "protocol": "kNN, k=10", "settings": {"k": 10}}}
+        "trained": {"linear": {"top1": np.float64(0.5), "protocol": "kNN, k=10", "settings": {"k": 10}}},
+        "raw pixels": {"knn": {"top1": 0.25}},
     }
     found = workdirs.write_result(
         tmp_path,
@@ -300,6 +301,7 @@ def test_result_holds_what_is_needed_to_trust_it(tmp_path):
     read = json.loads((tmp_path / "result.json").read_text())
     assert set(read) == set(found)
     assert read["step"] == 9 and read["epoch"] == 1.5 and read["metrics"] == {"loss": 2.0, "ess": "NaN"}
+    assert list(read["evaluations"]) == ["trained", "raw pixels"]  # the order of the terminal's table
     assert read["evaluations"] == evaluation and read["seconds"] == 12.5 and read["images_per_second"] is None
     names = {
         "python",
