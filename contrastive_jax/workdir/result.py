@@ -45,7 +45,9 @@ def write_result(
         "step": int(step),
         "epoch": float(epoch),
         "metrics": metrics,
-        "evaluations": plain(evaluations),  # in the order in which they were made, which device_get would sort
+        "evaluations": plain(
+            evaluations
+        ),  # in the order in which they were made, which device_get would sort
         "seconds": seconds,
         "images_per_second": images_per_second,
         "utilisation": utilisation,

@@ -4,10 +4,10 @@ import json
 import sys
 
 import experiments.harness
-from experiments.harness.claims import ledger
 from experiments.harness.cli import command_line
 from experiments.harness.compare import compare, of_revision, of_tree
 from experiments.harness.jobs import Job, stale
+from experiments.harness.ledger import pages
 from experiments.harness.running import run_job
 from experiments.harness.table import ROOT, all_tables, table_of
 
@@ -15,8 +15,9 @@ if sys.argv[1:2] == ["job"]:
     name, scale, cell, point, chosen = json.loads(sys.argv[2])
     run_job(Job(name, scale, tuple(cell), tuple(map(tuple, point)), chosen))
 elif sys.argv[1:] == ["ledger"]:
-    (ROOT / "experiments" / "README.md").write_text(ledger())
-    print(ledger())
+    for file, text in pages().items():
+        file.write_text(text)
+        print(file.relative_to(ROOT))
 elif sys.argv[1:] == ["stale"]:
     print(*stale(), sep="\n")
 elif sys.argv[1:2] == ["compare"]:

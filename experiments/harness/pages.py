@@ -108,23 +108,35 @@ def page_of(table: ModuleType) -> pathlib.Path:
 
 
 def text(table: ModuleType) -> str:
-    """The page: what was found at each scale, beside the paper's, claims, assumptions."""
+    """The page: verdicts, figures, numbers at each scale beside the paper's, assumptions; commands last."""
     title, _, about = (table.__doc__ or "").partition("\n")
-    lines = [f"# {title.rstrip('.')}", "", about.strip("\n").rstrip(), ""]
+    commands, prose = _parted(about)
+    lines = [f"# {title.rstrip('.')}", "", *([prose, ""] if prose else [])]
+    if table.CLAIMS:
+        lines += ["| verdict | claim | evidence |", "| --- | --- | --- |"]
+        lines += [f"| {row.verdict()} | {row.text} | {row.evidence} |" for row in ledger_rows(table)] + [""]
+    lines += [f"![{scale}]({page_of(table).stem}/{scale}.svg)\n" for scale in drawn(table)]
     if is_measured(table):
         there = found(table)
         lines += ["Not measured yet.", ""] if there is None else [*table.page(there), ""]
     for scale in PAGES:
         if scale in table.RUNS and (scale in ALWAYS or Results(table, scale)):
             lines += section(table, scale)
-    lines += [f"![{scale}]({page_of(table).stem}/{scale}.svg)\n" for scale in drawn(table)]
-    if table.CLAIMS:
-        lines += ["## Claims", "", "| claim | evidence | verdict |", "| --- | --- | --- |"]
-        lines += [f"| {row.text} | {row.evidence} | {row.verdict()} |" for row in ledger_rows(table)] + [""]
     for heading, entries in (("Assumed", table.ASSUMED), ("Not produced here", table.NEEDS)):
         if entries:
             lines += [f"## {heading}", "", *(f"- {name}: {why}" for name, why in entries.items()), ""]
+    if commands:
+        opened = ["<details><summary>The commands of this page</summary>", "", "```sh"]
+        lines += [*opened, *commands, "```", "</details>", ""]
     return "\n".join(lines)
+
+
+def _parted(about: str) -> tuple[list[str], str]:
+    """The commands of a docstring, which are indented, and its prose."""
+    lines = about.strip("\n").rstrip().splitlines()
+    commands = [line.strip() for line in lines if line.startswith("    ")]
+    prose = "\n".join(line for line in lines if not line.startswith("    "))
+    return commands, re.sub(r"\n{3,}", "\n\n", prose).strip()
 
 
 def drawn(table: ModuleType) -> dict[str, Any]:

@@ -28,6 +28,9 @@ SEEDS = {scale: (0, 1, 2) for scale in SCALES} | {
 VALIDATION = 0.2  # of the training images, where a SWEEP chooses
 
 
+PAPERS = ("flatnce", "intriguing", "eqco", "less_can_be_more", "macl", "family")  # folders of tables
+
+
 Cell = tuple[str, str]  # (row, column)
 
 
@@ -84,7 +87,7 @@ def table_of(name: str) -> ModuleType:
 def all_tables() -> list[str]:
     """The names of all tables and figures built on this harness, in the order of the papers."""
     found = []
-    for paper in ("flatnce", "intriguing", "eqco", "less_can_be_more", "macl", "family"):
+    for paper in PAPERS:
         files = sorted((ROOT / "experiments" / paper).glob("*.py"), key=_natural)
         found += [
             f"experiments.{paper}.{f.stem}" for f in files if "sys.exit(harness.main())" in f.read_text()
