@@ -30,6 +30,8 @@ FAMILY = {
     "dcl": {},
     "dclw": {"sigma": 0.7},
     "eqco": {"alpha": 64.0},
+    "relative": {},
+    "scaled": {},
     "macl": {},
     "macl_w": {},
     "dual_temperature": {"factor": 5.0},
