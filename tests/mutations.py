@@ -57,7 +57,7 @@ CONTRASTIVE = of(
     ("FlatNCE+ has FlatNCE's gradient",
      "value_with_gradient_of(jnp.ones_like(c), plus(jax.nn.softplus(c), surplus))",
      "value_with_gradient_of(jnp.ones_like(c), plus(c, surplus))"),
-    ("Hölder without 1 / gamma", "plus(c_gamma, surplus), 1.0 / gamma)", "plus(c_gamma, surplus), 1.0)"),
+    ("Hölder without 1 / gamma", "plus(c_gamma, surplus), 1.0 / order)", "plus(c_gamma, surplus), 1.0)"),
     ("EqCo's ratio turned round", "jnp.log(alpha / jnp.maximum(count, 1).astype(c.dtype))",
      "jnp.log(jnp.maximum(count, 1).astype(c.dtype) / alpha)"),
     ("MACL without its weight in the value", "value_with_gradient_of(softplus_over_sigmoid(c), c)",

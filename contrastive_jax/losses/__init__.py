@@ -10,7 +10,7 @@ Almost all of them are one number per query, the contrast of its negatives with 
     dcl                   c                                             dc
     flat_nce              1                                             dc
     flat_nce_plus         1                                             sigmoid(c) dc, as info_nce
-    hoelder_flat_nce      1                                             dc' / gamma, c' at tau / gamma
+    hoelder_flat_nce      1                                             dc' / gamma, c' at tau / gamma; any gamma
     eqco                  softplus(c + log(alpha / K))                  alpha = K: info_nce; alpha -> inf: dcl
     relative              softplus(c)                                   W / mean(W) dc, W = sigmoid(c)
     scaled                softplus(c)                                   mean(W) dc

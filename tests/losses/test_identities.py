@@ -49,6 +49,7 @@ def tables(score):
     c, count = contrast_of(score), jnp.full(QUERIES, score.shape[1] - 1)
     positive = TAU * score[:, 0]
     weight = 2.0 - jax.lax.stop_gradient(positive)
+    above = score[:, 1:] - score[:, :1]
     mean = jax.lax.stop_gradient(jnp.mean(jax.nn.sigmoid(c)))
     share = jax.lax.stop_gradient(jax.nn.sigmoid(contrast_of(score, 1 / FACTOR)))
     all_candidates = TAU * jax.nn.logsumexp(score, axis=1)
@@ -66,6 +67,24 @@ def tables(score):
         ),
         "mean(W) times relative = InfoNCE": (mean * losses.relative(c, count), losses.info_nce(c)),
         "scaled = mean(W) times FlatNCE": (losses.scaled(c, count), mean * losses.flat_nce(c)),
+        "Hoelder(-gamma), its definition": (
+            losses.hoelder_flat_nce(contrast_of(score, -GAMMA), gamma=-GAMMA),
+            jax.nn.logsumexp(-GAMMA * above, axis=1) / -GAMMA,
+        ),
+        "Hoelder(0) = the geometric mean": (
+            losses.hoelder_flat_nce(
+                contrast_of(score, *losses.hoelder_flat_nce.scales(gamma=0.0)), gamma=0.0
+            ),
+            jnp.mean(above, axis=1),
+        ),
+        "Hoelder(large) -> the maximum": (
+            losses.hoelder_flat_nce(contrast_of(score, 1e5), gamma=1e5),
+            jnp.max(above, axis=1),
+        ),
+        "Hoelder(-large) -> the minimum": (
+            losses.hoelder_flat_nce(contrast_of(score, -1e5), gamma=-1e5),
+            jnp.min(above, axis=1),
+        ),
         "MACL-w = (2 - s+) DCL": (losses.macl_w(c, positive), weight * losses.dcl(c)),
         "Dual = sigmoid(c_beta) DCL": (
             losses.dual_temperature(c, contrast_of(score, 1 / FACTOR), factor=FACTOR),
@@ -259,14 +278,13 @@ def test_scales_take_the_options_of_their_loss():
 @pytest.mark.parametrize(
     ("name", "arguments", "options"),
     [
-        ("hoelder_flat_nce", 1, {"gamma": 0.0}),
         ("eqco", 2, {"alpha": -1.0}),
         ("dclw", 3, {"sigma": 0.0}),
         ("dual_temperature", 2, {"factor": float("nan")}),
         ("decoupled_nt_xent", 3, {"lambda_weight": -0.1}),
     ],
 )
-def test_an_impossible_option_is_refused_by_name(name, arguments, options):
+def test_an_option_that_is_not_positive_is_refused_by_name(name, arguments, options):
     (option,) = options
     with pytest.raises(ValueError, match=f"{name}.{option} is .*; it must be positive"):
         jax.eval_shape(lambda *a: getattr(losses, name)(*a, **options), *[jnp.ones((4, 2))] * arguments)
