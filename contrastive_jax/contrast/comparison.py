@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.margin import Margin
-from contrastive_jax.contrast.negatives import AllNegatives, SampledNegatives
+from contrastive_jax.contrast.negatives import AllNegatives, Rule, SampledNegatives
 from contrastive_jax.contrast.similarity import normalize
 from contrastive_jax.contrast.temperature import Temperature
 from contrastive_jax.sharding import shard_batch
@@ -81,7 +81,7 @@ class Compare(NamedTuple):
 
     embed: Callable[[Array], Array]
     candidates: Candidates
-    negatives: Callable[..., AllNegatives | SampledNegatives]
+    negatives: Rule
     temperature: Temperature
     margin: Margin
     multiples: tuple[float, ...]
@@ -112,10 +112,7 @@ class Compare(NamedTuple):
         tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)
         pool_rng, subset_rng = jax.random.split(rng)
         pools, candidates = self.candidates.apply(state[0], keys, key, group, pool_rng)
-        selections = [
-            self.negatives(jax.random.fold_in(subset_rng, v), group, pool, self.candidates.same_group)
-            for v, pool in enumerate(pools)
-        ]
+        selections = list(self.negatives(subset_rng, group, pools, self.candidates.same_group))
         row = shard_batch(jnp.arange(group.shape[0], dtype=jnp.int32)) if self.summation else None
 
         def statistics(query: Array, positive: Array, multiples: list[float]):

@@ -298,7 +298,9 @@ def contrastive_loss(
         own = {"both_views": 2 * rows, "other_view": rows, "queue": 0}[candidates]
         pools = _with_rows(pools, own, rows)
     if engine == RING:
-        choose = lambda rng, group, pool, same_group: AllNegatives(group, pool, same_group, RING)  # noqa: E731
+        choose = lambda rng, group, pools, same_group: [  # noqa: E731
+            AllNegatives(group, pool, same_group, RING) for pool in pools
+        ]
         key = jax.random.key(0)  # not drawn from
     elif negatives is None:
         choose, key = all_negatives(engine=engine), jax.random.key(0)  # not drawn from
