@@ -72,7 +72,10 @@ ARGUMENTS = {
     "moco_imagenet": QUEUES,
     "moco_v2_imagenet": QUEUES,
     "eqco_simclr_imagenet": ({}, {"k": 64}, {"k": 64, "alpha": 0}, {"alpha": 4096}, {"k": 0, "alpha": 0}),
-    "simo_imagenet": ({}, {"alpha": 65536}, {"alpha": 0}, {"k": 4}, {"k": 255}),
+    "simo_imagenet": (
+        *({}, {"alpha": 65536}, {"alpha": 0}, {"k": 4}),
+        {"k": 255, "alpha": 0, "head": "released"},
+    ),
     "few_negatives_cifar100": tuple(
         {"method": method, "k": k} for method in ("relic", "simclr") for k in (0, 1, 2, 10, 900)
     )
@@ -362,6 +365,12 @@ FROZEN = {
     """,
     ("eqco_simclr_imagenet.py", "eqco_simclr_imagenet.py:alpha=4096"): """
         margin.alpha: 256.0 -> 4096.0
+    """,
+    ("simo_imagenet.py", "simo_imagenet.py:k=255,alpha=0,head=released"): """
+        projector.norm: 'all' -> 'all_with_bias'
+        negatives.k: 16 -> 255
+        margin.name: 'eqco' -> 'none'
+        margin.alpha: 256.0 -> None
     """,
     ("moco_v2_imagenet.py", "simo_imagenet.py"): """
         name: 'moco_v2_imagenet' -> 'simo_imagenet'
