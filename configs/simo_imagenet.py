@@ -12,8 +12,8 @@ without EqCo: not printed.
 Arguments: ``k`` (negatives a query, at most 255), ``alpha`` (EqCo's; 0: no margin), ``head`` (simclr, released),
 ``scale``.
 
-The released run (the first author's code, V2AI/SelfSup) has K = 256, which is all 255 other keys, and alpha 256, in
-its last revision commented out: k=255,alpha=0,head=released is that loss and head.
+The released run (the first author's code, V2AI/SelfSup) has K = 256, which takes all 255 other keys, and leaves alpha
+out where K is the batch: k=255,alpha=0,head=released is that loss and head.
 
 Synchronised batch norm: queries and keys are two passes through two networks, each with statistics of its
 256 images. So norm.scope=joint (all that one pass sees) and per_view are the same here.

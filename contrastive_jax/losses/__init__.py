@@ -27,8 +27,8 @@ Beside the family: alignment, logsumexp_distribution, uniformity and sliced_wass
 byol and relic_kl between views; cross_entropy, sigmoid_cross_entropy and cross_entropy_of_parts on labels; and
 the estimates of mutual information (``information`` says which of them are bounds).
 
-The means of W are over all queries of a step, on all devices: ``relative`` and ``scaled``, and ``dclw``'s
-weights, are not functions of a query alone.
+The means of W are over all queries of a step, of all devices and micro-batches: ``relative`` and ``scaled``, and
+``dclw``'s weights, are not functions of a query alone.
 
 A loss is found by its name. Its positional parameters are quantities (``c``, ``positive``, ``count``, ...),
 its keyword-only parameters are its options. One that reads contrasts at other multiples of 1/tau says so in
