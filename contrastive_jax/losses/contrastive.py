@@ -11,8 +11,6 @@ logsumexp_pos(s / tau) - mean_pos(s) / tau. A loss that reads it is defined for 
 another function of c alone for the first; one that reads ``positive``, the score of one, and no surplus is for none.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
@@ -95,12 +93,12 @@ def hoelder_flat_nce(c_gamma: Array, surplus: Array | None = None, *, gamma: flo
 
     ``c_gamma`` is the contrast at temperature tau / gamma; the gradient is ``dc_gamma / gamma``. (Proposition
     3.7 lacks the factor 1 / gamma that its proof has.) Below 0 the negatives that score least weigh most; at 0, the
-    geometric mean, all weigh alike. The hardest alone (+inf, the maximum) and the easiest alone (-inf) are
-    limits, met where scores differ by many tau / gamma.
+    geometric mean, all weigh alike. The maximum (+inf, the hardest alone) and the minimum (-inf) are limits, met
+    where scores differ by many tau / gamma.
     Source: FlatNCE (Chen et al., 2021), definitions 3.5 and 3.6.
 
     Args:
-      gamma: order of the power mean: any finite number; 1 is FlatNCE, 0 the geometric mean.
+      gamma: order of the power mean, from -1e6 to 1e6; 1 is FlatNCE, 0 the geometric mean.
     """
     c_gamma, (order,) = at_least_float32(c_gamma), _order(gamma=gamma)
     return value_with_gradient_of(jnp.ones_like(c_gamma), plus(c_gamma, surplus), 1.0 / order)
@@ -108,10 +106,10 @@ def hoelder_flat_nce(c_gamma: Array, surplus: Array | None = None, *, gamma: flo
 
 def _order(*, gamma: float = 1.0) -> tuple[float]:
     """Return at which multiple of 1 / tau c_gamma is: gamma, and for 0 one at which each weight rounds to 1."""
-    if not math.isfinite(gamma):
+    if not -1e6 <= gamma <= 1e6:
         raise ValueError(
-            f"hoelder_flat_nce.gamma is {gamma}; it must be finite, and at 1e4 or -1e4 it weighs the hardest or easiest"
-            " negative alone, but for those within a thousandth of tau."
+            f"hoelder_flat_nce.gamma is {gamma}; it must be in [-1e6, 1e6], whose ends are the minimum and the maximum"
+            " but for scores that differ by less than a hundred-thousandth of tau."
         )
     return (gamma or 2.0**-60,)
 
