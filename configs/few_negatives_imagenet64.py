@@ -8,7 +8,8 @@ with batch 4,096; SimCLR's linear classifier as on ImageNet (batch 4,096, 90 epo
 Paper: accuracies not printed. ReLIC's best is K = 100, 0.7 points above all negatives; SimCLR with K = 75
 equals SimCLR with all.
 
-Arguments: ``method`` (relic, simclr), ``k`` (negatives a query; 0: all), ``scale``.
+Arguments: ``method`` (relic, simclr), ``k`` (negatives a query; 0: all), ``reading`` (simclr, printed) and ``draw``
+(query, example) as in configs/few_negatives_cifar100.py, ``scale``.
 
 Assumed: colour strength 1 and blur (SimCLR's for ImageNet); the CIFAR stem, as the set-up is said to be the
 same; evaluation sees the whole image. Images are TFDS's, resized by area. The rest as in
@@ -20,9 +21,10 @@ from contrastive_jax import config as configs
 
 def get_config(arg=""):
     """The config of ``method`` with ``k`` negatives at ``scale``."""
-    options = configs.parse(arg, method=("relic", "simclr"), k=100, scale="paper")
     cifar100 = configs.sibling(__file__, "few_negatives_cifar100")
-    config = cifar100.get_config(f"method={options.method},k={options.k}")
+    options = configs.parse(arg, k=100, scale="paper", **cifar100.ARGUMENTS)
+    same = ",".join(f"{name}={options[name]}" for name in ("k", *cifar100.ARGUMENTS))
+    config = cifar100.get_config(same)
     config.name = "few_negatives_imagenet64"
     config.data.update({"name": "imagenet_resized/64x64", "memory_limit": 16.0})
     config.augment = {"preset": "simclr", "size": 64, "eval_crop": 1.0}

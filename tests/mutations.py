@@ -57,9 +57,11 @@ CONTRASTIVE = of(
     ("FlatNCE+ has FlatNCE's gradient",
      "value_with_gradient_of(jnp.ones_like(c), plus(jax.nn.softplus(c), surplus))",
      "value_with_gradient_of(jnp.ones_like(c), plus(c, surplus))"),
-    ("Hölder without 1 / gamma", "plus(c_gamma, surplus), 1.0 / gamma)", "plus(c_gamma, surplus), 1.0)"),
+    ("Hölder without 1 / gamma", "plus(c_gamma, surplus), 1.0 / order)", "plus(c_gamma, surplus), 1.0)"),
     ("EqCo's ratio turned round", "jnp.log(alpha / jnp.maximum(count, 1).astype(c.dtype))",
      "jnp.log(jnp.maximum(count, 1).astype(c.dtype) / alpha)"),
+    ("relative's weights sum to 1", "jnp.sum(some) * share)", "share)"),
+    ("scaled's mean is over all queries", "jnp.maximum(jnp.sum(some), 1)", "c.size"),
     ("MACL without its weight in the value", "value_with_gradient_of(softplus_over_sigmoid(c), c)",
      "value_with_gradient_of(jax.nn.softplus(c), c)"),
     ("MACL-w's weight rises with the positive", "2.0 - at_least_float32(positive)",
@@ -135,8 +137,8 @@ COMPARISON = of(
     ("a view is its own positive", "key = keys[:, ::-1][:, :directions]", "key = keys[:, :directions]"),
     ("tau carries a gradient", "tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)",
      "tau = tau", f"contrast/test_temperature.py {ONE_CALL}"),
-    ("both directions draw alike", "jax.random.fold_in(subset_rng, v)", "subset_rng",
-     f"contrast/test_subsets.py {ONE_CALL}"),
+    ("negative orders of the scores as they are", "statistics(-query, -positive, [-m for m in below])",
+     "statistics(query, positive, [-m for m in below])"),
     ("the margin is taken off", "c + (self.margin if margin else 0.0)", "c - (self.margin if margin else 0.0)"),
     ("several positives inside the logarithm", "return jnp.log(number)", "return -jnp.log(number)",
      "contrast/test_several_positives.py"),
@@ -174,6 +176,7 @@ TEMPERATURE = of(
     "contrast/test_temperature.py",
     ("linear goes on beyond the end", "tau + (end - tau) * jnp.minimum(step / total_steps, 1.0)",
      "tau + (end - tau) * (step / total_steps)"),
+    ("replay a step late", "np.arange(1, total_steps + 1)", "np.arange(total_steps)"),
     ("cosine turned round", "end + (tau - end) * (1.0 + jnp.cos", "tau + (end - tau) * (1.0 + jnp.cos"),
     ("ESS with the printed sign", "jnp.where(ess > goal, 1.0 + rate, 1.0 - rate)",
      "jnp.where(ess < goal, 1.0 + rate, 1.0 - rate)"),
@@ -207,6 +210,11 @@ TERMS = of(
         "sum(part.weight * values[part.name] for part in parts)",
         "sum(values[part.name] for part in parts)",
     ),
+)
+NEGATIVES = of(
+    "contrast/negatives.py",
+    f"contrast/test_subsets.py {ONE_CALL}",
+    ("both directions draw alike", "0 if per_example else v", "0"),
 )
 SUBSETS = of(
     "contrast/subsets.py",
@@ -263,6 +271,7 @@ DIAGNOSTICS = of(
     "contrast/diagnostics.py",
     "contrast/test_diagnostics.py",
     ("ESS with the positive over K", "jnp.logaddexp(twice, 0.0), count + 1", "jnp.logaddexp(twice, 0.0), count"),
+    ("the queries' ESS of squares alone", "1.0 / (jnp.sum(valid) * jnp.sum(share**2))", "1.0 / jnp.sum(share**2)"),
     ("ESS leaves the margin out", "comparison.contrast(2.0, margin=False) + 2.0 * comparison.margin",
      "comparison.contrast(2.0, margin=False) + comparison.margin"),
     ("the estimate below log K", "jnp.log1p(comparison.count) - jax.nn.softplus(c)", "jnp.log(comparison.count) - jax.nn.softplus(c)"),
@@ -423,6 +432,7 @@ FEATURES = of(
     "evaluators/features.py",
     "evaluators/test_features.py",
     ("the mean per class is the mean", '"mean_per_class": float(np.mean(per_class))', '"mean_per_class": float(correct.mean())'),
+    ("top-5 is top-6", 'kind="stable")[:, :5]', 'kind="stable")[:, :6]'),
     ("the test set is standardised by itself", "scaler.transform(train), scaler.transform(test)",
      "scaler.transform(train), StandardScaler().fit_transform(test)", "evaluators/test_features.py evaluators/test_linear_probe.py"),
     ("a positive's precision counts the next recall", "np.diff(recall) * precision[:-1]", "np.diff(recall) * precision[1:]"),
@@ -554,7 +564,7 @@ CONFIG = of(
 
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
-    *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *SUBSETS, *SIMILARITY, *PAIRWISE, *DIAGNOSTICS,
+    *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *PAIRWISE, *DIAGNOSTICS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *CROPS, *VIEWS, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS, *SNR,
     *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *ALARMS, *NETWORK, *NORM, *CONFIG,
 ]  # fmt: skip

@@ -46,7 +46,7 @@ LEAVES = {
     "evaluate.look": "columns of evaluators that such a look shows.",
     "evaluate.final": "whether the run is judged by all evaluators at its end.",
     "evaluate.rows": "what is judged: trained, untrained, raw pixels.",
-    "evaluate.metric": "score that the table shows; auto: the one that the set's literature reports.",
+    "evaluate.metric": "score that the table shows (top5 with top-1 beside it); auto: that of the set's literature.",
     "evaluate.batch_size": "images that the encoder sees at once.",
     "evaluate.checkpoint": "what --mode=evaluate judges: a workdir or a file of weights; '': the workdir's own.",
     "evaluate.size": "of the images that the encoder sees, in pixels; 0: as in its pretraining.",

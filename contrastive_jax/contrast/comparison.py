@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.margin import Margin
-from contrastive_jax.contrast.negatives import AllNegatives, SampledNegatives
+from contrastive_jax.contrast.negatives import AllNegatives, Rule, SampledNegatives
 from contrastive_jax.contrast.similarity import normalize
 from contrastive_jax.contrast.temperature import Temperature
 from contrastive_jax.sharding import shard_batch
@@ -81,7 +81,7 @@ class Compare(NamedTuple):
 
     embed: Callable[[Array], Array]
     candidates: Candidates
-    negatives: Callable[..., AllNegatives | SampledNegatives]
+    negatives: Rule
     temperature: Temperature
     margin: Margin
     multiples: tuple[float, ...]
@@ -112,26 +112,54 @@ class Compare(NamedTuple):
         tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)
         pool_rng, subset_rng = jax.random.split(rng)
         pools, candidates = self.candidates.apply(state[0], keys, key, group, pool_rng)
-        selections = [
-            self.negatives(jax.random.fold_in(subset_rng, v), group, pool, self.candidates.same_group)
-            for v, pool in enumerate(pools)
-        ]
-        scale = jnp.asarray(self.multiples, tau.dtype) / tau
+        selections = list(self.negatives(subset_rng, group, pools, self.candidates.same_group))
         row = shard_batch(jnp.arange(group.shape[0], dtype=jnp.int32)) if self.summation else None
 
-        def ask(v: int, selection: AllNegatives | SampledNegatives) -> tuple[Negatives, Positives | None]:
-            if row is None:
-                return selection.statistics(query[:, v], positive[:, v], scale), None
-            return selection.several(query[:, v], group, row, positive[:, v], scale)
+        def statistics(query: Array, positive: Array, multiples: list[float]):
+            scale = jnp.asarray(multiples, tau.dtype) / tau
 
-        found = [ask(v, selection) for v, selection in enumerate(selections)]
-        negatives, further = jax.tree.map(lambda *directions: jnp.stack(directions, axis=-1), *found)
+            def ask(v: int, selection: AllNegatives | SampledNegatives) -> tuple[Negatives, Positives | None]:
+                if row is None:
+                    return selection.statistics(query[:, v], positive[:, v], scale), None
+                return selection.several(query[:, v], group, row, positive[:, v], scale)
+
+            found = [ask(v, selection) for v, selection in enumerate(selections)]
+            return jax.tree.map(lambda *directions: jnp.stack(directions, axis=-1), *found)
+
+        above = [m for m in self.multiples if m >= 0] or [1.0]
+        below = [m for m in self.multiples if m < 0]
+        negatives, further = statistics(query, positive, above)
+        if below:
+            negatives, further = _joined(
+                negatives, further, *statistics(-query, -positive, [-m for m in below])
+            )
         margin = self.margin(negatives.count).astype(positive.dtype)
         comparison = Comparison(
-            *(query, key, positive, negatives, tau, margin, selections, self.multiples),
+            *(query, key, positive, negatives, tau, margin, selections, (*above, *below)),
             *(further, self.summation, self.differentiate_temperature),
         )
         return comparison, candidates
+
+
+def _joined(
+    negatives: Negatives, further: Positives | None, mirrored: Negatives, others: Positives | None
+) -> tuple[Negatives, Positives | None]:
+    """Append statistics of negated scores: a sum of e^(-x) over scores is one of e^x over the negated.
+
+    So the engines, which subtract the largest score, need no multiples below 0.
+    """
+
+    def join(x: Array, y: Array) -> Array:
+        return jnp.concatenate([x, y])  # along the multiples
+
+    negatives = dataclasses.replace(
+        negatives,
+        logsumexp=join(negatives.logsumexp, mirrored.logsumexp),
+        mean=join(negatives.mean, -mirrored.mean),
+    )
+    if further is None or others is None:
+        return negatives, None
+    return negatives, dataclasses.replace(further, logsumexp=join(further.logsumexp, others.logsumexp))
 
 
 def cosine(x: Array) -> Array:

@@ -103,19 +103,19 @@ def contrastive_loss(
     with one contrast c = logsumexp_N(x) - logsumexp_P(x). The other losses follow from their function of c:
     DCL is c and EqCo softplus(c + log(alpha / K)), each with the same summand; decoupled NT-Xent is lambda
     logsumexp_{N and P}(x) less mean_P(s) or, in, tau log mean_P(e^x); FlatNCE, FlatNCE+ and Hoelder-FlatNCE
-    stay 1 and have the gradients of DCL, of InfoNCE, and of DCL at tau / gamma over gamma. MACL and Dual
-    temperature are functions of c alone and take ``in`` only: ``out`` has no one contrast to weigh a query
-    by. Not defined: DCLW, MACL-W, ReLIC's divergence and the losses with weighted or debiased negatives,
-    which read the score of one positive. The positives are summed in the same pass as the negatives, tile by
-    tile. A query without negatives is 0 here too.
+    stay 1 and have the gradients of DCL, of InfoNCE, and of DCL at tau / gamma over gamma. MACL, Dual
+    temperature, ``relative`` and ``scaled`` weigh dc by c alone and take ``in`` only: ``out`` has no one
+    contrast to weigh a query by. Not defined: DCLW, MACL-W, ReLIC's divergence and the losses with weighted or
+    debiased negatives, which read the score of one positive. The positives are summed in the same pass as the
+    negatives, tile by tile. A query without negatives is 0 here too.
 
     **The temperature's gradient.** ``differentiate_temperature=True`` lets it flow: dL/dtau, with the
     scores held, of InfoNCE, DCL, EqCo, decoupled NT-Xent, DCLW (its weights' sigma is another), ``debiased``,
     ``hard_nce`` and ReLIC's divergence is that of the value. From c = logsumexp_j((s_j - s+) / tau) follows
     dc/dtau = -E_j[s_j - s+] / tau^2, E the softmax mean over negatives. Surrogates have the gradient of their
-    surrogate: FlatNCE and MACL dc/dtau, FlatNCE+ sigmoid(c) dc/dtau, Hoelder-FlatNCE dc'/dtau / gamma, MACL-W and Dual
-    temperature dc/dtau times their weight, ``hardness_weighted`` with its weights held. Learn log tau, or as
-    CLIP does log(1 / tau) with a bound (docs/how_to/own_loop.md).
+    surrogate: FlatNCE and MACL dc/dtau, FlatNCE+ sigmoid(c) dc/dtau, Hoelder-FlatNCE dc'/dtau / gamma, MACL-W, Dual
+    temperature, ``relative`` and ``scaled`` dc/dtau times their weight, ``hardness_weighted`` with its weights
+    held. Learn log tau, or as CLIP does log(1 / tau) with a bound (docs/how_to/own_loop.md).
 
     **Two encoders.** ``a`` and ``b`` may come of different networks, projected to one width;
     ``candidates="other_view"`` is CLIP's loss, each encoder's rows against the other's.
@@ -193,6 +193,13 @@ def contrastive_loss(
       >>> from contrastive_jax.contrast.margin import eqco
       >>> show("info_nce", 0.5, margin=eqco(alpha=256.0))
       3.492 3.125 2.474 3.124 3.687 2.475
+
+      InfoNCE's attention at unit scale and its scale with uniform attention; InfoNCE's value, other gradients:
+
+      >>> show("relative", 0.5)
+      0.404 0.293 0.157 0.292 0.475 0.157
+      >>> show("scaled", 0.5)
+      0.404 0.293 0.157 0.292 0.475 0.157
 
       MACL as in its paper (one way, negatives from the other view), and its ablation:
 
@@ -291,7 +298,9 @@ def contrastive_loss(
         own = {"both_views": 2 * rows, "other_view": rows, "queue": 0}[candidates]
         pools = _with_rows(pools, own, rows)
     if engine == RING:
-        choose = lambda rng, group, pool, same_group: AllNegatives(group, pool, same_group, RING)  # noqa: E731
+        choose = lambda rng, group, pools, same_group: [  # noqa: E731
+            AllNegatives(group, pool, same_group, RING) for pool in pools
+        ]
         key = jax.random.key(0)  # not drawn from
     elif negatives is None:
         choose, key = all_negatives(engine=engine), jax.random.key(0)  # not drawn from

@@ -80,6 +80,16 @@ def effective_sample_size(comparison: Comparison, with_positive: bool = False) -
     return jnp.sum(jnp.where(valid, share, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
 
 
+def query_effective_sample_size(c: Array, valid: Array) -> Array:
+    """ESS of the weights W = sigmoid(c) of the valid queries, as a share of their number n: (sum W)^2 / (n sum W^2).
+
+    1 where InfoNCE's gradient weighs all queries alike, 1 / n where one query takes all. Of the weights' shares, so
+    that it is right also where each W rounds to 0.
+    """
+    share = jax.nn.softmax(jax.nn.log_sigmoid(c), axis=None, where=valid)
+    return jnp.where(jnp.any(valid), 1.0 / (jnp.sum(valid) * jnp.sum(share**2)), 0.0)
+
+
 def effective_rank(z: Array) -> Array:
     """Return in how many directions rows [B, W, D] vary, of [1, D]: :func:`geometry.participation_ratio`.
 
@@ -151,6 +161,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
         "tau": comparison.temperature,
         "ess": effective_sample_size(comparison),
         "ess_with_positive": effective_sample_size(comparison, with_positive=True),
+        "query_ess": query_effective_sample_size(c, valid),
         "contrast_entropy": jnp.mean(jnp.where(valid, contrast_entropy(comparison), 0.0)) / valid_share,
         **{f"c_p{p}": value for p, value in zip(("05", "50", "95"), of_c, strict=True)},
         **{f"w_p{p}": value for p, value in zip(("05", "50", "95"), of_w, strict=True)},

@@ -1,11 +1,11 @@
 """Which of the permitted candidates a query meets: all of them, or K drawn at random.
 
-A rule is ``(rng, group [Q], pool, same_group) -> selection``; a selection answers what its negatives
-amount to (``statistics``) and what any row of embeddings scores against them (``scores``).
+A rule is ``(rng, group [Q], pools, same_group) -> selections``, one a direction as the pools are; a selection
+answers what its negatives amount to (``statistics``) and what any row of embeddings scores against them (``scores``).
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +80,7 @@ class SampledNegatives:
         return jnp.where(self.permitted, score, -jnp.inf)
 
 
-Rule = Callable[[Array, Array, Pool, str], AllNegatives | SampledNegatives]
+Rule = Callable[[Array, Array, list[Pool], str], Sequence[AllNegatives | SampledNegatives]]
 
 
 def all(*, engine: str = "auto") -> Rule:
@@ -91,21 +91,25 @@ def all(*, engine: str = "auto") -> Rule:
     """
     if engine not in ("auto", "dense", "tiled"):
         raise ValueError(f"negatives.engine is {engine!r}; allowed: auto, dense, tiled.")
-    return lambda rng, group, pool, same_group: AllNegatives(group, pool, same_group, engine)
+    return lambda rng, group, pools, same_group: [AllNegatives(group, p, same_group, engine) for p in pools]
 
 
-def random(*, k: int, shared: bool = False) -> Rule:
+def random(*, k: int, shared: bool = False, per_example: bool = False) -> Rule:
     """K negatives a query, drawn without replacement at every step (Less can be more; EqCo, SiMo).
 
     Args:
       k: number of negatives.
       shared: one choice for all queries (SiMo's code) instead of one for each.
+      per_example: both views of an example have one choice, instead of each its own.
     """
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ValueError(f"negatives.k is {k!r}; it must be a whole number of at least 1.")
 
-    def select(rng, group, pool, same_group):
-        index, permitted = random_subset(rng, group, pool, k, shared=shared, same_group=same_group)
-        return SampledNegatives(pool, index, permitted)
+    def select(rng, group, pools, same_group):
+        def draw(v, pool):
+            key = jax.random.fold_in(rng, 0 if per_example else v)
+            return random_subset(key, group, pool, k, shared=shared, same_group=same_group)
+
+        return [SampledNegatives(pool, *draw(v, pool)) for v, pool in enumerate(pools)]
 
     return select

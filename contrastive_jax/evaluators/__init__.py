@@ -93,6 +93,11 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[st
                 f"evaluate.metric is {settings['metric']!r}; with {'several labels' if several else 'one label'}"
                 f" an image it is auto or one of {', '.join(fitting)}."
             )
+        if settings["metric"] == "top5" and len(source.classes) <= 5:
+            raise ValueError(
+                f"evaluate.metric is 'top5'; the {len(source.classes)} classes of data.name={source.name!r} are all"
+                " among the first five: take top1."
+            )
     return {
         name: build(config["evaluators"], EvalSpec(layers, _judging_labels(train, test)))
         for name, (train, test) in source.judged.items()

@@ -308,11 +308,17 @@ def _finite(tiles):
 
 
 def scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Judge outputs ``[m, C]``, larger for a likelier class: :func:`accuracy` of the largest one of each image,
-    or, for labels ``[m, C]``, :func:`average_precision`."""
+    """Judge outputs ``[m, C]``, larger for a likelier class: :func:`accuracy` of the largest one of each image
+    and, with more than 5 classes, ``top5``; or, for labels ``[m, C]``, :func:`average_precision`.
+
+    Of equal outputs the smaller class number comes first."""
     if np.ndim(labels) == 2:
         return average_precision(outputs, labels)
-    return accuracy(np.argmax(outputs, axis=1), labels)
+    found = accuracy(np.argmax(outputs, axis=1), labels)
+    if outputs.shape[1] > 5:
+        first = np.argsort(-outputs, axis=1, kind="stable")[:, :5]
+        found["top5"] = float(np.mean((first == np.asarray(labels)[:, None]).any(axis=1)))
+    return found
 
 
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:

@@ -3,6 +3,7 @@
 All report what the last iterate scores; the test set chooses nothing.
 """
 
+import functools
 import math
 import warnings
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from contrastive_jax.data.split import stratified
 from contrastive_jax.evaluators import features, training
-from contrastive_jax.evaluators.features import Rows, accuracy, check, standardized
+from contrastive_jax.evaluators.features import Rows, check, standardized
 from contrastive_jax.evaluators.training import Plan
 
 VALIDATION = 0.1  # share of the training images on which an option is chosen
@@ -53,8 +54,9 @@ def lbfgs(
         layer: name of the features, for the protocol.
 
     Returns:
-        ``{"top1", "mean_per_class", "converged", "protocol", "settings"}``, accuracies in [0, 1]; with draws
-        the means over them, and ``top1_std``, ``mean_per_class_std`` (deviation of one draw, ddof 1). A fit
+        ``{"top1", "mean_per_class", "converged", "protocol", "settings"}``, accuracies in [0, 1], and ``top5``
+        with more than 5 classes; with draws the means over them, and ``top1_std``, ... (deviation of one draw,
+        ddof 1). A fit
         that stops short is not hidden: ``converged`` is False, the protocol says so, and a warning is given.
 
     Raises:
@@ -77,7 +79,7 @@ def lbfgs(
         classify, gradient = _classifier(
             train[subset], train_labels[subset], chosen, tolerance, max_iterations
         )
-        found.append(_scores(classify, test, test_labels))
+        found.append(features.scores(classify(test), test_labels))
         gradients.append(gradient)
 
     result = {name: float(np.mean([score[name] for score in found])) for name in found[0]}
@@ -143,7 +145,7 @@ def _validated(Cs, train, labels, tolerance, max_iterations) -> float:
     aside, worth = validation_rows(labels), []
     for C in Cs:
         classify, _ = _classifier(train[~aside], labels[~aside], C, tolerance, max_iterations)
-        score = _scores(classify, train[aside], labels[aside])
+        score = features.scores(classify(train[aside]), labels[aside])
         worth.append(score.get("top1", score.get("mean_average_precision")))
     return Cs[int(np.argmax(worth))]
 
@@ -154,10 +156,10 @@ def validation_rows(labels: np.ndarray) -> np.ndarray:
 
 
 def _classifier(train, labels, C, tolerance, max_iterations):
-    """A function of features: classes ``[m]``, or of multi-label sets outputs ``[m, C]``; and the gradient."""
+    """A function from features to outputs ``[m, C]``, larger for a likelier class; and the gradient."""
     if labels.ndim == 1:
         model, gradient = fit_lbfgs(train, labels, C, tolerance, max_iterations)
-        return model.predict, gradient
+        return functools.partial(_outputs, model, class_count(labels)), gradient
     fits = {
         number: fit_lbfgs(train, column, C, tolerance, max_iterations)
         for number, column in enumerate(labels.T)
@@ -173,9 +175,13 @@ def _classifier(train, labels, C, tolerance, max_iterations):
     return outputs, max(gradient for _, gradient in fits.values())
 
 
-def _scores(classify, test, labels) -> dict[str, float]:
-    found = classify(test)
-    return features.average_precision(found, labels) if np.ndim(labels) == 2 else accuracy(found, labels)
+def _outputs(model, classes: int, x: np.ndarray) -> np.ndarray:
+    """Return the logits of each class number, -inf for one that the model has not seen."""
+    found, logits = np.full((len(x), classes), -np.inf), model.decision_function(x)
+    if logits.ndim == 1:  # two classes share one vector, that of the second
+        logits = np.stack([np.zeros_like(logits), logits], axis=1)
+    found[:, model.classes_] = logits
+    return found
 
 
 def fit_lbfgs(features, labels, C: float, tolerance: float, max_iterations: int):
@@ -301,8 +307,8 @@ def by_gradient(
 
     Returns:
         ``{"top1", "mean_per_class", "train_loss", "epochs", "converged", "protocol", "settings"}``; accuracies
-        in [0, 1], ``train_loss`` the mean cross-entropy of the last epoch's steps. Multi-label sets have the
-        two mean average precisions in the place of the first two.
+        in [0, 1], with more than 5 classes ``top5`` too, ``train_loss`` the mean cross-entropy of the last epoch's
+        steps. Multi-label sets have the two mean average precisions in the place of the accuracies.
 
     Raises:
         ValueError: a batch of more images than there are.

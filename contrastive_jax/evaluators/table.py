@@ -8,6 +8,7 @@ from contrastive_jax.evaluators.evaluation_data import EvaluationData
 
 METRICS = {
     "top1": "Top-1",
+    "top5": "Top-5",
     "mean_per_class": "Mean per-class accuracy",
     "map_11_point": "11-point mAP",
     "mean_average_precision": "mAP",

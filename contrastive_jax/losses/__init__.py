@@ -10,8 +10,10 @@ Almost all of them are one number per query, the contrast of its negatives with 
     dcl                   c                                             dc
     flat_nce              1                                             dc
     flat_nce_plus         1                                             sigmoid(c) dc, as info_nce
-    hoelder_flat_nce      1                                             dc' / gamma, c' at tau / gamma
+    hoelder_flat_nce      1                                             dc' / gamma, c' at tau / gamma; any gamma
     eqco                  softplus(c + log(alpha / K))                  alpha = K: info_nce; alpha -> inf: dcl
+    relative              softplus(c)                                   W / mean(W) dc, W = sigmoid(c)
+    scaled                softplus(c)                                   mean(W) dc
     macl                  softplus(c) / sigmoid(c)                      dc
     macl_w                (2 - s+) softplus(c) / sigmoid(c)             (2 - s+) dc
     dclw                  c + (1 - w) s+ / tau                          dcl with the positive weighted by w
@@ -24,6 +26,9 @@ Almost all of them are one number per query, the contrast of its negatives with 
 Beside the family: alignment, logsumexp_distribution, uniformity and sliced_wasserstein on the embeddings;
 byol and relic_kl between views; cross_entropy, sigmoid_cross_entropy and cross_entropy_of_parts on labels; and
 the estimates of mutual information (``information`` says which of them are bounds).
+
+The means of W are over all queries of a step, of all devices and micro-batches: ``relative`` and ``scaled``, and
+``dclw``'s weights, are not functions of a query alone.
 
 A loss is found by its name. Its positional parameters are quantities (``c``, ``positive``, ``count``, ...),
 its keyword-only parameters are its options. One that reads contrasts at other multiples of 1/tau says so in
@@ -45,6 +50,8 @@ from contrastive_jax.losses.contrastive import (
     info_nce,
     macl,
     macl_w,
+    relative,
+    scaled,
     value_with_gradient_of,
 )
 from contrastive_jax.losses.distribution import (
@@ -101,9 +108,11 @@ __all__ = [
     "nwj",
     "orthogonal_directions",
     "prior_samples",
+    "relative",
     "relic",
     "relic_kl",
     "row_statistics",
+    "scaled",
     "sigmoid_cross_entropy",
     "cross_entropy_of_parts",
     "sliced_wasserstein",

@@ -1,7 +1,8 @@
 """The family: every loss that is a function of the contrast c = logsumexp_neg(s / tau) - s+ / tau.
 
 Each is a stable value and a surrogate whose gradient it takes. Nothing divides by sigmoid(c) or forms e^c,
-so values and gradients are right for any finite c. A query without negatives has c = -inf: InfoNCE, EqCo and
+so values and gradients are right for any finite c. Two weigh a query by more than its own c: ``relative`` and
+``scaled`` read a mean over the whole batch. A query without negatives has c = -inf: InfoNCE, EqCo and
 Dual are then 0, the FlatNCE family and MACL 1, none with a gradient; DCL has no such limit and is -inf.
 
 Where a query has several positives P, c is the contrast with all of them, logsumexp_neg(s / tau) -
@@ -91,17 +92,29 @@ def hoelder_flat_nce(c_gamma: Array, surplus: Array | None = None, *, gamma: flo
     """Hölder-FlatNCE: the power mean of order gamma of the contrasts over its detached self, so always 1.
 
     ``c_gamma`` is the contrast at temperature tau / gamma; the gradient is ``dc_gamma / gamma``. (Proposition
-    3.7 lacks the factor 1 / gamma that its proof has.) Source: FlatNCE (Chen et al., 2021), definition 3.6.
+    3.7 lacks the factor 1 / gamma that its proof has.) Below 0 the negatives that score least weigh most; at 0, the
+    geometric mean, all weigh alike. The maximum (+inf, the hardest alone) and the minimum (-inf) are limits, met
+    where scores differ by many tau / gamma.
+    Source: FlatNCE (Chen et al., 2021), definitions 3.5 and 3.6.
 
     Args:
-      gamma: order of the power mean; 1 is FlatNCE.
+      gamma: order of the power mean, from -1e6 to 1e6; 1 is FlatNCE, 0 the geometric mean.
     """
-    positive_option("hoelder_flat_nce.gamma", gamma)
-    c_gamma = at_least_float32(c_gamma)
-    return value_with_gradient_of(jnp.ones_like(c_gamma), plus(c_gamma, surplus), 1.0 / gamma)
+    c_gamma, (order,) = at_least_float32(c_gamma), _order(gamma=gamma)
+    return value_with_gradient_of(jnp.ones_like(c_gamma), plus(c_gamma, surplus), 1.0 / order)
 
 
-hoelder_flat_nce.scales = lambda *, gamma=1.0: (gamma,)  # type: ignore[attr-defined]
+def _order(*, gamma: float = 1.0) -> tuple[float]:
+    """Return at which multiple of 1 / tau c_gamma is: gamma, and for 0 one at which each weight rounds to 1."""
+    if not -1e6 <= gamma <= 1e6:
+        raise ValueError(
+            f"hoelder_flat_nce.gamma is {gamma}; it must be in [-1e6, 1e6], whose ends are the minimum and the maximum"
+            " but for scores that differ by less than a hundred-thousandth of tau."
+        )
+    return (gamma or 2.0**-60,)
+
+
+hoelder_flat_nce.scales = _order  # type: ignore[attr-defined]
 
 
 def eqco(c: Array, count: Array, surplus: Array | None = None, *, alpha: float) -> Array:
@@ -116,6 +129,31 @@ def eqco(c: Array, count: Array, surplus: Array | None = None, *, alpha: float) 
     positive_option("eqco.alpha", alpha)
     c = at_least_float32(c)
     return plus(jax.nn.softplus(c + jnp.log(alpha / jnp.maximum(count, 1).astype(c.dtype))), surplus)
+
+
+def relative(c: Array, count: Array) -> Array:
+    """InfoNCE's attention at unit scale: value softplus(c), gradient ``W / mean(W) dc`` with W = sigmoid(c).
+
+    InfoNCE's gradient W dc is this times mean(W), which is one number a step, the mean over all queries of the
+    batch that have negatives. So the weights are 1 on average, and where all c are equal this is FlatNCE.
+    :func:`scaled` has the other half. ``count`` holds the K_i negatives that each query has.
+    """
+    c = at_least_float32(c)
+    some = count > 0
+    share = jax.nn.softmax(jax.nn.log_sigmoid(c), axis=None, where=some)  # also where each W rounds to 0
+    return value_with_gradient_of(jax.nn.softplus(c), c, jnp.sum(some) * share)
+
+
+def scaled(c: Array, count: Array) -> Array:
+    """InfoNCE's scale with uniform attention: value softplus(c), gradient ``mean(W) dc`` with W = sigmoid(c).
+
+    FlatNCE's gradient times one number a step, the mean over all queries of the batch that have negatives; the
+    other half of InfoNCE's is :func:`relative`. ``count`` holds the K_i negatives that each query has.
+    """
+    c = at_least_float32(c)
+    some = count > 0
+    mean = jnp.sum(jnp.where(some, jax.nn.sigmoid(c), 0.0)) / jnp.maximum(jnp.sum(some), 1)
+    return value_with_gradient_of(jax.nn.softplus(c), c, mean)
 
 
 def macl(c: Array) -> Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from contrastive_jax.models.norm import BatchNorm, Members, Norm
 
 Array = jax.Array
-NORMS = ("all", "hidden", "none")
+NORMS = ("all", "all_with_bias", "hidden", "none")
 
 
 class Dense(nn.Module):
@@ -43,11 +43,12 @@ class Head(nn.Module):
         outputs = []
         for i, width in enumerate(self.widths, 1):
             last = i == len(self.widths)
-            norm = self.normed == "all" or (self.normed == "hidden" and not last)
+            norm = self.normed.startswith("all") or (self.normed == "hidden" and not last)
             y = outputs[-1] if outputs else x
             y = Dense(width or x.shape[-1], not norm, self.dtype, name=f"dense{i}")(y)
             if norm:
-                y = BatchNorm(self.norm, centre=not last, name=f"norm{i}")(y, members, train=train)
+                centre = not last or self.normed == "all_with_bias"
+                y = BatchNorm(self.norm, centre=centre, name=f"norm{i}")(y, members, train=train)
             outputs.append(y if last else nn.relu(y))
         return outputs
 
@@ -67,8 +68,8 @@ def projector(
     ``hidden`` is the width of all but the last, ``out`` of the last, 0 the head's input width; ``widths``
     names every layer's width instead, such as (2048, 1024, 512, 128), and wins. With ``layers=0`` the
     projection is the feature. ``norm``: "all" puts batch norm after every layer, the last without bias
-    (SimCLR, Chen et al., 2020), "hidden" after hidden layers only (BYOL, Grill et al., 2020), "none" nowhere
-    (MoCo v2). A linear layer has a bias where no batch norm follows.
+    (SimCLR, Chen et al., 2020), "all_with_bias" the last with one too (SiMo's code), "hidden" after hidden layers
+    only (BYOL, Grill et al., 2020), "none" nowhere (MoCo v2). A linear layer has a bias where no batch norm follows.
     Raises ValueError for an option out of its range.
 
     Args:
@@ -77,7 +78,7 @@ def projector(
       layers: linear layers, the hidden ones followed by ReLU; 0 is no head.
       hidden: width of the hidden layers; 0: the head's input width.
       out: width of the last layer; 0: the head's input width.
-      norm: batch norm after all layers, after hidden ones, or after none.
+      norm: batch norm after all layers (the last without bias, or all_with_bias), after hidden ones, or after none.
       widths: width of every layer, in the place of layers, hidden and out; () leaves those.
     """
     return _head("projector", norm_options, dtype, layers, hidden, out, norm, widths)
@@ -101,7 +102,7 @@ def predictor(
       layers: linear layers, the hidden ones followed by ReLU; 0 is no head.
       hidden: width of the hidden layers; 0: the head's input width.
       out: width of the last layer; 0: the head's input width.
-      norm: batch norm after all layers, after hidden ones, or after none.
+      norm: batch norm after all layers (the last without bias, or all_with_bias), after hidden ones, or after none.
       widths: width of every layer, in the place of layers, hidden and out; () leaves those.
     """
     return _head("predictor", norm_options, dtype, layers, hidden, out, norm, widths)

@@ -24,11 +24,12 @@ TOLD_APART = 0.02  # of what InfoNCE can fall below log(1 + K)
 QUIET = 5  # log points without it that end an alarm
 
 # Losses whose value is 1 whatever the network does, and losses whose gradient carries the weight
-# W = sigmoid(c), which vanishes for a query that is told apart. tests/training/test_alarms.py asks the functions.
+# W = sigmoid(c), which vanishes for a query that is told apart beside others that are not.
+# tests/training/test_alarms.py asks the functions.
 CONSTANT = ("flat_nce", "flat_nce_plus", "hoelder_flat_nce")
 VANISHING = (
     *("info_nce", "flat_nce_plus", "eqco", "decoupled_nt_xent", "info_nce_estimate", "eqco_estimate"),
-    *("debiased", "hard_nce", "hardness_weighted"),
+    *("debiased", "hard_nce", "hardness_weighted", "relative"),
 )
 
 

@@ -177,5 +177,5 @@ class Evaluator:
     def print(self, results: dict) -> None:
         """Prints the table."""
         metric = self.metric()
-        second = metric == "top1" and self._unbalanced
-        table.print_table(results, metric=metric, beside="mean_per_class" if second else "")
+        beside = {"top1": "mean_per_class" if self._unbalanced else "", "top5": "top1"}.get(metric, "")
+        table.print_table(results, metric=metric, beside=beside)

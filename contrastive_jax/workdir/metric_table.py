@@ -60,6 +60,10 @@ METRICS = {
     "w_p50": Metric(_W, "W: 5, 50, 95 % of the queries", "diagnostics", band=("w_p05", "w_p95")),
     "w_p05": Metric(_W),
     "w_p95": Metric(_W),
+    "query_ess": Metric(
+        "effective sample size of the queries' W over the batch, as a share of their number: 1 where InfoNCE weighs all"
+        " alike, see query_effective_sample_size.", "effective sample size of W / queries", "diagnostics",
+    ),
     "c_p50": Metric(_C, "contrast c: 5, 50, 95 % of the queries", "diagnostics", band=("c_p05", "c_p95")),
     "c_p05": Metric(_C),
     "c_p95": Metric(_C),

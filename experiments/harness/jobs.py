@@ -24,7 +24,7 @@ from experiments.harness.table import (
 
 CHOOSING = 100  # the seed of the runs that choose
 # Curves that every record keeps where they were logged: gates read them, and one run serves all tables.
-ALWAYS = ("w_p50", "ess", "ess_with_positive", "info_nce", "query_gradient_norm")
+ALWAYS = ("w_p50", "ess", "ess_with_positive", "info_nce", "query_ess", "query_gradient_norm")
 
 Point = tuple[tuple[str, Any], ...]  # (leaf, value) of a sweep
 

@@ -72,10 +72,14 @@ ARGUMENTS = {
     "moco_imagenet": QUEUES,
     "moco_v2_imagenet": QUEUES,
     "eqco_simclr_imagenet": ({}, {"k": 64}, {"k": 64, "alpha": 0}, {"alpha": 4096}, {"k": 0, "alpha": 0}),
-    "simo_imagenet": ({}, {"alpha": 65536}, {"alpha": 0}, {"k": 4}, {"k": 255}),
+    "simo_imagenet": (
+        *({}, {"alpha": 65536}, {"alpha": 0}, {"k": 4}),
+        {"k": 255, "alpha": 0, "head": "released"},
+    ),
     "few_negatives_cifar100": tuple(
         {"method": method, "k": k} for method in ("relic", "simclr") for k in (0, 1, 2, 10, 900)
-    ),
+    )
+    + tuple({"method": m, "reading": "printed", "draw": "example"} for m in ("relic", "simclr")),
     "few_negatives_imagenet64": tuple(
         {"method": method, "k": k} for method in ("relic", "simclr") for k in (0, 75, 100)
     ),
@@ -362,6 +366,12 @@ FROZEN = {
     ("eqco_simclr_imagenet.py", "eqco_simclr_imagenet.py:alpha=4096"): """
         margin.alpha: 256.0 -> 4096.0
     """,
+    ("simo_imagenet.py", "simo_imagenet.py:k=255,alpha=0,head=released"): """
+        projector.norm: 'all' -> 'all_with_bias'
+        negatives.k: 16 -> 255
+        margin.name: 'eqco' -> 'none'
+        margin.alpha: 256.0 -> None
+    """,
     ("moco_v2_imagenet.py", "simo_imagenet.py"): """
         name: 'moco_v2_imagenet' -> 'simo_imagenet'
         projector.norm: 'none' -> 'all'
@@ -377,6 +387,7 @@ FROZEN = {
         schedule.warmup: '0 epochs' -> '10 epochs'
         negatives.k: None -> 16
         negatives.shared: None -> True
+        negatives.per_example: None -> False
         margin.alpha: None -> 256.0
     """,
     ("intriguing_cifar10.py", "intriguing_imagenet.py"): """
@@ -447,6 +458,12 @@ FROZEN = {
         loss.relic_kl.weight: 2.0 -> None
         loss.relic_kl.positive: 'included' -> None
         loss.relic_kl.stop_gradient_same: False -> None
+    """,
+    ("few_negatives_cifar100.py:k=2", "few_negatives_cifar100.py:k=2,reading=printed,draw=example"): """
+        negatives.per_example: False -> True
+        loss.info_nce.weight: 2.0 -> None
+        loss.relic_kl.positive: 'included' -> 'excluded'
+        loss.dcl.weight: None -> 2.0
     """,
     ("few_negatives_cifar100.py:k=100", "few_negatives_imagenet64.py:k=100"): """
         name: 'few_negatives_cifar100' -> 'few_negatives_imagenet64'

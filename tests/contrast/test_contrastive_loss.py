@@ -30,6 +30,8 @@ FAMILY = {
     "dcl": {},
     "dclw": {"sigma": 0.7},
     "eqco": {"alpha": 64.0},
+    "relative": {},
+    "scaled": {},
     "macl": {},
     "macl_w": {},
     "dual_temperature": {"factor": 5.0},
@@ -335,6 +337,28 @@ def test_margin_is_eqco(x64):
     np.testing.assert_allclose(margined, contrastive_loss(a, b, "eqco", 0.3, alpha=64.0), rtol=1e-12)
 
 
+@pytest.mark.parametrize("gamma", [-2.0, 0.0, 3.0])
+@pytest.mark.parametrize("engine", ["dense", "tiled", "ring"])
+def test_hoelder_is_the_gradient_of_the_power_mean(x64, gamma, engine):
+    """Against log M_gamma of e^x by its definition, x = (s - s+) / tau; at 0 that of the geometric mean."""
+
+    def mean_of_logs(a, b):
+        u, v = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+        x = (u @ v.T - jnp.sum(u * v, axis=1, keepdims=True)) / 0.3
+        others = ~np.eye(ROWS, dtype=bool)
+        if gamma:
+            return jnp.mean(jax.nn.logsumexp(gamma * x, axis=1, where=others) / gamma)
+        return jnp.mean(x, where=others)
+
+    def ours(a, b):
+        way = dict(candidates="other_view", directions="one_way", engine=engine)
+        return contrastive_loss(a, b, "hoelder_flat_nce", 0.3, gamma=gamma, **way).mean()
+
+    found, expected = (compiled(jax.value_and_grad(loss, (0, 1)))(*views()) for loss in (ours, mean_of_logs))
+    assert found[0] == 1
+    assert_close(found[1], expected[1], 1e-12)
+
+
 def test_temperature_may_be_traced_and_carries_no_gradient():
     a, b = views(dtype="float32")
     loss = compiled(jax.value_and_grad(lambda tau: contrastive_loss(a, b, "info_nce", tau).mean()))
@@ -418,6 +442,7 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
     [
         (dict(loss="flat_nec"), "there is no loss 'flat_nec'. Did you mean 'flat_nce'"),
         (dict(loss="hoelder_flat_nce", gama=2.0), r"no option 'gama'; it is hoelder_flat_nce\(c_gamma"),
+        (dict(loss="hoelder_flat_nce", gamma=np.inf), "hoelder_flat_nce.gamma is inf; it must be in"),
         (dict(loss="eqco"), r"needs 'alpha'; it is eqco\(c"),
         (dict(engin="tiled"), "no option 'engin'.*Did you mean contrastive_loss's own 'engine'"),
         (dict(weight=2.0), "has no weight"),

@@ -72,6 +72,8 @@ def test_entropy_percentiles_and_quantiles_are_those_of_the_score_matrix():
     np.testing.assert_allclose(found["c_quantiles"], np.quantile(c, np.linspace(0, 1, 9)), rtol=1e-4)
     ess = 1 / np.sum(special.softmax(rows[:, 1:], axis=1) ** 2, axis=1) / (rows.shape[1] - 1)
     np.testing.assert_allclose(found["ess"], ess.mean(), rtol=1e-5)
+    w = special.expit(c)
+    np.testing.assert_allclose(found["query_ess"], w.sum() ** 2 / (w.size * (w**2).sum()), rtol=1e-5)
     np.testing.assert_allclose(found["contrast_accuracy"], np.mean(rows[:, 0] > rows[:, 1:].max(axis=1)))
     assert "rankme" not in found and "c_quantiles" not in diagnostics.diagnostics("float32")(
         compared(z), outputs, jnp.zeros(B, int)
@@ -96,8 +98,17 @@ def test_queries_without_negatives_are_left_out_of_percentiles_as_of_means():
         np.testing.assert_allclose(ours, np.percentile(values, [5, 50, 95]), rtol=1e-5)
     np.testing.assert_allclose(found["c_quantiles"], np.quantile(c, np.linspace(0, 1, 5)), rtol=1e-5)
     np.testing.assert_allclose(found["info_nce"], np.logaddexp(0, c).mean(), rtol=1e-5)
+    w = special.expit(c)
+    np.testing.assert_allclose(found["query_ess"], w.sum() ** 2 / (w.size * (w**2).sum()), rtol=1e-5)
     none = without(jnp.ones((B, 2), bool))
-    assert none["c_p50"] == none["w_p50"] == none["info_nce"] == 0 and not np.any(none["c_quantiles"])
+    assert none["c_p50"] == none["w_p50"] == none["info_nce"] == none["query_ess"] == 0
+    assert not np.any(none["c_quantiles"])
+
+
+def test_the_queries_effective_sample_size_where_every_weight_rounds_to_0():
+    some = jnp.arange(8).reshape(4, 2) < 6
+    for c, share in ((jnp.full((4, 2), -200.0), 1.0), (jnp.full((4, 2), -300.0).at[1, 1].set(-200.0), 1 / 6)):
+        np.testing.assert_allclose(diagnostics.query_effective_sample_size(c, some), share, rtol=1e-6)
 
 
 def test_entropy_at_its_ends():

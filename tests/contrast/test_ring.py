@@ -22,6 +22,7 @@ LOSSES = {
     "in": functools.partial(
         plain, loss="eqco", alpha=64.0, positives=IDS, summation="in", candidates="other_view"
     ),
+    "below 0": functools.partial(plain, loss="hoelder_flat_nce", gamma=-2.0, positives=IDS),
     "groups": functools.partial(plain, loss="info_nce", group=np.zeros(ROWS, int)),
     "sigmoid": lambda a, b, temperature, engine: sigmoid_loss(a, b, temperature, -3.0, engine=engine),
     "sigmoid, several": lambda a, b, temperature, engine: sigmoid_loss(

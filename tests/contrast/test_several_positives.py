@@ -23,7 +23,7 @@ BOTH = {
     "eqco": {"alpha": 64.0},
     "decoupled_nt_xent": {"lambda_weight": 0.2},
 }
-INSIDE = BOTH | {"macl": {}, "dual_temperature": {"factor": 5.0}}
+INSIDE = BOTH | {"relative": {}, "scaled": {}, "macl": {}, "dual_temperature": {"factor": 5.0}}
 DEFINED = {"out": BOTH, "in": INSIDE}
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 

@@ -13,7 +13,7 @@ from scipy import stats
 from suite import sampled
 
 from contrastive_jax import sharding
-from contrastive_jax.contrast import similarity, subsets
+from contrastive_jax.contrast import candidates, negatives, similarity, subsets
 from contrastive_jax.types import Pool
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -44,6 +44,21 @@ def test_every_ordered_choice_comes_from_one_swap_sequence(places, k):
     swaps = np.array(list(itertools.product(*(range(i, places) for i in range(k)))), np.int32)
     drawn = np.asarray(jax.jit(jax.vmap(subsets.shuffle))(swaps))
     assert sorted(map(tuple, drawn)) == sorted(itertools.permutations(range(places), k))
+
+
+@pytest.mark.parametrize("source", [candidates.both_views, candidates.other_view])
+def test_one_choice_for_both_views_of_an_example(source):
+    keys, group = jnp.zeros((8, 2, 3)), jnp.arange(8)
+    pools, _ = source(8, 2).apply((), keys, keys, group, jax.random.key(0))
+    drawn = {
+        per_example: [s.index for s in negatives.random(k=3, per_example=per_example)(
+            jax.random.key(1), group, pools, "exclude"
+        )]
+        for per_example in (False, True)
+    }  # fmt: skip
+    np.testing.assert_array_equal(*drawn[True])
+    np.testing.assert_array_equal(drawn[True][0], drawn[False][0])
+    assert (drawn[False][0] != drawn[False][1]).any()
 
 
 def test_shuffle_is_fisher_and_yates():

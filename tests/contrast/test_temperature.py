@@ -1,7 +1,9 @@
 """Temperature rules: their values, clamps and states; the ESS controller in a closed loop."""
 
 import importlib.util
+import json
 import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +64,41 @@ def test_macl_as_published_is_clamped_where_it_would_reach_zero():
     assert 0.1 * (1 + (-1 - 0.5)) < 0
     np.testing.assert_allclose(at(rule, alignment=-1.0), 0.01, rtol=1e-6)
     np.testing.assert_allclose(at(rule, alignment=0.5), 0.1, rtol=1e-6)
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A workdir with temperatures at steps 5, 10 and 20, and the digits of its values."""
+    taus = {5: 0.1, 10: 0.2, 20: 0.3}
+    lines = [{"step": step, "epoch": 1.0, "tau": tau} for step, tau in taus.items()]
+    lines.insert(1, {"step": 7, "eval/knn_top1": 0.5})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(ValueError, match="the 3 values in .* 0.1 to 0.3, are '[0-9a-f]{12}'") as refused:
+        temperature.replay(20, file=str(tmp_path))
+    return {"file": str(tmp_path), "values": re.search(r"are '(\w+)'", str(refused.value))[1]}
+
+
+def test_replay_is_what_was_logged(log):
+    """A line is of steps done: the third is that of index 2, as the first logged is of the fifth."""
+    rule = temperature.replay(20, **log)
+    ours = [at(rule, done - 1) for done in (1, 5, 7, 10, 15, 20, 25)]
+    np.testing.assert_allclose(ours, [0.1, 0.1, 0.14, 0.2, 0.25, 0.3, 0.3], rtol=1e-6)
+    file = pathlib.Path(log["file"], "metrics.jsonl")
+    assert at(temperature.replay(20, **log | {"file": str(file)}), 9) == at(rule, 9)
+    with pytest.raises(ValueError, match="last tau is of step 20; this run has 21 steps"):
+        temperature.replay(21, **log)
+    text = file.read_text()
+    for changed, message in (
+        (text.replace("0.2", "0.21"), f"values is '{log['values']}'; the 3 values"),
+        (text.replace("0.2", '"NaN"'), "line 3 is no record with a step and a positive tau"),
+        (text.replace("tau", "beta"), 'no line with a "step" and a "tau"'),
+        ("step,tau", "line 1 is no record"),
+    ):
+        file.write_text(changed)
+        with pytest.raises(ValueError, match=message):
+            temperature.replay(20, **log)
+    with pytest.raises(ValueError, match="temperature.file is '/gone', which cannot be read"):
+        temperature.replay(20, file="/gone")
 
 
 def test_ess_moves_beta_towards_its_target():

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.tree_util import Partial
-from sklearn.metrics import average_precision_score
+from sklearn.metrics import average_precision_score, top_k_accuracy_score
 
 from contrastive_jax import sharding
 from contrastive_jax.evaluators.features import (
@@ -12,6 +12,7 @@ from contrastive_jax.evaluators.features import (
     check,
     encode_all,
     raw_pixels,
+    scores,
     spread,
     standardized,
     standardized_rows,
@@ -110,6 +111,16 @@ def test_accuracy_weighs_classes_as_it_says():
     labels = np.array([0, 0, 0, 0, 2, 2])
     found = accuracy(np.array([0, 0, 0, 1, 2, 0]), labels)
     assert found == {"top1": pytest.approx(4 / 6), "mean_per_class": pytest.approx((3 / 4 + 1 / 2) / 2)}
+
+
+def test_top5_is_scikit_learns_with_more_than_five_classes():
+    random = np.random.default_rng(0)
+    labels = np.r_[random.integers(0, 8, 60), np.arange(8)]
+    outputs = random.normal(size=(68, 8)) + np.eye(8)[labels]
+    found = scores(outputs, labels)
+    assert found["top5"] == pytest.approx(top_k_accuracy_score(labels, outputs, k=5))
+    assert scores(np.eye(8)[labels] - 1.0, 7 - labels)["top5"] == np.mean(labels > 2)  # ties: by class number
+    assert found["top1"] < found["top5"] < 1 and "top5" not in scores(outputs[:, :5], labels % 5)
 
 
 def test_average_precision_is_scikit_learns_and_voc_2007s():

@@ -7,6 +7,7 @@ from rich.console import Console
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from contrastive_jax import config as configs
 from contrastive_jax import data, evaluators
 from contrastive_jax.evaluators import knn, linear_probe, table
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, LabelledSubset
@@ -78,6 +79,22 @@ def test_mean_per_class_in_brackets_or_alone():
     assert f"{100 * scores['top1']:.1f} ({100 * scores['mean_per_class']:.1f})" in text
     _, text = judged([GOOD], {"knn": {"name": "knn"}}, metric="mean_per_class")
     assert "Mean per-class accuracy on the test images" in text
+
+
+def test_top5_has_top1_beside_it():
+    screen, score = Console(file=io.StringIO(), width=120), {"top1": 0.5, "top5": 0.875, "protocol": "how"}
+    table.print_table({"trained": {"linear": score}}, metric="top5", beside="top1", console=screen)
+    text = screen.file.getvalue()
+    assert "87.5 (50.0)" in text and "Top-5 (top-1) on the test images" in text
+
+
+def test_top5_of_five_classes_is_refused():
+    images, labels = np.zeros((10, 8, 8, 1), np.uint8), np.arange(10) % 5
+    source = data.from_arrays(images, labels, images, labels, name="five")
+    config = configs.plain(configs.complete(configs.base()))
+    config["evaluate"]["metric"] = "top5"
+    with pytest.raises(ValueError, match="evaluate.metric is 'top5'; the 5 classes of data.name='five'"):
+        evaluators.prepare(config, source)
 
 
 def test_the_metric_is_that_of_the_sets_literature():

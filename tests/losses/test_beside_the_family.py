@@ -252,6 +252,8 @@ def everything(z, label, key):
         "flat_nce_plus": losses.flat_nce_plus(c),
         "hoelder_flat_nce": losses.hoelder_flat_nce(c, gamma=2.0),
         "eqco": losses.eqco(c, count, alpha=256.0),
+        "relative": losses.relative(c, count),
+        "scaled": losses.scaled(c, count),
         "macl": losses.macl(c),
         "macl_w": losses.macl_w(c, positive),
         "dclw": losses.dclw(c, positive, jnp.float32(0.1)),

@@ -49,6 +49,8 @@ def tables(score):
     c, count = contrast_of(score), jnp.full(QUERIES, score.shape[1] - 1)
     positive = TAU * score[:, 0]
     weight = 2.0 - jax.lax.stop_gradient(positive)
+    above = score[:, 1:] - score[:, :1]
+    mean = jax.lax.stop_gradient(jnp.mean(jax.nn.sigmoid(c)))
     share = jax.lax.stop_gradient(jax.nn.sigmoid(contrast_of(score, 1 / FACTOR)))
     all_candidates = TAU * jax.nn.logsumexp(score, axis=1)
     return {
@@ -62,6 +64,26 @@ def tables(score):
         "Hoelder(gamma) = FlatNCE at tau / gamma, over gamma": (
             losses.hoelder_flat_nce(contrast_of(score, GAMMA), gamma=GAMMA),
             losses.flat_nce(contrast_of(GAMMA * score)) / GAMMA,
+        ),
+        "mean(W) times relative = InfoNCE": (mean * losses.relative(c, count), losses.info_nce(c)),
+        "scaled = mean(W) times FlatNCE": (losses.scaled(c, count), mean * losses.flat_nce(c)),
+        "Hoelder(-gamma), its definition": (
+            losses.hoelder_flat_nce(contrast_of(score, -GAMMA), gamma=-GAMMA),
+            jax.nn.logsumexp(-GAMMA * above, axis=1) / -GAMMA,
+        ),
+        "Hoelder(0) = the geometric mean": (
+            losses.hoelder_flat_nce(
+                contrast_of(score, *losses.hoelder_flat_nce.scales(gamma=0.0)), gamma=0.0
+            ),
+            jnp.mean(above, axis=1),
+        ),
+        "Hoelder(large) -> the maximum": (
+            losses.hoelder_flat_nce(contrast_of(score, 1e5), gamma=1e5),
+            jnp.max(above, axis=1),
+        ),
+        "Hoelder(-large) -> the minimum": (
+            losses.hoelder_flat_nce(contrast_of(score, -1e5), gamma=-1e5),
+            jnp.min(above, axis=1),
         ),
         "MACL-w = (2 - s+) DCL": (losses.macl_w(c, positive), weight * losses.dcl(c)),
         "Dual = sigmoid(c_beta) DCL": (
@@ -212,6 +234,26 @@ def test_eqco_tends_to_dcl_in_the_gradient_and_diverges_in_the_value():
     np.testing.assert_allclose(at[1e8][5:], c[5:] + np.log(1e8 / 64), rtol=1e-6)
 
 
+def test_attention_and_scale_of_info_nce_apart():
+    """Where all contrasts are equal relative is FlatNCE; its weights are 1 on average, also where each W is 0."""
+    count, lone = jnp.full(6, 5), jnp.array([0, 5, 5, 5, 5, 5])
+
+    def slope(loss, c, count):
+        return jax.grad(lambda c: jnp.sum(loss(c, count)))(jnp.asarray(c, jnp.float32))
+
+    ramp = np.linspace(-3, 3, 6)
+    w = 1 / (1 + np.exp(-ramp))
+    for loss, weight in ((losses.relative, w / w.mean()), (losses.scaled, np.full(6, w.mean()))):
+        np.testing.assert_allclose(slope(loss, ramp, count), weight, rtol=1e-6)
+        np.testing.assert_array_equal(loss(jnp.asarray(ramp), count), losses.info_nce(jnp.asarray(ramp)))
+    np.testing.assert_allclose(slope(losses.relative, np.full(6, -1.5), count), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(slope(losses.relative, ramp - 150, count).sum(), 6, rtol=1e-5)
+    # A query without negatives is in no mean.
+    for loss, weight in ((losses.relative, w[1:] / w[1:].mean()), (losses.scaled, np.full(5, w[1:].mean()))):
+        np.testing.assert_allclose(slope(loss, ramp, lone)[1:], weight, rtol=1e-6)
+        assert not slope(loss, ramp, 0 * count).any()
+
+
 def test_dclw_weights():
     rng = np.random.default_rng(1)
     c, positive = jnp.asarray(rng.normal(size=(7, 2))), jnp.asarray(rng.uniform(-1, 1, size=(7, 2)))
@@ -236,14 +278,13 @@ def test_scales_take_the_options_of_their_loss():
 @pytest.mark.parametrize(
     ("name", "arguments", "options"),
     [
-        ("hoelder_flat_nce", 1, {"gamma": 0.0}),
         ("eqco", 2, {"alpha": -1.0}),
         ("dclw", 3, {"sigma": 0.0}),
         ("dual_temperature", 2, {"factor": float("nan")}),
         ("decoupled_nt_xent", 3, {"lambda_weight": -0.1}),
     ],
 )
-def test_an_impossible_option_is_refused_by_name(name, arguments, options):
+def test_an_option_that_is_not_positive_is_refused_by_name(name, arguments, options):
     (option,) = options
     with pytest.raises(ValueError, match=f"{name}.{option} is .*; it must be positive"):
         jax.eval_shape(lambda *a: getattr(losses, name)(*a, **options), *[jnp.ones((4, 2))] * arguments)

@@ -179,6 +179,10 @@ def test_the_probe_stops_its_gradient_unless_asked(through):
             {"norm": "hidden", "hidden": 7, "out": 0},
             ["dense1/kernel 32x7", "dense2/bias 32", "dense2/kernel 7x32", "norm1/bias 7", "norm1/scale 7"],
         ),
+        (
+            {"norm": "all_with_bias", "layers": 1, "out": 4},
+            ["dense1/kernel 32x4", "norm1/bias 4", "norm1/scale 4"],
+        ),
         ({"norm": "none", "layers": 1}, ["dense1/bias 128", "dense1/kernel 32x128"]),
         (
             {"norm": "none", "layers": 9, "widths": (8, 4)},
@@ -314,7 +318,7 @@ def test_torchvision_names_round_trip():
         ({"encoder": {"name": "vit", "dim": 30}}, "encoder.dim is 30; it must be a multiple of 4"),
         ({"encoder": {"name": "vit", "heads": 0}}, "encoder.heads is 0; it must be at least 1"),
         ({"projector": {"layers": -1}}, "projector.layers is -1"),
-        ({"projector": {"norm": "some"}}, "projector.norm is 'some'; it must be one of all, hidden, none"),
+        ({"projector": {"norm": "some"}}, "projector.norm is 'some'; it must be one of all, all_with_bias"),
         ({"projector": {"hidden": -5}}, "projector.hidden is -5"),
         ({"predictor": {"layers": -1}}, "predictor.layers is -1"),
         ({"predictor": {"widths": (4, -4)}}, "predictor.widths is -4"),

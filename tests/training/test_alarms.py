@@ -76,7 +76,7 @@ def test_what_rings(wrong, loss, section, names):
 
 
 def slopes(name, c):
-    """The loss, and d loss / dc, at each of c, where all contrasts of the loss are the same multiple of one."""
+    """The loss, and d loss / dc, of a query at each of c beside one at 0; all contrasts are multiples of one."""
     options = {"eqco": {"alpha": 256.0}, "eqco_estimate": {"alpha": 256.0}}.get(name, {})
     term = make_term(name, {"weight": 1.0} | options)
     known = {"positive": 0.9, "count": 64, "temperature": 0.1}
@@ -84,8 +84,8 @@ def slopes(name, c):
     assert set(read) <= set(known), term.quantities
 
     def value(c):
-        contrasts = [(c * multiple)[None] for multiple in term.multiples]
-        return term.function(*contrasts, *(jnp.float32(known[q])[None] for q in read), **options)[0]
+        contrasts = [jnp.stack([c, 0.0]) * multiple for multiple in term.multiples]
+        return term.function(*contrasts, *(jnp.full(2, known[q], jnp.float32) for q in read), **options)[0]
 
     return [np.asarray(x).tolist() for x in jax.jit(jax.vmap(jax.value_and_grad(value)))(jnp.asarray(c))]
 
