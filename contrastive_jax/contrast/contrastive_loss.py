@@ -334,7 +334,7 @@ def _term(loss: str, options: dict[str, Any]) -> Term:
         raise ValueError(f"{error}{hint}") from None
     if other := [name for name in term.quantities if name not in PROVIDED]:
         raise ValueError(
-            f"contrastive_loss.loss is {loss!r}, which reads {other[0]!r} instead of contrasts: call"
+            f"contrastive_loss.loss is {loss!r}, which reads {other[0]!r}, none of two views' contrasts: call"
             f" contrastive_jax.losses.{loss}{inspect.signature(term.function)} itself."
         )
     return term

@@ -23,7 +23,12 @@ IMMATERIAL = (
     *("data.dir", "data.memory_limit", "data.workers"),
 )
 # Leaves younger than some run that is kept -> the value that does what was done before there was the leaf.
-SINCE: dict[str, Any] = {"encoder.name": "resnet", "encoder.kernel_init": "fan_in"}
+SINCE: dict[str, Any] = {
+    "encoder.name": "resnet",
+    "encoder.kernel_init": "fan_in",
+    "critic.name": "none",
+    "optimizer.alternate": [],
+}
 
 
 def material(config: Mapping[str, Any]) -> dict[str, Any]:
