@@ -21,7 +21,7 @@ Almost all of them are one number per query, the contrast of its negatives with 
     hard_nce              softplus(log K + c' - c'')                    c' at tau / (1 + beta), c'' at tau / beta
     hardness_weighted     softplus(c' + alpha s+ / tau)                 sigmoid(value's c) dc' / (1 + alpha)
     fenchel_legendre      u + e^(c - log K - u) - 1                     e^(c - log K - u) (dc - du) + du
-    donsker_varadhan      log mean_ij e^(s_ij / tau) - s+ / tau         dcl's with the queries' shares of the mean
+    donsker_varadhan      log mean_ij e^(s_ij / tau) - s+ / tau         dcl's, negatives by their shares of the mean
 
 Beside the family: alignment, logsumexp_distribution, uniformity and sliced_wasserstein on the embeddings;
 byol and relic_kl between views; cross_entropy, sigmoid_cross_entropy and cross_entropy_of_parts on labels; and
