@@ -37,7 +37,6 @@ FAMILY = {
     "debiased": {"tau_plus": 0.02},
     "hard_nce": {"beta": 0.5, "tau_plus": 0.02},
     "hardness_weighted": {"alpha": 0.5},
-    "donsker_varadhan": {},
     "relic_kl": {"stop_gradient_same": True},
 }
 SYMMETRIC = [name for name in FAMILY if name != "relic_kl"]  # all queries play the same part
