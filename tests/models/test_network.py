@@ -5,6 +5,7 @@ import math
 import re
 import time
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,6 +145,24 @@ def test_a_second_critic_is_a_perceptron_on_what_is_compared(name):
     expected = (np.maximum(seen @ first["kernel"], 0) @ second["kernel"])[..., 0]
     expected = expected - (score if name == "baseline" else 0)
     np.testing.assert_allclose(network.critic(params, query, key, score), expected, rtol=1e-4, atol=1e-4)
+
+
+class OfTheScore(nn.Module):
+    @nn.compact
+    def __call__(self, query, key, score):
+        return nn.Dense(1)(score[..., None])[..., 0]
+
+
+def of_the_score(dtype):
+    return OfTheScore()
+
+
+def test_a_second_critic_of_ones_own():
+    network = build(critic={"name": f"{__name__}:of_the_score"})
+    params, _ = network.init(0, IMAGE)
+    z, score = np.zeros((B, W, 16), np.float32), np.random.RandomState(1).randn(B, W).astype(np.float32)
+    kernel = params["critic"]["Dense_0"]["kernel"].item()
+    np.testing.assert_allclose(network.critic(params, z, z, score), score * kernel, rtol=1e-6)
 
 
 def test_encode_is_apply_in_evaluation():
