@@ -76,7 +76,7 @@ class TrainState:
 
     step: Array  # [] int32, steps done
     seed: Array  # [] uint32, with the step the root of all randomness
-    params: PyTree  # {"encoder", "projector", "predictor", "probe"}
+    params: PyTree  # {"encoder", "projector", "predictor", "probe"}, and "critic" where there is one
     stats: PyTree  # batch-norm statistics, same modules as params
     optimizer: PyTree  # optax state
     target: PyTree  # where the keys come from: EMA weights and statistics, or ()

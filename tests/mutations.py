@@ -113,6 +113,8 @@ INFORMATION = of(
     ("InfoNCE's estimate below log K", "jnp.log1p(count.astype(c.dtype)) - info_nce(c)",
      "jnp.log(count.astype(c.dtype)) - info_nce(c)", f"{BESIDE} evaluators/test_mutual_information.py"),
     ("Fenchel-Legendre with the paper's misprint", "- u) - 1.0", "- u) + 1.0"),
+    ("Donsker-Varadhan with a mean for each query", "logsumexp(marginal, axis=0) - jnp.log(number",
+     "marginal - jnp.log(number", "losses/test_identities.py"),
     ("SMILE clips from one side", "jnp.clip(scores, -clip, clip)", "jnp.clip(scores, None, clip)"),
     ("Jensen-Shannon's joint part", "jax.nn.softplus(-jnp.diagonal(scores))", "jax.nn.softplus(jnp.diagonal(scores))"),
     ("the interpolated bound's mean", "leave_one_out(scores) - math.log(rows - 1)",
@@ -397,6 +399,7 @@ OPTIMIZERS = of(
     ("LARS in another order", '"classic": (decay, ratio, rate, trace)', '"classic": (decay, trace, ratio, rate)'),
     ("AdamW is Adam", '"adamw": (moments, decay, rate)', '"adamw": (decay, moments, rate)'),
     ("norms are decayed and kernels not", "and path[:-1] not in with_kernel)", "and path[:-1] in with_kernel)"),
+    ("turns are of one half", "schedule(2 * count + turn)", "schedule(count)"),
     ("gradients are not clipped", "optax.clip_by_global_norm(clip_norm) if clip_norm", "optax.identity() if clip_norm"),
     ("nothing is adapted by its norm", "trust_coefficient=trust_coefficient), _mask(exclude_from_adaptation)",
      "trust_coefficient=trust_coefficient), _mask(exclude)"),
@@ -409,7 +412,7 @@ SNR = of(
         "jnp.where(steps == 1, 1.0, (decay - 1.0) / whole)",
         "jnp.asarray(1.0 - decay)",
     ),
-    ("the probe counts", 'if module != "probe"', "if module"),
+    ("probe and critic count", 'if module not in ("probe", "critic")', "if module"),
 )
 
 KNN = of(

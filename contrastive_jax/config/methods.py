@@ -1,6 +1,6 @@
 """The zoo on one screen: every method is what it changes in the base config, SimCLR.
 
-A choice (target, candidates, negatives, margin, temperature, loss) replaces its section; of the other
+A choice (critic, target, candidates, negatives, margin, temperature, loss) replaces its section; of the other
 sections a method sets single leaves. Published values; a data set's config may scale queue and alpha.
 """
 
@@ -21,6 +21,12 @@ MOCO_V1 = (
     }
 )
 MOCO_V2 = MOCO_V1 | {"projector": MLP_WITHOUT_NORM, "temperature": {"name": "fixed", "tau": 0.2}}
+# FlatNCE, appendix D: one negative. Its temperature is not printed; the text's is 1 unless it says otherwise.
+FENCHEL_LEGENDRE = {
+    "negatives": {"name": "random", "k": 1},
+    "temperature": {"name": "fixed", "tau": 1.0},
+    "loss": {"fenchel_legendre": 1.0},
+}
 
 
 def generalized(prior: str, weight: float) -> dict:
@@ -46,6 +52,9 @@ METHODS = {
         "loss": {"hoelder_flat_nce": {"weight": 1.0, "gamma": 2.0}},
         "temperature": {"name": "fixed", "tau": 0.2},
     },
+    "donsker_varadhan": {"loss": {"donsker_varadhan": 1.0}},
+    "fenchel_legendre": FENCHEL_LEGENDRE | {"critic": {"name": "pair"}},
+    "fenchel_legendre_baseline": FENCHEL_LEGENDRE | {"critic": {"name": "baseline"}},
     # Decoupled contrastive learning (Yeh et al. 2021); Dual temperature (Zhang et al. 2022)
     "dcl": {"loss": {"dcl": 1.0}},
     "dclw": {"loss": {"dclw": 1.0}},

@@ -16,12 +16,13 @@ from contrastive_jax.contrast import candidates, margin, negatives, target, temp
 from contrastive_jax.contrast.terms import canonical, find_loss
 from contrastive_jax.data import compose
 from contrastive_jax.lookup import find, is_own, own
-from contrastive_jax.models import encoders
+from contrastive_jax.models import critics, encoders
 
 # Sections that name a function of a module; their leaves are that function's options.
 CHOICES = {
     "compose": compose,
     "encoder": encoders,
+    "critic": critics,
     "target": target,
     "candidates": candidates,
     "negatives": negatives,
@@ -73,6 +74,7 @@ def base() -> ConfigDict:
             },
             "projector": {"layers": 2, "hidden": 0, "out": 128, "norm": "all", "widths": ()},
             "predictor": {"layers": 0, "hidden": 0, "out": 0, "norm": "hidden", "widths": ()},
+            "critic": {"name": "none"},
             "norm": {"scope": "joint", "groups": 1},
             "probe": {"weight": 1.0, "gradient": False},
             "directions": "both",

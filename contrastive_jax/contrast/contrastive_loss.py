@@ -111,8 +111,8 @@ def contrastive_loss(
 
     **The temperature's gradient.** ``differentiate_temperature=True`` lets it flow: dL/dtau, with the
     scores held, of InfoNCE, DCL, EqCo, decoupled NT-Xent, DCLW (its weights' sigma is another), ``debiased``,
-    ``hard_nce`` and ReLIC's divergence is that of the value. From c = logsumexp_j((s_j - s+) / tau) follows
-    dc/dtau = -E_j[s_j - s+] / tau^2, E the softmax mean over negatives. Surrogates have the gradient of their
+    ``hard_nce``, Donsker-Varadhan and ReLIC's divergence is that of the value. From c = logsumexp_j((s_j - s+) / tau)
+    follows dc/dtau = -E_j[s_j - s+] / tau^2, E the softmax mean over negatives. Surrogates have the gradient of their
     surrogate: FlatNCE and MACL dc/dtau, FlatNCE+ sigmoid(c) dc/dtau, Hoelder-FlatNCE dc'/dtau / gamma, MACL-W, Dual
     temperature, ``relative`` and ``scaled`` dc/dtau times their weight, ``hardness_weighted`` with its weights
     held. Learn log tau, or as CLIP does log(1 / tau) with a bound (docs/how_to/own_loop.md).
@@ -226,6 +226,11 @@ def contrastive_loss(
       0.650 0.334 0.182 0.380 0.729 0.176
       >>> show("hardness_weighted", 0.5, alpha=1.0)
       0.568 0.182 0.054 0.234 0.677 0.052
+
+      Donsker-Varadhan, whose queries share one mean; minus the mean is its estimate of mutual information:
+
+      >>> show("donsker_varadhan", 0.5)
+      -2.523 -2.399 -2.492 -2.444 -2.320 -2.413
 
       Supervised: the first two examples are of one class:
 
@@ -343,7 +348,7 @@ def _term(loss: str, options: dict[str, Any]) -> Term:
         raise ValueError(f"{error}{hint}") from None
     if other := [name for name in term.quantities if name not in PROVIDED]:
         raise ValueError(
-            f"contrastive_loss.loss is {loss!r}, which reads {other[0]!r} instead of contrasts: call"
+            f"contrastive_loss.loss is {loss!r}, which reads {other[0]!r}, none of two views' contrasts: call"
             f" contrastive_jax.losses.{loss}{inspect.signature(term.function)} itself."
         )
     return term

@@ -38,6 +38,7 @@ QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]]
     "logits": lambda comparison, given: given["logits"],
     "label": lambda comparison, given: given["label"],
     "key": lambda comparison, given: given["rng"],
+    "u": lambda comparison, given: given["u"],
     "surplus": lambda comparison, given: comparison.surplus(),
 }
 

@@ -279,7 +279,7 @@ def _of_batches(query, key, group, pools, temperature, *, score, alpha):
             "info_nce": losses.info_nce_estimate(c, count),
             "nwj": losses.nwj(positive, c + positive, count),
             "flat_nce": losses.flat_nce_estimate(c, count),
-            "donsker_varadhan": losses.donsker_varadhan(positive, c + positive, count),
+            "donsker_varadhan": losses.donsker_varadhan_estimate(positive, c + positive, count),
         }
         if alpha is not None:
             estimates["eqco"] = losses.eqco_estimate(c, count, alpha=alpha)

@@ -22,6 +22,8 @@ Almost all of them are one number per query, the contrast of its negatives with 
     debiased              log(1 + max((e^c - t K) / (1 - t), least))    t = 0: info_nce
     hard_nce              softplus(log K + c' - c'')                    c' at tau / (1 + beta), c'' at tau / beta
     hardness_weighted     softplus(c' + alpha s+ / tau)                 sigmoid(value's c) dc' / (1 + alpha)
+    fenchel_legendre      u + e^(c - log K - u) - 1                     e^(c - log K - u) (dc - du) + du
+    donsker_varadhan      log mean_ij e^(s_ij / tau) - s+ / tau         dcl's, negatives by their shares of the mean
 
 Beside the family: alignment, logsumexp_distribution, uniformity and sliced_wasserstein on the embeddings;
 byol and relic_kl between views; cross_entropy, sigmoid_cross_entropy and cross_entropy_of_parts on labels; and
@@ -65,6 +67,7 @@ from contrastive_jax.losses.distribution import (
 )
 from contrastive_jax.losses.information import (
     donsker_varadhan,
+    donsker_varadhan_estimate,
     eqco_estimate,
     fenchel_legendre,
     flat_nce_estimate,
@@ -88,6 +91,7 @@ __all__ = [
     "debiased",
     "decoupled_nt_xent",
     "donsker_varadhan",
+    "donsker_varadhan_estimate",
     "dual_temperature",
     "eqco",
     "eqco_estimate",

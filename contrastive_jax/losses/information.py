@@ -1,16 +1,18 @@
 """Estimates of mutual information, in nats, from scores that stand for log density ratios (already over tau).
 
-    estimate           in expectation a lower bound of the mutual information?
-    -----------------  ------------------------------------------------------------------------------------
-    nwj, tuba          yes, for scores and baseline that do not see the batch (high variance)
-    interpolated       yes, likewise
-    jensen_shannon     yes: NWJ's value, for a critic trained by the Jensen-Shannon divergence
-    info_nce_estimate  yes, and never above log(K + 1)
-    fenchel_legendre   yes, minus its mean, for any u that does not see the negatives
-    eqco_estimate      only for alpha <= K: at a true value of 10, alpha 65,536 and K 64 give 10.4
-    donsker_varadhan   no: the logarithm of a finite mean is biased upwards
-    flat_nce_estimate  no: log K - mean(c), the same bias per query (FlatNCE's corollary 3.4 does not hold)
-    smile              no: clipping trades the variance for a bias of either sign
+    estimate                   in expectation a lower bound of the mutual information?
+    -------------------------  ----------------------------------------------------------------------------
+    nwj, tuba                  yes, for scores and baseline that do not see the batch (high variance)
+    interpolated               yes, likewise
+    jensen_shannon             yes: NWJ's value, for a critic trained by the Jensen-Shannon divergence
+    info_nce_estimate          yes, and never above log(K + 1)
+    fenchel_legendre           yes, minus its mean, for any u that does not see the negatives
+    eqco_estimate              only for alpha <= K: at a true value of 10, alpha 65,536 and K 64 give 10.4
+    donsker_varadhan_estimate  no: the logarithm of a finite mean is biased upwards
+    flat_nce_estimate          no: log K - mean(c), the same bias per query (FlatNCE's corollary 3.4 fails)
+    smile                      no: clipping trades the variance for a bias of either sign
+
+Two of them are losses to train by, with a minus: ``donsker_varadhan`` and ``fenchel_legendre``.
 
 Those that need no more than each row's logsumexp take (positive, negative, count), [N] each: the joint score
 of a query, the logsumexp of its marginal scores and their number, from ``row_statistics`` or a tiled engine;
@@ -45,7 +47,7 @@ def log_marginal_mean(negative: Array, count: Array) -> Array:
     return logsumexp(negative) - jnp.log(jnp.sum(count.astype(negative.dtype)))
 
 
-def donsker_varadhan(positive: Array, negative: Array, count: Array) -> Array:
+def donsker_varadhan_estimate(positive: Array, negative: Array, count: Array) -> Array:
     """``mean(joint) - log mean exp(marginal)``; on a mini-batch not a bound.
 
     Source: MINE (Belghazi et al., 2018).
@@ -100,12 +102,29 @@ def eqco_estimate(c: Array, count: Array, *, alpha: float) -> Array:
 def fenchel_legendre(c: Array, count: Array, u: Array) -> Array:
     """``u + exp(c - log K - u) - 1`` per query, to minimise in the scores and in u; minus it estimates.
 
-    Tight at ``u = c - log K``, where it is ``-flat_nce_estimate``. Here e^c is the definition, so it can
-    overflow.
-    Source: FlatNCE (Chen et al., 2021), lemma 3.3 and eq. 26, whose "+1" should be "-1".
+    Tight at ``u = c - log K``, where it is ``-flat_nce_estimate`` and its gradient FlatNCE's; with the positive
+    among the candidates, ``softplus(c)`` for c and K + 1 for K, there InfoNCE's. ``u = s - s+ / tau`` with a
+    function s of the query is minus TUBA of the baseline s. Here e^c is the definition, so it can overflow.
+    Source: FlatNCE (Chen et al., 2021), lemma 3.3 and eq. 26, whose "+1" should be "-1"; FLO (Guo et al., 2021).
     """
     c = at_least_float32(c)
-    return u + jnp.exp(c - jnp.log(count.astype(c.dtype)) - u) - 1.0
+    return u + jnp.exp(c - jnp.log(jnp.maximum(count, 1).astype(c.dtype)) - u) - 1.0
+
+
+def donsker_varadhan(c: Array, count: Array, positive: Array, temperature: Array) -> Array:
+    """``log mean_ij e^(s_ij / tau) - s_i+ / tau`` per query, to minimise: minus its mean estimates.
+
+    One mean over the negatives of all queries of a direction (axis 0); with one for each query it is DCL, less
+    log K. The logarithm of a batch's mean is biased, and so is its gradient; MINE's moving average is not here, a
+    learnt u of :func:`fenchel_legendre` stands in its place (FlatNCE, appendix D).
+    Source: MINE (Belghazi et al., 2018); FlatNCE (Chen et al., 2021), table 1.
+    """
+    c = at_least_float32(c)
+    joint = at_least_float32(positive) / temperature
+    least = jnp.finfo(c.dtype).min  # not -inf, whose logsumexp has no gradient where no query has negatives
+    marginal = jnp.where(count > 0, c + joint, least)
+    number = jnp.maximum(jnp.sum(count, axis=0), 1)
+    return logsumexp(marginal, axis=0) - jnp.log(number.astype(c.dtype)) - joint
 
 
 def jensen_shannon_surrogate(scores: Array) -> Array:
@@ -136,7 +155,7 @@ def smile(scores: Array, *, clip: float = 5.0) -> Array:
         raise ValueError(f"smile.clip is {clip}; it must be positive.")
     scores = at_least_float32(scores)
     _, negative, count = row_statistics(jnp.clip(scores, -clip, clip))
-    value = donsker_varadhan(jnp.diagonal(scores), negative, count)
+    value = donsker_varadhan_estimate(jnp.diagonal(scores), negative, count)
     return value_with_gradient_of(value, jensen_shannon_surrogate(scores))
 
 

@@ -1,35 +1,37 @@
-"""The network of a method: encoder, projector, predictor and online probe as pure functions of arrays."""
+"""The network of a method: encoder, projector, predictor, probe and second critic as pure functions of arrays."""
 
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from contrastive_jax import sharding, types
-from contrastive_jax.lookup import call, find, functions_of, near
-from contrastive_jax.models import encoders, heads, initial, microbatch
+from contrastive_jax.lookup import call, find, functions_of, near, pick
+from contrastive_jax.models import critics, encoders, heads, initial, microbatch
 from contrastive_jax.models import norm as norms
 from contrastive_jax.models.encoder import Component, component
 
 Array = jax.Array
 PyTree = types.PyTree
-MODULES = ("encoder", "projector", "predictor", "probe")
+WITHOUT_CRITIC = {"name": "none"}
 DTYPES = ("float32", "bfloat16", "float64")
 
 
 class Network(NamedTuple):
     """Pure functions; ``params`` and ``stats`` are dicts of modules: encoder, projector, predictor, probe.
 
-    A module without parameters or statistics is an empty dict.
+    A module without parameters or statistics is an empty dict; a second critic, where there is one, is the fifth.
     """
 
     init: Callable  # (seed, image_shape (h, w, c)) -> (params, stats), float32 numpy arrays
     shapes: Callable  # (image_shape) -> (params, stats) as jax.ShapeDtypeStruct
     apply: Callable  # (params, stats, views [B, W, h, w, c], *, train, groups=None) -> (Outputs, stats)
+    critic: Callable  # (params, query [B, V, D], key [B, V, D], score over tau [B, V]) -> u [B, V]; None without one
     encode: Callable  # (params, stats, images [B, h, w, c]) -> {"pooled" [B, F], "projection_1" [B, ..], ...}
     describe: Callable  # (image_shape) -> (rows of (module, path, shape, size), {module: size})
     width: Callable  # (image_shape) -> D, the projection's width
@@ -42,6 +44,7 @@ class Modules(NamedTuple):
     projector: heads.Head
     predictor: heads.Head
     probe: heads.Dense | None
+    critic: nn.Module | None
     probe_gradient: bool
     norm: norms.Norm
     dtype: Any
@@ -54,6 +57,7 @@ def network(
     predictor: dict,
     classes: int,
     norm: dict,
+    critic: Mapping[str, Any] = WITHOUT_CRITIC,
     probe_gradient: bool = False,
     dtype: str = "float32",
     microbatches: int = 1,
@@ -64,9 +68,10 @@ def network(
     ``encoder`` names a function of :mod:`encoders` or one's own (default: resnet) and has its options,
     ``projector`` and ``predictor`` are those of :func:`heads.projector` and :func:`heads.predictor`, ``norm``
     of :func:`norm.norm`; ``classes`` is the number of outputs of the online probe (0: none), whose gradient
-    stops at the features unless ``probe_gradient`` (supervised learning). ``dtype`` is that of convolutions
-    and linear layers: "float32", "bfloat16" or "float64". Batch-norm statistics, normalisation, the probe and
-    all outputs are float32, or float64. ``microbatches`` above 1 gives ``apply`` in parts
+    stops at the features unless ``probe_gradient`` (supervised learning); ``critic`` names a
+    function of :mod:`critics` or one's own. ``dtype`` is that of convolutions and linear layers: "float32",
+    "bfloat16" or "float64". Batch-norm statistics, normalisation, the probe and all outputs are float32, or
+    float64. ``microbatches`` above 1 gives ``apply`` in parts
     (:func:`microbatch.in_parts`); ``remat`` keeps of every residual block its input only, and computes the
     rest again in the backward pass. Raises ValueError for an option out of its range, TypeError for an
     unknown one.
@@ -85,12 +90,18 @@ def network(
             f"norm.scope is 'groups' and train.microbatches is {microbatches}: a micro-batch is a norm group of"
             " its own. Take norm.scope joint or per_view."
         )
+    second = pick(critics, "critic", critic, compute)
+    if not isinstance(second, nn.Module | None):
+        raise ValueError(
+            f"critic.name={critic['name']!r} returned a {type(second).__name__}; it must return a Flax linen module."
+        )
     found = _network(
         Modules(
             _encoder(options, compute, remat, **encoder),
             heads.projector(options, compute, **projector),
             heads.predictor(options, compute, **predictor),
             heads.Dense(classes, True, jnp.promote_types(compute, jnp.float32)) if classes else None,
+            second,
             probe_gradient,
             options,
             compute,
@@ -121,7 +132,7 @@ _in_parts = functools.lru_cache(maxsize=64)(microbatch.in_parts)  # equal sectio
 
 @functools.lru_cache(maxsize=64)
 def _network(modules: Modules) -> Network:
-    functions = (_init, _shapes_of, _apply, _encode, _describe, _width)
+    functions = (_init, _shapes_of, _apply, _critic, _encode, _describe, _width)
     return Network(*(functools.partial(function, modules) for function in functions))
 
 
@@ -165,6 +176,11 @@ def _apply(
     return types.Outputs(*outputs), new
 
 
+def _critic(modules: Modules, params: PyTree, query: Array, key: Array, score: Array) -> Any:
+    """Return u of every query, [B, V], or None without a second critic."""
+    return modules.critic.apply({"params": params["critic"]}, query, key, score) if modules.critic else None
+
+
 def _encode(modules: Modules, params: PyTree, stats: PyTree, images: Array) -> dict[str, Array]:
     """Features and every projector layer's output (hidden ones after ReLU), by running statistics."""
     _check_images("images", images, 4)
@@ -201,7 +217,7 @@ def _init(modules: Modules, seed: int, image_shape: tuple[int, int, int]) -> tup
 
     params, stats = _shapes_of(modules, image_shape)
     made = modules.encoder.init(seed, tuple(image_shape))
-    heads = ({module: tree[module] for module in MODULES[1:]} for tree in (params, stats))
+    heads = ({name: module for name, module in tree.items() if name != "encoder"} for tree in (params, stats))
     drawn = (initial.draw(seed, tree, deviation=_deviation) for tree in heads)
     return tuple({"encoder": encoder} | rest for encoder, rest in zip(made, drawn, strict=True))
 
@@ -225,8 +241,8 @@ def _describe(modules: Modules, image_shape: tuple[int, int, int]) -> tuple[list
         ]
 
     rows, totals = [], {}
-    for module in MODULES:
-        leaves = jax.tree_util.tree_leaves_with_path(_shapes(modules, tuple(image_shape))["params"][module])
+    for module, tree in _shapes(modules, tuple(image_shape))["params"].items():
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
         rows += sorted(
             ((module, "/".join(k.key for k in path), leaf.shape, leaf.size) for path, leaf in leaves),
             key=order,
@@ -255,11 +271,15 @@ def _shapes(modules: Modules, image_shape: tuple[int, int, int]) -> dict[str, di
     def variables(features):
         key = jax.random.key(0)  # no initialiser reads it
         projections, projector = modules.projector.init_with_output(key, features)
-        predictor = modules.predictor.init(key, (projections or [features])[-1])
-        probe = modules.probe.init(key, features) if modules.probe else {}
-        found = dict(zip(MODULES[1:], (projector, predictor, probe), strict=True))
+        projection = (projections or [features])[-1]
+        found = {"projector": projector, "predictor": modules.predictor.init(key, projection)}
+        found["probe"] = modules.probe.init(key, features) if modules.probe else {}
+        if modules.critic:
+            found["critic"] = modules.critic.init(
+                key, projection[None], projection[None], projection[None, :, 0]
+            )
         return {
-            kind: {module: found[module].get(kind, {}) for module in MODULES[1:]}
+            kind: {module: tree.get(kind, {}) for module, tree in found.items()}
             for kind in ("params", "batch_stats")
         }
 

@@ -26,7 +26,7 @@ def gradient_snr(*, decay: float = 0.0) -> GradientSNR:
     Mean and variance are exponential moving averages of the first two moments, bias-corrected: after t steps
     the gradient of step s weighs ``(1 - decay) decay^(t - s) / (1 - decay^t)``, and the variance is
     ``E[g^2] - E[g]^2`` under these weights, computed without that difference. Each single parameter of encoder,
-    projector and predictor, not of the probe, has its ratio, but for one whose gradient has not varied (at the
+    projector and predictor, not of probe or critic, has its ratio, but for one whose gradient has not varied (at the
     first step, all): it is left out, and where that leaves none the metrics are nan.
 
     A gradient of pure noise has a ratio too, on average ``sqrt(2 (1 - decay) / (pi (1 + decay)))`` in a long run:
@@ -69,7 +69,7 @@ def gradient_snr(*, decay: float = 0.0) -> GradientSNR:
 
 
 def _of_model(params: PyTree) -> PyTree:
-    return {module: tree for module, tree in params.items() if module != "probe"}
+    return {module: tree for module, tree in params.items() if module not in ("probe", "critic")}
 
 
 def _over_parameters(mean: PyTree, variance: PyTree) -> dict[str, Array]:

@@ -39,6 +39,7 @@ def optimizer(
     eps: float = 1e-8,
     clip_norm: float = 0.0,
     shard_state: bool = False,
+    alternate: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
     """The update rule ``name`` at the learning rate ``schedule(step)``.
 
@@ -64,8 +65,11 @@ def optimizer(
     ``exclude_from_adaptation=("norm", "bias", "probe")``.
 
     ``clip_norm > 0`` first scales the gradient down to that global norm. ``shard_state`` keeps a share of
-    the moments on each device, and updates that share there (ZeRO, stage 1: Rajbhandari et al., 2020). Raises
-    ValueError for a value out of range, and at ``init`` for a name in ``exclude`` that no parameter has.
+    the moments on each device, and updates that share there (ZeRO, stage 1: Rajbhandari et al., 2020).
+    ``alternate`` updates what it names, parts of a path as above, at even steps, and the rest at odd ones: each by a
+    rule of its own, whose moments and clipping see its own steps, at the rate of the run's step. Raises
+    ValueError for a value out of range, and at ``init`` for a name in ``exclude`` or ``alternate`` that no parameter
+    has.
 
     Args:
       schedule: step -> learning rate.
@@ -85,6 +89,8 @@ def optimizer(
       eps: added to the root of the second moment, of adam and adamw.
       clip_norm: largest global norm of the gradient; 0 does not clip.
       shard_state: each device keeps and updates a share of the moments (ZeRO, stage 1); changes no result.
+      alternate: parts of a parameter's path that are updated at every other step, and the rest in between; () updates
+        all at every step.
     """
     one_of("optimizer.name", name, OPTIMIZERS)
     one_of("optimizer.momentum_order", momentum_order, MOMENTUM_ORDERS)
@@ -98,6 +104,7 @@ def optimizer(
     if exclude_from_adaptation is None:
         exclude_from_adaptation = exclude
     _names("optimizer.exclude_from_adaptation", exclude_from_adaptation)
+    alternate = _names("optimizer.alternate", alternate)
 
     clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
     decay = optax.add_decayed_weights(weight_decay, mask=_mask(exclude)) if weight_decay else optax.identity()
@@ -106,25 +113,48 @@ def optimizer(
     ratio = optax.masked(
         optax.scale_by_trust_ratio(trust_coefficient=trust_coefficient), _mask(exclude_from_adaptation)
     )
-    rate = optax.scale_by_learning_rate(schedule)
-    chain = {
-        "lars": {
-            "classic": (decay, ratio, rate, trace),
-            "lr_last": (decay, ratio, trace, rate),
-            "popular": (decay, trace, ratio, rate),
-        }[momentum_order],
-        "sgd": (decay, trace, rate),
-        "adam": (decay, moments, rate),
-        "adamw": (moments, decay, rate),
-    }[name]
-    update_rule = optax.chain(clip, *chain)
+
+    def rule(schedule: Schedule) -> optax.GradientTransformation:
+        rate = optax.scale_by_learning_rate(schedule)
+        chain = {
+            "lars": {
+                "classic": (decay, ratio, rate, trace),
+                "lr_last": (decay, ratio, trace, rate),
+                "popular": (decay, trace, ratio, rate),
+            }[momentum_order],
+            "sgd": (decay, trace, rate),
+            "adam": (decay, moments, rate),
+            "adamw": (moments, decay, rate),
+        }[name]
+        return optax.chain(clip, *chain)
+
+    update_rule = _in_turns(rule, schedule, alternate) if alternate else rule(schedule)
 
     def init(params: PyTree) -> optax.OptState:
-        _check_names_occur((*exclude, *exclude_from_adaptation), params)
+        _check_names_occur("exclude", (*exclude, *exclude_from_adaptation), params, COMMON_NAMES)
+        _check_names_occur("alternate", alternate, params)
         return update_rule.init(params)
 
     found = optax.GradientTransformation(init, update_rule.update)
     return _shared(found) if shard_state else found
+
+
+def _in_turns(
+    rule: Callable[[Schedule], optax.GradientTransformation], schedule: Schedule, names: tuple[str, ...]
+) -> optax.GradientTransformation:
+    """Return one rule for the parameters of these names, at even steps, and another for the rest, at odd ones."""
+
+    def at(turn: int) -> optax.GradientTransformation:
+        own = rule(lambda count: schedule(2 * count + turn))  # it counts its own steps
+        return optax.conditionally_mask(own, lambda step: step % 2 == turn)
+
+    def turns(params: PyTree) -> PyTree:
+        def turn(path, leaf):
+            return "first" if any(part in names for part in _parts(path)) else "second"
+
+        return jax.tree_util.tree_map_with_path(turn, params)
+
+    return optax.partition({"first": at(0), "second": at(1)}, turns)
 
 
 def _shared(rule: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -160,13 +190,15 @@ def _parts(path: tuple) -> tuple[str, ...]:
     return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
 
 
-def _check_names_occur(names: Iterable[str], params: PyTree) -> None:
+def _check_names_occur(
+    option: str, names: Iterable[str], params: PyTree, known: frozenset[str] = frozenset()
+) -> None:
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    known = COMMON_NAMES.union(*map(_parts, paths))
+    known = known.union(*map(_parts, paths))
     for name in names:
         if name not in known:
             raise ValueError(
-                f"optimizer.exclude names {name!r}, which is in no parameter's path{nearest(name, known)}"
+                f"optimizer.{option} names {name!r}, which is in no parameter's path{nearest(name, known)}"
             )
 
 

@@ -67,6 +67,19 @@ def _check_labels(terms: tuple[Term, ...], classes: int, several: bool) -> bool:
     return bool(reading)
 
 
+def _check_critic(terms: tuple[Term, ...], name: str) -> None:
+    """Refuse a loss that reads the second critic where there is none, and a critic that no loss reads."""
+    reading = [term.name for term in terms if "u" in term.quantities]
+    if reading and name == "none":
+        raise ValueError(
+            f"loss.{reading[0]} reads u, of a second critic, and critic.name is 'none': take pair or baseline."
+        )
+    if not reading and name != "none":
+        raise ValueError(
+            f"critic.name is {name!r}, and no loss reads its u: take none, or loss.fenchel_legendre."
+        )
+
+
 def build(
     config: Mapping[str, Any],
     *,
@@ -117,9 +130,10 @@ def build(
     terms = make_terms(config["loss"])
     if not _check_labels(terms, classes, several_labels) and several_labels:
         classes = 0
+    _check_critic(terms, config["critic"]["name"])
     norm = dict(config["norm"])
     modules: dict[str, Any] = {
-        module: dict(config[module]) for module in ("encoder", "projector", "predictor")
+        module: dict(config[module]) for module in ("encoder", "projector", "predictor", "critic")
     }
     modules |= {"classes": classes, "probe_gradient": config["probe"]["gradient"], "dtype": config["dtype"]}
     microbatches = config["train"]["microbatches"]

@@ -112,6 +112,9 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 "logits": outputs.logits,
                 "label": batch.label,
                 "rng": rng["loss"],
+                "u": recipe.network.critic(
+                    params, comparison.query, comparison.key, comparison.positive / comparison.temperature
+                ),
             }
             loss, terms = total_loss(recipe.terms, comparison, given)
             probe = (

@@ -58,7 +58,7 @@ def estimates(information, negatives, batches):
             "eqco_512": losses.eqco_estimate(c, count, alpha=512.0),
             "eqco_65536": losses.eqco_estimate(c, count, alpha=65536.0),
             "flat_nce": losses.flat_nce_estimate(c, count),
-            "donsker_varadhan": losses.donsker_varadhan(positive, negative, count),
+            "donsker_varadhan": losses.donsker_varadhan_estimate(positive, negative, count),
         }
         return {name: jnp.mean(value) for name, value in values.items()}
 

@@ -153,8 +153,8 @@ OBJECTIVES = {
     ),
     "donsker_varadhan": Objective(
         "Donsker-Varadhan",
-        lambda s: -losses.donsker_varadhan(s.positive, s.negative, s.count),
-        lambda s: losses.donsker_varadhan(s.positive, s.negative, s.count),
+        lambda s: -losses.donsker_varadhan_estimate(s.positive, s.negative, s.count),
+        lambda s: losses.donsker_varadhan_estimate(s.positive, s.negative, s.count),
         "no bound",
     ),
     "fenchel_legendre": Objective(

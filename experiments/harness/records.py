@@ -27,6 +27,8 @@ SINCE: dict[str, Any] = {
     "encoder.name": "resnet",
     "encoder.kernel_init": "fan_in",
     "negatives.per_example": False,
+    "critic.name": "none",
+    "optimizer.alternate": [],
 }
 
 

@@ -448,8 +448,9 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
         (dict(weight=2.0), "has no weight"),
         (
             dict(loss="uniformity"),
-            r"reads 'population' instead of contrasts: call contrastive_jax.losses.unif",
+            r"reads 'population', none of two views' contrasts: call contrastive_jax.losses.unif",
         ),
+        (dict(loss="fenchel_legendre"), r"reads 'u', .*: call contrastive_jax.losses.fenchel_legendre\(c"),
         (dict(score="euclid"), "score is 'euclid'; allowed: cosine, dot"),
         (dict(candidates="batch"), "candidates is 'batch'; allowed: both_views, other_view, queue"),
         (dict(directions="two"), "directions is 'two'; allowed: both, one_way"),

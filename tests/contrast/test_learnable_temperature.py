@@ -22,6 +22,7 @@ OWN_VALUE = {  # those whose gradient is the derivative of their value
     "with itself": dict(loss="decoupled_nt_xent", self_pair=True),
     "debiased": dict(loss="debiased", tau_plus=0.02),
     "hard_nce": dict(loss="hard_nce", tau_plus=0.02),
+    "donsker_varadhan": dict(loss="donsker_varadhan"),
     "relic_kl": dict(loss="relic_kl"),
     "out": dict(loss="info_nce", positives=IDS),
     "in": dict(loss="info_nce", positives=IDS, summation="in"),

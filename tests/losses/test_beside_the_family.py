@@ -158,7 +158,7 @@ def test_estimates_from_the_exact_ratio():
             "eqco": losses.eqco_estimate(c, count, alpha=n - 1).mean(),
             "eqco_large": losses.eqco_estimate(c, count, alpha=1e6).mean(),
             "fl": -losses.fenchel_legendre(c, count, positive * 0 - positive).mean(),
-            "dv": losses.donsker_varadhan(*rows),
+            "dv": losses.donsker_varadhan_estimate(*rows),
             "smile": losses.smile(score, clip=5.0),
         }
 
@@ -260,6 +260,7 @@ def everything(z, label, key):
         "dual_temperature": losses.dual_temperature(c, c / 10),
         "decoupled_nt_xent": losses.decoupled_nt_xent(c, positive, jnp.float32(0.1), self_pair=True),
         "fenchel_legendre": losses.fenchel_legendre(c, count, z[..., 2]),
+        "donsker_varadhan": losses.donsker_varadhan(c, count, positive, jnp.float32(0.1)),
         "alignment": losses.alignment(z),
         "logsumexp_distribution": losses.logsumexp_distribution(z, population, 0.2),
         "uniformity": losses.uniformity(population),

@@ -53,6 +53,8 @@ def tables(score):
     mean = jax.lax.stop_gradient(jnp.mean(jax.nn.sigmoid(c)))
     share = jax.lax.stop_gradient(jax.nn.sigmoid(contrast_of(score, 1 / FACTOR)))
     all_candidates = TAU * jax.nn.logsumexp(score, axis=1)
+    best = jax.lax.stop_gradient(c - jnp.log(count))
+    with_positive = jax.nn.softplus(c)  # the contrast with all candidates, K + 1 of them
     return {
         "InfoNCE is the cross-entropy": (losses.info_nce(c), usual_info_nce(score)),
         "FlatNCE = DCL": (losses.flat_nce(c), losses.dcl(c)),
@@ -84,6 +86,26 @@ def tables(score):
         "Hoelder(-large) -> the minimum": (
             losses.hoelder_flat_nce(contrast_of(score, -1e5), gamma=-1e5),
             jnp.min(above, axis=1),
+        ),
+        "Fenchel-Legendre at the best u = FlatNCE": (
+            losses.fenchel_legendre(c, count, best),
+            losses.flat_nce(c),
+        ),
+        "Fenchel-Legendre over all candidates at the best u = InfoNCE": (
+            losses.fenchel_legendre(
+                with_positive, count + 1, jax.lax.stop_gradient(with_positive - jnp.log(count + 1))
+            ),
+            losses.info_nce(c),
+        ),
+        "Fenchel-Legendre with u = c - log K, no constant, = FlatNCE": (
+            losses.fenchel_legendre(c, count, c - jnp.log(count)),
+            losses.flat_nce(c),
+        ),
+        "Donsker-Varadhan of each query alone = DCL": (
+            jax.vmap(lambda *one: losses.donsker_varadhan(*one, TAU))(
+                c[:, None], count[:, None], positive[:, None]
+            )[:, 0],
+            losses.dcl(c),
         ),
         "MACL-w = (2 - s+) DCL": (losses.macl_w(c, positive), weight * losses.dcl(c)),
         "Dual = sigmoid(c_beta) DCL": (
@@ -266,6 +288,41 @@ def test_dclw_weights():
     np.testing.assert_allclose(losses.dclw(c, jnp.full((7, 2), 0.4), 0.2), losses.dcl(c))
     slope = jax.grad(lambda p: jnp.sum(losses.dclw(c, p, 0.2, sigma=0.3)))(positive)
     np.testing.assert_allclose(slope, (1 - weight) / 0.2)
+
+
+def test_fenchel_legendre_bounds_what_the_best_u_reaches():
+    """Its least value over u is -flat_nce_estimate; including the positive, -info_nce_estimate (corollary 3.4)."""
+    c, count = jnp.linspace(-30.0, 30.0, 7), jnp.full(7, 64)
+    found = losses.fenchel_legendre(c, count, c - jnp.log(64.0))
+    np.testing.assert_allclose(found, -losses.flat_nce_estimate(c, count), rtol=1e-12, atol=1e-12)
+    everyone = jax.nn.softplus(c)
+    found = losses.fenchel_legendre(everyone, count + 1, everyone - jnp.log(65.0))
+    np.testing.assert_allclose(found, -losses.info_nce_estimate(c, count), rtol=1e-12, atol=1e-12)
+    for shift in (-2.0, 1e-3, 3.0):
+        off = losses.fenchel_legendre(c, count, c - jnp.log(64.0) + shift)
+        np.testing.assert_allclose(
+            off + losses.flat_nce_estimate(c, count), shift + np.expm1(-shift), rtol=1e-6
+        )
+
+
+def test_donsker_varadhan_takes_one_mean_a_direction_and_leaves_out_who_has_no_negatives():
+    score = np.random.default_rng(3).normal(size=(4, 2, 5))  # [B, V, 1 + K]
+    count = jnp.asarray([[4, 4], [4, 0], [0, 0], [4, 4]])
+    c = jnp.where(count > 0, jax.nn.logsumexp(score[..., 1:] - score[..., :1], axis=-1), 0.0)
+
+    def loss(positive):
+        value = losses.donsker_varadhan(c, count, positive, TAU)
+        return jnp.sum(jnp.where(count > 0, value, 0.0)), value
+
+    gradient, value = jax.grad(loss, has_aux=True)(jnp.asarray(TAU * score[..., 0]))
+    for v, queries in enumerate(([0, 1, 3], [0, 3])):
+        mean = np.log(np.mean(np.exp(score[queries, v, 1:])))
+        np.testing.assert_allclose(value[np.array(queries), v], mean - score[queries, v, 0], rtol=1e-12)
+    assert np.isfinite(gradient).all() and (gradient[count == 0] == 0).all()
+    none = jax.grad(
+        lambda p: jnp.sum(jnp.where(count < 0, losses.donsker_varadhan(c, 0 * count, p, TAU), 0.0))
+    )
+    assert (none(c) == 0).all()  # nobody has negatives: no gradient, and no NaN
 
 
 def test_scales_take_the_options_of_their_loss():

@@ -5,6 +5,7 @@ import math
 import re
 import time
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -128,6 +129,40 @@ def test_a_bare_encoder():
     jax.tree.map(np.testing.assert_array_equal, new, stats)
     assert network.width(IMAGE) == 32
     assert list(network.encode(params, stats, views()[:, 0])) == ["pooled"]
+
+
+@pytest.mark.parametrize("name", ["pair", "baseline"])
+def test_a_second_critic_is_a_perceptron_on_what_is_compared(name):
+    network = build(critic={"name": name, "hidden": 8})
+    params, stats = network.init(0, IMAGE)
+    assert network.describe(IMAGE)[1]["critic"] == {"pair": 32, "baseline": 16}[name] * 8 + 8 + 8 + 1
+    assert {k: v for k, v in params.items() if k != "critic"}.keys() == build().init(0, IMAGE)[0].keys()
+    assert stats["critic"] == {} and build().critic(params, None, None, None) is None
+    query, key = np.random.RandomState(1).randn(2, B, W, 16).astype(np.float32)
+    score = np.sum(query * key, axis=-1)
+    first, second = params["critic"]["perceptron"].values()
+    seen = np.concatenate([query, key], axis=-1) if name == "pair" else query
+    expected = (np.maximum(seen @ first["kernel"], 0) @ second["kernel"])[..., 0]
+    expected = expected - (score if name == "baseline" else 0)
+    np.testing.assert_allclose(network.critic(params, query, key, score), expected, rtol=1e-4, atol=1e-4)
+
+
+class OfTheScore(nn.Module):
+    @nn.compact
+    def __call__(self, query, key, score):
+        return nn.Dense(1)(score[..., None])[..., 0]
+
+
+def of_the_score(dtype):
+    return OfTheScore()
+
+
+def test_a_second_critic_of_ones_own():
+    network = build(critic={"name": f"{__name__}:of_the_score"})
+    params, _ = network.init(0, IMAGE)
+    z, score = np.zeros((B, W, 16), np.float32), np.random.RandomState(1).randn(B, W).astype(np.float32)
+    kernel = params["critic"]["Dense_0"]["kernel"].item()
+    np.testing.assert_allclose(network.critic(params, z, z, score), score * kernel, rtol=1e-6)
 
 
 def test_encode_is_apply_in_evaluation():
@@ -323,6 +358,10 @@ def test_torchvision_names_round_trip():
         ({"predictor": {"layers": -1}}, "predictor.layers is -1"),
         ({"predictor": {"widths": (4, -4)}}, "predictor.widths is -4"),
         ({"classes": -1}, "classes is -1"),
+        ({"critic": {"name": "pairs"}}, "critic.name is 'pairs'. Did you mean 'pair'"),
+        ({"critic": {"name": "pair", "hidden": 0}}, "critic.hidden is 0; it must be at least 1"),
+        ({"critic": {"name": "none", "hidden": 8}}, "critic.hidden: no such option of none"),
+        ({"critic": {"name": "numpy:shape"}}, "returned a tuple; it must return a Flax linen module"),
         ({"dtype": "float16"}, "dtype is 'float16'; it must be one of float32, bfloat16, float64"),
         ({"dtype": "float64"}, "needs JAX_ENABLE_X64"),
     ],

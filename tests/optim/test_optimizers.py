@@ -297,6 +297,17 @@ def test_clip_norm_bounds_the_global_norm():
     assert optax.tree.norm(updates) == pytest.approx(0.5 * 2.0, rel=1e-5)
 
 
+def test_alternate_updates_its_part_at_even_steps_and_the_rest_at_odd_ones():
+    """At the run's rate, with moments that know of their own steps only."""
+    rule = optim.optimizer(lambda step: 1.0 + step, name="sgd", momentum=0.5, alternate=("probe",))
+    state, gradient = rule.init(PARAMS), jax.tree.map(jnp.ones_like, PARAMS)
+    for of_probe, of_rest in ((-1.0, 0.0), (0.0, -2.0), (-3.0 * 1.5, 0.0), (0.0, -4.0 * 1.5)):
+        updates, state = rule.update(gradient, state, PARAMS)
+        for module, tree in updates.items():
+            expected = of_probe if module == "probe" else of_rest
+            assert all((leaf == expected).all() for leaf in jax.tree.leaves(tree)), module
+
+
 def test_update_is_the_same_on_a_mesh():
     rule = optim.optimizer(lambda step: 0.5, weight_decay=0.1)
     update = jax.jit(rule.update)
@@ -329,3 +340,7 @@ def test_a_name_that_no_parameter_has_is_refused():
     with pytest.raises(ValueError, match=r"'projectr'.*did you mean 'projector'"):
         optim.optimizer(lambda step: 0.1, exclude=("projectr",)).init(PARAMS)
     optim.optimizer(lambda step: 0.1, exclude=("predictor",)).init(PARAMS)  # a module that may be empty
+    with pytest.raises(
+        ValueError, match=r"optimizer.alternate names 'critic', which is in no parameter's path"
+    ):
+        optim.optimizer(lambda step: 0.1, alternate=("critic",)).init(PARAMS)

@@ -22,7 +22,7 @@ from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import describe, evaluate
 from contrastive_jax.training import loop, recorder
 from contrastive_jax.training import run as runs
-from contrastive_jax.workdir import checkpoint
+from contrastive_jax.workdir import checkpoint, encoder
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -39,9 +39,14 @@ def smoke(method="flatclr_ess", **leaves):
 
 
 @pytest.mark.run
-def test_with_a_queue_stopped_and_resumed_is_uninterrupted_bit_for_bit(tmp_path, monkeypatch):
-    """Another method than test_story.py's: one with a queue and a target network."""
-    config = smoke("moco_v1", **{"gradient_snr.decay": 0.5})
+@pytest.mark.parametrize(
+    ("method", "leaves"),
+    [("moco_v1", {}), ("fenchel_legendre", {"optimizer.alternate": ("critic",)})],
+    ids=["with a queue and a target", "with a second critic, in turns"],
+)
+def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(method, leaves, tmp_path, monkeypatch):
+    """Other methods than test_story.py's; what is read of their runs is encoder and heads."""
+    config = smoke(method, **{"gradient_snr.decay": 0.5} | leaves)
     one = jax.devices()[:1]
     loop.train(config, tmp_path / "whole", quiet=True, devices=one)
     with monkeypatch.context() as patch:
@@ -52,6 +57,7 @@ def test_with_a_queue_stopped_and_resumed_is_uninterrupted_bit_for_bit(tmp_path,
     whole = left_behind(tmp_path / "whole", config)
     assert whole[1] == len(whole[2]) == 6 and whole[2][-1]["gradient_snr"] > 0
     assert_same(whole, left_behind(tmp_path / "parts", config))
+    assert set(encoder.load_encoder(tmp_path / "parts").params) == {"encoder", "projector", "predictor"}
 
 
 @pytest.mark.run
@@ -246,6 +252,11 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             {"candidates": {"name": "queue", "size": 96 + 1}},
             r"candidates.size is 97; .* multiple of the 64 keys",
         ),
+        (
+            {"loss": {"fenchel_legendre": {"weight": 1.0}}},
+            r"loss.fenchel_legendre reads u, of a second critic, and critic.name is 'none': take pair",
+        ),
+        ({"critic": {"name": "pair"}}, r"critic.name is 'pair', and no loss reads its u"),
         ({"loss": {"flat_nec": 1.0}}, r"no loss 'flat_nec'. Did you mean 'flat_nce'"),
         ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; it is hoelder_flat_nce\("),
         ({"train.duration": "6 epohcs"}, r"train.duration is '6 epohcs'; write a number and its unit"),

@@ -13,7 +13,7 @@ from contrastive_jax.training import run as runs
 from contrastive_jax.training.step import init_state, make_train_step, packed
 
 # One of each choice; the rest of the zoo is slow.
-REPRESENTATIVE = ("flatclr_ess", "moco_v1", "relic_k", "swd_hypersphere", "byol", "dclw")
+REPRESENTATIVE = ("flatclr_ess", "moco_v1", "relic_k", "swd_hypersphere", "byol", "dclw", "fenchel_legendre")
 ALL = [pytest.param(m, marks=pytest.mark.run if m in REPRESENTATIVE else pytest.mark.slow) for m in METHODS]
 
 
@@ -189,6 +189,37 @@ def test_supervised_reaches_the_encoder_and_the_probe_of_others_does_not():
     ):
         np.testing.assert_array_equal(a, b)
     assert np.abs(with_probe.params["probe"]["kernel"] - without.params["probe"]["kernel"]).max() > 0
+
+
+@pytest.mark.run
+@pytest.mark.parametrize("method", ["fenchel_legendre", "fenchel_legendre_baseline", "donsker_varadhan"])
+def test_a_bound_of_mutual_information_is_trained_by(method):
+    """On augmented digits InfoNCE falls with it, and a second critic moves."""
+    config = configs.load(f"configs/digits.py:method={method},scale=smoke")
+    config.train.duration = "36 steps"
+    state, history, _ = run_on(jax.devices()[:1], configs.plain(config), steps=36)
+    for name in ("loss", "info_nce"):
+        found = [metrics[name] for metrics in history]
+        assert np.isfinite(found).all() and np.mean(found[-12:]) < np.mean(found[:12]), name
+    start = init_state(runs.prepare(configs.plain(config)).recipe, 0).params
+    moved = [(a != b).any() for a, b in zip(*map(jax.tree.leaves, (start, state.params)), strict=True)]
+    assert all(moved) and ("critic" in start) == method.startswith("fenchel")
+
+
+@pytest.mark.run
+def test_a_critic_and_its_encoder_take_turns():
+    config = tiny("fenchel_legendre", **{"optimizer.alternate": ("critic",), "schedule.warmup": "0 steps"})
+    start = init_state(runs.prepare(config).recipe, 0).params
+    first, second = (run_on(jax.devices()[:1], config, steps=steps)[0].params for steps in (1, 2))
+
+    def moved(before, after):
+        pairs = {
+            module: zip(*map(jax.tree.leaves, (before[module], after[module])), strict=True)
+            for module in before
+        }
+        return {module for module, leaves in pairs.items() if any((a != b).any() for a, b in leaves)}
+
+    assert moved(start, first) == {"critic"} and moved(first, second) == {"encoder", "projector", "probe"}
 
 
 @pytest.mark.run
