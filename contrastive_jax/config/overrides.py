@@ -8,6 +8,7 @@ a function may be set by the function's name alone: ``--config.temperature=ess``
 
 import ast
 import copy
+import inspect
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from ml_collections import ConfigDict
 from contrastive_jax.config import schema
 from contrastive_jax.config.files import load, suggest
 from contrastive_jax.config.identity import leaves
-from contrastive_jax.config.settings import base, complete, plain, settle
+from contrastive_jax.config.settings import GIVEN, base, complete, plain, settle
 from contrastive_jax.contrast.terms import canonical
 
 
@@ -42,12 +43,21 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> Conf
         if choices[name]:
             continue
         name = _leaf(name)
-        if name not in known:
+        if name not in known and not _is_required(settings, name):
             raise ValueError(f"--config.{name}: there is no such option. {suggest(name, known)}")
         values[name] = _value(settings, name, text)
     with config.ignore_type():
         config.update_from_flattened_dict(values)
     return config
+
+
+def _is_required(settings: Mapping[str, Any], name: str) -> bool:
+    """Return whether a leaf is an option without a default, which no config has before somebody sets it."""
+    section, _, key = name.rpartition(".")
+    return (
+        key not in GIVEN.get(section, ())
+        and schema.option_of(settings, name).default is inspect.Parameter.empty
+    )
 
 
 def _leaf(name: str) -> str:

@@ -22,6 +22,8 @@ def leaves(*overrides, spec=DIGITS):
         ),
         (("temperature.target=0.3", "temperature.name=ess"), {"temperature.target": 0.3}),
         (("temperature=linear", "temperature.end=2"), {"temperature.name": "linear", "temperature.end": 2}),
+        (("margin=eqco", "margin.alpha=64"), {"margin.name": "eqco", "margin.alpha": 64}),  # has no default
+        (("loss=eqco", "loss.eqco.alpha=8"), {"loss.eqco.alpha": 8}),
         (("temperature={'name': 'linear', 'end': 0.3}",), {"temperature.end": 0.3, "temperature.tau": 0.07}),
         (("loss=dcl",), {"loss.dcl.weight": 1.0}),
         (("loss=InfoNCE",), {"loss.info_nce.weight": 1.0}),
@@ -59,6 +61,8 @@ def test_overrides_mean_what_they_say(overrides, found):
         ("loss=dlc", "Did you mean 'dcl'"),
         ("loss.flat_nec.weight=1", "Did you mean 'flat_nce'"),
         ("train.name=x", r"train\.name: there is no such option"),
+        ("margin.alpha=64", r"margin\.alpha: there is no such option"),
+        ("schedule.total_steps=4", r"schedule\.total_steps: there is no such option"),
         ("train=fast", "it is a section; write --config.train.OPTION"),
         ("train.batch_size=abc", r"train\.batch_size is 'abc'; it must be a whole number"),
         ("train.batch_size=2.5", r"train\.batch_size is '2.5'; it must be a whole number"),
