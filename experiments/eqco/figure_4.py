@@ -21,8 +21,10 @@ METRIC = {
 }
 RUNS = {
     "paper": {cell: text for cell, text in figure_2.RUNS["paper"].items() if cell[0].startswith("MoCo v2")},
+    **{scale: figure_2.RUNS[scale] for scale in harness.SMALL},
     "gpu": {cell: text for cell, text in figure_2.RUNS["gpu"].items() if cell[0].startswith("SimCLR")},
 }
+SWEEP = figure_2.SWEEP
 REPORTED = {heading: {cell: None for cell in RUNS["paper"] if cell[0] == "MoCo v2"} for heading in METRIC}
 ASSUMED = common.MOCO_V2 | {
     "K": "lost in the text at hand",

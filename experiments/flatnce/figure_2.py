@@ -4,7 +4,14 @@
     python -m experiments.flatnce.figure_2 render
 
 The paper claims that FlatCLR is better at every batch size and that at batch 16 it is as good as SimCLR at 128. Both
-methods have the same budget of epochs and the learning rate that their batch size gives.
+methods have the same budget of epochs and the learning rate that their batch size gives. At small scales each cell
+chooses its rate from half, once and twice that, on a fifth of the training images.
+
+Predictions for small scales, written before any run. MNIST: SimCLR's median W falls below 0.5 at batch 16 and 64, and
+FlatCLR is better there, by 0.5 to 3 points with 10 labels a class, less with all; nothing at 256. CIFAR-10 at 16
+pixels: W stays above 0.5 in 5 epochs, so that its columns are outside the claims' regime, and the methods differ by
+less than a point. AdamW divides a common scale out of the gradient: what is seen is the relative weight of queries. A
+surprise would be a gap of more than a point at batch 256, or FlatCLR worse by a point anywhere.
 """
 
 import sys
@@ -13,10 +20,17 @@ from experiments import harness
 from experiments.harness import Claim, Results, gates
 
 METHODS = {"SimCLR": "simclr", "FlatCLR": "flatclr"}
-BATCHES = {"paper": (16, 32, 64, 128, 256), "gpu": (16, 64, 128, 256), "cpu": (16, 64, 256), "smoke": (32,)}
+BATCHES = {
+    "paper": (16, 32, 64, 128, 256),
+    "gpu": (16, 64, 128, 256),
+    **dict.fromkeys(harness.SMALL, (16, 64, 256)),
+    "cpu": (16, 64, 256),
+    "smoke": (32,),
+}
 OWN = {
+    **dict.fromkeys(harness.SMALL, harness.screen()),
     "cpu": " --config.train.duration='20 epochs' --config.schedule.scaling=sqrt"
-    " --config.schedule.learning_rate=0.000265" + harness.BRIEF
+    " --config.schedule.learning_rate=0.000265" + harness.BRIEF,
 }
 
 LINEAR = "linear top-1, %"
@@ -36,12 +50,14 @@ RUNS = {
     }
     for scale, batches in BATCHES.items()
 }
+SWEEP = dict.fromkeys(harness.SMALL, {"schedule.learning_rate": harness.rates(2.5e-4)})
 REPORTED = {
     "linear top-1, %": {(name, str(b)): None for name in METHODS for b in BATCHES["paper"]}
 }  # a drawn curve
 ASSUMED = {
     "epochs": "100; the paper does not print CIFAR's (divergence 'after 50 epochs' shows there are more)",
     "batch sizes": "16, 128 and 256 are printed, 32 and 64 are ours",
+    "small, small_mnist": "5 epochs, AdamW, rate chosen for each cell from (1/2, 1, 2) x 0.00025 sqrt(batch)",
     "cpu": "digits, 20 epochs, AdamW with lr 0.003 at batch 128 and the square root of the batch elsewhere",
 }
 
@@ -77,7 +93,7 @@ CLAIMS = (
         "gap at the smallest batch less gap at the largest, points",
         shrinkage,
         pool=LINEAR,
-        gates=(gates.headroom, gates.regime("SimCLR", "16")),
+        gates=(gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
     ),
     Claim(
         "FlatCLR is better at every batch size",
@@ -85,7 +101,7 @@ CLAIMS = (
         gaps,
         by="each",
         pool=LINEAR,
-        gates=(gates.headroom, gates.regime("SimCLR")),
+        gates=(gates.headroom, gates.regime("SimCLR"), gates.tuned),
     ),
     Claim(
         "FlatCLR at batch 16 equals SimCLR at 128 (8 times)",
@@ -94,7 +110,7 @@ CLAIMS = (
         expects="within",
         margin=1.0,
         pool=LINEAR,
-        gates=(gates.headroom, gates.regime("SimCLR", "16")),
+        gates=(gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
     ),
 )
 

@@ -16,7 +16,7 @@ from experiments.harness import Claim, Results, gates
 
 WEIGHED = {"SimCLR": "ess_with_positive", "FlatCLR": "ess"}
 EARLY, LATE = (0.1, 0.35), (0.75, 1.0)  # shares of the training: after the warm-up, and at the end
-BATCHES = {"paper": "256", "gpu": "256", "cpu": "64", "smoke": "32"}
+BATCHES = {"paper": "256", "gpu": "256", **dict.fromkeys(harness.SMALL, "16"), "cpu": "64", "smoke": "32"}
 
 METRIC = {"ESS at the end": "metrics.ess", "ESS at the end, with the positive": "metrics.ess_with_positive"}
 CURVES = figure_2.CURVES
@@ -24,6 +24,7 @@ RUNS = {
     scale: {cell: text for cell, text in figure_2.RUNS[scale].items() if cell[1] == batch}
     for scale, batch in BATCHES.items()
 }
+SWEEP = figure_2.SWEEP
 REPORTED = {
     "ESS at the end": {("SimCLR", "256"): None, ("FlatCLR", "256"): 0.35},
     "ESS at the end, with the positive": {("SimCLR", "256"): 0.05, ("FlatCLR", "256"): None},

@@ -47,10 +47,13 @@ from experiments.harness.table import (
     config_of,
     doubtful,
     grid,
+    rates,
+    screen,
     table_of,
 )
 
 __all__ = [
     "BRIEF", "ROOT", "SCALES", "SEEDS", "SMALL", "Claim", "Results", "above_all", "all_tables", "brief", "command",
-    "config_of", "doubtful", "gates", "grid", "lines", "main", "markdown", "of_extremes", "summary", "table_of",
+    "config_of", "doubtful", "gates", "grid", "lines", "main", "markdown", "of_extremes", "rates", "screen", "summary",
+    "table_of",
 ]  # fmt: skip

@@ -46,6 +46,25 @@ def brief(**evaluators: dict[str, Any]) -> str:
 BRIEF = brief()
 
 
+def screen(epochs: int = 5, **evaluators: dict[str, Any]) -> str:
+    """A short run at ``small`` or ``small_mnist`` and what judges it, as arguments: linear, 10 labels a class, kNN."""
+    columns = {
+        "linear": {"name": "lbfgs", "tolerance": 1e-4},
+        "few_labels": {"name": "lbfgs", "labels_per_class": 10, "draws": 20},
+        "knn": {"name": "knn"},
+    } | evaluators
+    return (
+        f" --config.train.duration='{epochs} epochs' --config.schedule.warmup='{epochs / 10:g} epochs'"
+        f""" --config.evaluate.rows="('trained',)" --config.evaluators='{json.dumps(columns)}'"""
+        " --config.checkpoint.keep_last=1 --config.log.tensorboard=False"
+    )
+
+
+def rates(base: float) -> tuple[float, ...]:
+    """Half, once and twice a learning rate: what a sweep at a small scale tries."""
+    return (base / 2, base, 2 * base)
+
+
 class Doubtful(float):
     """A printed number that the scan leaves in doubt."""
 

@@ -6,6 +6,11 @@
 Every image has b channels of random bits that augmentation leaves alone, so both views share them. The paper claims
 that a few bits ruin the representation, fewer than 15 completely, whatever the loss, the batch size, the queue or
 BYOL, and that a variational autoencoder suffers less. The curve's values are not printed.
+
+Predictions for small scales, written before any run: 12 bits take NT-Xent to within 5 points of the untrained network,
+on MNIST and on CIFAR-10, and MoCo v2 and BYOL with it; FlatNCE too at tau 0.1, as it has the same minimum; supervised
+training loses less than 3 points, so that the bits do not blind the network. A surprise would be any self-supervised
+row that keeps more than half of its accuracy above chance.
 """
 
 import sys
@@ -28,9 +33,27 @@ def cells(config, methods, bits, scale="paper", own=""):
     }
 
 
+CONTROLS = {"FlatNCE": "flatclr", "Supervised": "supervised"}
+
+
+def small(scale):
+    """RandBit on real images, with what shows that the bits, and not the training, are to blame."""
+    config, own = "randbit_mnist", harness.screen()
+    sharp = cells(
+        config, {"NT-Xent, tau 0.05": "simclr"}, (0, 12), scale, " --config.temperature.tau=0.05" + own
+    )
+    return (
+        cells(config, {"NT-Xent": "simclr"}, (0, 4, 8, 12), scale, own)
+        | cells(config, OTHERS | CONTROLS, (0, 12), scale, own)
+        | sharp
+    )
+
+
+SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, (0, 1, 2))  # effects of tens of points
 METRIC = {"linear top-1, %": "trained.linear.top1 %", "kNN top-1, %": "trained.knn.top1 %"}
 RUNS = {
     "paper": cells("randbit_mnist", {"NT-Xent": "simclr"} | SWD | OTHERS, BITS["paper"]),
+    **{scale: small(scale) for scale in harness.SMALL},
     "cpu": cells("randbit_mnist", {"NT-Xent": "simclr"}, BITS["cpu"], "cpu", BRIEF)
     | cells("randbit_mnist", OTHERS, (0, 12), "cpu", BRIEF),
     "smoke": cells("randbit_mnist", {"NT-Xent": "simclr"}, (4,), "smoke", harness.BRIEF),

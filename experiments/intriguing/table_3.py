@@ -5,6 +5,9 @@
 
 A linear classifier is trained and tested on single digits. The paper claims that up to 8 digits SimCLR, as supervised
 training, keeps its accuracy.
+
+Predictions for scale small (digits of 14 pixels on 56), written before any run: 8 digits cost SimCLR less than 2 points
+and supervised training less than 1, at random and in a grid.
 """
 
 import sys
@@ -19,6 +22,7 @@ ROWS = {  # as printed -> arguments of the config
     "SimCLR, random": "placement=random",
     "SimCLR, in-grid": "placement=grid",
 }
+SEEDS = harness.SEEDS | {"small": (0, 1, 2)}
 METRIC = {"linear top-1 on single digits, %": "trained.linear.top1 %"}
 
 
@@ -33,6 +37,9 @@ def cells(scale, counts, rows=ROWS, own=""):
 
 RUNS = {
     "paper": cells("paper", COUNTS),
+    "small": cells(
+        "small", (1, 4, 8), ("Supervised, random", "SimCLR, random", "SimCLR, in-grid"), harness.screen(10)
+    ),
     "gpu": cells("gpu", (1, 8), ("Supervised, random", "SimCLR, random")),
 }
 REPORTED = {

@@ -40,12 +40,16 @@ OWN = {
     "cpu": " --config.train.duration='20 epochs' --config.evaluate.every='2 epochs'"
     f"{LOOK}{harness.brief(sensitivity=SENSITIVITY)}",
     "smoke": harness.brief(sensitivity=SENSITIVITY),
-}
+} | dict.fromkeys(
+    harness.SMALL, f" --config.evaluate.every='1 epoch'{LOOK}{harness.screen(sensitivity=SENSITIVITY)}"
+)
+SWEEP = dict.fromkeys(harness.SMALL, {"schedule.learning_rate": harness.rates(2.5e-4)})
 ASSUMED = {
     "negatives, head, augmentation, classifiers": "as the docstring of configs/macl_cifar10.py says",
     "semantic sensitivity": "layer and pairs are not printed: projections, distinct pairs of one clean view of"
     " the test images",
     "gpu": "50 epochs instead of 200, bfloat16",
+    "small, small_mnist": "5 epochs, AdamW, rate chosen for each cell from (1/2, 1, 2) x 0.00025 sqrt(batch)",
     "cpu": "digits, 20 epochs, batch as given, AdamW at 0.003 (whatever the batch, as the paper's Adam) with"
     " warm-up and cosine; L-BFGS and 10 nearest neighbours",
 }

@@ -15,7 +15,7 @@ from experiments.macl.common import difference, rise
 
 METRIC = {common.S: common.METRIC[common.S]}
 CURVES = common.CURVES
-RUNS = table_1.RUNS
+RUNS, SWEEP = table_1.RUNS, table_1.SWEEP
 REPORTED = {common.S: dict.fromkeys(RUNS["paper"])}
 ASSUMED = table_1.ASSUMED
 

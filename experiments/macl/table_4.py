@@ -20,12 +20,21 @@ RUNS = {
         for row, method in ROWS.items()
         for name, dataset in SETS.items()
     },
+    **{
+        scale: {
+            (row, "batch 256"): common.arguments(scale, method, " --config.train.batch_size=256")
+            for row, method in ROWS.items()
+        }
+        for scale in harness.SMALL
+    },
     "cpu": {
         (row, "digits"): common.arguments("cpu", method, " --config.train.batch_size=256")
         for row, method in ROWS.items()
     },
     "smoke": common.smoke(),
 }
+SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, tuple(range(8)))
+SWEEP = common.SWEEP
 REPORTED = {
     common.LINEAR: harness.grid(ROWS, SETS, [(87.37, 60.81, 82.68), (86.34, 59.64, 81.71)]),
     common.KNN: harness.grid(ROWS, SETS, [(85.52, 55.70, 80.13), (84.90, 54.87, 80.53)]),
