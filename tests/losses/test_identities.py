@@ -107,6 +107,13 @@ def tables(score):
             )[:, 0],
             losses.dcl(c),
         ),
+        "hardness-weighted, its definition": (
+            losses.hardness_weighted(contrast_of(score, 1.5), positive, TAU, alpha=0.5),
+            jax.nn.softplus(
+                jax.nn.logsumexp(score[:, 1:] + 0.5 * jax.lax.stop_gradient(score[:, 1:]), axis=1)
+                - score[:, 0]
+            ),
+        ),
         "MACL-w = (2 - s+) DCL": (losses.macl_w(c, positive), weight * losses.dcl(c)),
         "Dual = sigmoid(c_beta) DCL": (
             losses.dual_temperature(c, contrast_of(score, 1 / FACTOR), factor=FACTOR),
