@@ -1,0 +1,230 @@
+"""Less can be more (Mitrovic et al. 2020), Figure 4 at fixed weights: the gradient's signal and bias, by negatives.
+
+    python -m experiments.less_can_be_more.figure_4_fixed run       # MNIST at 14 x 14 pixels; goes on where it stopped
+    python -m experiments.less_can_be_more.figure_4_fixed render
+
+Over training, Figure 4's ratio mixes the noise of a gradient with how its mean moves, and at few steps is that of pure
+noise. Here the weights stand still: 200 minibatches, the same images and augmentations for every number of negatives
+K, at three points of a SimCLR training. The squared ratio of a parameter is (n - 3) / (n - 1) m^2 / v - 1 / n, m and v
+the mean and variance of its gradient: without bias where gradients are normal, 0 for noise; shown is its mean over
+parameters as a share of that with all negatives. Bias is how far the mean gradient points from that of a pool of 4,096
+images with all negatives.
+
+Predictions, written before any run: with InfoNCE at tau 1 fewer negatives lower the ratio at every point, as a query's
+gradient has the noise of its few negatives on top; the mean gradient's direction is that of the pool to a cosine above
+0.9 for K of 10 and more, and less at K = 1; DCL, whose gradient does not fade, differs most where K is small. So the
+paper's claim that few negatives raise the ratio is expected not to hold at fixed weights. A surprise would be a ratio
+above 1.1 of that with all at any K.
+"""
+
+import itertools
+import json
+import math
+import pathlib
+import statistics
+import sys
+import tempfile
+
+import numpy as np
+
+from experiments import harness
+from experiments.harness import Claim
+
+SEEDS, TAUS, LOSSES = (0, 1, 2), (0.1, 1.0), ("info_nce", "dcl")
+COUNTS = (1, 2, 5, 10, 50, 0)  # 0: all, 254
+POINTS = {"start": 0.0, "middle": 0.5, "end": 1.0}  # shares of the training
+BATCH, STEPS, BLOCK, POOL, EPOCHS = 128, 200, 10, 4096, 5
+SPEC = "configs/few_negatives_cifar100.py:method=simclr,scale=small_mnist"
+FOLDER = pathlib.Path(__file__).parent / "results" / "figure_4_fixed" / "parts"
+ASSUMED = {
+    "weights": "5 epochs of SimCLR with all negatives at the same tau, AdamW (scale small_mnist), 3 seeds",
+    "minibatches": "128 images in the order of the run that starts at step 0; negatives drawn anew each step",
+    "jackknife": "over 20 blocks of 10 minibatches",
+}
+
+
+def config_of(seed: int, tau: float, loss: str, count: int, batch: int = BATCH) -> dict:
+    """The config whose step has the gradient that is asked for."""
+    k = f"k={count}" if count else "k=0"
+    overrides = f" --config.temperature.tau={tau} --config.loss={loss} --config.train.batch_size={batch}"
+    if count:
+        overrides += f" --config.negatives.k={count}"
+    config = harness.config_of(f"{SPEC},{k}{overrides} --config.train.duration='{EPOCHS} epochs'")
+    return config | {"seed": seed, "probe": {"weight": 0.0, "gradient": False}, "evaluators": {}}
+
+
+def trained(seed: int, tau: float) -> dict[str, tuple]:
+    """Point -> weights and statistics of one training, on the host."""
+    import jax
+
+    from contrastive_jax.training import loop, run
+    from contrastive_jax.workdir import encoder
+
+    config = config_of(seed, tau, "info_nce", 0)
+    config["evaluate"] |= {"final": False}
+    config["checkpoint"] |= {"keep_every": f"{EPOCHS / 2} epochs", "keep_last": 3}
+    with tempfile.TemporaryDirectory() as workdir:
+        loop.train(config, workdir, quiet=True)
+        total = run.prepare(config, jax.devices()[:1]).total_steps
+        found = {}
+        for point, share in POINTS.items():
+            if share:
+                saved = encoder.read(workdir, modules=("encoder", "projector"), step=round(share * total))
+                found[point] = jax.device_get((saved.params, saved.stats))
+    return found
+
+
+def gradients(config: dict, weights: tuple | None, steps: int):
+    """Yield the gradient of each step as one array, the weights held: the library's step, its optimizer replaced."""
+    import dataclasses
+
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from contrastive_jax import native
+    from contrastive_jax.training import run as runs
+    from contrastive_jax.training.step import make_train_step
+
+    run = runs.prepare(config, jax.devices()[:1])
+    keep = optax.GradientTransformation(
+        lambda params: optax.tree.zeros_like(params), lambda g, _, params: (optax.tree.zeros_like(params), g)
+    )
+    run = run._replace(recipe=run.recipe._replace(optimizer=keep))
+    with jax.set_mesh(run.mesh):
+        feed, state = runs.feed_of(run), runs.initial_state(run)
+        if weights is not None:
+            params, stats = runs.replicate(weights, run.mesh)
+            state = dataclasses.replace(
+                state, params=state.params | params, stats=state.stats | stats, optimizer=state.optimizer
+            )
+        step = native.jit(make_train_step(run.recipe, feed.take))
+        try:
+            for number in range(steps):
+                state, _ = step(state, feed.feed(number))
+                of_model = {
+                    name: g for name, g in state.optimizer.items() if name in ("encoder", "projector")
+                }
+                yield np.asarray(
+                    jnp.concatenate([g.reshape(-1) for g in jax.tree.leaves(of_model)]), np.float64
+                )
+        finally:
+            feed.close()
+
+
+def signal(sums: np.ndarray, squares: np.ndarray, n: int) -> float:
+    """The squared ratio, its mean over the parameters that have one; of sums over n gradients."""
+    mean = sums / n
+    variance = (squares - n * mean**2) / (n - 1)
+    known = variance > 1e-12 * np.maximum(mean**2, 1e-30)
+    return float(np.mean((n - 3) / (n - 1) * mean[known] ** 2 / variance[known] - 1 / n))
+
+
+def moments(config: dict, weights: tuple | None) -> tuple[np.ndarray, np.ndarray]:
+    """Sums and sums of squares of the gradient, [blocks, parameters] each."""
+    found: list[list[np.ndarray]] = [[], []]
+    walk = gradients(config, weights, STEPS)
+    while block := list(itertools.islice(walk, BLOCK)):
+        found[0].append(np.sum(block, axis=0))
+        found[1].append(np.sum(np.square(block), axis=0))
+    return np.stack(found[0]), np.stack(found[1])
+
+
+def compared(
+    of_k: tuple[np.ndarray, np.ndarray], of_all: tuple[np.ndarray, np.ndarray]
+) -> tuple[float, float]:
+    """The ratio of two signals and its standard error, by the jackknife over blocks of the same images."""
+
+    def ratio(left_out: int | None) -> float:
+        keep = [b for b in range(len(of_k[0])) if b != left_out]
+        one, all_ = (
+            signal(sums[keep].sum(0), squares[keep].sum(0), BLOCK * len(keep))
+            for sums, squares in (of_k, of_all)
+        )
+        return one / all_
+
+    blocks = len(of_k[0])
+    without = [ratio(b) for b in range(blocks)]
+    spread = sum((r - statistics.mean(without)) ** 2 for r in without)
+    return ratio(None), math.sqrt((blocks - 1) / blocks * spread)
+
+
+def part(seed: int, tau: float) -> list[dict]:
+    """The rows of one training: loss, point, K; ratio and error, signal, cosine to the pool's gradient."""
+    weights = {"start": None} | trained(seed, tau)
+    rows = []
+    for loss, point in itertools.product(LOSSES, POINTS):
+        whole = next(gradients(config_of(seed, tau, loss, 0, POOL), weights[point], 1))
+        of_all = moments(config_of(seed, tau, loss, 0), weights[point])
+        for count in COUNTS:
+            of_k = moments(config_of(seed, tau, loss, count), weights[point]) if count else of_all
+            ratio, error = compared(of_k, of_all)
+            mean = of_k[0].sum(0)
+            rows.append({
+                "seed": seed, "tau": tau, "loss": loss, "point": point, "k": count, "ratio": ratio, "error": error,
+                "signal": signal(mean, of_k[1].sum(0), STEPS),
+                "cosine": float(mean @ whole / np.linalg.norm(mean) / np.linalg.norm(whole)),
+            })  # fmt: skip
+    return rows
+
+
+def measure() -> dict:
+    """All rows; a training's are kept as soon as they are there."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for seed, tau in itertools.product(SEEDS, TAUS):
+        file = FOLDER / f"seed{seed}_tau{tau}.json"
+        if not file.exists():
+            file.write_text(json.dumps(part(seed, tau), indent=0) + "\n")
+        rows += json.loads(file.read_text())
+    return {"rows": rows}
+
+
+def of(found: dict, name: str, **which) -> list[float]:
+    """A number of the rows that are asked for, a seed each."""
+    return [row[name] for row in found["rows"] if all(row[key] == value for key, value in which.items())]
+
+
+def page(found: dict) -> list[str]:
+    """A table for each loss and tau: ratio, and cosine, by K down and point across."""
+    lines = []
+    for loss, tau in itertools.product(LOSSES, TAUS):
+        head = ["K", *(f"{point}: share of the signal, cosine" for point in POINTS)]
+        rows = [
+            (
+                str(k or "all"),
+                *(
+                    ", ".join(
+                        harness.summary(of(found, name, loss=loss, tau=tau, point=point, k=k), False)
+                        for name in ("ratio", "cosine")
+                    )
+                    for point in POINTS
+                ),
+            )
+            for k in COUNTS
+        ]
+        lines += [f"### {loss}, tau {tau}", "", *harness.markdown(head, rows), ""]
+    return lines
+
+
+def above_all(k: int, tau: float = 1.0, loss: str = "info_nce"):
+    """Evidence: the share of the signal at the end of training, less one, a seed each."""
+    return lambda found: [ratio - 1 for ratio in of(found, "ratio", loss=loss, tau=tau, point="end", k=k)]
+
+
+CLAIMS = (
+    Claim(
+        "At fixed weights few negatives raise the gradient's signal-to-noise ratio",
+        "squared ratio with 5 negatives over that with all, less one; InfoNCE, tau 1, end of training",
+        above_all(5),
+    ),
+    Claim(
+        "At fixed weights a single negative is a case of its own",
+        "squared ratio with 1 negative over that with all, less one; InfoNCE, tau 1, end of training",
+        above_all(1),
+        expects="below",
+    ),
+)
+
+if __name__ == "__main__":
+    sys.exit(harness.main())
