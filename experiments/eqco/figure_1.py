@@ -21,7 +21,10 @@ METRIC = {"loss with its margin at the end, nats": "metrics.loss/info_nce"}
 ALPHA = {"paper": 65536.0, **dict.fromkeys(harness.SMALL, 256.0), "cpu": 256.0}
 RUNS = {
     "paper": {cell: text for cell, text in figure_2.RUNS["paper"].items() if cell[0].startswith("MoCo v2")},
-    **{scale: figure_2.RUNS[scale] for scale in harness.SMALL},
+    **{
+        scale: {cell: text for cell, text in figure_2.RUNS[scale].items() if cell[0] != figure_2.LARGE_ALPHA}
+        for scale in harness.SMALL
+    },
     "cpu": {cell: text for cell, text in figure_2.RUNS["cpu"].items() if cell[0].startswith("SimCLR")},
 }
 SWEEP = figure_2.SWEEP

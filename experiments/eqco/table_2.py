@@ -11,6 +11,7 @@ import sys
 
 from experiments import harness
 from experiments.eqco import common
+from experiments.harness import Claim
 
 METRIC = common.METRIC
 RUNS = {
@@ -40,6 +41,19 @@ ASSUMED = (
     }
 )
 
+SIMO = "SiMo, K = 16, alpha = "
+CLAIMS = (
+    Claim(
+        "SiMo with 16 negatives a query is better than MoCo v2 with a queue of 65,536",
+        "linear top-1, ImageNet, 200 epochs, SiMo at alpha 256 - MoCo v2, points",
+        lambda results: results.differences((f"{SIMO}256", "200"), ("MoCo v2", "200")),
+    ),
+    Claim(
+        "It stays so at 800 epochs",
+        "linear top-1, ImageNet, 800 epochs, SiMo at alpha 65,536 - MoCo v2, points",
+        lambda results: results.differences((f"{SIMO}65,536", "800"), ("MoCo v2", "800")),
+    ),
+)
 
 if __name__ == "__main__":
     sys.exit(harness.main())

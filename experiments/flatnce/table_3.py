@@ -10,6 +10,7 @@ import sys
 
 from experiments import harness
 from experiments.flatnce import table_transfer
+from experiments.harness import Claim
 
 METRIC = {"linear, %": "trained.linear.top1 %"}
 RUNS = {"paper": {}}
@@ -23,6 +24,12 @@ NEEDS = {
     "all cells": "the encoders of Table 2 (configs/flatclr_imagenet.py, about 40 GPU-hours each) and the six sets of"
     " TFDS, then table_transfer.py",
 }
+CLAIMS = (
+    Claim(
+        "FlatCLR's encoder transfers better than SimCLR's by a linear classifier",
+        "the encoders of Table 2, trained on ImageNet, are missing",
+    ),
+)
 
 if __name__ == "__main__":
     sys.exit(harness.main())

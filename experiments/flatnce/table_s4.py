@@ -7,11 +7,13 @@ The paper's supervised row stands beside ours: the same network from its first w
 run (of FlatCLR's it is that network again).
 """
 
+import functools
 import json
 import sys
 
 from experiments import harness
 from experiments.flatnce import figure_2
+from experiments.harness import Claim, Results
 
 FRACTIONS = {"1 %": 0.01, "10 %": 0.1}
 EVALUATORS = {
@@ -53,6 +55,21 @@ ASSUMED = {
     "fine-tuning": "appendix E.3's of transfer, 100 epochs; the rate is illegible (5=°): 5e-5, constant",
     "supervised baseline": "the same fine-tuning from first weights: crop, flip and 100 epochs are printed, no more",
 }
+
+
+def gap(heading: str, results: Results) -> list[float]:
+    """FlatCLR less SimCLR, a seed each."""
+    return results.differences(("FlatCLR", "ImageNet"), ("SimCLR", "ImageNet"), heading)
+
+
+CLAIMS = tuple(
+    Claim(
+        f"FlatCLR is better fine-tuned on {share} of ImageNet's labels",
+        f"top-1, {share} of the labels, FlatCLR - SimCLR, points",
+        functools.partial(gap, f"{share} of the labels, top-1, %"),
+    )
+    for share in FRACTIONS
+)
 
 if __name__ == "__main__":
     sys.exit(harness.main())

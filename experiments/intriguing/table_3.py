@@ -60,6 +60,16 @@ ASSUMED = {
 }
 
 
+def placement(results: Results) -> list[float]:
+    """In-grid less random at the most digits that both have, a seed each."""
+    counts = [
+        {int(column) for row, column in results.cells if row == f"SimCLR, {name}"}
+        for name in ("in-grid", "random")
+    ]
+    most = str(max(counts[0] & counts[1], default=0))
+    return results.differences(("SimCLR, in-grid", most), ("SimCLR, random", most))
+
+
 def cost(row: str):
     """Evidence: 8 digits less 1, a seed each."""
     return lambda results: results.differences((row, "8"), (row, "1"))
@@ -72,6 +82,11 @@ CLAIMS = (
         cost("SimCLR, random"),
         expects="within",
         margin=1.0,
+    ),
+    Claim(
+        "Where cells of a grid keep digits apart, many digits cost SimCLR less (16 digits: 96.4 and 98.3)",
+        "linear top-1 on single digits, SimCLR at the most digits, in-grid - random, points",
+        placement,
     ),
     Claim(
         "Nor supervised training",

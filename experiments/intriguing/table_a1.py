@@ -59,6 +59,10 @@ METRIC = {"linear top-1, %": "trained.linear.top1 %", "kNN top-1, %": "trained.k
 RUNS = {
     "paper": published("intriguing_cifar10", BATCHES) | by_depth("paper"),
     "gpu": by_depth("gpu"),
+    **{
+        scale: by_depth(scale, harness.screen(), ("NT-Xent", "SWD (normal)", "SWD (uniform hypersphere)"))
+        for scale in harness.SMALL
+    },
     "cpu": by_depth("cpu", BRIEF, ("NT-Xent", "SWD (normal)", "SWD (uniform hypersphere)")),
 }
 REPORTED = {
@@ -104,7 +108,19 @@ def closing(results: Results) -> list[float]:
     return [shallow - deep for shallow, deep in both]
 
 
+def deeper(results: Results) -> list[float]:
+    """NT-Xent with a head of 4 layers less 2, a seed each."""
+    return results.differences(("NT-Xent", "4 layers"), ("NT-Xent", "2 layers"))
+
+
 CLAIMS = (
+    Claim(
+        "A deeper projection head is better (Tables 2, A.2 and A.3)",
+        "linear top-1, NT-Xent, a head of 4 layers - of 2, points",
+        deeper,
+        pool="linear top-1, %",
+        gates=(gates.headroom,),
+    ),
     Claim(
         "Losses agree with a deep projection head",
         "linear top-1, each two losses (of 5; cpu: of 3) with a head of 4 layers, points",

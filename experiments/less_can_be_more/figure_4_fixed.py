@@ -49,7 +49,10 @@ def config_of(seed: int, tau: float, loss: str, count: int, batch: int = BATCH) 
     overrides = f" --config.temperature.tau={tau} --config.loss={loss} --config.train.batch_size={batch}"
     if count:
         overrides += f" --config.negatives.k={count}"
-    config = harness.config_of(f"{SPEC},{k}{overrides} --config.train.duration='{EPOCHS} epochs'")
+    config = harness.config_of(
+        f"{SPEC},{k}{overrides} --config.train.duration='{EPOCHS} epochs'"
+        f" --config.schedule.warmup='{EPOCHS / 10:g} epochs'"
+    )
     return config | {"seed": seed, "probe": {"weight": 0.0, "gradient": False}, "evaluators": {}}
 
 

@@ -7,6 +7,7 @@ python -m experiments.macl.table_3 render
 import sys
 
 from experiments import harness
+from experiments.harness import Claim
 from experiments.macl import common
 
 EPOCHS = (100, 200, 300, 500)
@@ -45,6 +46,29 @@ REPORTED = {
         (0.263, 0.290, 0.301, 0.312),
     ]),
 }  # fmt: skip
+CLAIMS = (
+    Claim(
+        "MACL is the best on CIFAR-100 at each length of training",
+        "linear top-1, CIFAR-100, MACL-a - each of InfoNCE, DCL and Dual at each length, points",
+        lambda results: [
+            seeds
+            for epochs in map(str, EPOCHS)
+            for row in ("InfoNCE", "DCL", "Dual")
+            if (seeds := results.differences(("MACL-a", epochs), (row, epochs)))
+        ],
+        by="each",
+    ),
+    Claim(
+        "Its lead over InfoNCE shrinks with the length (2.7 to 0.6 points)",
+        "linear top-1, CIFAR-100, MACL-a - InfoNCE, 100 epochs - 500 epochs, points",
+        lambda results: [
+            short - long
+            for short, long in zip(
+                *(results.differences(("MACL-a", e), ("InfoNCE", e)) for e in ("100", "500")), strict=True
+            )
+        ],
+    ),
+)
 
 if __name__ == "__main__":
     sys.exit(harness.main())
