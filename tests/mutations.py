@@ -147,7 +147,7 @@ COMPARISON = of(
     ("one positive too many", "number = 1.0 + self.further.count", "number = 2.0 + self.further.count",
      "contrast/test_several_positives.py"),
     ("scores of masked queries are not 0", "jnp.where(self.count > 0, c + (self.margin", "jnp.where(self.count > -1, c + (self.margin",
-     f"{ONE_CALL} contrast/test_several_positives.py contrast/test_learnable_temperature.py"),
+     f"{ONE_CALL} contrast/test_diagnostics.py"),
 )  # fmt: skip
 CANDIDATES = of(
     "contrast/candidates.py",

@@ -80,6 +80,44 @@ def test_entropy_percentiles_and_quantiles_are_those_of_the_score_matrix():
     )
 
 
+def test_the_scalars_of_a_step_are_those_of_the_score_matrix_whatever_the_margin():
+    z, rows = random(), logits(random())
+    c, count = special.logsumexp(rows[:, 1:] - rows[:, :1], axis=1), rows.shape[1] - 1
+    label = jnp.where(jnp.arange(B) % 3 == 0, -1, jnp.arange(B) % 2)
+    guess = np.random.default_rng(4).normal(size=(B, 2, 2))
+    outputs = types.Outputs(*[jnp.asarray(z, jnp.float32)] * 3, jnp.asarray(guess))
+    least = np.log(diagnostics.rounds_to_zero("float32"))
+    for alpha in (
+        0.0,
+        count * np.exp(least - np.median(c)),
+    ):  # a margin that lets half of the weights round to 0
+        margin = np.log(alpha / count) if alpha else 0.0
+        found = diagnostics.diagnostics("float32")(compared(z, rule=compare(alpha)), outputs, label)
+        moved = rows + margin * (np.arange(rows.shape[1]) > 0)
+        squares = np.sum(special.softmax(moved, axis=1) ** 2, axis=1)
+        np.testing.assert_allclose(found["ess_with_positive"], np.mean(1 / squares) / (count + 1), rtol=1e-5)
+        np.testing.assert_allclose(found["saturated"], np.mean(c + margin <= least))
+        np.testing.assert_allclose(
+            found["mi_estimate"], np.mean(np.log1p(count) - np.logaddexp(0, c)), rtol=1e-5
+        )
+    assert found["saturated"] == 0.5
+    np.testing.assert_allclose(
+        found["embedding_std"], unit(z).std(axis=(0, 1)).mean() * np.sqrt(D), rtol=1e-5
+    )
+    right = guess.argmax(-1) == np.asarray(label)[:, None]
+    np.testing.assert_allclose(found["probe_accuracy"], right[np.asarray(label) >= 0].mean(), rtol=1e-6)
+
+
+def test_a_query_without_negatives_has_a_contrast_of_0_and_no_gradient():
+    def total(z):
+        same = jnp.zeros(B, jnp.int32)  # one group: nobody is a negative
+        found, _ = compare()(z, z, same, ((), ()), jnp.int32(0), jax.random.key(3))
+        return jnp.sum(found.contrast()), found
+
+    (value, found), gradient = jax.value_and_grad(total, has_aux=True)(jnp.asarray(random(), jnp.float32))
+    assert not np.any(found.count) and value == 0 and not np.any(gradient)
+
+
 def test_queries_without_negatives_are_left_out_of_percentiles_as_of_means():
     """Of one group with all others: they have nothing to be compared with, and c = 0 would be a number."""
     z, outputs = random(), types.Outputs(*[jnp.asarray(random(), jnp.float32)] * 3, jnp.zeros((B, 2, 0)))
