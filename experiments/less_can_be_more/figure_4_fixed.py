@@ -72,7 +72,7 @@ def trained(seed: int, tau: float) -> dict[str, tuple]:
         found = {}
         for point, share in POINTS.items():
             if share:
-                saved = encoder.read(workdir, modules=("encoder", "projector"), step=round(share * total))
+                saved = encoder.read(workdir, modules=("encoder", "projector"), step=math.ceil(share * total))
                 found[point] = jax.device_get((saved.params, saved.stats))
     return found
 

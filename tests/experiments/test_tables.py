@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 
 import pytest
 from suite import over
@@ -192,6 +193,17 @@ def test_a_claim_has_evidence_where_its_table_has_runs(name, claim):
 def test_the_ledger_is_current():
     for file, text in ledger.pages().items():
         assert file.read_text() == text, "python -m experiments.harness ledger"
+
+
+def test_the_front_page_counts_as_the_ledger_does():
+    text = (harness.ROOT / "README.md").read_text()
+    for paper in ("flatnce", "intriguing", "eqco", "less_can_be_more", "macl"):
+        page = (harness.ROOT / "experiments" / paper / "README.md").read_text()
+        counts = [
+            next(iter(re.findall(rf"^## {v.capitalize()}: (\d+) of", page, re.M)), "0")
+            for v in ledger.VERDICTS
+        ]
+        assert f"[{', '.join(counts)}](experiments/{paper}/README.md)" in text
 
 
 def test_every_paper_has_tables_and_a_smoke_cell():
