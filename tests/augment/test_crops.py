@@ -67,6 +67,26 @@ def test_resampling_is_that_of_the_device(method, antialias, box):
     )  # half a grey level
 
 
+def test_every_epoch_and_example_has_a_key_of_its_own():
+    epoch, id = np.repeat(np.arange(3), 4), np.tile(np.arange(4), 3)
+    keys = np.concatenate([jax.random.key_data(crops.example_keys(seed, epoch, id)) for seed in (7, 8)])
+    assert len(np.unique(keys, axis=0)) == 24
+
+
+def test_a_crop_behind_another_step_is_the_same_on_the_host():
+    views = augment.make_views(
+        preset="digits", size=8, shift=0.0, slant=0.0
+    )  # the slant, which is none, comes first
+    chain, id = views.views[0], np.arange(6, dtype=np.int32)
+    assert chain.crop == 1
+    boxes = views.cut.boxes(3, id, id, [(20, 24)] * 6)
+    crop = chain.steps[chain.crop]
+    for number, key in enumerate(crops.example_keys(3, id, id)):
+        for view in (0, 1):
+            own = jax.random.split(jax.random.fold_in(key, view), len(chain.steps))[chain.crop]
+            np.testing.assert_allclose(boxes[number, view], crop.box(own, crop.frame(20, 24)), rtol=1e-6)
+
+
 @pytest.mark.run
 def test_the_two_halves_are_the_whole():
     """Flip, colour and blur draw from the same keys, whether or not the host has cropped."""

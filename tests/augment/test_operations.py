@@ -125,6 +125,24 @@ def test_grey_images_have_no_hue():
     assert not np.array_equal(color.contrast(grey, 0.5), grey)
 
 
+def test_grey_and_its_three_equal_channels_are_jittered_alike_in_every_order():
+    orders = jnp.array(list(itertools.permutations(range(4))))
+    three = jnp.repeat(RGB[..., :1], 3, axis=-1)
+    one, same = (
+        jax.vmap(lambda order, image=image: color.jitter(image, order, (1.4, 0.6, 1.5, 0.1)))(orders)
+        for image in (RGB[..., :1], three)
+    )
+    np.testing.assert_allclose(one, same[..., :1], atol=1e-5)
+    assert len(np.unique(np.round(one, 4).reshape(24, -1), axis=0)) == 2  # brightness or contrast first
+
+
+def test_no_factor_is_negative():
+    image = jnp.full((2, 2, 3), 0.1)
+    strengths = dict(brightness=3.0, contrast=0.0, saturation=0.0, hue=0.0)
+    drawn = jax.vmap(lambda key: color.color_jitter(key, image, **strengths))(jax.random.split(KEY, 100))
+    assert np.all(drawn > 0)  # a negative brightness would be clipped to 0
+
+
 def test_degenerate_colors_are_finite():
     image = jnp.array([[[0, 0, 0], [1, 1, 1], [0.5, 0.5, 0.5], [-0.1, -0.1, 0.0], [1, 0, 0]]], jnp.float32)
     for result in (color.hue(image, 0.3), color.saturation(image, 1.7), color.saturation(image, 0.0)):
