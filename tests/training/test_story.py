@@ -28,6 +28,7 @@ def short(method, **leaves):
 CONFIG = short(
     "flatclr_ess",
     **{
+        "train.batch_size": 500,  # an epoch is three steps: where it is resumed, another order of images begins
         "gradient_snr.decay": 0.5,
         "evaluate.every": "3 steps",
         "evaluate.final": True,
