@@ -93,6 +93,7 @@ def synthetic(
     return Source(f"synthetic images like {like}", train, test, names)
 
 
+@functools.cache
 def facts(like: str, label_key: str = "label") -> tuple[tuple[int | None, int | None, int], tuple[str, ...]]:
     """Return the shape (h, w, c) of a set's images, h and w None where they differ, and what its labels are called.
 
@@ -109,20 +110,28 @@ def _counts(
     like: str, train_split: str, test_split: str, examples: int, test_examples: int
 ) -> tuple[int, int]:
     """Return how many training and test images there are."""
-    known = EXAMPLES.get(like.split(":")[0].split("/")[0], {})
-    if not known and not examples:
+    if test_split == "auto":
+        test_split = next((split for split in ("test", "validation") if split in _splits(like)), "")
+    train = examples or count(like, train_split)
+    return train, test_examples or (count(like, test_split, "test_split") if test_split else 0)
+
+
+def _splits(like: str) -> dict[str, int]:
+    return EXAMPLES.get(like.split(":")[0].split("/")[0], {})
+
+
+def count(like: str, split: str, option: str = "train_split") -> int:
+    """Return how many images a set has in a split in TFDS's language, ``train[:10%]+test``.
+
+    Raises:
+        ValueError: it has no such split, or is none of ``EXAMPLES``.
+    """
+    known = _splits(like)
+    if not known:
         raise ValueError(
             f"data.like={like!r}: how many images it has is not known here, as it is of {', '.join(EXAMPLES)}:"
             " set data.examples, and data.test_examples"
         )
-    if test_split == "auto":
-        test_split = next((split for split in ("test", "validation") if split in known), "")
-    train = examples or _count("train_split", train_split, like, known)
-    return train, test_examples or (_count("test_split", test_split, like, known) if test_split else 0)
-
-
-def _count(option: str, split: str, like: str, known: dict[str, int]) -> int:
-    """Return how many images there are in a split in TFDS's language, ``train[:10%]+test``."""
     if split in known:
         return known[split]
     import tensorflow_datasets as tfds
