@@ -324,6 +324,15 @@ SPLIT = of(
         "return stratified(label, fraction)",
     ),
 )
+NOISE = of(
+    "data/noise.py",
+    "data/test_synthetic.py",
+    ("training and test images are the same", 'number_of("synthetic", part, "which")', 'number_of("synthetic", "train", "which")'),
+    ("a label that its image shows", "_labels(np.arange(count), classes), made=made",
+     "_labels(_which(part, count), classes), made=made"),
+    ("splits are counted whole", "[part.from_ : part.to]", ""),
+    ("a stream as another is in memory", 'make = _streamed if stream == "on"', 'make = _streamed if stream == "off"'),
+)  # fmt: skip
 COMPOSITES = of(
     "data/composites.py",
     "data/test_compose.py",
@@ -568,7 +577,7 @@ CONFIG = of(
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *PAIRWISE, *DIAGNOSTICS,
-    *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *CROPS, *VIEWS, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS, *SNR,
+    *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS, *SNR,
     *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *ALARMS, *NETWORK, *NORM, *CONFIG,
 ]  # fmt: skip
 

@@ -2,8 +2,9 @@
 
 import contextlib
 import dataclasses
+import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,8 +12,8 @@ import jax
 from contrastive_jax import config as configs
 from contrastive_jax import data, distributed, sharding
 from contrastive_jax.data import stream
-from contrastive_jax.training import compilation, memory, utilisation
-from contrastive_jax.training.run import Run, feed_of, initial_state, prepare
+from contrastive_jax.training import alarms, compilation, memory, utilisation
+from contrastive_jax.training.run import Run, feed_of, initial_state, prepare, source_of
 from contrastive_jax.types import TrainState
 
 SECONDS = 3.0
@@ -30,6 +31,8 @@ class Parameter:
 def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
     """Prints the config, the network, the mesh, the steps and what the compiled step costs; trains nothing.
 
+    A set that is not here is replaced by synthetic images of its shape, classes and number, which is said.
+
     Args:
       config: a plain config.
       workdir: is neither read nor written.
@@ -39,8 +42,8 @@ def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
       What the network and the compiled step cost a device, and its speed.
     """
     log = print if distributed.first() else lambda line: None
-    run = prepare(config)
-    for line in outline(run):
+    run, missing = prepared(config)
+    for line in outline(run, missing):
         log(line)
     with jax.set_mesh(run.mesh), contextlib.closing(feed_of(run)) as feed:
         state = initial_state(run)
@@ -66,8 +69,31 @@ def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
     return facts | {f"images_per_second/{name}": value for name, value in speed.items()}
 
 
-def outline(run: Run) -> Iterator[str]:
-    """Config, network, data, mesh and steps, line by line."""
+def prepared(config: Mapping[str, Any]) -> tuple[Run, list[str]]:
+    """The run, with synthetic images in the place of those that are not here; and a sentence for each such set.
+
+    Raises:
+      ValueError: one sentence that names an option, its value and what is allowed.
+      FileNotFoundError: a missing set of which too little is known.
+    """
+    missing = []
+
+    @functools.wraps(data.load)
+    def load(**options: Any) -> data.Source:
+        try:
+            return data.load(**options)
+        except FileNotFoundError as error:
+            source = data.stand_in(**options)
+            if source is None:
+                raise
+            missing.append(f"{error}; {source.name} are described in its place")
+            return source
+
+    return prepare(config, source=source_of(config, load)), missing
+
+
+def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
+    """Config, network, data, mesh and steps, line by line; ``missing``: sentences about sets that are not here."""
     from clu import parameter_overview  # needs no TensorFlow, which the rest of clu does
 
     yield "config"
@@ -85,6 +111,8 @@ def outline(run: Run) -> Iterator[str]:
     train = run.source.train
     size = "x".join(map(str, train.shape)) if None not in train.shape else "of different sizes"
     yield f"data\n  {run.source.name}: {len(train):,} images {size}, {len(run.source.classes)} classes"
+    for sentence in (*missing, *alarms.notes(run.config)):
+        yield f"  {sentence}"
     devices = run.mesh.devices.reshape(-1)
     yield f"mesh\n  {run.mesh.size} x {devices[0].device_kind}, axis {sharding.AXIS!r}"
     yield (

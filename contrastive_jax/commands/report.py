@@ -28,6 +28,7 @@ from contrastive_jax.commands import preview
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.table import METRICS, cell
 from contrastive_jax.lookup import call, near
+from contrastive_jax.training import alarms
 from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import curves, encoder, remote
 from contrastive_jax.workdir.curves import COLOURS, INK
@@ -269,6 +270,7 @@ def facts(run: Shown) -> dict[str, str]:
         "seconds": result.get("seconds"),
         "images a second": result.get("images_per_second"),
         "devices": f"{device['count']} x {device['kind']}" if device else None,
+        "to be known": " ".join(alarms.notes(run.config)) or None,
         "commit": f"{commit[:10]}{' + changes' if result.get('git_modified') else ''}" if commit else None,
     }
     return {name: _number(value) for name, value in found.items() if value is not None}

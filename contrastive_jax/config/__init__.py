@@ -17,7 +17,16 @@ from contrastive_jax.config.identity import (
 )
 from contrastive_jax.config.overrides import resolve
 from contrastive_jax.config.scales import SCALES, SMALL, at_scale, on_digits, on_small_images
-from contrastive_jax.config.settings import CHOICES, base, complete, completed, plain, settle, steps_of
+from contrastive_jax.config.settings import (
+    CHOICES,
+    base,
+    complete,
+    completed,
+    function_of,
+    plain,
+    settle,
+    steps_of,
+)
 
 __all__ = [
     "CHOICES",
@@ -32,6 +41,7 @@ __all__ = [
     "diff_text",
     "fingerprint",
     "forbidden_changes",
+    "function_of",
     "leaves",
     "load",
     "on_digits",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from contrastive_jax import augment, evaluators, losses
+from contrastive_jax import augment, data, evaluators, losses
 from contrastive_jax.augment import presets
 from contrastive_jax.config.identity import leaves
 from contrastive_jax.config.settings import CHOICES, GIVEN, TAKERS, base, function_of
@@ -158,6 +158,8 @@ def functions(section: str) -> tuple[Callable, ...]:
         return tuple(f for f in every if inspect.isfunction(f) and _is_loss(f))
     if section == "evaluators.*":
         return tuple(evaluators.known().values())
+    if section == "data":
+        return data.load, data.synthetic
     return tuple(SECTIONS[name] for name in SECTIONS if name == section)
 
 
@@ -253,7 +255,8 @@ def check(settings: Mapping[str, Any]) -> None:
         section = name.split(".")[0]
         fixed = section not in (*CHOICES, "loss", "evaluators")
         if section in TAKERS:
-            fixed = not is_own(settings[section]["name"])
+            named = settings[section]["name"]
+            fixed = not is_own(named) and function_of(section, named) is TAKERS[section]
         if fixed and name not in found:
             raise ValueError(f"{name} is missing. It is {option_of(settings, name).meaning}")
     for leaf, value in found.items():

@@ -33,7 +33,8 @@ CHOICES = {
 
 # What functions take that a config does not say, but the run.
 GIVEN = {"schedule": ("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"), "encoder": ("remat",)}
-# Sections whose built-in names one function tells apart: their options are its own, whatever the name.
+# Sections whose built-in names one function tells apart: their options are its own, whatever the name (but for
+# data.name=synthetic, whose options are those of data.synthetic).
 TAKERS: dict[str, Callable[..., Any]] = {
     "data": data.load,
     "optimizer": optim.optimizer,
@@ -51,7 +52,9 @@ def function_of(section: str, name: Any) -> Callable | None:
         return find(CHOICES[section], name, f"{section}.name")
     if section == "augment":
         return find(presets, name, "augment.preset")
-    return own(name, f"{section}.name") if is_own(name) else TAKERS[section]
+    if is_own(name):
+        return own(name, f"{section}.name")
+    return data.synthetic if (section, name) == ("data", "synthetic") else TAKERS[section]
 
 
 def base() -> ConfigDict:
@@ -174,8 +177,8 @@ def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) 
 
     Options that were set themselves stay, and are an error later if the new function has none of the name. A
     new augmentation preset or evaluator starts from its own defaults; of the other choices options of the same
-    name keep their value (tau of a temperature). ``before`` is the config as its file gave it, ``overridden``
-    names the leaves (or whole sections) that were set.
+    name keep their value (tau of a temperature), and an option ``like`` is the name that was there. ``before``
+    is the config as its file gave it, ``overridden`` names the leaves (or whole sections) that were set.
     """
     with config.unlocked():
         return _settled(config, before, overridden)
@@ -202,7 +205,8 @@ def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]
         whole = any(path == name or path.startswith(f"{name}.") for name in overridden)
         if now[key] != original[section][key] and not whole:
             stays = {key, *outlive(now[key]), *(leaf for leaf in now if f"{path}.{leaf}" in overridden)}
-            parent[section] = ConfigDict({leaf: now[leaf] for leaf in now if leaf in stays})
+            like = {"like": original[section][key]} if "like" in stays else {}
+            parent[section] = ConfigDict(like | {leaf: now[leaf] for leaf in now if leaf in stays})
     return complete(config)
 
 

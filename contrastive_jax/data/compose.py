@@ -45,7 +45,9 @@ def rand_bit(source: Source, another: Callable[..., Source], *, bits: int = 8, s
     _within("seed", seed, 0, 2**63 - 1)
 
     def with_bits(split, number):
-        return split and dataclasses.replace(split, made=_bits(len(split), bits, seed, number))
+        return split and dataclasses.replace(
+            split, made=split.made.then(_bits(len(split), bits, seed, number))
+        )
 
     train, test = with_bits(source.train, TRAIN), with_bits(source.test, TEST)
     return dataclasses.replace(source, name=f"{source.name} + {bits} random bits", train=train, test=test)
@@ -139,7 +141,7 @@ def multi_digits(
 
     distinct = tuple(dict.fromkeys(sizes))
     banks = {
-        split: [pixels.resized(part.image, s) for s in distinct] for split, part in _parts(source).items()
+        split: [pixels.resized(_all(part), s) for s in distinct] for split, part in _parts(source).items()
     }
     classes = len(source.classes)
 
@@ -245,7 +247,7 @@ def digit_on_image(
 def _with_digits(part, digits: Split, number: int, size: int, side: int, overlap: str, seed: int) -> tuple:
     """The images of a split with digits on them: with their own labels, and with the digits'."""
     which = drawn(seed, stream("which", number), len(part), len(digits))
-    made = Made(NinePlaces(overlap), (which,), (pixels.resized(digits.image, size),))
+    made = Made(NinePlaces(overlap), (which,), (pixels.resized(_all(digits), size),))
     streamed = isinstance(part, Streamed)
     if streamed and not (side or part.size):
         raise ValueError("digits lie at fixed places of images of one size: set compose.side, or data.size")
@@ -264,9 +266,17 @@ def _with_digits(part, digits: Split, number: int, size: int, side: int, overlap
             dataclasses.replace(part, records=records, size=0)
             for records in (plain, dataclasses.replace(plain, label=digits.label[which]))
         )
-    image = np.stack([pixels.fit(x, side) for x in part.image]) if side else part.image
-    part = dataclasses.replace(part, image=image, made=made)
+    if side:
+        part = dataclasses.replace(
+            part, image=np.stack([pixels.fit(x, side) for x in _all(part)]), made=Made()
+        )
+    part = dataclasses.replace(part, made=part.made.then(made))
     return part, dataclasses.replace(part, label=digits.label[which])
+
+
+def _all(part: Split) -> np.ndarray:
+    """[n, h, w, c]: what a split shows."""
+    return part.pictures(np.arange(len(part)))
 
 
 def _fit(length: int, size: int) -> bool:

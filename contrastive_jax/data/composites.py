@@ -62,6 +62,49 @@ class Bits(Plain):
         return xp.concatenate([image, xp.broadcast_to(bits, (*image.shape[:-1], self.bits))], axis=-1)
 
 
+@dataclasses.dataclass(frozen=True)
+class Noise(Plain):
+    """An image of the bank whose bits are turned over, in each channel the same of all pixels.
+
+    Tables: which [B] of the bank [m, h, w, c] it is, and the bits [B, c] uint8.
+    """
+
+    channels: int
+
+    def shape(self, stored: tuple) -> tuple:
+        """With channels of its own alone."""
+        return (*stored[:2], self.channels)
+
+    def __call__(self, xp, image, tables, bank, pick):
+        """The noise."""
+        which, turned = tables
+        return pick(bank[0], which) ^ turned[:, None, None, :]
+
+
+@dataclasses.dataclass(frozen=True)
+class Then(Plain):
+    """A composition of what another one makes: first the tables and arrays of the one, then those of the other."""
+
+    first: Plain
+    tables: int  # how many of the first
+    bank: int
+    second: Plain
+
+    @property
+    def constant(self) -> int:
+        """Return those of the second, which come last."""
+        return self.second.constant
+
+    def shape(self, stored: tuple) -> tuple:
+        """By both."""
+        return self.second.shape(self.first.shape(stored))
+
+    def __call__(self, xp, image, tables, bank, pick):
+        """Both, one after the other."""
+        image = self.first(xp, image, tables[: self.tables], bank[: self.bank], pick)
+        return self.second(xp, image, tables[self.tables :], bank[self.bank :], pick)
+
+
 def _maximum(xp, one, other):
     return xp.maximum(one, other)
 
@@ -172,6 +215,13 @@ class Made:
     def __getitem__(self, rows) -> "Made":
         """Return that of the examples that an index array, mask or slice selects."""
         return dataclasses.replace(self, tables=tuple(table[rows] for table in self.tables))
+
+    def then(self, other: "Made") -> "Made":
+        """Return what ``other`` makes of the images that this one makes, of the same examples."""
+        if self.composition == Plain():
+            return other
+        rule = Then(self.composition, len(self.tables), len(self.bank), other.composition)
+        return Made(rule, self.tables + other.tables, self.bank + other.bank, {**self.facts, **other.facts})
 
     def images(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """On the host: what is made of the stored images [b, ..., h, w, c] of some rows, uint8."""

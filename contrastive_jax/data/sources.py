@@ -2,13 +2,17 @@
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from contrastive_jax.data.digits import digits
 from contrastive_jax.data.folder import folder
+from contrastive_jax.data.noise import EXAMPLES, facts, synthetic
 from contrastive_jax.data.split import Source, Split, stratified
+from contrastive_jax.data.storage import streams
 from contrastive_jax.data.tfds_images import tfds_images
 
 
@@ -37,7 +41,7 @@ def load(
 
     Args:
         name: ``digits`` (inside scikit-learn, no download), ``folder`` (images below ``dir``), or the
-            TFDS name of a prepared set.
+            TFDS name of a prepared set. A config may also name ``synthetic``, with the options of :func:`synthetic`.
         dir: the folder of images, or the TFDS folder ("": $TFDS_DATA_DIR, or ~/tensorflow_datasets).
         train_split: a sub-folder, or a split in TFDS's language (``train+unlabelled`` of stl10).
         test_split: the same; "auto" looks for the usual names; "" takes none.
@@ -115,6 +119,27 @@ def from_arrays(
     else:
         count = 1 + max(int(part.label.max()) for part in (train, test) if part is not None)
     return Source(name, train, test, tuple(map(str, range(count))))
+
+
+def stand_in(name: str, **options: Any) -> Source | None:
+    """Synthetic images in the place of a set that :func:`load` does not find; None: too little is known of it.
+
+    They are in memory or streamed as those of the set would be.
+
+    Args:
+        name: of the set.
+        **options: of :func:`load`.
+    """
+    options = {k: p.default for k, p in inspect.signature(load).parameters.items() if k != "name"} | options
+    if re.split("[:/]", name)[0] not in EXAMPLES:
+        return None
+    taken = {k: v for k, v in options.items() if k in inspect.signature(synthetic).parameters}
+    source = synthetic(like=name, **taken | {"stream": "off"})
+    count = sum(len(part) for part in (source.train, source.test) if part)
+    shape = source.train.shape if options["size"] else facts(name, options["label_key"])[0]
+    if streams(options["stream"], count, shape, options["memory_limit"]):
+        source = synthetic(like=name, **taken | {"stream": "on"})
+    return _held_out(source, options["validation"]) if options["validation"] else source
 
 
 def _reader(name: str) -> Callable[..., Source]:

@@ -38,13 +38,10 @@ def stored(
     Raises:
         ValueError: ``stream="off"`` and images that differ in size or do not fit; a wrong option.
     """
-    if stream not in ("auto", "on", "off"):
-        raise ValueError(f"data.stream={stream!r} is none of auto, on and off")
+    check_stream(stream)
     splits: list[Any] = [part and Streamed(part, size, workers, corrupt, resize) for part in records]
     shape, count = splits[0].shape, sum(len(part) for part in records if part)
-    if stream == "auto":
-        stream = "on" if None in shape or pixels.gibibytes(count, shape) > memory_limit else "off"
-    if stream == "on":
+    if streams(stream, count, shape, memory_limit):
         return splits
     if None in shape:
         raise ValueError(
@@ -53,6 +50,21 @@ def stored(
         )
     pixels.check_memory(name, count, shape, memory_limit)
     return [decoded(part, size, corrupt == "replace") if part else None for part in records]
+
+
+def check_stream(stream: str) -> None:
+    """Refuses what ``data.stream`` cannot be."""
+    if stream not in ("auto", "on", "off"):
+        raise ValueError(f"data.stream={stream!r} is none of auto, on and off")
+
+
+def streams(stream: str, count: int, shape: tuple[int | None, int | None, int], memory_limit: float) -> bool:
+    """Return whether images are streamed: "auto" those that differ in size or take more memory."""
+    return (
+        stream == "on"
+        or stream == "auto"
+        and (None in shape or pixels.gibibytes(count, shape) > memory_limit)
+    )
 
 
 def feed(

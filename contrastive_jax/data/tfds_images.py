@@ -92,7 +92,9 @@ def prepared(name: str, dir: str):
     from tensorflow_datasets.core import read_only_builder
 
     if not re.fullmatch(r"\w+(/[\w.-]+)?(:[\w.*]+)?", name):
-        raise ValueError(f"data.name={name!r} is none of digits, folder and TFDS's name[/config][:version]")
+        raise ValueError(
+            f"data.name={name!r} is none of digits, folder, synthetic and TFDS's name[/config][:version]"
+        )
     try:
         builder = read_only_builder.builder_from_files(name, data_dir=dir)
     except tfds.core.DatasetNotFoundError:
@@ -115,7 +117,7 @@ def not_prepared(name: str, dir: str) -> Exception:
     base = name.split("/")[0].split(":")[0]
     if base not in known:
         here = os.listdir(dir) if os.path.isdir(dir) else []
-        names = sorted({"digits", "folder", *known, *here})
+        names = sorted({"digits", "folder", "synthetic", *known, *here})
         near = difflib.get_close_matches(base, names) or ["digits", "folder", "any TFDS name"]
         return ValueError(f"data.name={name!r} is no data set: did you mean {', '.join(near)}?")
     by_hand = ""
@@ -128,6 +130,25 @@ def not_prepared(name: str, dir: str) -> Exception:
         f"{name} is not prepared in {dir}: {by_hand}run `{INSTALL} && "
         f"tfds build {name} --data_dir={shlex.quote(dir)} --file_format=array_record`"
     )
+
+
+def registered(name: str, label_key: str) -> tuple[tuple[int | None, int | None, int], tuple[str, ...]]:
+    """Shape and class names of a set, prepared or not, as the code of its builder has them."""
+    import tensorflow_datasets as tfds
+
+    known = tfds.list_builders(with_community_datasets=False)
+    if re.split("[:/]", name)[0] not in known:
+        near = difflib.get_close_matches(name, ["digits", "folder", *known]) or [
+            "digits",
+            "folder",
+            "any TFDS name",
+        ]
+        raise ValueError(f"data.like={name!r} is no data set: did you mean {', '.join(near)}?")
+    try:
+        features = dict(tfds.builder(name.split(":")[0], try_gcs=False).info.features)
+    except (tfds.core.DatasetNotFoundError, ValueError) as error:
+        raise ValueError(f"data.like={name!r}: {' '.join(str(error).split())[:200]}") from error
+    return image_shape(name, features), class_names(name, features, label_key)
 
 
 def image_shape(name: str, features) -> tuple[int | None, int | None, int]:

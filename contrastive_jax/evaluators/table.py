@@ -67,17 +67,24 @@ def _judged(judge: Callable[[EvaluationData], dict], subject: EvaluationData) ->
         return {"failed": str(error)}
 
 
-def print_table(results: dict, *, metric: str = "top1", beside: str = "", console=None) -> None:
+def print_table(
+    results: dict,
+    *,
+    metric: str = "top1",
+    beside: str = "",
+    images: str = "the test images",
+    console=None,
+) -> None:
     """Print what :func:`scores` returned: a score in percent, and below the table each column's protocol.
 
-    ``beside``: another score, in brackets.
+    ``beside``: another score, in brackets; ``images``: what the scores are on.
     """
     import rich
     from rich.table import Table
 
     console = console or rich.get_console()
     title = METRICS[metric] + (f" ({METRICS[beside].lower()})" if beside else "")
-    console.print(f"{title} on the test images, %", style="italic", soft_wrap=True)  # a title would wrap
+    console.print(f"{title} on {images}, %", style="italic", soft_wrap=True)  # a title would wrap
     table = Table()
     table.add_column("encoder")
     columns = list(dict.fromkeys(column for scores in results.values() for column in scores))

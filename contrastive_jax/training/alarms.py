@@ -12,6 +12,7 @@ from typing import Any
 from contrastive_jax import config as configs
 from contrastive_jax.contrast.diagnostics import rounds_to_zero
 from contrastive_jax.contrast.terms import Term, make_term
+from contrastive_jax.data.noise import NOTE
 
 PREFIX = "alarm/"
 LEAST = 20  # steps before which nothing is wrong yet, however short the run
@@ -35,13 +36,15 @@ VANISHING = (
 
 def notes(config: Mapping[str, Any]) -> list[str]:
     """Return what is to be known of a config's metrics before there are any."""
+    found = [f"{NOTE}."] if config["data"]["name"] == "synthetic" else []
     constant = [name for name in config["loss"] if name in CONSTANT]
     if not constant:
-        return []
+        return found
     what = "the loss" if len(config["loss"]) == 1 else f"its part of the loss, {' and '.join(constant)},"
     return [
+        *found,
         f"{constant[0]} is 1 by definition, its gradient is not: {what} stays there while the network learns."
-        " Watch InfoNCE and the accuracy of the contrast."
+        " Watch InfoNCE and the accuracy of the contrast.",
     ]
 
 

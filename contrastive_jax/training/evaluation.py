@@ -178,4 +178,5 @@ class Evaluator:
         """Prints the table."""
         metric = self.metric()
         beside = {"top1": "mean_per_class" if self._unbalanced else "", "top5": "top1"}.get(metric, "")
-        table.print_table(results, metric=metric, beside=beside)
+        kind = "synthetic" if self.config["data"]["name"] == "synthetic" else "the"
+        table.print_table(results, metric=metric, beside=beside, images=f"{kind} test images")

@@ -156,6 +156,7 @@ class Recorder(contextlib.ExitStack):
             utilisation=self._progress.utilisation,
             lost=self._progress.lost,
             alarms=alarms.summary(rows, self._run.config),
+            notes=alarms.notes(self._run.config),
         )
         if self._active:
             workdirs.plot_curves(self._workdir)

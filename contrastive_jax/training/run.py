@@ -37,8 +37,12 @@ class Run(NamedTuple):
     evaluators: dict[str, dict[str, Callable[..., dict]]]  # column -> evaluate, of each set that is judged
 
 
-def source_of(config: Mapping[str, Any]) -> data.Source:
+def source_of(config: Mapping[str, Any], load: Callable[..., data.Source] = data.load) -> data.Source:
     """The images that ``data`` names, and what ``compose`` makes of them.
+
+    Args:
+      config: of the run.
+      load: loads a set by its name and options.
 
     Raises:
       ValueError: one sentence that names an option, its value and what is allowed.
@@ -49,19 +53,22 @@ def source_of(config: Mapping[str, Any]) -> data.Source:
         if not dir and data.accepts(name, "dir"):
             dir = config["data"].get("dir", "")
         try:
-            return data.load(name=name, dir=dir)
+            return load(name=name, dir=dir)
         except (ValueError, FileNotFoundError) as error:
             raise type(error)(f"compose.digits={name!r}: {error}") from None
 
-    if is_own(config["data"]["name"]):
-        source = pick(None, "data", config["data"])
+    section = dict(config["data"])
+    function = configs.function_of("data", section["name"])
+    if function is data.load:
+        source = call(load, "data", section)
+    else:
+        del section["name"]
+        source = call(function, "data", section)
         if not isinstance(source, data.Source):
             raise ValueError(
                 f"data.name={config['data']['name']!r} returned a {type(source).__name__}; it must return a data set,"
                 " see contrastive_jax.data.from_arrays."
             )
-    else:
-        source = call(data.load, "data", config["data"])
     return pick(compose, "compose", config["compose"], source, another)
 
 

@@ -25,6 +25,7 @@ def write_result(
     utilisation: float | None = None,
     lost: Mapping[str, float] | None = None,
     alarms: Sequence[Mapping[str, Any]] = (),
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write ``result.json`` atomically, and return what it holds.
 
@@ -39,6 +40,7 @@ def write_result(
         utilisation: of the devices at that rate (:mod:`contrastive_jax.training.utilisation`), or None.
         lost: the share of the time that was lost to data, evaluations and checkpoints.
         alarms: what was wrong, when; empty where nothing was.
+        notes: what is to be known of the numbers, in sentences.
     """
     metrics = jax.device_get(dict(metrics))
     result = {
@@ -53,6 +55,7 @@ def write_result(
         "utilisation": utilisation,
         **(lost or {}),
         "alarms": list(alarms),
+        "notes": list(notes),
         **environment(),
     }
     if workdir is not None:

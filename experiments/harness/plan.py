@@ -6,15 +6,10 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from contrastive_jax.data import noise
 from experiments.harness.jobs import Job, choose, choosing, distinct, jobs
 from experiments.harness.results import Results
 from experiments.harness.table import Cell, config_of
-
-EXAMPLES = {
-    "digits": 1437, "mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "stl10": 105_000,
-    "imagenet2012": 1_281_167, "imagenet_resized/64x64": 1_281_167,
-}  # fmt: skip
-
 
 DEVICES = {  # as jax names them
     "a100": "NVIDIA A100-SXM4-80GB", "h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200", "v4": "TPU v4",
@@ -24,11 +19,11 @@ DEVICES = {  # as jax names them
 
 def images_of(config: Mapping[str, Any]) -> tuple[int, int]:
     """Training examples of a config and their channels: of the set that ``data`` names, and what ``compose`` makes."""
-    name, compose = config["data"]["name"], config["compose"]
+    section, compose = config["data"], config["compose"]
     if compose["name"] == "binary":  # nothing of the set's images
         return compose["examples"], compose["bits"]
-    examples = compose.get("examples") or EXAMPLES[name] * (1 - config["data"]["validation"])
-    channels = 1 if name in ("digits", "mnist") else 3
+    there = noise.count(section["name"], section["train_split"]) * (1 - section["validation"])
+    examples, (_, _, channels) = compose.get("examples") or there, noise.facts(section["name"])[0]
     return round(examples), channels + (compose["bits"] if compose["name"] == "rand_bit" else 0)
 
 

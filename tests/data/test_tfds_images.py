@@ -224,7 +224,7 @@ def test_an_unknown_name_says_the_nearest(dir):
     for name, near in (("cifra10", "cifar10"), ("digit", "digits"), ("folders", "folder"), ("tinny", "tiny")):
         with pytest.raises(ValueError, match=f"data.name='{name}' is no data set: did you mean .*{near}"):
             data.load(name=name, dir=dir)
-    with pytest.raises(ValueError, match="is none of digits, folder and"):
+    with pytest.raises(ValueError, match="is none of digits, folder, synthetic and"):
         data.load(name="/some/folder", dir=dir)
     with pytest.raises(ValueError, match="data.test_fraction=0.1 does not apply to tiny"):
         data.load(name="tiny", dir=dir, test_fraction=0.1)

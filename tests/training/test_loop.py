@@ -19,7 +19,8 @@ from saved_runs import assert_same, left_behind, stop_at
 from contrastive_jax import config as configs
 from contrastive_jax import data, main
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.commands import describe, evaluate
+from contrastive_jax.commands import describe, evaluate, report
+from contrastive_jax.data.noise import NOTE
 from contrastive_jax.training import loop, recorder
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import checkpoint, encoder
@@ -58,6 +59,28 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(method, leaves, tmp_pa
     assert whole[1] == len(whole[2]) == 6 and whole[2][-1]["gradient_snr"] > 0
     assert_same(whole, left_behind(tmp_path / "parts", config))
     assert set(encoder.load_encoder(tmp_path / "parts").params) == {"encoder", "projector", "predictor"}
+
+
+@pytest.mark.run
+def test_synthetic_images_train_go_on_bit_for_bit_and_are_marked(tmp_path, monkeypatch, capsys):
+    knn = {"evaluators": {"knn": {"name": "knn"}}, "evaluate.rows": ("trained",), "evaluate.final": True}
+    config = ConfigDict(smoke("simclr", **knn | {"train.duration": "3 steps"}))
+    with config.unlocked():
+        config.data = {"name": "synthetic", "like": "digits", "examples": 70, "test_examples": 40}
+    config = configs.plain(configs.complete(config))
+    one = jax.devices()[:1]
+    result = loop.train(config, str(tmp_path / "whole"), devices=one)
+    printed = capsys.readouterr().out
+    assert result["notes"] == [f"{NOTE}."] and printed.count(NOTE) == 1
+    assert "Top-1 on synthetic test images, %" in printed
+    with monkeypatch.context() as patch, pytest.raises(loop.Stopped):
+        stop_at(patch, 1)
+        loop.train(config, str(tmp_path / "parts"), quiet=True, devices=one)
+    loop.train(config, str(tmp_path / "parts"), quiet=True, devices=one)
+    assert_same(*(left_behind(tmp_path / name, config) for name in ("whole", "parts")))
+    config["report"] |= {"images": 20, "map": "pca"}
+    page = pathlib.Path(report.report(config, str(tmp_path / "whole"), quiet=True)).read_text()
+    assert page.count(NOTE) == 1
 
 
 @pytest.mark.run

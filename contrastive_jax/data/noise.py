@@ -1,0 +1,244 @@
+"""Images that show nothing, in the place of a set that is not here: to compile, time and profile a run by."""
+
+import dataclasses
+import functools
+import io
+from collections.abc import Sequence
+
+import numpy as np
+
+from contrastive_jax.data.composites import Made, Noise
+from contrastive_jax.data.philox import drawn, raw
+from contrastive_jax.data.philox import stream as number_of
+from contrastive_jax.data.records import Record
+from contrastive_jax.data.split import Source, Split
+from contrastive_jax.data.storage import check_stream
+from contrastive_jax.data.stream import Streamed
+from contrastive_jax.data.tfds_images import registered
+
+# Images in each split with labels: TFDS's registry knows the shape and the classes of a set, and not how many.
+EXAMPLES = {
+    "digits": {"train": 1_437, "test": 360},
+    "folder": {"train": 1_000, "test": 100},  # a guess: nobody knows a folder that is not there
+    "mnist": {"train": 60_000, "test": 10_000},
+    "cifar10": {"train": 50_000, "test": 10_000},
+    "cifar100": {"train": 50_000, "test": 10_000},
+    "stl10": {"train": 5_000, "test": 8_000, "unlabelled": 100_000},
+    "imagenet2012": {"train": 1_281_167, "validation": 50_000},
+    "imagenet_resized": {"train": 1_281_167, "validation": 50_000},
+}
+OTHERS = {"digits": ((8, 8, 1), 10), "folder": ((None, None, 3), 2)}  # shape and classes of what TFDS has not
+NOTE = "synthetic data: no accuracy means anything"
+BANK = 64  # images, of which each example shows one, with bits of its own turned over
+PHOTOGRAPH = (
+    375,
+    500,
+)  # height and width of an image where the images of a set differ: the most frequent of ImageNet
+SQUARE = 256  # what is stored of such a set in memory, where nothing says how large
+
+
+def synthetic(
+    *,
+    like: str = "imagenet2012",
+    train_split: str = "train",
+    test_split: str = "auto",
+    label_key: str = "label",
+    size: int = 0,
+    channels: int = 0,
+    classes: int = 0,
+    examples: int = 0,
+    test_examples: int = 0,
+    stream: str = "auto",
+    workers: int = -1,
+    resize: str = "exact",
+) -> Source:
+    """Noise of the shape, classes and number of another set's images: no accuracy on it means anything.
+
+    Images are made on the device, each from its own id, so any number of them takes hardly any memory; example i is of
+    class i modulo the number of classes, which its image does not show. The test images are others of the same kind.
+
+    Args:
+        like: the set whose images these stand in for: ``digits``, ``folder`` (1,000 photographs of 2 classes) or a TFDS
+            name; by ``--config.data.name=synthetic`` the one that the config names.
+        train_split: of that set, in TFDS's language; every image has a label.
+        test_split: the same; "auto" is its labelled test or validation split; "" takes none.
+        label_key: its feature with the labels; "" leaves them out.
+        size: height and width in pixels; 0: as that set stores them, or 256 where they differ.
+        channels: of an image; 0: as that set.
+        classes: number of them; 0: as that set.
+        examples: training images; 0: as that set.
+        test_examples: test images; 0: as that set.
+        stream: "on" gives JPEGs to the worker processes of a streamed set, 64 over and over (375 x 500 pixels, 105 kB,
+            where the images of the set differ in size); "auto" and "off" make images on the device.
+        workers, resize: of such a stream, as of any other set.
+
+    Raises:
+        ValueError: an unknown set whose numbers are not given, a wrong split or value.
+    """
+    given = {"size": size, "channels": channels, "classes": classes}
+    for option, value in (given | {"examples": examples, "test_examples": test_examples}).items():
+        if value < 0:
+            raise ValueError(f"data.{option}={value} is negative: 0 is as data.like={like!r} has it")
+    check_stream(stream)
+    shape, names = facts(like, label_key)
+    shape = (*shape[:2], channels or shape[2])
+    names = tuple(map(str, range(classes))) if classes else names
+    make = _streamed if stream == "on" else _resident
+    train, test = (
+        make(part, count, len(names), shape, size, workers, resize) if count else None
+        for part, count in zip(
+            ("train", "test"), _counts(like, train_split, test_split, examples, test_examples), strict=True
+        )
+    )
+    return Source(f"synthetic images like {like}", train, test, names)
+
+
+@functools.cache
+def facts(like: str, label_key: str = "label") -> tuple[tuple[int | None, int | None, int], tuple[str, ...]]:
+    """Return the shape (h, w, c) of a set's images, h and w None where they differ, and what its labels are called.
+
+    Raises:
+        ValueError: neither TFDS nor we know of the set.
+    """
+    if like not in OTHERS:
+        return registered(like, label_key)
+    shape, classes = OTHERS[like]
+    return shape, tuple(map(str, range(classes))) if label_key else ()
+
+
+def _counts(
+    like: str, train_split: str, test_split: str, examples: int, test_examples: int
+) -> tuple[int, int]:
+    """Return how many training and test images there are."""
+    if test_split == "auto":
+        test_split = next((split for split in ("test", "validation") if split in _splits(like)), "")
+    train = examples or count(like, train_split)
+    return train, test_examples or (count(like, test_split, "test_split") if test_split else 0)
+
+
+def _splits(like: str) -> dict[str, int]:
+    return EXAMPLES.get(like.split(":")[0].split("/")[0], {})
+
+
+def count(like: str, split: str, option: str = "train_split") -> int:
+    """Return how many images a set has in a split in TFDS's language, ``train[:10%]+test``.
+
+    Raises:
+        ValueError: it has no such split, or is none of ``EXAMPLES``.
+    """
+    known = _splits(like)
+    if not known:
+        raise ValueError(
+            f"data.like={like!r}: how many images it has is not known here, as it is of {', '.join(EXAMPLES)}:"
+            " set data.examples, and data.test_examples"
+        )
+    if split in known:
+        return known[split]
+    import tensorflow_datasets as tfds
+
+    sizes = {
+        name: tfds.core.splits.SplitInfo(name=name, shard_lengths=[count], num_bytes=0)
+        for name, count in known.items()
+    }
+    try:
+        parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(sizes)
+    except (AssertionError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"data.{option}={split!r} is no split of {like}, which has {', '.join(known)}"
+        ) from error
+    return sum(len(range(known[part.splitname])[part.from_ : part.to]) for part in parts)
+
+
+def _noise(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Bytes of Philox."""
+    count = int(np.prod(shape))
+    bits = raw(0, number_of("synthetic", name), -(-count // 8))
+    return bits.astype("<u8").view(np.uint8)[:count].reshape(shape)
+
+
+def _which(part: str, count: int) -> np.ndarray:
+    """Which image of the bank each example shows."""
+    return drawn(0, number_of("synthetic", part, "which"), count, BANK)
+
+
+def _resident(part: str, count: int, classes: int, shape: tuple, size: int, *stream: object) -> Split:
+    """Images that the device makes."""
+    height, width = (size or side or SQUARE for side in shape[:2])
+    turned = _noise(f"{part}/turned", (count, shape[2]))
+    made = Made(
+        Noise(shape[2]), (_which(part, count), turned), (_noise("bank", (BANK, height, width, shape[2])),)
+    )
+    return Split(np.empty((count, height, width, 0), np.uint8), _labels(np.arange(count), classes), made=made)
+
+
+def _streamed(
+    part: str, count: int, classes: int, shape: tuple, size: int, workers: int, resize: str
+) -> Streamed:
+    """Files that are decoded by the worker processes of any stream."""
+    if shape[2] not in (1, 3):
+        raise ValueError(
+            f"data.stream='on' makes JPEGs, which have 1 or 3 channels, not data.channels={shape[2]}"
+        )
+    height, width = (side or usual for side, usual in zip(shape[:2], PHOTOGRAPH, strict=True))
+    records = Repeated(_jpegs(height, width, shape[2]), part, _which(part, count), classes, shape)
+    return Streamed(records, size, workers, resize=resize)
+
+
+@functools.lru_cache(1)  # of training and test
+def _jpegs(height: int, width: int, channels: int) -> tuple[bytes, ...]:
+    from PIL import Image
+
+    files = [io.BytesIO() for _ in range(BANK)]
+    for image, file in zip(_noise("bank", (BANK, height, width, channels)), files, strict=True):
+        Image.fromarray(image[..., 0] if channels == 1 else image).save(file, "JPEG")
+    return tuple(file.getvalue() for file in files)
+
+
+def _labels(rows: np.ndarray, classes: int) -> np.ndarray:
+    return (rows % classes if classes else np.full(len(rows), -1)).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeated:
+    """A few files over and over (:class:`records.Records`).
+
+    Attributes:
+        files: images.
+        part: what the split is called.
+        which: [n] int32, the file of each record.
+        classes: number of them; 0: no labels.
+        shape: (h, w, c); h and w are None where a set's images differ, which these do not.
+    """
+
+    files: tuple[bytes, ...]
+    part: str
+    which: np.ndarray
+    classes: int
+    shape: tuple[int | None, int | None, int]
+    label_shape: tuple[int, ...] = ()
+    chunk: int = 4096
+
+    @property
+    def label(self) -> np.ndarray:
+        """[n] int32."""
+        return _labels(np.arange(len(self)), self.classes)
+
+    @property
+    def labelled(self) -> bool:
+        """Return whether the images have labels."""
+        return self.classes > 0
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def read(self, rows: Sequence[int]) -> list[Record]:
+        """The records of some rows, in that order."""
+        labels = _labels(np.asarray(rows), self.classes).tolist()
+        return [
+            Record(self.files[self.which[row]], label, int(row))
+            for row, label in zip(rows, labels, strict=True)
+        ]
+
+    def name(self, row: int) -> str:
+        """Return what to call a record in a message."""
+        return f"synthetic image {row}, {self.part}"

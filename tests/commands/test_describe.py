@@ -1,0 +1,63 @@
+"""What ``--mode=describe`` says of runs whose data are not here."""
+
+import pytest
+from suite import over
+
+from contrastive_jax import config as configs
+from contrastive_jax.commands import describe
+from contrastive_jax.config.files import names
+
+HERE = ("digits", "flatclr_digits", "saturation")  # scikit-learn's digits, and nothing but bits
+SAID = {
+    "flatclr_imagenet": ("1,281,167 images of different sizes, 1000 classes", "250,228 in all"),
+    "macl_stl10": ("105,000 images 96x96x3, 10 classes",),
+    "randbit_mnist": ("60,000 images 28x28x9, 10 classes",),
+    "digit_on_imagenet": ("like mnist on synthetic", "mnist is not prepared", "images 224x224x3"),
+    "multidigits": ("60,000 images 112x112x1, 10 classes",),
+    "folder": ("data.dir=photos is not a folder; synthetic images like folder",),
+}
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path, monkeypatch):
+    """No set is prepared, and there is no folder of photos."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def is_described(name):
+    run, missing = describe.prepared(configs.plain(configs.load(f"{name}:scale=paper")))
+    said = "\n".join(describe.outline(run, missing))
+    assert bool(missing) == (name not in HERE)
+    assert ("described in its place" in said) == bool(missing)
+    for words in SAID.get(name, ()):
+        assert words in said, words
+
+
+@over(list(SAID))
+def test_a_config_of_every_kind_is_described_without_its_data(name):
+    is_described(name)
+
+
+@pytest.mark.run
+@over(names())
+def test_every_config_is_described_without_its_data(name):
+    is_described(name)
+
+
+def test_a_set_of_which_too_little_is_known_has_to_be_here():
+    config = configs.load("digits:scale=smoke")
+    config.data = {"name": "sun397", "dir": ""}
+    with pytest.raises(FileNotFoundError, match="sun397 is not prepared"):
+        describe.prepared(configs.plain(configs.complete(config)))
+
+
+def test_the_command_says_so(tmp_path, monkeypatch, capsys):
+    def compiles(run):
+        raise InterruptedError
+
+    monkeypatch.setattr(describe, "initial_state", compiles)
+    config = configs.plain(configs.load("simclr_mnist:scale=small_mnist"))
+    with pytest.raises(InterruptedError):
+        describe.describe(config, str(tmp_path / "run"))
+    assert "mnist is not prepared" in capsys.readouterr().out
