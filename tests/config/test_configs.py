@@ -236,6 +236,21 @@ def test_small_is_real_images_and_one_network(name):
             assert config.augment.size == {"small": 16, "small_mnist": 14}[scale]
 
 
+@pytest.mark.parametrize(
+    ("duration", "steps"),
+    [
+        ("1.5 epochs", 3),
+        ("2 epochs", 4),
+        ("65 examples", 2),
+        ("64 examples", 1),
+        ("2.5 steps", 3),
+        ("0.7 epochs", 2),
+    ],
+)
+def test_steps_of_a_duration_are_whole(duration, steps):
+    assert configs.steps_of("train.duration", duration, examples=100, batch_size=64) == steps
+
+
 def network_and_method(config) -> tuple[str, str]:
     """What a trace depends on: modules, functions and their choices, not how large a method's numbers are."""
     config = configs.plain(config)

@@ -227,9 +227,9 @@ def test_checkpoints_of_which_none_can_be_read_are_no_new_start(tmp_path):
 
 @pytest.mark.run
 def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(tmp_path):
-    config = smoke(
-        "simclr", **{"schedule.learning_rate": 1e38, "optimizer.name": "sgd", "schedule.warmup": "0 steps"}
-    )
+    diverging = {"schedule.learning_rate": 1e38, "optimizer.name": "sgd", "schedule.warmup": "0 steps"}
+    unseen = {"log.every": 100, "checkpoint.keep_every": "2 steps"}  # it would be saved before anybody looks
+    config = smoke("simclr", **diverging, **unseen)
     with pytest.raises(
         recorder.Diverged, match=r"step \d: loss .* not finite. Last good checkpoint: none .*learning_rate"
     ):
