@@ -30,10 +30,7 @@ EXAMPLES = {
 OTHERS = {"digits": ((8, 8, 1), 10), "folder": ((None, None, 3), 2)}  # shape and classes of what TFDS has not
 NOTE = "synthetic data: no accuracy means anything"
 BANK = 64  # images, of which each example shows one, with bits of its own turned over
-PHOTOGRAPH = (
-    375,
-    500,
-)  # height and width of an image where the images of a set differ: the most frequent of ImageNet
+PHOTOGRAPH = (375, 500)  # height and width where the images of a set differ: ImageNet's most frequent
 SQUARE = 256  # what is stored of such a set in memory, where nothing says how large
 
 
