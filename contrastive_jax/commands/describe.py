@@ -42,14 +42,18 @@ def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
       What the network and the compiled step cost a device, and its speed.
     """
     log = print if distributed.first() else lambda line: None
-    run, missing = prepared(config)
+    (run, missing), unfit = prepared(config), ""
     for line in outline(run, missing):
         log(line)
     with jax.set_mesh(run.mesh), contextlib.closing(feed_of(run)) as feed:
         state = initial_state(run)
         step, seconds = compilation.compiled_step(run, feed, state)
-        memory.check(run, step)
-        speed = race(run, feed, step, state)
+        try:
+            memory.check(run, step)
+            with memory.translate_errors(run, step):
+                speed = race(run, feed, step, state)
+        except memory.OutOfMemory as error:
+            speed, unfit = {}, str(error)
     images = run.config["train"]["batch_size"] / run.mesh.size
     needed = utilisation.model_flops(run) * images / 1e9
     log(f"network, forward and backward, per device\n  gflops_per_step = {needed:,.2f}")
@@ -60,7 +64,7 @@ def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
     log("compiled step, per device")
     for name, value in facts.items():
         log(f"  {name} = {value:,.2f}")
-    log("speed, images a second")
+    log(f"speed\n  not measured: {unfit}" if unfit else "speed, images a second")
     for name, value in speed.items():
         log(f"  {name} = {value:,.1f}")
     if "data" in speed and speed["data"] < speed["step"]:

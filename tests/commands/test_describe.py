@@ -1,5 +1,6 @@
 """What ``--mode=describe`` says of runs whose data are not here."""
 
+import jax
 import pytest
 from suite import over
 
@@ -50,6 +51,17 @@ def test_a_set_of_which_too_little_is_known_has_to_be_here():
     config.data = {"name": "sun397", "dir": ""}
     with pytest.raises(FileNotFoundError, match="sun397 is not prepared"):
         describe.prepared(configs.plain(configs.complete(config)))
+
+
+@pytest.mark.run
+def test_a_step_that_does_not_fit_is_described_without_its_speed(tmp_path, monkeypatch, capsys):
+    def too_large(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 160639008808 bytes.")
+
+    monkeypatch.setattr(describe, "race", too_large)
+    facts = describe.describe(configs.plain(configs.load("digits:scale=smoke")), str(tmp_path / "run"))
+    assert facts["temp_mib"] > 0 and not any("images_per_second" in name for name in facts)
+    assert "not measured: train.batch_size=32 does not fit: the step needs" in capsys.readouterr().out
 
 
 def test_the_command_says_so(tmp_path, monkeypatch, capsys):

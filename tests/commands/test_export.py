@@ -360,5 +360,5 @@ def test_detectron2s_names(tmp_path, monkeypatch):
 
 
 def test_the_notebooks_door(trained, monkeypatch):
-    known = execute(["notebook"], trained[0], monkeypatch, images=images())
+    known = execute(["features_of"], trained[0], monkeypatch, images=images())
     assert known["features"].shape == (5, 64)

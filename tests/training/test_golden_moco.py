@@ -51,7 +51,15 @@ def test_steps_of_moco(case, x64):
         names = [f[len(prefix) + 1 :] for f in case["fields"] if f.startswith(f"{prefix}.")]
         return {name: field(f"{prefix}.{name}") for name in names}
 
-    network = Network(None, None, encoder, None, None, None)
+    network = Network(
+        init=None,
+        shapes=None,
+        apply=encoder,
+        critic=lambda *given: None,
+        encode=None,
+        describe=None,
+        width=None,
+    )
     pool = candidates.queue(case["batch"], 1, size=case["K"], same_group="keep")
     sgd = optax.sgd(case["lr"])
     recipe = Recipe(
