@@ -87,14 +87,14 @@ def test_the_scalars_of_a_step_are_those_of_the_score_matrix_whatever_the_margin
     guess = np.random.default_rng(4).normal(size=(B, 2, 2))
     outputs = types.Outputs(*[jnp.asarray(z, jnp.float32)] * 3, jnp.asarray(guess))
     least = np.log(diagnostics.rounds_to_zero("float32"))
-    for alpha in (
-        0.0,
-        count * np.exp(least - np.median(c)),
-    ):  # a margin that lets half of the weights round to 0
+    rounding = count * np.exp(least - np.median(c))  # a margin that lets half of the weights round to 0
+    ess = np.mean(1 / np.sum(special.softmax(rows[:, 1:], axis=1) ** 2, axis=1)) / count  # no margin moves it
+    for alpha in (0.0, 4.0 * count, rounding):
         margin = np.log(alpha / count) if alpha else 0.0
         found = diagnostics.diagnostics("float32")(compared(z, rule=compare(alpha)), outputs, label)
         moved = rows + margin * (np.arange(rows.shape[1]) > 0)
         squares = np.sum(special.softmax(moved, axis=1) ** 2, axis=1)
+        np.testing.assert_allclose(found["ess"], ess, rtol=1e-4)
         np.testing.assert_allclose(found["ess_with_positive"], np.mean(1 / squares) / (count + 1), rtol=1e-5)
         np.testing.assert_allclose(found["saturated"], np.mean(c + margin <= least))
         np.testing.assert_allclose(
