@@ -150,7 +150,7 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def shown(source: data.Source) -> tuple[str, Any]:
-    """Which images the page shows: those that plain columns judge, which have one label where others have several."""
+    """Return the images that the page shows: those of plain columns, with one label where others have several."""
     train, test = source.judged[""]
     return ("training", train) if test is None else ("test", test)
 

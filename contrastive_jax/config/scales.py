@@ -33,7 +33,7 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
 
 
 def on_small_images(config: ConfigDict, scale: str = "small") -> ConfigDict:
-    """The same method on real images in a few minutes of one CPU core: ResNet-18 of width 8, 20 epochs, AdamW.
+    """The same method on real images and one CPU core, 20 minutes or less: ResNet-18 of width 8, 20 epochs, AdamW.
 
     ``small`` is all of CIFAR-10 seen at 16 x 16 pixels, far from solved; ``small_mnist`` all of MNIST at 14 x 14,
     whose images are soon told apart. The peak learning rate is 0.0025 sqrt(batch / 100). Loss, heads and rules

@@ -1,4 +1,4 @@
-"""Which of the permitted candidates a query meets: all of them, or K drawn at random.
+"""Negatives of a query among the permitted candidates: all of them, or K drawn at random.
 
 A rule is ``(rng, group [Q], pools, same_group) -> selections``, one a direction as the pools are; a selection
 answers what its negatives amount to (``statistics``) and what any row of embeddings scores against them (``scores``).

@@ -154,7 +154,7 @@ def _noise(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _which(part: str, count: int) -> np.ndarray:
-    """Which image of the bank each example shows."""
+    """Return the image of the bank that each example shows."""
     return drawn(0, number_of("synthetic", part, "which"), count, BANK)
 
 

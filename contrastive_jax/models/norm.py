@@ -72,7 +72,7 @@ def norm(
 
 
 class Members(NamedTuple):
-    """Which rows share their statistics."""
+    """Groups of rows that share their statistics."""
 
     row: Array  # [N, G] one-hot
     count: Array  # [G] rows in each group

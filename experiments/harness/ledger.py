@@ -12,6 +12,7 @@ from experiments.harness.table import PAPERS, ROOT, all_tables, table_of, where
 
 VERDICTS = ("holds", "does not hold", "undecided", "cannot be judged here", "not tested")
 FOLDER = ROOT / "experiments"
+OURS = "family"  # its predictions are no paper's claims
 
 
 def pages() -> dict[pathlib.Path, str]:
@@ -30,15 +31,16 @@ def pages() -> dict[pathlib.Path, str]:
 
 
 def _overview(counts: dict[str, tuple[str, collections.Counter]]) -> str:
-    rows = [(f"[{title}]({paper}/README.md)", of) for paper, (title, of) in counts.items() if of]
-    total = ("all", sum((of for _, of in rows), collections.Counter()))
+    rows = {paper: (f"[{title}]({paper}/README.md)", of) for paper, (title, of) in counts.items()}
+    ours = rows.pop(OURS)
+    total = ("all of the papers'", sum((of for _, of in rows.values()), collections.Counter()))
     lines = [
-        f"| {name} | {' | '.join(str(of[verdict]) for verdict in VERDICTS)} |" for name, of in [*rows, total]
+        f"| {name} | {' | '.join(str(of[verdict]) for verdict in VERDICTS)} |"
+        for name, of in [*rows.values(), total, ours]
     ]
-    others = [f"[{title}]({paper}/README.md)." for paper, (title, of) in counts.items() if not of]
     return "\n".join([
         "# The papers, claim by claim", "", HEAD, "", f"| paper | {' | '.join(VERDICTS)} |",
-        f"| --- |{' ---: |' * len(VERDICTS)}", *lines, "", *others, "", "## Verdicts", "", RULES, "",
+        f"| --- |{' ---: |' * len(VERDICTS)}", *lines, "", "## Verdicts", "", RULES, "",
         "## Tables", "", COMMANDS, "",
     ])  # fmt: skip
 
