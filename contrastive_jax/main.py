@@ -7,13 +7,14 @@ HTML page; ``describe`` says what a run would be.
 """
 
 import contextlib
+import hashlib
 import importlib
 import os
 import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # What the command says first should not wait for a log line of a library.
@@ -84,43 +85,87 @@ def _parse(argv: list[str]) -> list[str]:
     return [*rest, *given, *(f"--config.{name}={text}" for name, text in overrides)]
 
 
-def resolved(argv: Sequence[str], workdir: str | None, mode: str, debug: bool = False) -> dict[str, Any]:
-    """Return the config of the command line, or else of the workdir's run, as plain dictionaries.
+def resolved(
+    argv: Sequence[str], workdir: str | None, mode: str, debug: bool = False
+) -> list[dict[str, Any]]:
+    """Return the config of the command line, or else of the workdir's run, as plain dictionaries; of replicas several.
 
     Raises:
       ValueError: there is none, it cannot be read, or an override is none, in one sentence.
     """
     from contrastive_jax import config as configs
     from contrastive_jax.config import schema
+    from contrastive_jax.workdir import replicas
 
-    (spec, overrides, _), saved = split(argv), None
+    (spec, overrides, _), saved = split(argv), list[str]()
     if workdir and "," not in workdir:
         with contextlib.suppress(
             KeyError, ImportError
         ):  # an address that nothing here reads: the mode says so
-            file = epath.Path(workdir) / "config.json"
-            saved = file if file.is_file() else None
-    if spec is None and saved is None and mode != "report":
+            runs = replicas.folders(workdir) or [epath.Path(workdir)]
+            saved = [str(run) for run in runs if (run / "config.json").is_file()]
+    if spec is None and not saved and mode != "report":
         raise ValueError(f"--workdir={workdir} holds no run; to begin one name its config, --config=FILE.")
     try:
-        config = configs.resolve(spec or saved and str(workdir), overrides)
+        given: list[str | None] = [spec] if spec is not None or not saved else list(saved)
+        found = [config for run in given for config in configs.expand(run, overrides)]
     except ValueError:
         raise
     except Exception as error:  # a config file is Python, and may raise anything
         if debug:
             traceback.print_exc()
         raise ValueError(f"{_raised(spec or str(workdir), error)}; --debug shows the stack trace.") from None
-    config = configs.plain(config)
-    schema.check(config)  # its name is part of the workdir's
-    told = any(name.partition(".")[0] == "data" for name, _ in overrides) or config["evaluate"]["checkpoint"]
-    if spec is not None and saved is not None and mode != "train" and not told:
-        was, now = (c["data"]["name"] for c in (configs.plain(configs.load(str(workdir))), config))
+    found = [configs.plain(config) for config in found]
+    for config in found:
+        schema.check(config)  # its name is part of the workdir's
+    if len(found) > 1 and mode not in ("train", "describe", "evaluate", "report"):
+        raise ValueError(
+            f"--mode={mode} takes one run, and these are {len(found)} replicas; name the folder of one of them."
+        )
+    section = found[0]["data"]
+    told = (
+        any(name.partition(".")[0] == "data" for name, _ in overrides) or found[0]["evaluate"]["checkpoint"]
+    )
+    if spec is not None and saved and mode != "train" and not told:
+        was, now = configs.plain(configs.load(saved[0]))["data"]["name"], section["name"]
         if was != now:
             raise ValueError(
                 f"data.name is {now!r} and the run of --workdir={workdir} is of {was!r}: leave --config out to take the"
                 f" run's own, or set --config.data.name if you mean the other."
             )
-    return config
+    return found
+
+
+def default_workdir(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return where a run lives that was given no workdir, by what its numbers depend on."""
+    from contrastive_jax import config as configs
+
+    prints = [configs.fingerprint(config) for config in found]
+    if len(prints) == 1:
+        return f"runs/{found[0]['name']}-{prints[0]}"
+    together = hashlib.sha256(" ".join(prints).encode()).hexdigest()[:8]
+    return f"runs/{found[0]['name']}-{len(prints)}-replicas-{together}"
+
+
+def perform(mode: str, found: Sequence[dict[str, Any]], workdir: str, quiet: bool) -> None:
+    """Run a mode on a run, or on replicas."""
+    from contrastive_jax.workdir import replicas
+
+    together = len(found) > 1 and mode != "report"
+    if mode == "train":
+        module = importlib.import_module(f"contrastive_jax.training.{'replicas' if together else 'loop'}")
+    else:
+        module = importlib.import_module(f"contrastive_jax.commands.{mode}")
+    if not together:
+        getattr(module, mode)(found[0], workdir, quiet=quiet)
+    elif mode == "evaluate":
+        folders = replicas.folders(workdir)
+        if len(folders) != len(found):
+            raise ValueError(f"--workdir={workdir} does not hold {len(found)} replicas; leave --config out.")
+        for config, folder in zip(found, folders, strict=True):
+            module.evaluate(config, str(folder), quiet=quiet)
+    else:
+        (module.train if mode == "train" else module.describe_replicas)(found, workdir, quiet=quiet)
 
 
 def _raised(spec: str, error: Exception) -> str:
@@ -171,7 +216,6 @@ def main(argv: list[str]) -> None:
     """Run the mode; a user's mistake ends in one sentence."""
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.ERROR)  # orbax tells a story at every checkpoint
-    from contrastive_jax import config as configs
     from contrastive_jax import distributed, native
     from contrastive_jax import workdir as workdirs
     from contrastive_jax.training import loop
@@ -187,27 +231,27 @@ def main(argv: list[str]) -> None:
     _find_devices()
     _use_compilation_cache()
     try:
-        config = resolved(argv, _WORKDIR.value, _MODE.value, _DEBUG.value)
+        found = resolved(argv, _WORKDIR.value, _MODE.value, _DEBUG.value)
         native.start()
     except (ValueError, OSError, RuntimeError) as error:  # the last two: a workdir that cannot be reached
         _fail(str(error))
     workdir = _WORKDIR.value
     if workdir is None:
-        workdir = f"runs/{config['name']}-{configs.fingerprint(config)}"
+        workdir = default_workdir(found)
         if _MODE.value == "train" and distributed.first():
             print(f"workdir: {workdir}", flush=True)
     try:
-        training = _MODE.value == "train"
-        mode = loop if training else importlib.import_module(f"contrastive_jax.commands.{_MODE.value}")
         with workdirs.translate_errors(workdir):
-            getattr(mode, _MODE.value)(config, workdir, quiet=_QUIET.value)
+            perform(_MODE.value, found, workdir, _QUIET.value)
     except loop.Stopped as stopped:
         if distributed.first():
             print(stopped, flush=True)
         sys.exit(stopped.code)
     except KeyboardInterrupt:
         _fail(
-            "interrupted twice: what came after the last checkpoint is lost." if training else "interrupted.",
+            "interrupted twice: what came after the last checkpoint is lost."
+            if _MODE.value == "train"
+            else "interrupted.",
             130,
         )
     except ImportError as error:

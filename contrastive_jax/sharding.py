@@ -1,7 +1,8 @@
 """Devices: one mesh with one explicit axis, and the two moves that the program makes on it.
 
 The program is written on the global batch. Rows of the batch lie on the axis ``data``; parameters
-are replicated. Outside a mesh (a plain ``jax.jit``, a notebook) both moves are the identity.
+are replicated. Outside a mesh (a plain ``jax.jit``, a notebook) both moves are the identity. Replicas of a run lie on
+a mesh of their own, whose axis the program does not see.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +14,21 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 AXIS = "data"
 ROWS = PartitionSpec(AXIS)
 REPLICATED = PartitionSpec()
+REPLICA = "replica"
+REPLICAS = PartitionSpec(REPLICA)
 
 
 def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     """A one-axis mesh over ``devices`` (default: all of them) with explicit sharding types."""
     devices = list(devices or jax.devices())
     return jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Explicit,), devices=devices)
+
+
+def make_replica_mesh(count: int, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """A mesh on which ``count`` replicas lie: over as many of ``devices`` (default: all) as share them equally."""
+    devices = list(devices or jax.devices())
+    size = max(n for n in range(1, len(devices) + 1) if count % n == 0)
+    return jax.make_mesh((size,), (REPLICA,), axis_types=(AxisType.Auto,), devices=devices[:size])
 
 
 def on_mesh() -> bool:

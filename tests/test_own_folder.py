@@ -48,7 +48,7 @@ def run(command):
     options = dict(word.removeprefix("--").split("=") for word in rest)
     mode = options.get("mode", "train")
     given = [f"--config={spec}"] * bool(spec) + [f"--config.{name}={text}" for name, text in overrides]
-    config = main.resolved(given, options["workdir"], mode)
+    (config,) = main.resolved(given, options["workdir"], mode)
     return config, getattr(MODES[mode], mode)(config, options["workdir"])
 
 

@@ -71,7 +71,7 @@ def numbers(workdir):
 @pytest.fixture(scope="module")
 def config(mine):
     arguments = [*mine[1], "--config.evaluators={}", "--config.encoder.width=0.125", "--config.log.every=1"]
-    return main.resolved(arguments, None, "train")
+    return main.resolved(arguments, None, "train")[0]
 
 
 def test_the_config_has_their_options_and_no_others(config):
@@ -109,7 +109,7 @@ def test_an_encoder_of_ones_own_reaches_what_a_resnet_reaches(
     given = [f"--config.encoder=encoders:{encoder}" if "encoder=" in a else a for a in arguments(1)]
     given = [a for a in given if encoder == "cnn" or "channels" not in a]
     leaves = ["train.duration=4 steps", "log.every=1", "evaluators={'knn': {'name': 'knn', 'k': 3}}"]
-    config = main.resolved([*given, *(f"--config.{leaf}" for leaf in leaves)], None, "train")
+    (config,) = main.resolved([*given, *(f"--config.{leaf}" for leaf in leaves)], None, "train")
     assert config["encoder"] == {"name": f"encoders:{encoder}"} | (
         {"channels": 8} if encoder == "cnn" else {"hidden": 64}
     )

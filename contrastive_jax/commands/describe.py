@@ -13,7 +13,9 @@ from contrastive_jax import config as configs
 from contrastive_jax import data, distributed, sharding
 from contrastive_jax.data import stream
 from contrastive_jax.training import alarms, compilation, memory, utilisation
-from contrastive_jax.training.run import Run, feed_of, initial_state, prepare, source_of
+from contrastive_jax.training.loop import One
+from contrastive_jax.training.replicas import Replicas
+from contrastive_jax.training.run import Run, prepare, source_of
 from contrastive_jax.types import TrainState
 
 SECONDS = 3.0
@@ -41,27 +43,49 @@ def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
     Returns:
       What the network and the compiled step cost a device, and its speed.
     """
+    run, missing = prepared(config)
+    return _describe(One(run), missing)
+
+
+def describe_replicas(
+    given: Sequence[Mapping[str, Any]], workdir: str, *, quiet: bool = False
+) -> dict[str, Any]:
+    """:func:`describe` of replicas: what differs between them, the first, and the step of all of them.
+
+    Args:
+      given: their plain configs.
+      workdir, quiet: see :func:`describe`.
+
+    Returns:
+      See :func:`describe`; images a second are of all replicas together.
+    """
+    run, missing = prepared(given[0])
+    trainee = Replicas(given, source=run.source)
+    return _describe(trainee, [*missing, *(f"replica {i}: {name}" for i, name in enumerate(trainee.names))])
+
+
+def _describe(trainee: One, sentences: Sequence[str]) -> dict[str, Any]:
     log = print if distributed.first() else lambda line: None
-    (run, missing), unfit = prepared(config), ""
-    for line in outline(run, missing):
+    run, unfit = trainee.run, ""
+    for line in outline(run, sentences):
         log(line)
-    with jax.set_mesh(run.mesh), contextlib.closing(feed_of(run)) as feed:
-        state = initial_state(run)
-        step, seconds = compilation.compiled_step(run, feed, state)
+    with jax.set_mesh(trainee.mesh), contextlib.closing(trainee.feed(0, log)) as feed:
+        state = trainee.initial_state()
+        step, seconds = trainee.compiled_step(feed, state)
         try:
             memory.check(run, step)
             with memory.translate_errors(run, step):
-                speed = race(run, feed, step, state)
+                speed = race(run, feed, step, state, trainee.together)
         except memory.OutOfMemory as error:
             speed, unfit = {}, str(error)
-    images = run.config["train"]["batch_size"] / run.mesh.size
+    images = run.config["train"]["batch_size"] * trainee.together / trainee.mesh.size
     needed = utilisation.model_flops(run) * images / 1e9
     log(f"network, forward and backward, per device\n  gflops_per_step = {needed:,.2f}")
     kind, dtype = run.mesh.devices.flat[0].device_kind, run.config["dtype"]
     if utilisation.peak(kind, dtype) is None:
         log(f"  no published peak of {kind} in {dtype} is known: the log has no utilisation")
     facts = {"compile_seconds": seconds} | costs(step)
-    log("compiled step, per device")
+    log(f"compiled step{f' of {trainee.together} replicas' if trainee.together > 1 else ''}, per device")
     for name, value in facts.items():
         log(f"  {name} = {value:,.2f}")
     log(f"speed\n  not measured: {unfit}" if unfit else "speed, images a second")
@@ -142,10 +166,16 @@ def costs(step: jax.stages.Compiled) -> dict[str, float]:
     return facts
 
 
-def race(run: Run, feed: data.Resident | data.Stream, step: jax.stages.Compiled, state: TrainState) -> dict:
-    """Images a second of the compiled step on one batch again and again and, where data is streamed, of the
-    data path alone, each looked at for about ``SECONDS``; the step's state is thrown away."""
-    batch_size, first = run.config["train"]["batch_size"], feed.feed(0)
+def race(
+    run: Run,
+    feed: data.Resident | data.Stream,
+    step: jax.stages.Compiled,
+    state: TrainState,
+    together: int = 1,
+) -> dict:
+    """Images a second of the compiled step (of so many runs) on one batch again and again and, where data is streamed,
+    of the data path alone, each looked at for about ``SECONDS``; the step's state is thrown away."""
+    batch_size, first = together * run.config["train"]["batch_size"], feed.feed(0)
     state, _ = jax.block_until_ready(step(state, first))
     began, steps = time.perf_counter(), 0
     while distributed.agreed((spent := time.perf_counter() - began) < SECONDS):  # a step is everybody's

@@ -30,7 +30,7 @@ from contrastive_jax.evaluators.table import METRICS, cell
 from contrastive_jax.lookup import call, near
 from contrastive_jax.training import alarms
 from contrastive_jax.training.run import source_of
-from contrastive_jax.workdir import curves, encoder, remote
+from contrastive_jax.workdir import curves, encoder, remote, replicas
 from contrastive_jax.workdir.curves import COLOURS, INK
 from contrastive_jax.workdir.metric_table import PANELS
 
@@ -66,7 +66,7 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
 
     Args:
       config: its section ``report`` says what is shown; what the runs are they say themselves.
-      workdir: of the run, or of several, separated by commas.
+      workdir: of the run, or of several, separated by commas; that of replicas stands for all of them.
       quiet: do not say where the page is.
 
     Raises:
@@ -82,12 +82,19 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
     log = workdirs.log if distributed.first() and not quiet else lambda message: None
     with contextlib.ExitStack() as copies:
         folders = [copies.enter_context(remote.mirrored(part)) for part in given]
-        for path in folders:
+        paths: list[
+            tuple[Any, pathlib.Path]
+        ] = []  # of each run: where its files are, and what it is called by
+        for path, part in zip(folders, map(pathlib.Path, given), strict=True):
+            paths += [(run, part / run.name) for run in replicas.folders(path)] or [(path, part)]
+        for path, _ in paths:
             if not pathlib.Path(path, "config.json").is_file():
                 raise FileNotFoundError(f"{path} holds no run: there is no config.json in it.")
         runs = [
             read(path, name, COLOURS[i % len(COLOURS)], settings, log)
-            for i, (path, name) in enumerate(zip(folders, names([*map(pathlib.Path, given)]), strict=True))
+            for i, ((path, _), name) in enumerate(
+                zip(paths, names([called for _, called in paths]), strict=True)
+            )
         ]
         file = pathlib.Path(folders[0], "report.html")
         if distributed.first():

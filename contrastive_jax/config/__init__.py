@@ -15,7 +15,7 @@ from contrastive_jax.config.identity import (
     forbidden_changes,
     leaves,
 )
-from contrastive_jax.config.overrides import resolve
+from contrastive_jax.config.overrides import expand, resolve
 from contrastive_jax.config.scales import SCALES, SMALL, at_scale, on_digits, on_small_images
 from contrastive_jax.config.settings import (
     CHOICES,
@@ -39,6 +39,7 @@ __all__ = [
     "completed",
     "diff",
     "diff_text",
+    "expand",
     "fingerprint",
     "forbidden_changes",
     "function_of",

@@ -3,12 +3,14 @@
 What names a function (``temperature.name``, ``augment.preset``, ``loss``) is read first, then its options, so
 ``--config.temperature.name=ess --config.temperature.target=0.3`` means what it says, in any order. A section that names
 a function may be set by the function's name alone: ``--config.temperature=ess``, ``--config.loss=dcl``,
-``--config.optimizer=adamw``.
+``--config.optimizer=adamw``. A number may have several values, ``--config.seed=0,1,2``: a run each, see :func:`expand`.
 """
 
 import ast
 import copy
 import inspect
+import itertools
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +22,8 @@ from contrastive_jax.config.files import load, suggest
 from contrastive_jax.config.identity import leaves
 from contrastive_jax.config.settings import GIVEN, base, complete, plain, settle
 from contrastive_jax.contrast.terms import canonical
+
+_LIST = re.compile(r"[^,()\[\]{}'\"]+(,[^,()\[\]{}'\"]+)+")  # of words, with commas between
 
 
 def resolve(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
@@ -49,6 +53,38 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> Conf
     with config.ignore_type():
         config.update_from_flattened_dict(values)
     return config
+
+
+def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[ConfigDict]:
+    """Return the configs of a command line: one, or every combination where numbers have several values.
+
+    ``--config.seed=0,1,2 --config.temperature.tau=0.1,0.2`` are six, the last option's values next to each other.
+
+    Args:
+      spec, overrides: as :func:`resolve` takes them.
+
+    Raises:
+      ValueError: what :func:`resolve` refuses.
+    """
+    given = dict(overrides)
+    settings = plain(_chosen(spec, given))
+    values = [[(name, part) for part in _several(settings, name, text)] for name, text in given.items()]
+    return [resolve(spec, combination) for combination in itertools.product(*values)]
+
+
+def _chosen(spec: str | None, given: Mapping[str, str]) -> ConfigDict:
+    """Return the config in which kinds are looked up: with the functions that the overrides name, and no numbers."""
+    return resolve(spec, [(name, text) for name, text in given.items() if not _LIST.fullmatch(text)])
+
+
+def _several(settings: Mapping[str, Any], name: str, text: str) -> list[str]:
+    """Return the values of an override: several where a number has a list of them."""
+    leaf = _leaf(name)
+    if not _LIST.fullmatch(text) or leaf not in leaves(settings) and not _is_required(settings, leaf):
+        return [text]
+    kind = schema.kind_of(settings, leaf, leaves(base()))
+    kinds = set(typing.get_args(kind) or (kind,)) - {type(None)}
+    return [part.strip() for part in text.split(",")] if kinds and kinds <= {int, float} else [text]
 
 
 def _is_required(settings: Mapping[str, Any], name: str) -> bool:

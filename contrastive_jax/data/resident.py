@@ -6,6 +6,7 @@ of them. Whatever provides these two can feed the step.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -74,7 +75,7 @@ class Resident:
     """
 
     def __init__(self, split: Split, *, seed: int, batch_size: int, mesh: Mesh | None = None):
-        devices = mesh.size if mesh else 1
+        devices = mesh.shape.get(sharding.AXIS, 1) if mesh else 1
         if batch_size < 1 or batch_size % devices:
             raise ValueError(f"batch_size={batch_size} is not a positive multiple of the {devices} devices")
         self.examples, self.batch_size, self.seed, self.mesh = len(split), batch_size, seed, mesh
@@ -108,15 +109,36 @@ class Resident:
         """The arrays of the chunk that ``step`` lies in; the order is uploaded once a chunk, in one shape."""
         chunk = int(step) // self.steps
         if chunk != self._chunk:
-            count = self.steps * self.batch_size
-            order = rows(self.seed, self.examples, chunk * count, count)
-            columns = PartitionSpec(None, sharding.AXIS)
-            order = [self._put(a.reshape(self.steps, self.batch_size), columns) for a in order]
-            self._chunk, self._arrays = chunk, Arrays(*self._split, *order)  # type: ignore[call-arg]
+            self._chunk, self._arrays = chunk, Arrays(*self._split, *self._order(chunk))
         return self._arrays
+
+    def _order(self, chunk: int) -> list[Array]:
+        columns = PartitionSpec(None, sharding.AXIS)
+        return [self._put(a, columns) for a in self._order_of(self.seed, chunk)]
+
+    def _order_of(self, seed: int, chunk: int) -> list[np.ndarray]:
+        """Images and epochs of a chunk's rows, ``[S, B]`` each."""
+        count = self.steps * self.batch_size
+        order = rows(seed, self.examples, chunk * count, count)
+        return [a.reshape(self.steps, self.batch_size) for a in order]
 
     def _put(self, array: np.ndarray, spec: PartitionSpec) -> Array:
         if self.mesh is None:
             return jnp.asarray(array)
         # Not device_put: with several processes it would compare the whole array between them.
         return jax.make_array_from_callback(array.shape, sharding.named(self.mesh, spec), lambda i: array[i])
+
+
+class ResidentReplicas(Resident):
+    """A split held once for N replicas, each of which sees it in the order of its own seed.
+
+    The ``index`` and ``epoch`` of what it feeds are ``[N, S, B]``, the replicas on the axis ``sharding.REPLICA``.
+    """
+
+    def __init__(self, split: Split, *, seeds: Sequence[int], batch_size: int, mesh: Mesh):
+        super().__init__(split, seed=seeds[0], batch_size=batch_size, mesh=mesh)
+        self.seeds = seeds
+
+    def _order(self, chunk: int) -> list[Array]:
+        each = [self._order_of(seed, chunk) for seed in self.seeds]
+        return [self._put(np.stack(parts), sharding.REPLICAS) for parts in zip(*each, strict=True)]

@@ -5,6 +5,7 @@ import functools
 import math
 import re
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -54,14 +55,19 @@ def compiled_step(
     run: Run, feed: data.Resident | data.Stream, state: TrainState
 ) -> tuple[jax.stages.Compiled, float]:
     """The train step for these shapes, its metrics packed, ahead of its first call; and the seconds that it took."""
+    step = packed(make_train_step(run.recipe, feed.take))
+    return compiled(step, run.mesh, state, feed.feed(int(state.step)))
+
+
+def compiled(step: Callable, mesh: Mesh, state: TrainState, fed: PyTree) -> tuple[jax.stages.Compiled, float]:
+    """Return ``step(state, fed)``, compiled for these, and the seconds that it took; the state is donated."""
     began = time.perf_counter()
-    step = native.jit(packed(make_train_step(run.recipe, feed.take)), donate_argnums=0)
-    compiled = step.lower(state, feed.feed(int(state.step))).compile(compiler_options(run.mesh))
-    memory = compiled.memory_analysis()
+    program = native.jit(step, donate_argnums=0).lower(state, fed).compile(compiler_options(mesh))
+    memory = program.memory_analysis()
     native.use_huge_pages(
         memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     )
-    return compiled, time.perf_counter() - began
+    return program, time.perf_counter() - began
 
 
 def compiled_from_shapes(run: Run) -> jax.stages.Compiled:

@@ -62,17 +62,71 @@ def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
     )
 
 
-def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], None]) -> TrainState:
+class One:
+    """A run as :func:`train_to_end` sees it; :class:`~contrastive_jax.training.replicas.Replicas` are several."""
+
+    def __init__(self, run: Run):
+        self.run, self.mesh, self.together = run, run.mesh, 1
+        self.about = {"config": run.config, "channels": run.source.train.shape[2]}
+
+    @property
+    def words(self) -> str:
+        """What a step is, in a line."""
+        return words(self.run)
+
+    def first_state(self, report: Callable[[str], None]) -> TrainState:
+        """See :func:`first_state`."""
+        return first_state(self.run, report)
+
+    def initial_state(self) -> TrainState:
+        """A state like those that are saved."""
+        return initial_state(self.run)
+
+    def check(self, before: Mapping[str, Any]) -> None:
+        """Refuses to go on with what is no single run, by what its checkpoint says."""
+        if "replicas" in before:
+            raise ValueError(
+                f"this workdir holds {len(before['replicas'])} replicas, and this is a single run; choose another"
+                " --workdir."
+            )
+
+    def feed(self, replaced: int, report: Callable[[str], None]) -> Any:
+        """What feeds the step."""
+        return feed_of(self.run, replaced, report)
+
+    def compiled_step(self, feed: Any, state: TrainState) -> tuple[jax.stages.Compiled, float]:
+        """See :func:`contrastive_jax.training.compilation.compiled_step`."""
+        return compiled_step(self.run, feed, state)
+
+    def evaluator(self) -> Any:
+        """Judges the state."""
+        return Evaluator(self.run.config, self.run.source, self.run.mesh, self.run.evaluators)
+
+    def recorder(self, *arguments: Any, **options: Any) -> Any:
+        """Keeps the metrics; see :class:`Recorder`."""
+        return Recorder(self.run, *arguments, **options)
+
+    def finish(self, workdir: str, state: TrainState) -> None:
+        """Writes what a trained state leaves behind, beside its checkpoint."""
+
+    def place(self, workdir: str) -> str:
+        """Where the results are."""
+        return str(workdir)
+
+
+def restored(trainee: One, saved: checkpoint.Checkpoints, report: Callable[[str], None]) -> TrainState:
     """The state of the newest intact checkpoint, or the first state.
 
     Raises:
       ValueError: the config differs from the run's in leaves that may not change.
       checkpoint.DamagedCheckpoints: there are some, and none is intact.
     """
+    run = trainee.run
     if not saved.steps():
-        return first_state(run, report)
+        return trainee.first_state(report)
     if (meta := saved.read_meta()) is not None:  # else restore says that all are damaged
         done, before = meta[0], meta[1]["config"]
+        trainee.check(meta[1])
         if done > run.total_steps:
             raise ValueError(
                 f"train.duration is {run.config['train']['duration']!r}, {run.total_steps} steps, and this"
@@ -88,7 +142,7 @@ def restored(run: Run, saved: checkpoint.Checkpoints, report: Callable[[str], No
                 f"train.duration was {before['train']['duration']}, is {run.config['train']['duration']}:"
                 " schedules stretch to the new length from here on."
             )
-    found = saved.restore(initial_state(run), report)
+    found = saved.restore(trainee.initial_state(), report)
     assert found is not None  # there are steps
     state, step, _ = found
     report(f"resuming at step {step} of {run.total_steps}")
@@ -133,36 +187,39 @@ def train(
       recorder.Diverged: a loss or gradient is not finite.
       OSError: another run lives in the workdir, it cannot be written, or its disk is full.
     """
-    began = time.perf_counter()
+    return train_to_end(One(prepare(config, devices)), workdir, quiet=quiet)
+
+
+def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
+    """:func:`train` of a run that is prepared, or of replicas."""
+    began, run, config = time.perf_counter(), trainee.run, trainee.run.config
     first = distributed.first()  # of several processes one writes and speaks
     log = workdirs.log if first and not quiet else lambda message: None
-    run = prepare(config, devices)
     check_init(config["init"]["checkpoint"], workdir)
     every, settings = config["log"]["every"], config["checkpoint"]
     profile = workdirs.Profile(workdir, config["profile"]["steps"] if first else (0, 0))
     held = workdirs.lock(workdir, log) if first else contextlib.nullcontext()
-    with workdirs.translate_errors(workdir), jax.set_mesh(run.mesh), held, checkpoint.Checkpoints(
+    with workdirs.translate_errors(workdir), jax.set_mesh(trainee.mesh), held, checkpoint.Checkpoints(
         remote.checkpoints(workdir), keep_last=settings["keep_last"], keep_every=run.keep_every
     ) as saved:  # fmt: skip
-        state = restored(run, saved, log)
+        state = restored(trainee, saved, log)
         step = start = int(state.step)
         if first and start < run.total_steps:
             size = sum(x.nbytes for x in jax.tree.leaves(state))
             workdirs.check_room(workdir, size, settings["keep_last"], len(saved.steps()))
         _, meta = saved.read_meta() or (0, {})
-        feed = feed_of(run, meta.get("data", {}).get("replaced", 0), log)
-        evaluator = Evaluator(run.config, run.source, run.mesh, run.evaluators)
+        feed = trainee.feed(meta.get("data", {}).get("replaced", 0), log)
+        evaluator = trainee.evaluator()
         if not evaluator.has_labels:
             log("no labelled test images: evaluations are left out.")
-        about = {"config": run.config, "channels": run.source.train.shape[2]}
-        with contextlib.closing(feed), distributed.stop_requests() as asked, Recorder(
-            run, workdir, feed, saved, start, log, quiet=quiet or not first, active=first
+        with contextlib.closing(feed), distributed.stop_requests() as asked, trainee.recorder(
+            workdir, feed, saved, start, log, quiet=quiet or not first, active=first
         ) as recorder:  # fmt: skip
             last_save = time.monotonic()
             if start < run.total_steps:
-                log(f"compiling the training step for {words(run)} ...")
+                log(f"compiling the training step for {trainee.words} ...")
                 with memory.translate_errors(run):
-                    train_step, seconds = compiled_step(run, feed, state)
+                    train_step, seconds = trainee.compiled_step(feed, state)
                 memory.check(run, train_step)
                 log(f"compiled in {seconds:.1f} s")
             with profile:
@@ -186,7 +243,7 @@ def train(
                     if stop or late or kept or step == run.total_steps:
                         recorder.fetch()  # nothing is saved behind a step that nobody looked at
                         with recorder.pause("checkpoint"):
-                            saved.save(step, state, about | {"data": feed.metrics()})
+                            saved.save(step, recorder.sound(state), trainee.about | {"data": feed.metrics()})
                             remote.push(workdir)
                         last_save = time.monotonic()
                     if stop and step < run.total_steps:
@@ -198,13 +255,14 @@ def train(
                         )
             with recorder.pause("checkpoint"):
                 saved.wait()
+                trainee.finish(workdir, state)
         final = evaluator.has_labels and config["evaluate"]["final"]
         if start < run.total_steps or not final:  # judging may take hours, and be interrupted
             result = recorder.result(step, {}, time.perf_counter() - began)
         if final:
-            trained = (state.params, state.stats)
+            encoders = (state.params, state.stats)
             try:
-                evaluations = evaluator.table(trained, quiet=not first, show_progress=first and not quiet)
+                evaluations = evaluator.table(encoders, quiet=not first, show_progress=first and not quiet)
             except KeyboardInterrupt:
                 which = "no evaluations yet" if start < run.total_steps else "the evaluations of before"
                 raise Stopped(
@@ -214,6 +272,7 @@ def train(
                 ) from None
             result = recorder.result(step, evaluations, time.perf_counter() - began)
         log(
-            f"results: {workdir} (result.json, metrics.jsonl, curves.png; --mode=report makes a page of them)"
+            f"results: {trainee.place(workdir)} (result.json, metrics.jsonl, curves.png; --mode=report makes a page of"
+            " them)"
         )
         return result

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from contrastive_jax import workdir as workdirs
 from contrastive_jax.training import alarms, utilisation
 from contrastive_jax.training.run import Run
 from contrastive_jax.training.step import Packed
+from contrastive_jax.types import TrainState
 from contrastive_jax.workdir import checkpoint
 
 
@@ -35,6 +36,7 @@ class Recorder(contextlib.ExitStack):
       log: for sentences.
       quiet: show no progress.
       active: False writes and shows nothing: for every process but the first.
+      together: runs that the devices train at once.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Recorder(contextlib.ExitStack):
         *,
         quiet: bool = False,
         active: bool = True,
+        together: int = 1,
     ):
         super().__init__()
         self._run, self._workdir, self._feed, self._saved = run, workdir, feed, saved
@@ -73,7 +76,7 @@ class Recorder(contextlib.ExitStack):
             run.steps_per_epoch,
             run.config["train"]["batch_size"],
             start,
-            utilisation=utilisation.of_one_image_a_second(run) if known else None,
+            utilisation=utilisation.of_one_image_a_second(run, together) if known else None,
             quiet=quiet,
         )
         if start >= run.total_steps:
@@ -99,6 +102,10 @@ class Recorder(contextlib.ExitStack):
     def add(self, step: int, metrics: Packed) -> None:
         """Takes note of a step."""
         self._pending.append((step, metrics))
+        self.wait_for_first(step, metrics)
+
+    def wait_for_first(self, step: int, metrics: Packed) -> None:
+        """Waits for the first step, from which time counts."""
         if step == self._start + 1:
             jax.block_until_ready(metrics)
             self._progress.first_step(step)
@@ -110,8 +117,15 @@ class Recorder(contextlib.ExitStack):
           Diverged: a loss or a gradient was not finite, at the first such step.
         """
         fetched, self._pending = jax.device_get(self._pending), []
-        for step, packed in fetched:
-            metrics = packed.unpacked()
+        self.receive([(step, packed.unpacked()) for step, packed in fetched])
+
+    def receive(self, found: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+        """Takes the metrics of steps, on the host.
+
+        Raises:
+          Diverged: see :meth:`fetch`.
+        """
+        for step, metrics in found:
             if not (np.isfinite(metrics["loss"]) and np.isfinite(metrics["gradient_norm"])):
                 good = max(self._saved.steps(), default=None)
                 raise Diverged(
@@ -120,6 +134,10 @@ class Recorder(contextlib.ExitStack):
                     " A lower schedule.learning_rate, a longer warm-up or a higher temperature usually helps."
                 )
             self._step, self._last = step, metrics
+
+    def sound(self, state: TrainState) -> TrainState:
+        """Return what may be saved: a run whose steps so far are sound is sound."""
+        return state
 
     def look(self) -> None:
         """A log point: the metrics of the latest step are written and shown, and alarms spoken.

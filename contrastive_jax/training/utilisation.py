@@ -48,10 +48,13 @@ def peak(kind: str, dtype: str) -> float | None:
     return None if tera is None else tera * 1e12
 
 
-def of_one_image_a_second(run: Run) -> float | None:
-    """Return the utilisation at one image a second, by which images a second become utilisation; None: no peak."""
+def of_one_image_a_second(run: Run, together: int = 1) -> float | None:
+    """Return the utilisation at one image a second, by which images a second become utilisation; None: no peak.
+
+    ``together``: runs that the devices train at once, at that speed each.
+    """
     most = peak(run.mesh.local_devices[0].device_kind, run.config["dtype"])
-    return None if most is None else model_flops(run) / (run.mesh.size * most)
+    return None if most is None else together * model_flops(run) / (run.mesh.size * most)
 
 
 def model_flops(run: Run) -> float:

@@ -436,8 +436,8 @@ def test_a_workdir_says_what_its_run_is_and_refuses_other_data(tmp_path):
     config = configs.plain(configs.resolve("configs/digits.py", [("seed", "3")]))
     workdirs.write_config(tmp_path, config, "")
     for mode in ("train", "embed"):
-        assert main.resolved([], str(tmp_path), mode) == config
-    assert main.resolved(["--config.log.every=1"], str(tmp_path), "train")["log"]["every"] == 1
+        assert main.resolved([], str(tmp_path), mode) == [config]
+    assert main.resolved(["--config.log.every=1"], str(tmp_path), "train")[0]["log"]["every"] == 1
     with pytest.raises(ValueError, match="holds no run; to begin one name its config"):
         main.resolved([], str(tmp_path / "none"), "embed")
     other = ["--config=configs/simclr_cifar10.py"]
@@ -445,7 +445,7 @@ def test_a_workdir_says_what_its_run_is_and_refuses_other_data(tmp_path):
         ValueError, match=r"data\.name is 'cifar10' and the run of --workdir=.* is of 'digits'"
     ):
         main.resolved(other, str(tmp_path), "embed")
-    told = main.resolved([*other, "--config.data.name=cifar10"], str(tmp_path), "embed")
+    (told,) = main.resolved([*other, "--config.data.name=cifar10"], str(tmp_path), "embed")
     assert told["data"]["name"] == "cifar10"
 
 

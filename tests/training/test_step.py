@@ -5,29 +5,12 @@ import re
 import jax
 import numpy as np
 import pytest
+from tiny_methods import ALL, tiny, x64  # noqa: F401
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, native, sharding
-from contrastive_jax.config.methods import METHODS
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.step import init_state, make_train_step, packed
-
-# One of each choice; the rest of the zoo is slow.
-REPRESENTATIVE = ("flatclr_ess", "moco_v1", "relic_k", "swd_hypersphere", "byol", "dclw", "fenchel_legendre")
-ALL = [pytest.param(m, marks=pytest.mark.run if m in REPRESENTATIVE else pytest.mark.slow) for m in METHODS]
-
-
-def tiny(method, **leaves):
-    """The method on digits, as narrow as it goes, without augmentation: that is tested where it lives."""
-    config = configs.load(f"configs/digits.py:method={method},scale=smoke")
-    config.augment = {"preset": "none", "size": 8}
-    config.data.name = "digits"
-    config.projector.out = 16
-    config.optimizer = {"name": "sgd", "weight_decay": 1e-4}  # Adam divides by what is only rounding
-    config.schedule.learning_rate = 0.03
-    with config.unlocked():
-        config.update_from_flattened_dict(leaves)
-    return configs.plain(configs.complete(config))
 
 
 def run_on(devices, config, steps=3):
@@ -64,15 +47,8 @@ def collectives(compiled):
     return found
 
 
-@pytest.fixture
-def x64():
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", False)
-
-
 @pytest.mark.parametrize("method", ALL)
-def test_one_device_equals_eight(method, x64):
+def test_one_device_equals_eight(method, x64):  # noqa: F811
     """In float64, so that what differs is the program and not its rounding: a last layer of one pixel and norm
     groups of four examples amplify float32's a thousandfold. The batch of each device is its eighth."""
     config = tiny(method, dtype="float64", **{"gradient_snr.decay": 0.9})
@@ -111,7 +87,7 @@ def bytes_on_a_device(tree):
 
 @pytest.mark.run
 @pytest.mark.parametrize("name", ["lars", "adamw"])
-def test_a_shared_optimizer_state_is_the_same_training_in_less_memory(name, x64):
+def test_a_shared_optimizer_state_is_the_same_training_in_less_memory(name, x64):  # noqa: F811
     options = {"optimizer": {"name": name, "weight_decay": 1e-4}, "dtype": "float64"}
     whole, _, _ = run_on(jax.devices(), tiny("simclr", **options))
     shared, _, _ = run_on(jax.devices(), tiny("simclr", **options, **{"optimizer.shard_state": True}))

@@ -1,0 +1,496 @@
+"""Replicas: runs that differ in numbers, trained as one program.
+
+    python -m contrastive_jax.main --config=flatclr_digits --config.seed=0,1,2 --config.temperature.tau=0.1,0.2
+
+In JAX a run is a pure function of its seed and its numbers, so N runs are that function mapped over N of them: small
+networks, which leave a GPU idle, train side by side. Replica k is the single run of its config: the same first
+weights, order and augmentation, the same arithmetic up to rounding. Its folder is that run's workdir, and once all are
+trained it holds that run's checkpoint, so that whatever takes a workdir takes it.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from contrastive_jax import config as configs
+from contrastive_jax import data, native, sharding
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.config import identity
+from contrastive_jax.data.resident import Arrays, ResidentReplicas
+from contrastive_jax.training import compilation, loop
+from contrastive_jax.training.evaluation import Evaluator
+from contrastive_jax.training.lifting import Lifted, Unlike, lift
+from contrastive_jax.training.recorder import Diverged, Recorder
+from contrastive_jax.training.run import Run, prepare, replicate
+from contrastive_jax.training.step import Packed, init_state, make_train_step, packed
+from contrastive_jax.types import Array, PyTree, TrainState
+from contrastive_jax.workdir import checkpoint, remote
+from contrastive_jax.workdir import replicas as layout
+
+# Sections that nothing inside the step reads, or that decide what is compiled.
+SHARED = (
+    *identity.MAY_CHANGE,
+    "data",
+    "compose",
+    "train",
+    "evaluators",
+    "evaluate",
+    "directions",
+    "score",
+    "dtype",
+)
+
+
+@remote.supports_remote
+def train(
+    given: Sequence[Mapping[str, Any]],
+    workdir: str,
+    *,
+    quiet: bool = False,
+    devices: Sequence[jax.Device] | None = None,
+) -> Any:
+    """Trains runs that differ in numbers as one program, or goes on where they stopped.
+
+    Args:
+      given: the plain configs; they differ in ``seed`` and in numbers that the step reads.
+      workdir: a folder, or ``gs://bucket/run``: replicas.json says what differs, checkpoints/ holds all replicas,
+        replica_0/ and so on are the workdirs of the runs.
+      quiet: print the final table only.
+      devices: as many as share the replicas equally are used; default all.
+
+    Returns:
+      What each replica's ``result.json`` holds; ``{"diverged": why}`` of one that diverged.
+
+    Raises:
+      ValueError: configs that are no replicas of each other, before anything is compiled or written; and what
+        :func:`contrastive_jax.training.loop.train` raises.
+    """
+    return loop.train_to_end(Replicas(given, devices), workdir, quiet=quiet)
+
+
+class Replicas(loop.One):
+    """Runs that differ in numbers, as the loop sees them; ``source``: their images, where they are loaded before.
+
+    Raises:
+      ValueError: one sentence that names the option in which the configs differ and may not.
+    """
+
+    def __init__(
+        self,
+        given: Sequence[Mapping[str, Any]],
+        devices: Sequence[jax.Device] | None = None,
+        *,
+        source: data.Source | None = None,
+    ):
+        if jax.process_count() > 1:
+            raise ValueError(f"replicas train in one process; here are {jax.process_count()}.")
+        self.differences = _differences(given)
+        first = prepare(given[0], devices, source=source)
+        if not isinstance(first.source.train, data.Split):
+            raise ValueError(
+                f"data.name={first.source.name!r} is streamed, and replicas share images in memory: take"
+                " data.stream=off, or train the runs one by one."
+            )
+        others = [prepare(config, devices, source=first.source) for config in given[1:]]
+        self.runs = [first, *(run._replace(evaluators=first.evaluators) for run in others)]
+        self.run, self.together = first, len(given)
+        self.mesh = sharding.make_replica_mesh(len(given), devices)
+        channels = first.source.train.shape[2]
+        self.each_about = [{"config": run.config, "channels": channels} for run in self.runs]
+        self.about = self.each_about[0] | {"replicas": self.differences}
+        self._states = [init_state(run.recipe, run.config["seed"]) for run in self.runs]
+        for number, state in enumerate(self._states):
+            if _shapes(state) != _shapes(self._states[0]):
+                raise ValueError(_no_replica(self.differences[number], "their states are of other shapes"))
+        self.lifted = self._lift()
+
+    def _lift(self) -> Lifted:
+        """The step of all replicas; configs that differ in their seed only share a program."""
+        feed, take = _feed_shapes(self.run), data.resident.Take(self.run.source.train.made.composition)
+        programs: dict[str, int] = {}
+        of_replica, functions, owners = [], [], []
+        for number, run in enumerate(self.runs):
+            text = json.dumps(dict(run.config) | {"seed": 0}, sort_keys=True)
+            if text not in programs:
+                programs[text] = len(programs)
+                functions.append(packed(make_train_step(run.recipe, take)))
+                owners.append(number)
+            of_replica.append(programs[text])
+        platform = self.mesh.devices.flat[0].platform
+        try:
+            with native.tracing_for(platform), jax.set_mesh(None):
+                found = lift(functions, jax.eval_shape(lambda: self._states[0]), feed)
+        except Unlike as unlike:
+            raise ValueError(_no_replica(self.differences[owners[unlike.index]], str(unlike))) from None
+        for program, number in enumerate(owners[1:], start=1):
+            if found.differing[program]:
+                continue
+            again = init_state(self.runs[number].recipe, self.run.config["seed"])
+            if _same_bits(self._states[0], again):
+                raise ValueError(_no_replica(self.differences[number], "no number of the step depends on it"))
+        return found._replace(numbers=[column[np.array(of_replica)] for column in found.numbers])
+
+    @property
+    def names(self) -> list[str]:
+        """What each replica is."""
+        return [_words([difference]) for difference in self.differences]
+
+    @property
+    def words(self) -> str:
+        """What a step is, in a line."""
+        return f"{len(self.runs)} replicas of {loop.words(self.run._replace(mesh=self.mesh))}"
+
+    def first_state(self, report: Callable[[str], None]) -> TrainState:
+        """The replicas' states before step 0, stacked; with the encoder of ``init.checkpoint`` where there is one."""
+        if not self.run.config["init"]["checkpoint"]:
+            return self.initial_state()
+        with jax.set_mesh(self.run.mesh):
+            return self._stacked([jax.device_get(loop.first_state(run, report)) for run in self.runs])
+
+    def initial_state(self) -> TrainState:
+        """States like those that are saved."""
+        return self._stacked(self._states)
+
+    def _stacked(self, states: Sequence[TrainState]) -> TrainState:
+        def put(spec, values):
+            put = sharding.named(self.mesh, spec)
+            return jax.make_array_from_callback(values.shape, put, lambda index: values[index])
+
+        step = put(sharding.REPLICATED, np.asarray(states[0].step))
+        rest = [dataclasses.replace(state, step=()) for state in states]
+        stacked = jax.tree.map(lambda *each: put(sharding.REPLICAS, np.stack(jax.device_get(each))), *rest)
+        return dataclasses.replace(stacked, step=step)
+
+    def check(self, before: Mapping[str, Any]) -> None:
+        """Refuses to go on with other replicas than a checkpoint's."""
+        if (saved := before.get("replicas")) != json.loads(json.dumps(self.differences)):
+            raise ValueError(
+                f"this workdir holds {'a single run' if saved is None else f'replicas of {_words(saved)}'}, and these"
+                f" are replicas of {_words(self.differences)}; choose another --workdir."
+            )
+
+    def feed(self, replaced: int, report: Callable[[str], None]) -> "Feed":
+        """What feeds the step."""
+        return Feed(
+            self.lifted.numbers,
+            self.run.source.train,
+            seeds=[run.config["seed"] for run in self.runs],
+            batch_size=self.run.config["train"]["batch_size"],
+            mesh=self.mesh,
+        )
+
+    def compiled_step(self, feed: Any, state: TrainState) -> tuple[jax.stages.Compiled, float]:
+        """The step of all replicas, and the seconds that compiling it took."""
+        return compilation.compiled(
+            make_replica_step(self.lifted, self.mesh), self.mesh, state, feed.feed(int(state.step))
+        )
+
+    def evaluator(self) -> Any:
+        """Judges every replica."""
+        return Evaluators(self)
+
+    def recorder(self, *arguments: Any, **options: Any) -> Any:
+        """Keeps the metrics of every replica."""
+        return Recorders(self, *arguments, **options)
+
+    def finish(self, workdir: str, state: TrainState) -> None:
+        """Gives every replica that has not diverged the checkpoint of the single run that it is."""
+        for number, about in enumerate(self.each_about):
+            place = remote.checkpoints(workdir).parent / f"replica_{number}" / remote.CHECKPOINTS
+            if layout.divergence(workdir, number) is None:
+                with checkpoint.Checkpoints(place, keep_last=1) as saved:
+                    saved.save(int(state.step), self.state_of(state, number), about)
+
+    def state_of(self, state: TrainState, number: int) -> TrainState:
+        """Return the state of one replica, as that of its run."""
+        held = jax.device_get(state)
+        rest = jax.tree.map(lambda x: jnp.asarray(x[number]), dataclasses.replace(held, step=()))
+        return dataclasses.replace(rest, step=jnp.asarray(held.step))
+
+    def place(self, workdir: str) -> str:
+        """Where the results are."""
+        return f"{workdir}/replica_0 to replica_{len(self.runs) - 1}"
+
+
+class Feed(ResidentReplicas):
+    """The numbers of every replica, and what :class:`ResidentReplicas` feeds."""
+
+    def __init__(self, numbers: Sequence[np.ndarray], *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self._numbers = [self._put(column, sharding.REPLICAS) for column in numbers]
+
+    def feed(self, step: int) -> Any:
+        """Return the numbers, and the arrays of the chunk that ``step`` lies in."""
+        return self._numbers, super().feed(step)
+
+
+def make_replica_step(lifted: Lifted, mesh: jax.sharding.Mesh, side_by_side: bool | None = None) -> Callable:
+    """``(state, (numbers, arrays)) -> (state, metrics)`` of N replicas, all but the step and the images ``[N, ...]``.
+
+    Side by side (vmap); on a CPU one after the other within the step, which is faster there
+    (``experiments/performance/replicas.py``).
+
+    Args:
+      lifted: a single run's step.
+      mesh: of the replicas.
+      side_by_side: None leaves it to the devices.
+    """
+    if side_by_side is None:
+        side_by_side = mesh.devices.flat[0].platform != "cpu"
+
+    def each(step: Array, feed: Arrays, replica: tuple) -> tuple[TrainState, Packed]:
+        numbers, rest, index, epoch = replica
+        state = dataclasses.replace(rest, step=step)
+        state, metrics = lifted.apply(numbers, state, dataclasses.replace(feed, index=index, epoch=epoch))
+        return dataclasses.replace(state, step=()), metrics
+
+    def all_here(step: Array, feed: Arrays, replicas: tuple) -> tuple[TrainState, Packed]:
+        one = functools.partial(each, step, feed)
+        return jax.vmap(one)(replicas) if side_by_side else jax.lax.map(one, replicas)
+
+    def step(state: TrainState, given: tuple[PyTree, Arrays]) -> tuple[TrainState, Packed]:
+        numbers, feed = given
+        replicas = (numbers, dataclasses.replace(state, step=()), feed.index, feed.epoch)
+        shared = dataclasses.replace(feed, index=(), epoch=())
+        everywhere, split = sharding.REPLICATED, sharding.REPLICAS
+        rest, metrics = jax.shard_map(
+            all_here, mesh=mesh, in_specs=(everywhere, everywhere, split), out_specs=split, check_vma=False
+        )(state.step, shared, replicas)
+        return dataclasses.replace(rest, step=state.step + 1), metrics
+
+    return step
+
+
+class Recorders(contextlib.ExitStack):
+    """The record of every replica; of one that diverges a sentence, and the others go on.
+
+    Args:
+      replicas: what runs.
+      workdir: where they live; the other arguments are :class:`Recorder`'s.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        workdir: str,
+        feed: Any,
+        saved: checkpoint.Checkpoints,
+        start: int,
+        log: Callable[[str], None],
+        *,
+        quiet: bool,
+        active: bool,
+    ):
+        super().__init__()
+        self._workdir, self._log = workdir, log
+        self._said: dict[str, list[int]] = {}
+        layout.write(workdir, replicas.differences)
+        count = len(replicas.runs)
+        self._recorders = [
+            Recorder(
+                run._replace(mesh=replicas.mesh), str(layout.folder(workdir, number)), feed, saved, start,
+                functools.partial(self._say, number), quiet=quiet or number > 0, active=active, together=count,
+            )
+            for number, run in enumerate(replicas.runs)
+        ]  # fmt: skip
+        self._pending: list[tuple[int, Packed]] = []
+        self._diverged = {n: why for n in range(count) if (why := layout.divergence(workdir, n)) is not None}
+
+    def _say(self, number: int, message: str) -> None:
+        self._said.setdefault(message, []).append(number)
+
+    def _speak(self) -> None:
+        """A sentence that several replicas say is said once."""
+        said, self._said = self._said, {}
+        for message, numbers in said.items():
+            who = f"replica{'s' if numbers[1:] else ''} {', '.join(map(str, numbers))}"
+            self._log(f"{'all replicas' if len(numbers) == len(self._recorders) else who}: {message}")
+
+    def __enter__(self):
+        super().__enter__()
+        for recorder in self._recorders:
+            self.enter_context(recorder)
+        self._speak()
+        return self
+
+    def fed(self, step: int) -> Any:
+        """See :meth:`Recorder.fed`."""
+        return self._recorders[0].fed(step)
+
+    def add(self, step: int, metrics: Packed) -> None:
+        """Takes note of a step."""
+        self._pending.append((step, metrics))
+        for recorder in self._recorders:
+            recorder.wait_for_first(step, metrics)
+
+    def fetch(self) -> None:
+        """Waits for the device, and looks whether the steps of every replica so far are sound.
+
+        Raises:
+          Diverged: none is.
+        """
+        fetched, self._pending = jax.device_get(self._pending), []
+        for number, recorder in self._going():
+            steps = [(step, Packed(found.values[number], found.layout).unpacked()) for step, found in fetched]
+            try:
+                recorder.receive(steps)
+            except Diverged as error:
+                self._diverged[number] = str(error)
+                layout.write_divergence(self._workdir, number, str(error))
+                self._say(number, f"{error} The others go on.")
+        self._speak()
+        if not self._going():
+            raise Diverged(f"all {len(self._recorders)} replicas diverged; replica 0: {self._diverged[0]}")
+
+    def _going(self) -> list[tuple[int, Recorder]]:
+        return [(n, recorder) for n, recorder in enumerate(self._recorders) if n not in self._diverged]
+
+    def sound(self, state: TrainState) -> TrainState:
+        """Return what may be saved: zeros in the place of replicas that diverged."""
+        if not self._diverged:
+            return state
+        lost = np.array(sorted(self._diverged))
+        rest = jax.tree.map(lambda x: x.at[lost].set(0), dataclasses.replace(state, step=()))
+        return dataclasses.replace(rest, step=state.step)
+
+    def look(self) -> None:
+        """A log point of every replica.
+
+        Raises:
+          Diverged: see :meth:`fetch`.
+        """
+        self.fetch()
+        for _, recorder in self._going():
+            recorder.look()
+        self._speak()
+
+    def write(self, step: int, metrics: Sequence[Mapping[str, Any]]) -> None:
+        """A record of a step, by replica."""
+        for number, recorder in self._going():
+            recorder.write(step, metrics[number])
+
+    @contextlib.contextmanager
+    def pause(self, what: str):
+        """See :class:`contrastive_jax.workdir.Progress`."""
+        with contextlib.ExitStack() as pauses:
+            for recorder in self._recorders:
+                pauses.enter_context(recorder.pause(what))
+            yield
+
+    def result(self, step: int, evaluations: Any, seconds: float) -> list[dict[str, Any]]:
+        """Writes the results of all that did not diverge; what each holds."""
+        going = dict(self._going())
+        return [
+            going[number].result(step, evaluations[number] if evaluations else {}, seconds)
+            if number in going
+            else {"diverged": self._diverged[number]}
+            for number in range(len(self._recorders))
+        ]
+
+
+class Evaluators:
+    """Judges every replica, one after the other, by one program."""
+
+    def __init__(self, replicas: Replicas):
+        self._replicas = replicas
+        self._each = [Evaluator(run.config, run.source, run.mesh, run.evaluators) for run in replicas.runs]
+        self.has_labels = self._each[0].has_labels
+
+    def _weights(self, held: PyTree, number: int) -> PyTree:
+        """Of one replica, on every device; ``held`` lies on the host."""
+        return replicate(jax.tree.map(lambda x: x[number], held), self._replicas.run.mesh)
+
+    def look(self, state: TrainState) -> list[dict[str, float]]:
+        """The quick look while the replicas train."""
+        params, stats = jax.device_get((state.params, state.stats))
+        with jax.set_mesh(self._replicas.run.mesh):
+            return [
+                evaluator.look(
+                    dataclasses.replace(
+                        state, params=self._weights(params, number), stats=self._weights(stats, number)
+                    )
+                )
+                for number, evaluator in enumerate(self._each)
+            ]
+
+    def table(self, weights: PyTree, *, quiet: bool = False, show_progress: bool = False) -> list[dict]:
+        """The table of every replica; see :meth:`Evaluator.table`. What is printed is one, of a row a replica."""
+        tables, held, names = [], jax.device_get(weights), self._replicas.names
+        with jax.set_mesh(self._replicas.run.mesh):
+            for number, evaluator in enumerate(self._each):
+                if show_progress:
+                    workdirs.log(f"evaluating replica {number}, {names[number]} ...")
+                tables.append(evaluator.table(self._weights(held, number), quiet=True))
+        rows = {
+            name: table["trained"] for name, table in zip(names, tables, strict=True) if "trained" in table
+        }
+        if rows and not quiet:
+            self._each[0].print(rows | {row: tables[0][row] for row in ("raw pixels",) if row in tables[0]})
+        return tables
+
+
+# ------------------------------------------------------------------------------------------- refusing
+
+
+def _differences(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the leaves in which the configs differ from one another, and their values, of each.
+
+    Raises:
+      ValueError: one of them cannot differ, or two are the same.
+    """
+    if len(given) < 2:
+        raise ValueError(f"replicas are two runs or more; here is {len(given)}.")
+    names: dict[str, None] = {}
+    for config in given[1:]:
+        names |= dict.fromkeys(configs.diff(given[0], config))
+    every = [configs.leaves(config) for config in given]
+    for name in names:
+        values = [found.get(name) for found in every]
+        if name != "seed" and any(name == part or name.startswith(f"{part}.") for part in SHARED):
+            raise ValueError(
+                f"{name} is {' and '.join(dict.fromkeys(map(repr, values)))}: replicas differ in seed and in"
+                " numbers that the step reads; run the command once for each value of it."
+            )
+        if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            raise ValueError(_no_replica({name: values[-1]}, "it is no number"))
+    found = [{name: leaves[name] for name in names} for leaves in every]
+    for number, one in enumerate(found):
+        if one in found[:number]:
+            raise ValueError(f"two replicas are the same, {_words([one])}: give each value once.")
+    return found
+
+
+def _no_replica(difference: Mapping[str, Any], why: str) -> str:
+    others = {name: value for name, value in difference.items() if name != "seed"}
+    return (
+        f"{_words([others])} is no replica of the first ({why}): replicas differ in seed and in numbers that the step"
+        " reads; run the command once for each of the others' values."
+    )
+
+
+def _words(differences: Sequence[Mapping[str, Any]]) -> str:
+    names = differences[0]
+    return ", ".join(f"{name}={','.join(dict.fromkeys(str(d[name]) for d in differences))}" for name in names)
+
+
+def _shapes(tree: PyTree) -> Any:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(x.shape, x.dtype) for x in leaves]
+
+
+def _same_bits(one: PyTree, two: PyTree) -> bool:
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def _feed_shapes(run: Run) -> Arrays:
+    """Return what a single run's step is fed, as shapes of no mesh."""
+    shapes = ResidentReplicas.shapes(run.source.train, run.config["train"]["batch_size"], run.mesh)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)

@@ -1,0 +1,39 @@
+"""Layout of the workdir of replicas: what differs between them, and a folder each, as of a single run."""
+
+import json
+import os
+from typing import Any
+
+from etils import epath
+
+from contrastive_jax.workdir.files import write_json
+
+TABLE = "replicas.json"  # a line a replica: the leaves that differ, and their values
+
+
+def folder(workdir: str | os.PathLike, number: int) -> epath.Path:
+    """Return the workdir of replica ``number``."""
+    return epath.Path(workdir) / f"replica_{number}"
+
+
+def folders(workdir: str | os.PathLike) -> list[epath.Path]:
+    """Return the workdirs of the replicas of a workdir; none of a single run's."""
+    file = epath.Path(workdir) / TABLE
+    count = len(json.loads(file.read_text())) if file.is_file() else 0
+    return [folder(workdir, number) for number in range(count)]
+
+
+def write(workdir: str | os.PathLike, differences: list[dict[str, Any]]) -> None:
+    """Write what differs between the replicas of a workdir."""
+    write_json(epath.Path(workdir) / TABLE, differences)
+
+
+def divergence(workdir: str | os.PathLike, number: int) -> str | None:
+    """Return why a replica diverged; None: it has not."""
+    file = folder(workdir, number) / "diverged.json"
+    return json.loads(file.read_text())["diverged"] if file.is_file() else None
+
+
+def write_divergence(workdir: str | os.PathLike, number: int, why: str) -> None:
+    """Write why a replica diverged."""
+    write_json(folder(workdir, number) / "diverged.json", {"diverged": why})

@@ -1,0 +1,251 @@
+"""Replicas: each is the single run of its config, stopped and resumed too; what can be none is refused by name."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from saved_runs import assert_same, config_of, left_behind, stop_at
+from tiny_methods import ALL, tiny, x64  # noqa: F401
+
+from contrastive_jax import config as configs
+from contrastive_jax import main, native, sharding
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.commands import describe, report
+from contrastive_jax.training import loop, replicas
+from contrastive_jax.training import run as runs
+from contrastive_jax.workdir import encoder
+
+ONE = jax.devices()[:1]
+# Of methods that have one, a number of their own: every kind of place that a number may reach the step from.
+OWN = {
+    "flatclr_ess": ("temperature.target", 0.2),
+    "hoelder": ("loss.hoelder_flat_nce.gamma", 3.0),
+    "dual_temperature": ("loss.dual_temperature.factor", 5.0),
+    "macl": ("temperature.alpha", 3.0),
+    "macl_b": ("temperature.beta", 0.25),
+    "linear_tau": ("temperature.end", 0.3),
+    "eqco_simclr": ("margin.alpha", 64.0),
+    "eqco_moco": ("margin.alpha", 512.0),
+    "moco_v1": ("target.decay", 0.9),
+    "byol": ("target.decay", 0.9),
+    "simo": ("margin.alpha", 64.0),
+    "relic_k": ("loss.relic_kl.weight", 2.0),
+    "decoupled_nt_xent": ("loss.decoupled_nt_xent.lambda_weight", 0.5),
+    "swd_hypersphere": ("loss.sliced_wasserstein.weight", 3.0),
+    "dclw": ("optimizer.momentum", 0.5),
+    "fenchel_legendre": ("norm.momentum", 0.5),
+}
+
+
+def trained(trainee, steps=3):
+    """State and metrics of some steps."""
+    with jax.set_mesh(trainee.mesh):
+        state, feed = trainee.first_state(print), trainee.feed(0, print)
+        step, _ = trainee.compiled_step(feed, state)
+        history = []
+        for i in range(steps):
+            state, metrics = step(state, feed.feed(i))
+            history.append(jax.device_get(metrics))
+        return jax.device_get(state), history
+
+
+def assert_near(found, expected, what):
+    largest = np.abs(expected).max(initial=0.0)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * max(largest, 1e-2), err_msg=what)
+
+
+def assert_replicas_are_single_runs(given, devices=ONE):
+    together = replicas.Replicas(given, devices)
+    state, history = trained(together)
+    for number, config in enumerate(given):
+        single, alone = trained(loop.One(runs.prepare(config, ONE)))
+        mine = jax.device_get(together.state_of(state, number))
+        for (path, a), b in zip(
+            jax.tree_util.tree_leaves_with_path(single), jax.tree.leaves(mine), strict=True
+        ):
+            assert_near(b, a, f"replica {number}{jax.tree_util.keystr(path)}")
+        for step, (metrics, expected) in enumerate(zip(history, alone, strict=True)):
+            assert metrics.layout == expected.layout
+            values = type(metrics)(metrics.values[number], metrics.layout).unpacked()
+            for name, value in expected.unpacked().items():
+                assert_near(values[name], value, f"replica {number}, step {step}: {name}")
+    return together
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_a_replica_is_the_single_run_of_its_config(method, x64):  # noqa: F811
+    """In float64, so that what differs is the program and not its rounding."""
+    base = tiny(method, dtype="float64")
+    changed = {"seed": 3, "schedule.learning_rate": 0.01, "optimizer.weight_decay": 1e-2}
+    leaf, value = OWN.get(method, ("temperature.tau", 0.25))
+    given = [base, tiny(method, dtype="float64", **changed), tiny(method, dtype="float64", **{leaf: value})]
+    together = assert_replicas_are_single_runs(given)
+    assert len(together.lifted.numbers) >= 3
+
+
+@pytest.mark.run
+def test_replicas_lie_over_the_devices_that_share_them_and_say_nothing_to_each_other(x64):  # noqa: F811
+    given = [tiny("flatclr_ess", dtype="float64", seed=seed) for seed in range(6)]
+    together = assert_replicas_are_single_runs(given, jax.devices())
+    assert dict(together.mesh.shape) == {sharding.REPLICA: 6}
+    with jax.set_mesh(together.mesh):
+        state, feed = together.initial_state(), together.feed(0, print)
+        step, _ = together.compiled_step(feed, state)
+    assert not any(kind in step.as_text() for kind in ("all-gather", "all-reduce", "all-to-all"))
+    assert {x.sharding.num_devices for x in jax.tree.leaves(state)} == {6}
+
+
+@pytest.mark.run
+def test_side_by_side_is_one_after_the_other(x64):  # noqa: F811
+    """What an accelerator compiles, compiled here: vmap in the place of the loop that a CPU takes."""
+    given = [tiny("moco_v1", dtype="float64", seed=seed) for seed in (0, 1)]
+    together = replicas.Replicas(given, ONE)
+    state, history = trained(together)
+    with jax.set_mesh(together.mesh):
+        first, feed = together.initial_state(), together.feed(0, print)
+        step = native.jit(replicas.make_replica_step(together.lifted, together.mesh, side_by_side=True))
+        other = first
+        for i in range(3):
+            other, _ = step(other, feed.feed(i))
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(other), strict=True):
+        assert_near(jax.device_get(b), a, jax.tree_util.keystr(path))
+
+
+SHORT = {"train.duration": "4 steps", "log.every": 2, "evaluate.final": True, "evaluate.every": "2 steps"}
+KNN = {"evaluators": {"knn": {"name": "knn"}}, "evaluate.look": ("knn",), "evaluate.rows": ("trained",)}
+
+
+def several(method="flatclr", **leaves):
+    given = [config_of(8, method, **SHORT, seed=seed, **leaves) for seed in (0, 1)]
+    for config in given:
+        config["evaluators"] = KNN["evaluators"]
+        config["evaluate"] |= {"look": ["knn"], "rows": ["trained"]}
+    return given
+
+
+def lines(workdir):
+    return [
+        {name: value for name, value in row.items() if name != "timing"}
+        for row in workdirs.read_metrics(workdir)
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Two replicas that ran through."""
+    workdir = tmp_path_factory.mktemp("replicas") / "whole"
+    return several(), workdir, replicas.train(several(), str(workdir), quiet=True, devices=ONE)
+
+
+def test_a_replicas_folder_is_the_workdir_of_its_run(whole, tmp_path):
+    given, workdir, results = whole
+    assert json.loads((workdir / "replicas.json").read_text()) == [{"seed": 0}, {"seed": 1}]
+    loop.train(given[1], str(tmp_path / "single"), quiet=True, devices=ONE)
+    mine, single = workdir / "replica_1", tmp_path / "single"
+    assert {p.name for p in single.iterdir()} - {p.name for p in mine.iterdir()} <= {".lock"}
+    assert json.loads((mine / "config.json").read_text()) == json.loads((single / "config.json").read_text())
+    for found, expected in zip(lines(mine), lines(single), strict=True):
+        assert found.keys() == expected.keys()
+        for name in expected:
+            np.testing.assert_allclose(found[name], expected[name], rtol=0.05, atol=0.05, err_msg=name)
+    assert results[1]["evaluations"]["trained"]["knn"]["top1"] > 0.3
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
+    features = [encoder.load_encoder(path)(images) for path in (mine, single)]
+    np.testing.assert_allclose(*features, rtol=0.01, atol=0.01)
+    again = loop.train(
+        given[1], str(mine), quiet=True, devices=ONE
+    )  # it goes on as a single run: there is no more
+    assert again["evaluations"] == results[1]["evaluations"]
+
+
+def test_replicas_stopped_and_resumed_are_uninterrupted_bit_for_bit(whole, tmp_path, monkeypatch):
+    given, workdir, results = whole
+    with monkeypatch.context() as patch, pytest.raises(loop.Stopped, match="stopped at step 3 of 4"):
+        stop_at(patch, 2)
+        replicas.train(given, str(tmp_path / "parts"), quiet=True, devices=ONE)
+    with pytest.raises(ValueError, match="holds replicas of seed=0,1, and these are replicas of seed=0,2"):
+        replicas.train([given[0], given[1] | {"seed": 2}], str(tmp_path / "parts"), quiet=True, devices=ONE)
+    with pytest.raises(ValueError, match="this workdir holds 2 replicas, and this is a single run"):
+        loop.train(given[0], str(tmp_path / "parts"), quiet=True, devices=ONE)
+    again = replicas.train(given, str(tmp_path / "parts"), quiet=True, devices=ONE)
+    for number in (0, 1):
+        assert again[number]["evaluations"] == results[number]["evaluations"]
+        here, there = (path / f"replica_{number}" for path in (tmp_path / "parts", workdir))
+        assert_same(*(left_behind(path, given[number]) for path in (here, there)))
+
+
+@pytest.mark.run
+def test_a_replica_that_diverges_takes_no_other_with_it(whole, tmp_path, capsys):
+    given, workdir, results = whole
+    wild = several(**{"schedule.learning_rate": 1e30, "schedule.warmup": "0 steps"})[1]
+    wild["schedule"] = given[0]["schedule"] | {"learning_rate": 1e30}
+    found = replicas.train([given[0], wild], str(tmp_path), devices=ONE)
+    assert "not finite" in found[1]["diverged"] and "replica 1: step" in capsys.readouterr().out
+    assert found[0]["evaluations"] == results[0]["evaluations"]
+    assert not (tmp_path / "replica_1" / "result.json").exists()
+    again = replicas.train([given[0], wild], str(tmp_path), quiet=True, devices=ONE)
+    assert again[1] == found[1] and again[0]["evaluations"] == found[0]["evaluations"]
+
+
+def test_a_report_of_replicas_shows_each_of_them(whole):
+    given, workdir, _ = whole
+    shown = {"report": given[0]["report"] | {"images": 20, "map": "pca"}}
+    page = report.report(given[0] | shown, str(workdir), quiet=True)
+    assert page == str(workdir / "report.html")
+    text = (workdir / "report.html").read_text()
+    assert "replica_0" in text and "replica_1" in text
+
+
+@pytest.mark.run
+def test_describe_says_what_the_step_of_all_replicas_takes(capsys):
+    given = [tiny("flatclr", seed=seed) for seed in (0, 1, 2)]
+    found = describe.describe_replicas(given, "")
+    single = describe.describe(given[0], "")
+    printed = capsys.readouterr().out
+    assert "replica 2: seed=2" in printed and "compiled step of 3 replicas" in printed
+    assert found["memory_mib"] > single["memory_mib"] and found["images_per_second/step"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train.batch_size": 16}, r"train\.batch_size is 32 and 16: replicas differ in seed and in numbers"),
+        ({"train.duration": "8 steps"}, r"train\.duration is .*replicas differ in seed and in numbers"),
+        ({"log.every": 7}, r"log\.every is .*replicas differ in seed and in numbers that the step reads"),
+        ({"encoder.width": 0.25}, r"encoder\.width=0\.25 is no replica of the first \(their states"),
+        ({"schedule.warmup": "2 steps"}, r"schedule\.warmup=2 steps is no replica .*it is no number"),
+        ({"optimizer.name": "lars"}, r"optimizer\.name=lars is no replica of the first \(it is no number"),
+        ({"optimizer.weight_decay": 0.0}, r"optimizer\.weight_decay=0\.0 is no replica of the first \("),
+        ({"schedule.decay": 0.5}, r"schedule\.decay=0\.5 is no replica of the first \(no number of the step"),
+        ({}, "two replicas are the same"),
+    ],
+    ids=str,
+)
+def test_what_is_no_replica_is_refused_by_name(changes, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        replicas.Replicas([tiny("flatclr"), tiny("flatclr", **changes)], ONE)
+    assert "\n" not in str(raised.value)
+
+
+def test_numbers_with_several_values_are_every_combination_of_them():
+    given = [("seed", "0,1"), ("temperature.tau", "0.1, 0.2"), ("evaluate.look", "knn,linear")]
+    found = configs.expand("configs/flatclr_digits.py", given)
+    assert [(c.seed, c.temperature.tau) for c in found] == [(0, 0.1), (0, 0.2), (1, 0.1), (1, 0.2)]
+    assert {tuple(c.evaluate.look) for c in found} == {("knn", "linear")}
+    eqco = [("margin", "eqco"), ("margin.alpha", "64,256")]  # an option without a default
+    assert [c.margin.alpha for c in configs.expand("configs/digits.py", eqco)] == [64, 256]
+    with pytest.raises(ValueError, match=r"seed is 'a'"):
+        configs.expand("configs/digits.py", [("seed", "0,a")])
+    with pytest.raises(ValueError, match=r"no such option"):
+        configs.expand("configs/digits.py", [("temperatur.tau", "0.1,0.2")])
+
+
+def test_the_command_line_of_replicas(whole):
+    given, workdir, _ = whole
+    assert main.resolved([], str(workdir), "train") == [configs.plain(configs.completed(c)) for c in given]
+    with pytest.raises(ValueError, match="--mode=embed takes one run, and these are 2 replicas"):
+        main.resolved([], str(workdir), "embed")
+    found = main.resolved(["--config=configs/digits.py", "--config.seed=0,1,2"], None, "train")
+    names = {main.default_workdir(part) for part in (found, found[:2], found[:1])}
+    assert len(names) == 3 and all(name.startswith("runs/") for name in names)
