@@ -33,6 +33,9 @@ from contrastive_jax.training.step import Packed, init_state, make_train_step, p
 from contrastive_jax.types import Array, PyTree, TrainState
 from contrastive_jax.workdir import checkpoint, remote
 from contrastive_jax.workdir import replicas as layout
+from contrastive_jax.workdir.replicas import folders
+
+__all__ = ["NotReplicas", "Replicas", "folders", "make_replica_step", "train"]
 
 # Sections that nothing inside the step reads, or that decide what is compiled.
 SHARED = (
@@ -46,6 +49,10 @@ SHARED = (
     "score",
     "dtype",
 )
+
+
+class NotReplicas(ValueError):
+    """Configs that are no replicas of each other."""
 
 
 @remote.supports_remote
@@ -69,7 +76,7 @@ def train(
       What each replica's ``result.json`` holds; ``{"diverged": why}`` of one that diverged.
 
     Raises:
-      ValueError: configs that are no replicas of each other, before anything is compiled or written; and what
+      NotReplicas: configs that are none of each other, before anything is compiled or written; and what
         :func:`contrastive_jax.training.loop.train` raises.
     """
     return loop.train_to_end(Replicas(given, devices), workdir, quiet=quiet)
@@ -79,7 +86,7 @@ class Replicas(loop.One):
     """Runs that differ in numbers, as the loop sees them; ``source``: their images, where they are loaded before.
 
     Raises:
-      ValueError: one sentence that names the option in which the configs differ and may not.
+      NotReplicas: one sentence that names the option in which the configs differ and may not.
     """
 
     def __init__(
@@ -94,7 +101,7 @@ class Replicas(loop.One):
         self.differences = _differences(given)
         first = prepare(given[0], devices, source=source)
         if not isinstance(first.source.train, data.Split):
-            raise ValueError(
+            raise NotReplicas(
                 f"data.name={first.source.name!r} is streamed, and replicas share images in memory: take"
                 " data.stream=off, or train the runs one by one."
             )
@@ -108,7 +115,7 @@ class Replicas(loop.One):
         self._states = [init_state(run.recipe, run.config["seed"]) for run in self.runs]
         for number, state in enumerate(self._states):
             if _shapes(state) != _shapes(self._states[0]):
-                raise ValueError(_no_replica(self.differences[number], "their states are of other shapes"))
+                raise NotReplicas(_no_replica(self.differences[number], "their states are of other shapes"))
         self.lifted = self._lift()
 
     def _lift(self) -> Lifted:
@@ -128,13 +135,15 @@ class Replicas(loop.One):
             with native.tracing_for(platform), jax.set_mesh(None):
                 found = lift(functions, jax.eval_shape(lambda: self._states[0]), feed)
         except Unlike as unlike:
-            raise ValueError(_no_replica(self.differences[owners[unlike.index]], str(unlike))) from None
+            raise NotReplicas(_no_replica(self.differences[owners[unlike.index]], str(unlike))) from None
         for program, number in enumerate(owners[1:], start=1):
             if found.differing[program]:
                 continue
             again = init_state(self.runs[number].recipe, self.run.config["seed"])
             if _same_bits(self._states[0], again):
-                raise ValueError(_no_replica(self.differences[number], "no number of the step depends on it"))
+                raise NotReplicas(
+                    _no_replica(self.differences[number], "no number of the step depends on it")
+                )
         return found._replace(numbers=[column[np.array(of_replica)] for column in found.numbers])
 
     @property
@@ -454,16 +463,16 @@ def _differences(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for name in names:
         values = [found.get(name) for found in every]
         if name != "seed" and any(name == part or name.startswith(f"{part}.") for part in SHARED):
-            raise ValueError(
+            raise NotReplicas(
                 f"{name} is {' and '.join(dict.fromkeys(map(repr, values)))}: replicas differ in seed and in"
                 " numbers that the step reads; run the command once for each value of it."
             )
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-            raise ValueError(_no_replica({name: values[-1]}, "it is no number"))
+            raise NotReplicas(_no_replica({name: values[-1]}, "it is no number"))
     found = [{name: leaves[name] for name in names} for leaves in every]
     for number, one in enumerate(found):
         if one in found[:number]:
-            raise ValueError(f"two replicas are the same, {_words([one])}: give each value once.")
+            raise NotReplicas(f"two replicas are the same, {_words([one])}: give each value once.")
     return found
 
 

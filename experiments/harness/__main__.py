@@ -1,4 +1,4 @@
-"""``job``: one cell, for a worker process; ``ledger``; ``stale``: records to remove; ``compare``; or a verb for all."""
+"""``jobs``: cells, for a worker process; ``ledger``; ``stale``: records to remove; ``compare``; or a verb for all."""
 
 import json
 import sys
@@ -8,12 +8,15 @@ from experiments.harness.cli import command_line
 from experiments.harness.compare import compare, of_revision, of_tree
 from experiments.harness.jobs import Job, stale
 from experiments.harness.ledger import pages
-from experiments.harness.running import run_job
+from experiments.harness.running import run_jobs
 from experiments.harness.table import ROOT, all_tables, table_of
 
-if sys.argv[1:2] == ["job"]:
-    name, scale, cell, point, chosen = json.loads(sys.argv[2])
-    run_job(Job(name, scale, tuple(cell), tuple(map(tuple, point)), chosen))
+if sys.argv[1:2] == ["jobs"]:
+    replicas, found = json.loads(sys.argv[2])
+    run_jobs(
+        [Job(n, scale, tuple(cell), tuple(map(tuple, p)), chosen) for n, scale, cell, p, chosen in found],
+        replicas,
+    )
 elif sys.argv[1:] == ["ledger"]:
     for file, text in pages().items():
         file.write_text(text)

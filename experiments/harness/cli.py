@@ -32,6 +32,10 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     made.add_argument(
         "--workers", type=int, help="run: jobs at a time; default 1, at small and small_mnist one a core"
     )
+    made.add_argument(
+        "--replicas", type=int,
+        help="run: runs as one program, where they differ in seed and numbers; default 32 on an accelerator, else 1",
+    )  # fmt: skip
     made.add_argument("--cluster", choices=["here", "slurm"], default="here")
     made.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="run: a submitit parameter"
@@ -58,7 +62,7 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
         for table in filter(is_measured, tables):
             print(measure(table))
         cores = len(os.sched_getaffinity(0)) if options.scale in SMALL else 1
-        failures = run(todo, options.workers or cores, options.cluster, settings)
+        failures = run(todo, options.workers or cores, options.cluster, settings, options.replicas)
         for table in tables:
             failures += without_choice(table, options.scale)
             if options.scale != "smoke":

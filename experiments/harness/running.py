@@ -7,81 +7,103 @@ import queue
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from experiments.harness.bundles import AT_ONCE, Single, accelerated, bundles, left, run_together
 from experiments.harness.jobs import Job, distinct
-from experiments.harness.table import ROOT, config_of
+from experiments.harness.table import ROOT
 
 
-def run(todo: Callable[[], list[Job]], workers: int, cluster: str, options: Mapping[str, Any]) -> list[str]:
+def run(
+    todo: Callable[[], list[Job]],
+    workers: int,
+    cluster: str,
+    options: Mapping[str, Any],
+    replicas: int | None = None,
+) -> list[str]:
     """Runs jobs until none is left, ``workers`` at a time; what went wrong, a sentence each.
 
-    ``todo`` is asked again when all its jobs are done: a sweep that has chosen has new ones.
+    ``todo`` is asked again when all its jobs are done: a sweep that has chosen has new ones. As many runs as
+    ``replicas`` are one program where they can be; None: ``bundles.AT_ONCE`` on an accelerator, 1 on a CPU, where
+    processes are faster.
     """
+    if replicas is None:
+        replicas = AT_ONCE if accelerated() else 1
     failures, tried, broken = [], set(), set()
     while new := distinct([job for job in todo() if job not in tried and job.key not in broken]):
         tried |= set(new)
-        failures += (_on_slurm if cluster == "slurm" else _here)(new, workers, options)
+        together = bundles(new) if replicas > 1 else [[job] for job in new]
+        failures += (_on_slurm if cluster == "slurm" else _here)(together, replicas, workers, options)
         broken |= {job.key for job in new if not job.done()}
     return failures
 
 
-def run_job(job: Job) -> None:
-    """Trains and judges every seed of a job that is not done, in this process; a killed run goes on where it was.
+def run_jobs(found: Sequence[Job], replicas: int = 1) -> None:
+    """Trains and judges every seed of some jobs that is not done, in this process; a killed run goes on where it was.
+
+    ``replicas``: as many runs as that are one program, where they differ in seed and numbers only.
 
     Raises:
       RuntimeError: a column that the table reads failed.
-      recorder.Diverged: a loss was not finite; where a sweep chooses, it is taken note of instead.
+      ArithmeticError: a loss was not finite; where a sweep chooses, it is taken note of instead.
     """
+    singles = left(found)
+    if replicas > 1:
+        parts = [singles[i : i + replicas] for i in range(0, len(singles), replicas)]
+        singles = [single for part in parts for single in run_together(part)]
+    for single in singles:
+        _run(single)
+
+
+def _run(single: Single) -> None:
     from contrastive_jax.training import loop, recorder
 
-    config = config_of(job.arguments())
-    for seed in job.seeds():
-        if job.result(seed) is not None:
-            continue
-        try:
-            result = loop.train(config | {"seed": seed}, str(job.folder(seed)))
-        except recorder.Diverged as error:
-            if job.chosen:
-                raise
-            job.diverged(seed, str(error))
-            continue
-        if why := job.failure(result):
-            raise RuntimeError(f"seed {seed} is trained, and not judged: {why}")
+    job, seed = single
+    try:
+        result = loop.train(single.config, str(job.folder(seed)))
+    except recorder.Diverged as error:
+        if job.chosen:
+            raise
+        job.diverged(seed, str(error))
+        return
+    if why := job.failure(result):
+        raise RuntimeError(f"seed {seed} is trained, and not judged: {why}")
 
 
-def _here(todo: list[Job], workers: int, options: Mapping[str, Any]) -> list[str]:
-    """On this host: a process a job. Ctrl-C and SIGTERM reach the jobs, which save and end."""
+def _here(todo: list[list[Job]], replicas: int, workers: int, options: Mapping[str, Any]) -> list[str]:
+    """On this host: a process for jobs that are together. Ctrl-C and SIGTERM reach the jobs, which save and end."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     slots = queue.SimpleQueue()
     for slot in range(workers):
         slots.put(slot)
 
-    def work(job):
+    def work(jobs):
         slot = slots.get()
-        running.add(job)
+        running.update(jobs)
         try:
-            return _worker(job, slot, workers, processes)
+            return _worker(jobs, replicas, slot, workers, processes)
         finally:
-            running.discard(job)
+            running.difference_update(jobs)
             slots.put(slot)
 
     failures, running, processes = [], set(), set()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress, concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        bar = progress.add_task("cells", total=len(todo))
-        waiting = {pool.submit(work, job): job for job in todo}
+        bar = progress.add_task("cells", total=sum(map(len, todo)))
+        waiting = {pool.submit(work, jobs): jobs for jobs in todo}
         try:
             while waiting:
                 done, _ = concurrent.futures.wait(waiting, 2.0, concurrent.futures.FIRST_COMPLETED)
                 for future in done:
-                    job, problem = waiting.pop(future), future.result()
-                    failures += [f"{job.name}: {problem}"] if problem else []
-                    progress.console.print(f"{job.name}: {problem or 'done'}", highlight=False)
-                    progress.advance(bar)
+                    jobs, problem = waiting.pop(future), future.result()
+                    for job in jobs:
+                        wrong = problem if problem and not job.done() else ""
+                        failures += [f"{job.name}: {wrong}"] if wrong else []
+                        progress.console.print(f"{job.name}: {wrong or 'done'}", highlight=False)
+                        progress.advance(bar)
                 now = "; ".join(f"{job.name}: {_step_of(job)}" for job in list(running))
                 progress.update(bar, description=now or "cells")
         except BaseException:
@@ -92,18 +114,20 @@ def _here(todo: list[Job], workers: int, options: Mapping[str, Any]) -> list[str
     return failures
 
 
-def _worker(job: Job, slot: int, workers: int, processes: set[subprocess.Popen]) -> str | None:
-    """Runs a job in a process of its own, put into ``processes``, on its share of this host; what went wrong."""
+def _worker(
+    jobs: list[Job], replicas: int, slot: int, workers: int, processes: set[subprocess.Popen]
+) -> str | None:
+    """Runs jobs in a process of their own, put into ``processes``, on its share of this host; what went wrong."""
     environment = dict(os.environ)
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "runs" / "compiled"))
     if "CUDA_VISIBLE_DEVICES" not in os.environ and workers > 1:
         environment["CUDA_VISIBLE_DEVICES"] = str(slot)  # no effect without GPUs
     cores = sorted(os.sched_getaffinity(0))
     mine = cores[slot::workers] if workers <= len(cores) else cores
-    log = job.folder(0).parent / "log.txt"
+    log = jobs[0].folder(0).parent / "log.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as output:
-        arguments = [sys.executable, "-m", "experiments.harness", "job", json.dumps(job)]
+        arguments = [sys.executable, "-m", "experiments.harness", "jobs", json.dumps([replicas, jobs])]
         process = subprocess.Popen(
             arguments, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT,
             preexec_fn=lambda: os.sched_setaffinity(0, mine),
@@ -127,7 +151,7 @@ def _step_of(job: Job) -> str:
     return "starting"
 
 
-def _on_slurm(todo: list[Job], workers: int, options: Mapping[str, Any]) -> list[str]:
+def _on_slurm(todo: list[list[Job]], replicas: int, workers: int, options: Mapping[str, Any]) -> list[str]:
     """As one SLURM array, by submitit; at most ``workers`` at a time."""
     import submitit
 
@@ -136,10 +160,12 @@ def _on_slurm(todo: list[Job], workers: int, options: Mapping[str, Any]) -> list
         options = {"slurm_array_parallelism": workers} | dict(options)
     executor.update_parameters(**options)
     with executor.batch():
-        submitted = [executor.submit(run_job, job) for job in todo]
+        submitted = [executor.submit(run_jobs, jobs, replicas) for jobs in todo]
     failures = []
-    for job, task in zip(todo, submitted, strict=True):
-        if task.exception() is not None:
-            failures.append(f"{job.name}: {task.exception()}")
-        print(f"{job.name}: {'failed' if task.exception() else 'done'}", flush=True)
+    for jobs, task in zip(todo, submitted, strict=True):
+        problem = task.exception()
+        for job in jobs:
+            wrong = problem is not None and not job.done()
+            failures += [f"{job.name}: {problem}"] if wrong else []
+            print(f"{job.name}: {'failed' if wrong else 'done'}", flush=True)
     return failures

@@ -12,7 +12,7 @@ import pytest
 
 from contrastive_jax.training.run import source_of
 from experiments import harness
-from experiments.harness import claims, jobs, measured, pages, plan, records, results, running
+from experiments.harness import bundles, claims, jobs, measured, pages, plan, records, results, running
 from experiments.harness import table as tables
 from experiments.harness.judging import Claim
 
@@ -41,7 +41,7 @@ def made(name, folder, monkeypatch, runs):
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     """A table of two rows and one column in a folder of its own, with nothing run."""
-    for module in (tables, results, records, pages, jobs, running, claims, measured):
+    for module in (tables, results, records, pages, jobs, bundles, running, claims, measured):
         if hasattr(module, "ROOT"):
             monkeypatch.setattr(module, "ROOT", tmp_path)
         if hasattr(module, "config_of") and module is not tables:
@@ -202,7 +202,7 @@ def test_a_result_whose_column_failed_is_none(table, tmp_path, monkeypatch):
 
     monkeypatch.setattr("contrastive_jax.training.loop.train", train)
     with pytest.raises(RuntimeError, match=r"seed 0 is trained, and not judged: trained.knn.top1 %: no room"):
-        running.run_job(job)
+        running.run_jobs([job])
     assert called == [str(job.folder(0))]
 
 
@@ -220,8 +220,12 @@ def test_one_run_for_all_tables_that_ask_for_it(table, tmp_path, monkeypatch):
     assert len(both) == 3 and len(once) == 2 == len({job.folder(0) for job in once})
     assert once[0].seeds() == (0, 1, 2, 3)  # the one of more seeds
     seen = []
-    monkeypatch.setattr(running, "_here", lambda new, *_: seen.append([j.key for j in new]) or ["a reason"])
-    running.run(lambda: both, 8, "here", {})
+    monkeypatch.setattr(
+        running,
+        "_here",
+        lambda new, *_: seen.append([j.key for together in new for j in together]) or ["a reason"],
+    )
+    running.run(lambda: both, 8, "here", {}, replicas=1)
     assert [len(keys) for keys in seen] == [2]  # what failed is not tried again for the other table
 
 
@@ -258,7 +262,7 @@ def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
 
     monkeypatch.setattr("contrastive_jax.training.loop.train", train)
     second.folder(jobs.CHOOSING).mkdir(parents=True)
-    running.run_job(second)
+    running.run_jobs([second])
     assert second.done() and jobs.choose(table, "cpu", cell) is None
     finish(first, jobs.CHOOSING, 0.01)
     assert jobs.choose(table, "cpu", cell) == first.point
@@ -267,7 +271,7 @@ def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
     final = jobs.Job(NAME, "cpu", cell, first.point)
     final.folder(0).mkdir(parents=True)
     with pytest.raises(recorder.Diverged):  # the chosen one: there is no number to show
-        running.run_job(final)
+        running.run_jobs([final])
 
 
 def test_a_sweep_of_which_all_diverged_says_so(table):
@@ -286,7 +290,8 @@ def test_a_sweep_of_which_all_diverged_says_so(table):
 def test_one_failing_cell_does_not_stop_the_rest(table, monkeypatch):
     seen = []
 
-    def worker(job, *_):
+    def worker(together, *_):
+        (job,) = together
         seen.append(job.cell)
         if job.cell == ("A", "x"):
             return "exit status 1: a reason"
@@ -296,7 +301,7 @@ def test_one_failing_cell_does_not_stop_the_rest(table, monkeypatch):
     monkeypatch.setattr(running, "_worker", worker)
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        failures = running.run(lambda: jobs.jobs(table, "cpu"), 1, "here", {})
+        failures = running.run(lambda: jobs.jobs(table, "cpu"), 1, "here", {}, replicas=1)
     finally:
         signal.signal(signal.SIGTERM, handler)
     assert failures == ["paper.table_1 A | x: exit status 1: a reason"]

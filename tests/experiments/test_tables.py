@@ -14,7 +14,7 @@ from experiments.harness import jobs, ledger, measured, pages, plan, records
 from experiments.harness.judging import judge
 from experiments.harness.records import pick
 from experiments.harness.results import Results
-from experiments.harness.running import run_job
+from experiments.harness.running import run_jobs
 from experiments.harness.table import Doubtful, seeds_of
 
 TABLES = harness.all_tables()
@@ -234,7 +234,7 @@ def smoke(name, cell, tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "ROOT", tmp_path)
     job, table = jobs.Job(name, "smoke", cell), harness.table_of(name)
     assert not job.done()
-    run_job(job)
+    run_jobs([job])
     assert job.done()
     for path in filter(None, table.METRIC.values()):
         assert math.isfinite(pick(job.result(0), path)), path

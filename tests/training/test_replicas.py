@@ -20,7 +20,6 @@ ONE = jax.devices()[:1]
 # Of methods that have one, a number of their own: every kind of place that a number may reach the step from.
 OWN = {
     "flatclr_ess": ("temperature.target", 0.2),
-    "hoelder": ("loss.hoelder_flat_nce.gamma", 3.0),
     "dual_temperature": ("loss.dual_temperature.factor", 5.0),
     "macl": ("temperature.alpha", 3.0),
     "macl_b": ("temperature.beta", 0.25),
@@ -34,7 +33,7 @@ OWN = {
     "decoupled_nt_xent": ("loss.decoupled_nt_xent.lambda_weight", 0.5),
     "swd_hypersphere": ("loss.sliced_wasserstein.weight", 3.0),
     "dclw": ("optimizer.momentum", 0.5),
-    "fenchel_legendre": ("norm.momentum", 0.5),
+    "fenchel_legendre": ("norm.eps", 1e-3),
 }
 
 

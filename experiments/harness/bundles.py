@@ -1,0 +1,93 @@
+"""Runs that are one program: those whose configs differ in seed and numbers only, as replicas in one process."""
+
+import collections
+import functools
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from experiments.harness.jobs import Job
+from experiments.harness.table import ROOT, config_of
+
+AT_ONCE = 32  # replicas of a program where there is an accelerator
+# Sections whose numbers the step reads, and no shape follows from.
+FREE = ("seed", "schedule", "optimizer", "temperature", "margin", "loss", "target", "probe")
+
+
+class Single(NamedTuple):
+    """One run of a job."""
+
+    job: Job
+    seed: int
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its config."""
+        return config_of(self.job.arguments()) | {"seed": self.seed}
+
+
+@functools.cache
+def accelerated() -> bool:
+    """Whether jax finds more than a CPU, asked in a process that ends: this one must not take the device's memory."""
+    asked = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+    return bool(found) and found[-1] != "cpu"
+
+
+def left(jobs: Iterable[Job]) -> list[Single]:
+    """The runs of jobs that are not done."""
+    return [Single(job, seed) for job in jobs for seed in job.seeds() if job.result(seed) is None]
+
+
+def alike(config: dict[str, Any]) -> str:
+    """What replicas of each other have in common."""
+    from contrastive_jax import config as configs
+
+    def is_free(name: str, value: Any) -> bool:
+        return name == "seed" or name.split(".")[0] in FREE and isinstance(value, float)
+
+    shared = {name: value for name, value in configs.leaves(config).items() if not is_free(name, value)}
+    return json.dumps(shared, sort_keys=True)
+
+
+def bundles(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Jobs whose runs may be one program, together; the others alone."""
+    groups = collections.defaultdict(list)
+    for job in jobs:
+        groups[alike(config_of(job.arguments()))].append(job)
+    return list(groups.values())
+
+
+def run_together(runs: Sequence[Single]) -> list[Single]:
+    """Trains and judges runs as replicas, goes on where they were killed, and puts each where its job looks for it.
+
+    Returns:
+      The runs that have to run by themselves: those that had begun so, and all where they are no replicas.
+    """
+    from contrastive_jax.training import replicas
+
+    begun = [run for run in runs if (run.job.folder(run.seed) / "config.json").exists()]
+    fresh = [run for run in runs if run not in begun]
+    if len(fresh) < 2:
+        return list(runs)
+    name = hashlib.sha256(json.dumps([[run.job.key, run.seed] for run in fresh]).encode()).hexdigest()[:12]
+    folder = ROOT / "runs" / "experiments" / "together" / name
+    try:
+        found = replicas.train([run.config for run in fresh], str(folder))
+    except replicas.NotReplicas as error:
+        print(f"one by one: {error}", flush=True)
+        return list(runs)
+    for run, here, result in zip(fresh, replicas.folders(folder), found, strict=True):
+        place = run.job.folder(run.seed)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(str(here), str(place))
+        if "diverged" in result and run.job.chosen:
+            raise ArithmeticError(f"{run.job.name}, seed {run.seed}: {result['diverged']}")
+        if why := "" if "diverged" in result else run.job.failure(result):
+            raise RuntimeError(f"{run.job.name}, seed {run.seed} is trained, and not judged: {why}")
+    shutil.rmtree(folder)
+    return begun

@@ -1,0 +1,67 @@
+"""Runs of a table as one program: what they leave is what each leaves by itself."""
+
+import json
+import sys
+import types
+
+import pytest
+
+from experiments.harness import bundles, jobs, records, results, running
+from experiments.harness import table as tables
+
+NAME = "experiments.flatnce.made_up"
+LEAN = (
+    """ --config.evaluators='{"knn": {"name": "knn"}}' --config.evaluate.rows="('trained',)\""""
+    " --config.encoder.width=0.125"
+    " --config.log.tensorboard=False --config.log.every=2 --config.train.duration='4 steps'"
+)
+
+
+def run_of(method):
+    return f"configs/digits.py:method={method},scale=smoke{LEAN}"
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """Two temperatures and another method, two seeds each, in a folder of its own."""
+    module = types.ModuleType(NAME, "A table.\n")
+    module.__file__ = str(tables.ROOT / "experiments" / "flatnce" / "made_up.py")
+    module.METRIC = {"kNN top-1, %": "trained.knn.top1 %"}
+    module.SEEDS = {"smoke": (0, 1)}
+    taus = {(f"tau {tau}", "x"): f"{run_of('flatclr')} --config.temperature.tau={tau}" for tau in (0.1, 0.3)}
+    module.RUNS = {"smoke": taus | {("SimCLR", "x"): run_of("simclr")}}
+    monkeypatch.setitem(sys.modules, NAME, module)
+    for other in (jobs, bundles):
+        monkeypatch.setattr(other, "ROOT", tmp_path)
+    monkeypatch.setattr(records, "folder", lambda: tmp_path / "records")
+    monkeypatch.setattr(jobs, "all_tables", lambda: [NAME])
+    return tables.table_of(NAME)
+
+
+def test_what_differs_in_numbers_only_is_bundled(table):
+    found = bundles.bundles(jobs.jobs(table, "smoke"))
+    assert [[job.cell[0] for job in together] for together in found] == [["tau 0.1", "tau 0.3"], ["SimCLR"]]
+
+
+@pytest.mark.run
+def test_a_bundle_leaves_what_the_runs_leave_by_themselves(table, tmp_path, capsys):
+    together = bundles.bundles(jobs.jobs(table, "smoke"))[0]
+    running.run_jobs(together, replicas=3)  # three of four together, the last by itself
+    assert "3 replicas of batches" in capsys.readouterr().out
+    assert all(job.done() for job in together)
+    assert jobs.collect(table, "smoke") == 2
+    assert not list((tmp_path / "runs" / "experiments" / "together").iterdir())
+    cells = results.Results(table, "smoke").cells
+    assert {seed for run in cells.values() for seed in run["seeds"]} == {"0", "1"}
+    kept = [records.read(job.key)["seeds"]["0"] for job in together]
+    assert kept[0].keys() == kept[1].keys() and kept[0] != kept[1]
+    assert json.loads((together[1].folder(0) / "config.json").read_text())["temperature"]["tau"] == 0.3
+    assert bundles.left(together) == []
+
+
+@pytest.mark.run
+def test_what_are_no_replicas_runs_one_by_one(table, capsys):
+    runs = bundles.left(jobs.jobs(table, "smoke"))
+    other = [runs[0], next(run for run in runs if run.job.cell[0] == "SimCLR")]
+    assert bundles.run_together(other) == other
+    assert "one by one: loss." in capsys.readouterr().out
