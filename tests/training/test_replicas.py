@@ -33,7 +33,6 @@ OWN = {
     "decoupled_nt_xent": ("loss.decoupled_nt_xent.lambda_weight", 0.5),
     "swd_hypersphere": ("loss.sliced_wasserstein.weight", 3.0),
     "dclw": ("optimizer.momentum", 0.5),
-    "fenchel_legendre": ("norm.eps", 1e-3),
 }
 
 
