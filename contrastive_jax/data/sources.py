@@ -86,7 +86,7 @@ def load(
                 f"data.{option}={options[option]!r} does not apply to {name}, which takes {takes}"
             )
     source = read(**{option: options[option] for option in accepted})
-    return _held_out(source, validation) if validation else source
+    return held_out(source, validation) if validation else source
 
 
 def from_arrays(
@@ -139,7 +139,7 @@ def stand_in(name: str, **options: Any) -> Source | None:
     shape = source.train.shape if options["size"] else facts(name, options["label_key"])[0]
     if streams(options["stream"], count, shape, options["memory_limit"]):
         source = synthetic(like=name, **taken | {"stream": "on"})
-    return _held_out(source, options["validation"]) if options["validation"] else source
+    return held_out(source, options["validation"]) if options["validation"] else source
 
 
 def _reader(name: str) -> Callable[..., Source]:
@@ -152,7 +152,7 @@ def accepts(name: str, option: str) -> bool:
     return option in inspect.signature(_reader(name)).parameters
 
 
-def _held_out(source: Source, fraction: float) -> Source:
+def held_out(source: Source, fraction: float) -> Source:
     """Part of the training images in the place of the test images."""
     if not isinstance(source.train, Split):
         raise ValueError(f"data.validation={fraction} needs images in memory; {source.name} is streamed")

@@ -16,6 +16,10 @@ from contrastive_jax.evaluators import progress
 TILES = PartitionSpec(None, sharding.AXIS)
 
 
+class NotFinite(ValueError):
+    """Features of an encoder that has diverged."""
+
+
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("tiles",), meta_fields=("count",))
 @dataclasses.dataclass(frozen=True)
 class Rows:
@@ -287,7 +291,7 @@ def check(
             )
         finite = _finite(features.tiles) if isinstance(features, Rows) else np.isfinite(features).all()
         if not finite:
-            raise ValueError(f"{name}_features holds values that are not finite: the encoder has diverged.")
+            raise NotFinite(f"{name}_features holds values that are not finite: the encoder has diverged.")
     if train_features.shape[1] != test_features.shape[1]:
         raise ValueError(
             f"train_features are {np.shape(train_features)[1]} wide and test_features "

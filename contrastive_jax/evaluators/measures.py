@@ -16,6 +16,7 @@ from contrastive_jax.evaluators import geometry as _geometry
 from contrastive_jax.evaluators import mutual_information as _information
 from contrastive_jax.evaluators import resolved as _resolved
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, at_least, left_out
+from contrastive_jax.evaluators.features import NotFinite as _NotFinite
 
 Evaluate = Callable[[EvaluationData], dict]
 SCORES = _information.SCORES
@@ -266,5 +267,5 @@ def _test(
     rows, labels = subject.encoded(subject.test)
     features, number = rows[subject.layer(layer)].numpy(), subject.some(images, seed)
     if not np.isfinite(features).all():
-        raise ValueError("the test features hold values that are not finite: the encoder has diverged.")
+        raise _NotFinite("the test features hold values that are not finite: the encoder has diverged.")
     return features[number].astype(np.float64), np.asarray(labels)[number], number

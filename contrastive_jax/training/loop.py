@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from contrastive_jax import config as configs
-from contrastive_jax import distributed, sharding
+from contrastive_jax import data, distributed, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.training import memory
 from contrastive_jax.training.compilation import compiled_step
@@ -167,6 +167,7 @@ def train(
     *,
     quiet: bool = False,
     devices: Sequence[jax.Device] | None = None,
+    source: data.Source | None = None,
 ) -> dict[str, Any]:
     """Trains to the end of ``train.duration``, or goes on where the workdir's run stopped.
 
@@ -176,6 +177,7 @@ def train(
         result.json, curves.png.
       quiet: print the final table only.
       devices: to train on; default all.
+      source: the images of the config, where they are loaded already.
 
     Returns:
       What ``result.json`` holds.
@@ -187,7 +189,7 @@ def train(
       recorder.Diverged: a loss or gradient is not finite.
       OSError: another run lives in the workdir, it cannot be written, or its disk is full.
     """
-    return train_to_end(One(prepare(config, devices)), workdir, quiet=quiet)
+    return train_to_end(One(prepare(config, devices, source=source)), workdir, quiet=quiet)
 
 
 def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:

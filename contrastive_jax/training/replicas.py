@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from contrastive_jax import data, native, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import identity
 from contrastive_jax.data.resident import Arrays, ResidentReplicas
+from contrastive_jax.evaluators.features import NotFinite
 from contrastive_jax.training import compilation, loop
 from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.lifting import Lifted, Unlike, lift
@@ -62,6 +63,7 @@ def train(
     *,
     quiet: bool = False,
     devices: Sequence[jax.Device] | None = None,
+    source: data.Source | None = None,
 ) -> Any:
     """Trains runs that differ in numbers as one program, or goes on where they stopped.
 
@@ -71,6 +73,7 @@ def train(
         replica_0/ and so on are the workdirs of the runs.
       quiet: print the final table only.
       devices: as many as share the replicas equally are used; default all.
+      source: the images of the configs, where they are loaded already.
 
     Returns:
       What each replica's ``result.json`` holds; ``{"diverged": why}`` of one that diverged.
@@ -79,7 +82,7 @@ def train(
       NotReplicas: configs that are none of each other, before anything is compiled or written; and what
         :func:`contrastive_jax.training.loop.train` raises.
     """
-    return loop.train_to_end(Replicas(given, devices), workdir, quiet=quiet)
+    return loop.train_to_end(Replicas(given, devices, source=source), workdir, quiet=quiet)
 
 
 class Replicas(loop.One):
@@ -412,36 +415,40 @@ class Evaluators:
         self._each = [Evaluator(run.config, run.source, run.mesh, run.evaluators) for run in replicas.runs]
         self.has_labels = self._each[0].has_labels
 
-    def _weights(self, held: PyTree, number: int) -> PyTree:
-        """Of one replica, on every device; ``held`` lies on the host."""
-        return replicate(jax.tree.map(lambda x: x[number], held), self._replicas.run.mesh)
+    def _of_each(self, weights: tuple[PyTree, PyTree]) -> Iterator[tuple[int, tuple[PyTree, PyTree] | None]]:
+        """The weights of every replica, on all devices; None of one that diverged. Their mesh is in context."""
+        held, mesh = jax.device_get(weights), self._replicas.run.mesh
+        with jax.set_mesh(mesh):
+            for number in range(len(self._each)):
+                mine = jax.tree.map(lambda x, number=number: x[number], held)
+                sound = all(np.isfinite(x).all() for x in jax.tree.leaves(mine))
+                yield number, replicate(mine, mesh) if sound else None
 
     def look(self, state: TrainState) -> list[dict[str, float]]:
-        """The quick look while the replicas train."""
-        params, stats = jax.device_get((state.params, state.stats))
-        with jax.set_mesh(self._replicas.run.mesh):
-            return [
-                evaluator.look(
-                    dataclasses.replace(
-                        state, params=self._weights(params, number), stats=self._weights(stats, number)
-                    )
-                )
-                for number, evaluator in enumerate(self._each)
-            ]
+        """The quick look while the replicas train; nothing of one that diverged."""
+        looks: list[dict[str, float]] = [{} for _ in self._each]
+        for number, found in self._of_each((state.params, state.stats)):
+            with contextlib.suppress(NotFinite):  # the next log point says so
+                if found:
+                    here = dataclasses.replace(state, params=found[0], stats=found[1])
+                    looks[number] = self._each[number].look(here)
+        return looks
 
-    def table(self, weights: PyTree, *, quiet: bool = False, show_progress: bool = False) -> list[dict]:
+    def table(
+        self, weights: tuple[PyTree, PyTree], *, quiet: bool = False, show_progress: bool = False
+    ) -> list[dict]:
         """The table of every replica; see :meth:`Evaluator.table`. What is printed is one, of a row a replica."""
-        tables, held, names = [], jax.device_get(weights), self._replicas.names
-        with jax.set_mesh(self._replicas.run.mesh):
-            for number, evaluator in enumerate(self._each):
-                if show_progress:
-                    workdirs.log(f"evaluating replica {number}, {names[number]} ...")
-                tables.append(evaluator.table(self._weights(held, number), quiet=True))
+        tables, names = [], self._replicas.names
+        for number, found in self._of_each(weights):
+            if show_progress:
+                workdirs.log(f"evaluating replica {number}, {names[number]} ...")
+            tables.append(self._each[number].table(found, quiet=True) if found else {})
         rows = {
             name: table["trained"] for name, table in zip(names, tables, strict=True) if "trained" in table
         }
         if rows and not quiet:
-            self._each[0].print(rows | {row: tables[0][row] for row in ("raw pixels",) if row in tables[0]})
+            pixels = next((table["raw pixels"] for table in tables if "raw pixels" in table), None)
+            self._each[0].print(rows | ({"raw pixels": pixels} if pixels else {}))
         return tables
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from experiments.gpu import packs
 from experiments.harness.jobs import Job
 from experiments.harness.table import ROOT, config_of
 
@@ -77,7 +78,8 @@ def run_together(runs: Sequence[Single]) -> list[Single]:
     name = hashlib.sha256(json.dumps([[run.job.key, run.seed] for run in fresh]).encode()).hexdigest()[:12]
     folder = ROOT / "runs" / "experiments" / "together" / name
     try:
-        found = replicas.train([run.config for run in fresh], str(folder))
+        given = [run.config for run in fresh]
+        found = replicas.train(given, str(folder), source=packs.source_of(given[0]))
     except replicas.NotReplicas as error:
         print(f"one by one: {error}", flush=True)
         return list(runs)

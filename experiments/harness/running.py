@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from experiments.gpu import packs
 from experiments.harness.bundles import AT_ONCE, Single, accelerated, bundles, left, run_together
 from experiments.harness.jobs import Job, distinct
 from experiments.harness.table import ROOT
@@ -61,7 +62,7 @@ def _run(single: Single) -> None:
 
     job, seed = single
     try:
-        result = loop.train(single.config, str(job.folder(seed)))
+        result = loop.train(single.config, str(job.folder(seed)), source=packs.source_of(single.config))
     except recorder.Diverged as error:
         if job.chosen:
             raise

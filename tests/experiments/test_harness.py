@@ -196,7 +196,7 @@ def test_a_result_whose_column_failed_is_none(table, tmp_path, monkeypatch):
     assert "kNN" not in pages.text(table)
     called = []
 
-    def train(config, workdir):
+    def train(config, workdir, **options):
         called.append(workdir)
         return json.loads((job.folder(0) / "result.json").read_text())
 
@@ -257,7 +257,7 @@ def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
     cell = ("A", "x")
     first, second = jobs.choosing(table, "cpu", cell)
 
-    def train(config, workdir):
+    def train(config, workdir, **options):
         raise recorder.Diverged("step 3: not finite")
 
     monkeypatch.setattr("contrastive_jax.training.loop.train", train)
