@@ -18,7 +18,7 @@ import sys
 
 from experiments import harness
 from experiments.harness import Claim, Results, gates
-from experiments.harness.jobs import choosing
+from experiments.harness.jobs import Job, sweep_points
 from experiments.harness.records import pick
 
 FEW = "linear top-1, 10 labels a class, %"
@@ -64,7 +64,9 @@ def best(batch: int):
 
 def scores(results: Results, loss: str, batch: int) -> list[float]:
     """What every setting of a sweep reached on the images that choose, percent; 0 of one that diverged."""
-    jobs = choosing(results.table, results.scale, (loss, f"batch {batch}"))
+    cell = (loss, f"batch {batch}")
+    points = sweep_points(results.table, results.scale, loss)
+    jobs = [Job(results.table.__name__, results.scale, cell, point, chosen=False) for point in points]
     found = [job.result(seed) for job in jobs for seed in job.seeds()]
     if None in found:
         return []

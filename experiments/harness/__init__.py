@@ -9,7 +9,8 @@ A table is a module of ``experiments/<paper>/`` that says
 * ``ASSUMED``: what the paper does not print -> our choice and its source;
 
 and may say ``SEEDS`` (scale -> seeds), ``SWEEP`` (scale -> leaf -> values, or scale -> row -> leaf -> values: chosen
-on a validation part of the training images, by the first heading of ``METRIC`` and a seed that judges nothing),
+on a validation part of the training images, by the first heading of ``METRIC`` and a seed that judges nothing; at
+small scales a sweep of rates goes on beyond its edge),
 ``CURVES`` (metrics kept over training), ``NEEDS`` (what a cell that is not run would take), ``CLAIMS`` (what the table
 is evidence for, by the rules of ``judging`` and after the claim's ``gates``) and ``draw(results)`` (a matplotlib
 figure).

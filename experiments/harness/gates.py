@@ -9,14 +9,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from experiments.harness.jobs import choose, choosing
+from experiments.harness.jobs import RATE, choose, choosing
 from experiments.harness.judging import Gate
 from experiments.harness.results import Results
 from experiments.harness.table import ROOT, SCALES, SMALL, Cell, table_of
 
 ROOM = 5.0  # half-widths of the claim's interval that accuracy must be able to move by
 REGIME = 0.5  # median W = sigmoid(c) of InfoNCE; above it InfoNCE's gradient is dc but for a scalar, as its rivals' is
-RATE = "schedule.learning_rate"
 
 
 def levels(scale: str) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from experiments.harness import records
 from experiments.harness.table import (
     ROOT,
+    SMALL,
     VALIDATION,
     Cell,
     all_tables,
@@ -23,6 +24,7 @@ from experiments.harness.table import (
 )
 
 CHOOSING = 100  # the seed of the runs that choose
+RATE, FURTHER = "schedule.learning_rate", 2  # what a sweep goes beyond its edge in, and how often
 # Curves that every record keeps where they were logged: gates read them, and one run serves all tables.
 ALWAYS = ("w_p50", "ess", "ess_with_positive", "info_nce", "query_ess", "query_gradient_norm")
 
@@ -109,9 +111,32 @@ def sweep_points(table: ModuleType, scale: str, row: str) -> list[Point]:
 
 
 def choosing(table: ModuleType, scale: str, cell: Cell) -> list[Job]:
-    """The jobs that a cell's sweep chooses by; none without a sweep."""
+    """The jobs that a cell's sweep chooses by; none without a sweep.
+
+    At small scales a sweep whose best rate is its least or its largest goes on beyond it, twice at most: a claim is
+    judged at rates inside of what was tried.
+    """
     points = sweep_points(table, scale, cell[0])
-    return [Job(table.__name__, scale, cell, p, chosen=False) for p in points if p]
+    found = [Job(table.__name__, scale, cell, p, chosen=False) for p in points if p]
+    for _ in range(FURTHER if scale in SMALL and found else 0):
+        if any(job.result(seed) is None for job in found for seed in job.seeds()):
+            break
+        best = max(found, key=lambda job: _score_of(table, job))  # of equal ones the first
+        if (point := _beyond(best, found)) is None:
+            break
+        found.append(best._replace(point=point))
+    return found
+
+
+def _beyond(best: Job, tried: Sequence[Job]) -> Point | None:
+    """The point next to the best one, where the best has the least or the largest rate tried; else None."""
+    others = {leaf: value for leaf, value in best.point if leaf != RATE}
+    like = [dict(job.point) for job in tried if {k: v for k, v in job.point if k != RATE} == others]
+    rates, rate = sorted(point[RATE] for point in like if RATE in point), dict(best.point).get(RATE)
+    if len(rates) < 3 or rate not in (rates[0], rates[-1]):
+        return None
+    further = rate * (rate / rates[1 if rate == rates[0] else -2])
+    return tuple((leaf, further if leaf == RATE else value) for leaf, value in best.point)
 
 
 def choose(table: ModuleType, scale: str, cell: Cell) -> Point | None:
@@ -122,12 +147,15 @@ def choose(table: ModuleType, scale: str, cell: Cell) -> Point | None:
     best, best_score = (), -math.inf
     jobs = choosing(table, scale, cell)
     for job in jobs:
-        results = [job.result(seed) for seed in job.seeds()]
-        if None in results:
+        if any(job.result(seed) is None for seed in job.seeds()):
             return None
-        if (score := _score(table, results)) > best_score:
+        if (score := _score_of(table, job)) > best_score:
             best, best_score = job.point, score
     return None if jobs and best == () else best
+
+
+def _score_of(table: ModuleType, job: Job) -> float:
+    return _score(table, [job.result(seed) for seed in job.seeds()])
 
 
 def _score(table: ModuleType, results: Sequence[dict[str, Any]]) -> float:
@@ -226,8 +254,10 @@ def stale() -> list[str]:
     for table in map(table_of, all_tables()):
         for scale, cells in table.RUNS.items():
             for cell in cells:
-                found = [Job(table.__name__, scale, cell, p) for p in sweep_points(table, scale, cell[0])]
-                for job in [*found, *choosing(table, scale, cell)]:
+                tried = choosing(table, scale, cell)
+                points = dict.fromkeys([*sweep_points(table, scale, cell[0]), *(job.point for job in tried)])
+                found = [Job(table.__name__, scale, cell, point) for point in points]
+                for job in [*found, *tried]:
                     asked.setdefault(stem_of(job.arguments()), []).append(job)
     wrong = []
     for file in sorted(records.folder().glob("*.json")):

@@ -75,7 +75,8 @@ def described(argv: list[str], topology: str) -> dict[str, float]:
     from contrastive_jax.training import compilation
     from contrastive_jax.training import run as runs
 
-    run = runs.prepare(main.resolved(argv, None, "describe"), devices)
+    (config,) = main.resolved(argv, None, "describe")
+    run = runs.prepare(config, devices)
     print(*describe.outline(run), f"  {note}", sep="\n")
     facts = describe.costs(compilation.compiled_from_shapes(run))
     print(

@@ -250,6 +250,26 @@ def test_a_sweep_chooses_on_the_validation_part_and_reads_no_other(table, monkey
     assert job.arguments().endswith("--config.lr=0.1")
 
 
+def test_a_small_sweep_goes_on_beyond_its_edge_twice_at_most(table):
+    table.RUNS["small"], table.SWEEP = dict(table.RUNS["cpu"]), {"small": {jobs.RATE: (0.1, 0.2, 0.4)}}
+
+    def tried(row):
+        found = jobs.choosing(table, "small", (row, "x"))
+        return [dict(job.point)[jobs.RATE] for job in found], found
+
+    for row, tops in (("A", (0.6, 0.5, 0.5)), ("B", (0.5, 0.6, 0.5))):
+        assert tried(row)[0] == [0.1, 0.2, 0.4]
+        for job, top1 in zip(tried(row)[1], tops, strict=True):
+            finish(job, jobs.CHOOSING, top1)
+    assert tried("B")[0] == [0.1, 0.2, 0.4] and jobs.choose(table, "small", ("B", "x")) == ((jobs.RATE, 0.2),)
+    assert tried("A")[0] == [0.1, 0.2, 0.4, 0.05] and jobs.choose(table, "small", ("A", "x")) is None
+    finish(tried("A")[1][-1], jobs.CHOOSING, 0.7)
+    assert tried("A")[0][-1] == 0.025
+    finish(tried("A")[1][-1], jobs.CHOOSING, 0.8)
+    assert len(tried("A")[0]) == 5 and jobs.choose(table, "small", ("A", "x")) == ((jobs.RATE, 0.025),)
+    assert jobs.collect(table, "small") == 8 and jobs.stale() == []
+
+
 def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
     from contrastive_jax.training import recorder
 
