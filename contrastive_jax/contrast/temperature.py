@@ -4,15 +4,13 @@ A rule is three functions: ``init() -> state``, ``value(state, step, alignment) 
 negatives are weighed, and ``update(state, step, ess) -> state`` after. No gradient flows through tau.
 """
 
-import hashlib
-import json
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from etils import epath
 
+from contrastive_jax.contrast import temperature_logs
 from contrastive_jax.types import Array, PyTree
 
 
@@ -89,12 +87,12 @@ def replay(total_steps: int, *, file: str = "", values: str = "") -> Temperature
       values: twelve digits of the values in it, which make them part of what this run is; the message that refuses
         others names those of the file.
     """
-    steps, taus = _logged(file)
+    steps, taus = temperature_logs.logged(file)
     if steps[-1] < total_steps:
         raise ValueError(
             f"temperature.file is {file!r}, whose last tau is of step {steps[-1]}; this run has {total_steps} steps."
         )
-    digits = hashlib.sha256(json.dumps([steps, taus]).encode()).hexdigest()[:12]
+    digits = temperature_logs.digits_of(steps, taus)
     if values != digits:
         raise ValueError(
             f"temperature.values is {values!r}; the {len(steps)} values in {file!r}, of tau from {min(taus):.4g} to"
@@ -103,30 +101,6 @@ def replay(total_steps: int, *, file: str = "", values: str = "") -> Temperature
     # A line is of the steps done, of which the last has the tau that it says.
     tau = jnp.asarray(np.interp(np.arange(1, total_steps + 1), steps, taus))
     return _stateless(lambda step, alignment: tau[jnp.minimum(step, total_steps - 1)])
-
-
-def _logged(file: str) -> tuple[list[int], list[float]]:
-    """Return the steps of a log that has temperatures, in order, and these; refuses one without."""
-    try:
-        path = epath.Path(file)
-        path = path / "metrics.jsonl" if path.is_dir() else path
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"temperature.file is {file!r}, which cannot be read ({error}).") from None
-    found = {}
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            if "tau" in record:
-                found[int(record["step"])] = _positive("file", float(record["tau"]))
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(
-                f"temperature.file is {file!r}, whose line {number} is no record with a step and a positive tau."
-            ) from None
-    if not found:
-        raise ValueError(f'temperature.file is {file!r}, which has no line with a "step" and a "tau".')
-    steps = sorted(found)
-    return steps, [found[step] for step in steps]
 
 
 def ess(

@@ -71,19 +71,19 @@ class One:
 
     @property
     def words(self) -> str:
-        """What a step is, in a line."""
+        """Return what a step is, in a line."""
         return words(self.run)
 
     def first_state(self, report: Callable[[str], None]) -> TrainState:
-        """See :func:`first_state`."""
+        """Return :func:`first_state`."""
         return first_state(self.run, report)
 
     def initial_state(self) -> TrainState:
-        """A state like those that are saved."""
+        """Return a state like those that are saved."""
         return initial_state(self.run)
 
     def check(self, before: Mapping[str, Any]) -> None:
-        """Refuses to go on with what is no single run, by what its checkpoint says."""
+        """Refuse to go on with what is no single run, by what its checkpoint says."""
         if "replicas" in before:
             raise ValueError(
                 f"this workdir holds {len(before['replicas'])} replicas, and this is a single run; choose another"
@@ -91,26 +91,26 @@ class One:
             )
 
     def feed(self, replaced: int, report: Callable[[str], None]) -> Any:
-        """What feeds the step."""
+        """Open what feeds the step."""
         return feed_of(self.run, replaced, report)
 
     def compiled_step(self, feed: Any, state: TrainState) -> tuple[jax.stages.Compiled, float]:
-        """See :func:`contrastive_jax.training.compilation.compiled_step`."""
+        """Compile the step, see :func:`contrastive_jax.training.compilation.compiled_step`."""
         return compiled_step(self.run, feed, state)
 
     def evaluator(self) -> Any:
-        """Judges the state."""
+        """Return what judges the state."""
         return Evaluator(self.run.config, self.run.source, self.run.mesh, self.run.evaluators)
 
     def recorder(self, *arguments: Any, **options: Any) -> Any:
-        """Keeps the metrics; see :class:`Recorder`."""
+        """Return what keeps the metrics, a :class:`Recorder`."""
         return Recorder(self.run, *arguments, **options)
 
     def finish(self, workdir: str, state: TrainState) -> None:
-        """Writes what a trained state leaves behind, beside its checkpoint."""
+        """Write what a trained state leaves behind, beside its checkpoint."""
 
     def place(self, workdir: str) -> str:
-        """Where the results are."""
+        """Return where the results are."""
         return str(workdir)
 
 

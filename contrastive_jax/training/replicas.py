@@ -8,11 +8,10 @@ weights, order and augmentation, the same arithmetic up to rounding. Its folder 
 trained it holds that run's checkpoint, so that whatever takes a workdir takes it.
 """
 
-import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,15 +20,11 @@ import numpy as np
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, native, sharding
-from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import identity
 from contrastive_jax.data.resident import Arrays, ResidentReplicas
-from contrastive_jax.evaluators.features import NotFinite
-from contrastive_jax.training import compilation, loop
-from contrastive_jax.training.evaluation import Evaluator
+from contrastive_jax.training import compilation, loop, members
 from contrastive_jax.training.lifting import Lifted, Unlike, lift
-from contrastive_jax.training.recorder import Diverged, Recorder
-from contrastive_jax.training.run import Run, prepare, replicate
+from contrastive_jax.training.run import Run, prepare
 from contrastive_jax.training.step import Packed, init_state, make_train_step, packed
 from contrastive_jax.types import Array, PyTree, TrainState
 from contrastive_jax.workdir import checkpoint, remote
@@ -122,7 +117,7 @@ class Replicas(loop.One):
         self.lifted = self._lift()
 
     def _lift(self) -> Lifted:
-        """The step of all replicas; configs that differ in their seed only share a program."""
+        """Make one step of all replicas'; configs that differ in their seed only share a program."""
         feed, take = _feed_shapes(self.run), data.resident.Take(self.run.source.train.made.composition)
         programs: dict[str, int] = {}
         of_replica, functions, owners = [], [], []
@@ -151,23 +146,23 @@ class Replicas(loop.One):
 
     @property
     def names(self) -> list[str]:
-        """What each replica is."""
+        """Return a name of each replica: what differs, and its values."""
         return [_words([difference]) for difference in self.differences]
 
     @property
     def words(self) -> str:
-        """What a step is, in a line."""
+        """Return what a step is, in a line."""
         return f"{len(self.runs)} replicas of {loop.words(self.run._replace(mesh=self.mesh))}"
 
     def first_state(self, report: Callable[[str], None]) -> TrainState:
-        """The replicas' states before step 0, stacked; with the encoder of ``init.checkpoint`` where there is one."""
+        """Return the states before step 0, stacked; with the encoder of ``init.checkpoint`` where there is one."""
         if not self.run.config["init"]["checkpoint"]:
             return self.initial_state()
         with jax.set_mesh(self.run.mesh):
             return self._stacked([jax.device_get(loop.first_state(run, report)) for run in self.runs])
 
     def initial_state(self) -> TrainState:
-        """States like those that are saved."""
+        """Return states like those that are saved."""
         return self._stacked(self._states)
 
     def _stacked(self, states: Sequence[TrainState]) -> TrainState:
@@ -189,7 +184,7 @@ class Replicas(loop.One):
             )
 
     def feed(self, replaced: int, report: Callable[[str], None]) -> "Feed":
-        """What feeds the step."""
+        """Open what feeds the step."""
         return Feed(
             self.lifted.numbers,
             self.run.source.train,
@@ -199,18 +194,18 @@ class Replicas(loop.One):
         )
 
     def compiled_step(self, feed: Any, state: TrainState) -> tuple[jax.stages.Compiled, float]:
-        """The step of all replicas, and the seconds that compiling it took."""
+        """Compile the step of all replicas; with the seconds that it took."""
         return compilation.compiled(
             make_replica_step(self.lifted, self.mesh), self.mesh, state, feed.feed(int(state.step))
         )
 
     def evaluator(self) -> Any:
-        """Judges every replica."""
-        return Evaluators(self)
+        """Return what judges every replica."""
+        return members.Evaluators(self)
 
     def recorder(self, *arguments: Any, **options: Any) -> Any:
-        """Keeps the metrics of every replica."""
-        return Recorders(self, *arguments, **options)
+        """Return what keeps the metrics of every replica."""
+        return members.Recorders(self, *arguments, **options)
 
     def finish(self, workdir: str, state: TrainState) -> None:
         """Gives every replica that has not diverged the checkpoint of the single run that it is."""
@@ -227,7 +222,7 @@ class Replicas(loop.One):
         return dataclasses.replace(rest, step=jnp.asarray(held.step))
 
     def place(self, workdir: str) -> str:
-        """Where the results are."""
+        """Return where the results are."""
         return f"{workdir}/replica_0 to replica_{len(self.runs) - 1}"
 
 
@@ -278,178 +273,6 @@ def make_replica_step(lifted: Lifted, mesh: jax.sharding.Mesh, side_by_side: boo
         return dataclasses.replace(rest, step=state.step + 1), metrics
 
     return step
-
-
-class Recorders(contextlib.ExitStack):
-    """The record of every replica; of one that diverges a sentence, and the others go on.
-
-    Args:
-      replicas: what runs.
-      workdir: where they live; the other arguments are :class:`Recorder`'s.
-    """
-
-    def __init__(
-        self,
-        replicas: Replicas,
-        workdir: str,
-        feed: Any,
-        saved: checkpoint.Checkpoints,
-        start: int,
-        log: Callable[[str], None],
-        *,
-        quiet: bool,
-        active: bool,
-    ):
-        super().__init__()
-        self._workdir, self._log = workdir, log
-        self._said: dict[str, list[int]] = {}
-        layout.write(workdir, replicas.differences)
-        count = len(replicas.runs)
-        self._recorders = [
-            Recorder(
-                run._replace(mesh=replicas.mesh), str(layout.folder(workdir, number)), feed, saved, start,
-                functools.partial(self._say, number), quiet=quiet or number > 0, active=active, together=count,
-            )
-            for number, run in enumerate(replicas.runs)
-        ]  # fmt: skip
-        self._pending: list[tuple[int, Packed]] = []
-        self._diverged = {n: why for n in range(count) if (why := layout.divergence(workdir, n)) is not None}
-
-    def _say(self, number: int, message: str) -> None:
-        self._said.setdefault(message, []).append(number)
-
-    def _speak(self) -> None:
-        """A sentence that several replicas say is said once."""
-        said, self._said = self._said, {}
-        for message, numbers in said.items():
-            who = f"replica{'s' if numbers[1:] else ''} {', '.join(map(str, numbers))}"
-            self._log(f"{'all replicas' if len(numbers) == len(self._recorders) else who}: {message}")
-
-    def __enter__(self):
-        super().__enter__()
-        for recorder in self._recorders:
-            self.enter_context(recorder)
-        self._speak()
-        return self
-
-    def fed(self, step: int) -> Any:
-        """See :meth:`Recorder.fed`."""
-        return self._recorders[0].fed(step)
-
-    def add(self, step: int, metrics: Packed) -> None:
-        """Takes note of a step."""
-        self._pending.append((step, metrics))
-        for recorder in self._recorders:
-            recorder.wait_for_first(step, metrics)
-
-    def fetch(self) -> None:
-        """Waits for the device, and looks whether the steps of every replica so far are sound.
-
-        Raises:
-          Diverged: none is.
-        """
-        fetched, self._pending = jax.device_get(self._pending), []
-        for number, recorder in self._going():
-            steps = [(step, Packed(found.values[number], found.layout).unpacked()) for step, found in fetched]
-            try:
-                recorder.receive(steps)
-            except Diverged as error:
-                self._diverged[number] = str(error)
-                layout.write_divergence(self._workdir, number, str(error))
-                self._say(number, f"{error} The others go on.")
-        self._speak()
-        if not self._going():
-            raise Diverged(f"all {len(self._recorders)} replicas diverged; replica 0: {self._diverged[0]}")
-
-    def _going(self) -> list[tuple[int, Recorder]]:
-        return [(n, recorder) for n, recorder in enumerate(self._recorders) if n not in self._diverged]
-
-    def sound(self, state: TrainState) -> TrainState:
-        """Return what may be saved: zeros in the place of replicas that diverged."""
-        if not self._diverged:
-            return state
-        lost = np.array(sorted(self._diverged))
-        rest = jax.tree.map(lambda x: x.at[lost].set(0), dataclasses.replace(state, step=()))
-        return dataclasses.replace(rest, step=state.step)
-
-    def look(self) -> None:
-        """A log point of every replica.
-
-        Raises:
-          Diverged: see :meth:`fetch`.
-        """
-        self.fetch()
-        for _, recorder in self._going():
-            recorder.look()
-        self._speak()
-
-    def write(self, step: int, metrics: Sequence[Mapping[str, Any]]) -> None:
-        """A record of a step, by replica."""
-        for number, recorder in self._going():
-            recorder.write(step, metrics[number])
-
-    @contextlib.contextmanager
-    def pause(self, what: str):
-        """See :class:`contrastive_jax.workdir.Progress`."""
-        with contextlib.ExitStack() as pauses:
-            for recorder in self._recorders:
-                pauses.enter_context(recorder.pause(what))
-            yield
-
-    def result(self, step: int, evaluations: Any, seconds: float) -> list[dict[str, Any]]:
-        """Writes the results of all that did not diverge; what each holds."""
-        going = dict(self._going())
-        return [
-            going[number].result(step, evaluations[number] if evaluations else {}, seconds)
-            if number in going
-            else {"diverged": self._diverged[number]}
-            for number in range(len(self._recorders))
-        ]
-
-
-class Evaluators:
-    """Judges every replica, one after the other, by one program."""
-
-    def __init__(self, replicas: Replicas):
-        self._replicas = replicas
-        self._each = [Evaluator(run.config, run.source, run.mesh, run.evaluators) for run in replicas.runs]
-        self.has_labels = self._each[0].has_labels
-
-    def _of_each(self, weights: tuple[PyTree, PyTree]) -> Iterator[tuple[int, tuple[PyTree, PyTree] | None]]:
-        """The weights of every replica, on all devices; None of one that diverged. Their mesh is in context."""
-        held, mesh = jax.device_get(weights), self._replicas.run.mesh
-        with jax.set_mesh(mesh):
-            for number in range(len(self._each)):
-                mine = jax.tree.map(lambda x, number=number: x[number], held)
-                sound = all(np.isfinite(x).all() for x in jax.tree.leaves(mine))
-                yield number, replicate(mine, mesh) if sound else None
-
-    def look(self, state: TrainState) -> list[dict[str, float]]:
-        """The quick look while the replicas train; nothing of one that diverged."""
-        looks: list[dict[str, float]] = [{} for _ in self._each]
-        for number, found in self._of_each((state.params, state.stats)):
-            with contextlib.suppress(NotFinite):  # the next log point says so
-                if found:
-                    here = dataclasses.replace(state, params=found[0], stats=found[1])
-                    looks[number] = self._each[number].look(here)
-        return looks
-
-    def table(
-        self, weights: tuple[PyTree, PyTree], *, quiet: bool = False, show_progress: bool = False
-    ) -> list[dict]:
-        """The table of every replica; see :meth:`Evaluator.table`. What is printed is one, of a row a replica."""
-        tables, names = [], self._replicas.names
-        for number, found in self._of_each(weights):
-            if show_progress:
-                workdirs.log(f"evaluating replica {number}, {names[number]} ...")
-            tables.append(self._each[number].table(found, quiet=True) if found else {})
-        rows = {
-            name: table["trained"] for name, table in zip(names, tables, strict=True) if "trained" in table
-        }
-        if rows and not quiet:
-            pixels = next((table["raw pixels"] for table in tables if "raw pixels" in table), None)
-            self._each[0].print(rows | ({"raw pixels": pixels} if pixels else {}))
-        return tables
 
 
 # ------------------------------------------------------------------------------------------- refusing

@@ -1,6 +1,8 @@
 """What tables would cost, and where a table's cells differ."""
 
+import functools
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from types import ModuleType
@@ -9,7 +11,7 @@ from typing import Any
 from contrastive_jax.data import noise
 from experiments.harness.jobs import Job, choose, choosing, distinct, jobs
 from experiments.harness.results import Results
-from experiments.harness.table import Cell, config_of
+from experiments.harness.table import SMALL, Cell, all_tables, config_of, table_of
 
 DEVICES = {  # as jax names them
     "a100": "NVIDIA A100-SXM4-80GB", "h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200", "v4": "TPU v4",
@@ -45,14 +47,40 @@ def training_flops(config: Mapping[str, Any]) -> float:
 
 
 def cost(job: Job, device: str, utilisation: float) -> float:
-    """Device-hours of a seed of a job by its FLOPs, at a share of the device's published peak."""
-    from contrastive_jax import config as configs
+    """Hours of a seed of a job: at small scales by the images a second of all kept runs, on a core; else device-hours
+    by its FLOPs, at a share of the device's published peak."""
     from contrastive_jax.training.utilisation import peak
 
     config = config_of(job.arguments())
+    if job.scale in SMALL and math.isfinite(one := seconds_an_image(job.scale)):
+        return one * images_seen(config) / 3600
+    return (
+        training_flops(config)
+        * images_seen(config)
+        / (peak(DEVICES[device], "bfloat16") * utilisation)
+        / 3600
+    )
+
+
+def images_seen(config: Mapping[str, Any]) -> int:
+    """Training images that a run sees."""
+    from contrastive_jax import config as configs
+
     batch = config["train"]["batch_size"]
-    steps = configs.steps_of("train.duration", config["train"]["duration"], images_of(config)[0], batch)
-    return training_flops(config) * steps * batch / (peak(DEVICES[device], "bfloat16") * utilisation) / 3600
+    return (
+        configs.steps_of("train.duration", config["train"]["duration"], images_of(config)[0], batch) * batch
+    )
+
+
+@functools.cache
+def seconds_an_image(scale: str) -> float:
+    """The median over all kept runs of a scale, judging included; NaN where there is none."""
+    found = []
+    for table in map(table_of, all_tables()):
+        for cell, run in Results(table, scale).cells.items():
+            seen = images_seen(config_of(table.RUNS[scale][cell]))
+            found += [seed["seconds"] / seen for seed in run["seeds"].values()]
+    return statistics.median(found) if found else math.nan
 
 
 def plan(tables: Sequence[ModuleType], scale: str, device: str, utilisation: float, price: float) -> None:
@@ -70,14 +98,13 @@ def plan(tables: Sequence[ModuleType], scale: str, device: str, utilisation: flo
         known = seconds[job.table]
         one = statistics.median(known) / 3600 if known else cost(job, device, utilisation)
         total += one * len(left)
-        print(
-            f"{job.name}: {len(left)} of {len(job.seeds())} runs left, {one * len(left):.2f} hours: {job.arguments()}"
-        )
-    basis = f"FLOPs at {utilisation:.0%} of the published bfloat16 peak of one {device}"
+        print(f"{job.name}: {len(left)} of {len(job.seeds())} runs left, {one * len(left):.2f} hours")
+    basis = "the seconds an image of all kept runs of the scale, on a core" if scale in SMALL else ""
+    basis = basis or f"FLOPs at {utilisation:.0%} of the published bfloat16 peak of one {device}"
     if any(seconds.values()):
         basis = f"the median of the table's finished runs; without these {basis}"
     dollars = f", {total * price:,.0f} at {price:g} an hour" if price else ""
-    print(f"{len(todo)} cells, {total:.1f} device-hours{dollars} ({basis})")
+    print(f"{len(todo)} cells, {total:.1f} {'core' if scale in SMALL else 'device'}-hours{dollars} ({basis})")
 
 
 def undecided(table: ModuleType, scale: str) -> list[Job]:

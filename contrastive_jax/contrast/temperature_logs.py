@@ -1,0 +1,45 @@
+"""Logs of temperatures, as a run leaves them in its metrics: read, and named by their values."""
+
+import hashlib
+import json
+import math
+
+from etils import epath
+
+
+def digits_of(steps: list[int], taus: list[float]) -> str:
+    """Return twelve digits of the temperatures of a log."""
+    return hashlib.sha256(json.dumps([steps, taus]).encode()).hexdigest()[:12]
+
+
+def logged(file: str) -> tuple[list[int], list[float]]:
+    """Return the steps of a log that has temperatures, in order, and these.
+
+    Args:
+      file: a workdir, or a file with a line {"step": 10, "tau": 0.1} a log point.
+
+    Raises:
+      ValueError: it cannot be read, has no temperature, or one that is not positive, in a sentence.
+    """
+    try:
+        path = epath.Path(file)
+        path = path / "metrics.jsonl" if path.is_dir() else path
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"temperature.file is {file!r}, which cannot be read ({error}).") from None
+    found = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            if "tau" in record:
+                found[int(record["step"])] = tau = float(record["tau"])
+                if not 0.0 < tau < math.inf:
+                    raise ValueError
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"temperature.file is {file!r}, whose line {number} is no record with a step and a positive tau."
+            ) from None
+    if not found:
+        raise ValueError(f'temperature.file is {file!r}, which has no line with a "step" and a "tau".')
+    steps = sorted(found)
+    return steps, [found[step] for step in steps]

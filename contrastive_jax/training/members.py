@@ -1,0 +1,192 @@
+"""Records and evaluations of replicas, which train as one and are kept and judged each by itself."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from contrastive_jax import workdir as workdirs
+from contrastive_jax.evaluators.features import NotFinite
+from contrastive_jax.training.evaluation import Evaluator
+from contrastive_jax.training.recorder import Diverged, Recorder
+from contrastive_jax.training.run import replicate
+from contrastive_jax.training.step import Packed
+from contrastive_jax.types import PyTree, TrainState
+from contrastive_jax.workdir import checkpoint
+from contrastive_jax.workdir import replicas as layout
+
+
+class Recorders(contextlib.ExitStack):
+    """Records of all replicas; of one that diverges a sentence, and the others go on.
+
+    Args:
+      replicas: what runs.
+      workdir: where they live; the other arguments are :class:`Recorder`'s.
+    """
+
+    def __init__(
+        self,
+        replicas: Any,
+        workdir: str,
+        feed: Any,
+        saved: checkpoint.Checkpoints,
+        start: int,
+        log: Callable[[str], None],
+        *,
+        quiet: bool,
+        active: bool,
+    ):
+        super().__init__()
+        self._workdir, self._log = workdir, log
+        self._said: dict[str, list[int]] = {}
+        layout.write(workdir, replicas.differences)
+        count = len(replicas.runs)
+        self._recorders = [
+            Recorder(
+                run._replace(mesh=replicas.mesh), str(layout.folder(workdir, number)), feed, saved, start,
+                functools.partial(self._say, number), quiet=quiet or number > 0, active=active, together=count,
+            )
+            for number, run in enumerate(replicas.runs)
+        ]  # fmt: skip
+        self._pending: list[tuple[int, Packed]] = []
+        self._diverged = {n: why for n in range(count) if (why := layout.divergence(workdir, n)) is not None}
+
+    def _say(self, number: int, message: str) -> None:
+        self._said.setdefault(message, []).append(number)
+
+    def _speak(self) -> None:
+        """Say what replicas have to say; what several say, once."""
+        said, self._said = self._said, {}
+        for message, numbers in said.items():
+            who = f"replica{'s' if numbers[1:] else ''} {', '.join(map(str, numbers))}"
+            self._log(f"{'all replicas' if len(numbers) == len(self._recorders) else who}: {message}")
+
+    def __enter__(self):
+        super().__enter__()
+        for recorder in self._recorders:
+            self.enter_context(recorder)
+        self._speak()
+        return self
+
+    def fed(self, step: int) -> Any:
+        """Return what the feed gives for the step, see :meth:`Recorder.fed`."""
+        return self._recorders[0].fed(step)
+
+    def add(self, step: int, metrics: Packed) -> None:
+        """Takes note of a step."""
+        self._pending.append((step, metrics))
+        for recorder in self._recorders:
+            recorder.wait_for_first(step, metrics)
+
+    def fetch(self) -> None:
+        """Waits for the device, and looks whether the steps of every replica so far are sound.
+
+        Raises:
+          Diverged: none is.
+        """
+        fetched, self._pending = jax.device_get(self._pending), []
+        for number, recorder in self._going():
+            steps = [(step, Packed(found.values[number], found.layout).unpacked()) for step, found in fetched]
+            try:
+                recorder.receive(steps)
+            except Diverged as error:
+                self._diverged[number] = str(error)
+                layout.write_divergence(self._workdir, number, str(error))
+                self._say(number, f"{error} The others go on.")
+        self._speak()
+        if not self._going():
+            raise Diverged(f"all {len(self._recorders)} replicas diverged; replica 0: {self._diverged[0]}")
+
+    def _going(self) -> list[tuple[int, Recorder]]:
+        return [(n, recorder) for n, recorder in enumerate(self._recorders) if n not in self._diverged]
+
+    def sound(self, state: TrainState) -> TrainState:
+        """Return what may be saved: zeros in the place of replicas that diverged."""
+        if not self._diverged:
+            return state
+        lost = np.array(sorted(self._diverged))
+        rest = jax.tree.map(lambda x: x.at[lost].set(0), dataclasses.replace(state, step=()))
+        return dataclasses.replace(rest, step=state.step)
+
+    def look(self) -> None:
+        """Write and show a log point of every replica.
+
+        Raises:
+          Diverged: see :meth:`fetch`.
+        """
+        self.fetch()
+        for _, recorder in self._going():
+            recorder.look()
+        self._speak()
+
+    def write(self, step: int, metrics: Sequence[Mapping[str, Any]]) -> None:
+        """Write a record of a step, by replica."""
+        for number, recorder in self._going():
+            recorder.write(step, metrics[number])
+
+    @contextlib.contextmanager
+    def pause(self, what: str):
+        """Count time as lost, see :class:`contrastive_jax.workdir.Progress`."""
+        with contextlib.ExitStack() as pauses:
+            for recorder in self._recorders:
+                pauses.enter_context(recorder.pause(what))
+            yield
+
+    def result(self, step: int, evaluations: Any, seconds: float) -> list[dict[str, Any]]:
+        """Writes the results of all that did not diverge; what each holds."""
+        going = dict(self._going())
+        return [
+            going[number].result(step, evaluations[number] if evaluations else {}, seconds)
+            if number in going
+            else {"diverged": self._diverged[number]}
+            for number in range(len(self._recorders))
+        ]
+
+
+class Evaluators:
+    """Evaluators of all replicas, one after the other, by one program."""
+
+    def __init__(self, replicas: Any):
+        self._replicas = replicas
+        self._each = [Evaluator(run.config, run.source, run.mesh, run.evaluators) for run in replicas.runs]
+        self.has_labels = self._each[0].has_labels
+
+    def _of_each(self, weights: tuple[PyTree, PyTree]) -> Iterator[tuple[int, tuple[PyTree, PyTree] | None]]:
+        """Yield the weights of every replica, on all devices; None of one that diverged. Their mesh is in context."""
+        held, mesh = jax.device_get(weights), self._replicas.run.mesh
+        with jax.set_mesh(mesh):
+            for number in range(len(self._each)):
+                mine = jax.tree.map(lambda x, number=number: x[number], held)
+                sound = all(np.isfinite(x).all() for x in jax.tree.leaves(mine))
+                yield number, replicate(mine, mesh) if sound else None
+
+    def look(self, state: TrainState) -> list[dict[str, float]]:
+        """Look at every replica while they train; nothing is said of one that diverged."""
+        looks: list[dict[str, float]] = [{} for _ in self._each]
+        for number, found in self._of_each((state.params, state.stats)):
+            with contextlib.suppress(NotFinite):  # the next log point says so
+                if found:
+                    here = dataclasses.replace(state, params=found[0], stats=found[1])
+                    looks[number] = self._each[number].look(here)
+        return looks
+
+    def table(
+        self, weights: tuple[PyTree, PyTree], *, quiet: bool = False, show_progress: bool = False
+    ) -> list[dict]:
+        """Judge every replica, see :meth:`Evaluator.table`; what is printed is one table, of a row a replica."""
+        tables, names = [], self._replicas.names
+        for number, found in self._of_each(weights):
+            if show_progress:
+                workdirs.log(f"evaluating replica {number}, {names[number]} ...")
+            tables.append(self._each[number].table(found, quiet=True) if found else {})
+        rows = {
+            name: table["trained"] for name, table in zip(names, tables, strict=True) if "trained" in table
+        }
+        if rows and not quiet:
+            pixels = next((table["raw pixels"] for table in tables if "raw pixels" in table), None)
+            self._each[0].print(rows | ({"raw pixels": pixels} if pixels else {}))
+        return tables

@@ -1,0 +1,141 @@
+"""Yoked temperatures: is a temperature that follows its network more than a schedule, and a schedule more than a value?
+
+    python -m experiments.family.yoked run --scale=small_mnist     # MACL-a, then, once it is kept:
+    python -m experiments.family.yoked log --scale=small_mnist     # keeps one run's tau, step by step, in results/yoked
+    python -m experiments.family.yoked run --scale=small_mnist     # the other arms, which the kept log defines
+    python -m experiments.family.yoked render
+
+Arms of one loss (FlatNCE, MACL's with its weights) at one batch size: (a) MACL-a, tau from the alignment of the batch;
+(b) the tau that another run of (a) logged, step for step, so that it moves alike and follows nothing; (c) the mean of
+that log; (d) the best of six constants, chosen on a fifth of the training images; (e) a line between the log's ends.
+The donor is the run of seed 5, which judges nothing.
+
+Predictions, written before any run. b = a: whether tau follows its own network is irrelevant. c = b and e = b: so is
+when it moves. All within half a point; d is no worse than a. A surprise would be (a) above (b) by half a point: then
+the control, and not the value, would be the gain.
+"""
+
+import json
+import pathlib
+import statistics
+import sys
+
+from experiments import harness
+from experiments.harness import Claim, Results, gates, jobs
+
+FEW = "linear top-1, 10 labels a class, %"
+METRIC = {
+    FEW: "trained.few_labels.top1 %",
+    "linear top-1, %": "trained.linear.top1 %",
+    "tau at the end": "metrics.tau",
+}
+CURVES = ("tau",)
+DONOR, COLUMN = 5, "batch 64"
+SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, (0, 1, 2, 3, 4, DONOR))
+ADAPTIVE, REPLAYED, MEAN, CONSTANT, LINE = (
+    "(a) MACL-a", "(b) replayed", "(c) its mean", "(d) best constant", "(e) a line",
+)  # fmt: skip
+CONSTANTS = (0.05, 0.07, 0.1, 0.15, 0.2, 0.3)
+LOGS = pathlib.Path(__file__).parent / "results" / "yoked"
+
+
+def spec(scale: str, temperature: str) -> str:
+    """Arguments of an arm."""
+    return (
+        f"configs/macl_cifar10.py:method=macl,scale={scale} --config.train.batch_size=64{temperature}"
+        f"{harness.screen()}"
+    )
+
+
+def log_of(scale: str) -> pathlib.Path:
+    """The file of the donor's temperatures, relative to the project."""
+    return (LOGS / f"tau_{scale}.jsonl").relative_to(harness.ROOT)
+
+
+def arms(scale: str) -> dict[tuple[str, str], str]:
+    """The cells of a scale: those that need no log, and the others once there is one."""
+    cells = {
+        (ADAPTIVE, COLUMN): spec(scale, ""),
+        (CONSTANT, COLUMN): spec(scale, " --config.temperature=fixed"),
+    }
+    file = harness.ROOT / log_of(scale)
+    if not file.exists():
+        return cells
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    digits = found[0]["values"]
+    taus = [line["tau"] for line in found]
+    replay = f" --config.temperature=replay --config.temperature.file={log_of(scale)}"
+    ends = f"--config.temperature.tau={taus[0]:.6g} --config.temperature.end={taus[-1]:.6g}"
+    return cells | {
+        (REPLAYED, COLUMN): spec(scale, f"{replay} --config.temperature.values={digits}"),
+        (MEAN, COLUMN): spec(
+            scale, f" --config.temperature=fixed --config.temperature.tau={statistics.mean(taus):.6g}"
+        ),
+        (LINE, COLUMN): spec(scale, f" --config.temperature=linear {ends}"),
+    }
+
+
+RUNS = {scale: arms(scale) for scale in harness.SMALL}
+SWEEP = dict.fromkeys(harness.SMALL, {CONSTANT: {"temperature.tau": CONSTANTS}})
+ASSUMED = {
+    "setting": "configs/macl_cifar10.py at the scale, 5 epochs, AdamW, one rate for all arms",
+    "the log": "a line every 100 steps, straight between them",
+}
+
+
+def against(arm: str):
+    """Evidence: MACL-a less another arm, a seed each but the donor."""
+
+    def evidence(results: Results) -> list[float]:
+        one, other = (results.values(row, COLUMN) for row in (ADAPTIVE, arm))
+        return [one[seed] - other[seed] for seed in one if seed in other and seed != str(DONOR)]
+
+    return evidence
+
+
+CLAIMS = tuple(
+    Claim(
+        text,
+        f"10 labels a class, {ADAPTIVE} - {arm}, points",
+        against(arm),
+        expects="within",
+        margin=0.5,
+        pool=FEW,
+        gates=(gates.headroom,),
+    )
+    for arm, text in {
+        REPLAYED: "A temperature need not follow its own network",
+        MEAN: "A temperature that moves is no better than its mean",
+        LINE: "A temperature that moves is no better than a line between its ends",
+        CONSTANT: "MACL's temperature is no better than the best of six constants",
+    }.items()
+)
+
+
+def keep_log(scale: str) -> str:
+    """Write the donor's temperatures; what was done, in a sentence.
+
+    Raises:
+      FileNotFoundError: the donor has not run here.
+    """
+    from contrastive_jax.contrast import temperature_logs
+
+    donor = jobs.Job("experiments.family.yoked", scale, (ADAPTIVE, COLUMN)).folder(DONOR)
+    steps, taus = temperature_logs.logged(str(donor))
+    LOGS.mkdir(parents=True, exist_ok=True)
+    lines = [
+        {"step": step, "tau": tau, "values": temperature_logs.digits_of(steps, taus)}
+        for step, tau in zip(steps, taus, strict=True)
+    ]
+    file = harness.ROOT / log_of(scale)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return (
+        f"{file.relative_to(harness.ROOT)}: {len(lines)} values, tau from {min(taus):.3g} to {max(taus):.3g}"
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["log"]:
+        print(keep_log(sys.argv[2].removeprefix("--scale=")))
+    else:
+        sys.exit(harness.main())
