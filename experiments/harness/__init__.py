@@ -10,10 +10,10 @@ A table is a module of ``experiments/<paper>/`` that says
 
 and may say ``SEEDS`` (scale -> seeds), ``SWEEP`` (scale -> leaf -> values, or scale -> row -> leaf -> values: chosen
 on a validation part of the training images, by the first heading of ``METRIC`` and a seed that judges nothing; at
-small scales a sweep of rates goes on beyond its edge),
-``CURVES`` (metrics kept over training), ``NEEDS`` (what a cell that is not run would take), ``CLAIMS`` (what the table
-is evidence for, by the rules of ``judging`` and after the claim's ``gates``) and ``draw(results)`` (a matplotlib
-figure).
+small scales a sweep of rates goes on beyond its edge), ``ALSO`` (scale -> further headings and paths, which its runs
+alone have), ``CURVES`` (metrics kept over training), ``NEEDS`` (what a cell that is not run would take), ``CLAIMS``
+(what the table is evidence for, by the rules of ``judging`` and after the claim's ``gates``; a claim that no small
+scale has cells for says why, ``needs``) and ``draw(results)`` (a matplotlib figure).
 
 A table without training runs (a formula, a measurement of seconds) says ``measure() -> dict`` in the place of ``RUNS``
 and ``METRIC`` (or ``read()``, of what another file has measured), and ``page(found)``, the lines of Markdown that show
@@ -38,6 +38,8 @@ from experiments.harness.pages import lines, markdown, summary
 from experiments.harness.results import Results
 from experiments.harness.table import (
     BRIEF,
+    FEW,
+    FEW_LABELS,
     ROOT,
     SCALES,
     SEEDS,
@@ -54,7 +56,7 @@ from experiments.harness.table import (
 )
 
 __all__ = [
-    "BRIEF", "ROOT", "SCALES", "SEEDS", "SMALL", "Claim", "Results", "above_all", "all_tables", "brief", "command",
-    "config_of", "doubtful", "gates", "grid", "lines", "main", "markdown", "of_extremes", "rates", "screen", "summary",
-    "table_of",
+    "BRIEF", "FEW", "FEW_LABELS", "ROOT", "SCALES", "SEEDS", "SMALL", "Claim", "Results", "above_all",
+    "all_tables", "brief", "command", "config_of", "doubtful", "gates", "grid", "lines", "main",
+    "markdown", "of_extremes", "rates", "screen", "summary", "table_of",
 ]  # fmt: skip

@@ -47,7 +47,7 @@ def judged(claim: Claim, by_scale: Mapping[str, Any]) -> tuple[str, Judgement]:
     said = [(scale, judge(claim, read)) for scale, read in by_scale.items()]
     tested = [(scale, one) for scale, one in said if one.word != "not tested"]
     judging = [(scale, one) for scale, one in tested if one.word != "cannot be judged here"]
-    return next(iter(judging or tested), ("", Judgement("not tested")))
+    return next(iter(judging or tested), ("", Judgement("not tested", why=claim.needs)))
 
 
 def ledger_rows(table: ModuleType) -> list[Row]:

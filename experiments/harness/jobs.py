@@ -18,6 +18,7 @@ from experiments.harness.table import (
     Cell,
     all_tables,
     config_of,
+    metric_of,
     seeds_of,
     stem_of,
     table_of,
@@ -91,7 +92,9 @@ class Job(NamedTuple):
 
     def failure(self, result: dict[str, Any]) -> str:
         """What failed of a finished run that the table reads; empty: nothing."""
-        paths = () if "diverged" in result else filter(None, table_of(self.table).METRIC.values())
+        paths = (
+            () if "diverged" in result else filter(None, metric_of(table_of(self.table), self.scale).values())
+        )
         return next((f"{path}: {why}" for path in paths if (why := records.failure(result, path))), "")
 
     def diverged(self, seed: int, why: str) -> None:

@@ -44,6 +44,7 @@ class Claim(NamedTuple):
       pool: the heading of METRIC whose variance is pooled over the cells, where the evidence is linear in its numbers;
         empty: not pooled.
       gates: what has to be met before the numbers are a judgement.
+      needs: why no cell at a small scale can test it; the ledger says so where nothing has.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Claim(NamedTuple):
     by: str = "seeds"
     pool: str = ""
     gates: tuple[Gate, ...] = ()
+    needs: str = ""
 
 
 class Estimate(NamedTuple):
@@ -198,7 +200,7 @@ def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judge
 def judge(claim: Claim, read: Any = None) -> Judgement:
     """The verdict of what is kept of a table, after the claim's gates."""
     if not (found := samples(claim, read)):
-        return Judgement("not tested")
+        return Judgement("not tested", why=claim.needs)
     said, half = (
         (of_formula(claim, found[0]), 0.0) if claim.by == "formula" else of_samples(claim, found, read)
     )

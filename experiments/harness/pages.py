@@ -10,7 +10,7 @@ from typing import Any
 from experiments.harness.claims import ledger_rows
 from experiments.harness.measured import found, is_measured
 from experiments.harness.results import Results
-from experiments.harness.table import ROOT, SCALES, Cell, Doubtful, command, where
+from experiments.harness.table import ROOT, SCALES, Cell, Doubtful, command, metric_of, where
 
 PAGES = SCALES[:-1]  # what a page shows
 ALWAYS = ("paper", "cpu")  # also where nothing was run
@@ -59,7 +59,7 @@ def section(table: ModuleType, scale: str) -> list[str]:
     """A scale's part of the page: a table for each heading, ours beside the paper's."""
     results, lines = Results(table, scale), [f"## Scale `{scale}`", ""]
     runs = table.RUNS.get(scale, {})
-    for heading in table.METRIC:
+    for heading in metric_of(table, scale):
         reported = table.REPORTED.get(heading, {})
         paper = scale == "paper" and reported
         if not (results or paper):

@@ -9,7 +9,7 @@ from typing import Any
 from experiments.harness import records
 from experiments.harness.jobs import Job, choose
 from experiments.harness.records import pick
-from experiments.harness.table import Cell, seeds_of
+from experiments.harness.table import Cell, metric_of, seeds_of
 
 
 class Results:
@@ -31,9 +31,9 @@ class Results:
         return bool(self.cells)
 
     def values(self, row: Any, column: Any, heading: str | None = None) -> dict[str, float]:
-        """Seed -> number of a cell, under a heading of METRIC (default: the first) or a path; empty if not run."""
+        """Seed -> number of a cell, under a heading (default: METRIC's first) or a path; empty if not run."""
         heading = next(iter(self.table.METRIC)) if heading is None else heading
-        path = self.table.METRIC.get(heading, heading)
+        path = metric_of(self.table, self.scale).get(heading, heading)
         if path is None:
             return {}
         cell = str(row), str(column)

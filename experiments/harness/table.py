@@ -25,6 +25,10 @@ SEEDS = {scale: (0, 1, 2) for scale in SCALES} | {
 }
 
 
+FEW = "10 labels a class, %"
+FEW_LABELS = dict.fromkeys(SMALL, {FEW: "trained.few_labels.top1 %"})  # what `screen` adds, as ALSO
+
+
 VALIDATION = 0.2  # of the training images, where a SWEEP chooses
 
 
@@ -92,6 +96,7 @@ def table_of(name: str) -> ModuleType:
     for attribute, default in {
         "RUNS": {},
         "METRIC": {},
+        "ALSO": {},
         "REPORTED": {},
         "ASSUMED": {},
         "CLAIMS": (),
@@ -126,6 +131,11 @@ def where(table: ModuleType) -> pathlib.Path:
 def seeds_of(table: ModuleType, scale: str) -> tuple[int, ...]:
     """The seeds of a scale."""
     return tuple(getattr(table, "SEEDS", SEEDS).get(scale, SEEDS[scale]))
+
+
+def metric_of(table: ModuleType, scale: str) -> dict[str, str | None]:
+    """Heading -> path at a scale: METRIC, and what its runs alone have."""
+    return table.METRIC | table.ALSO.get(scale, {})
 
 
 def config_of(arguments: str) -> dict[str, Any]:

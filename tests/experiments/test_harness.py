@@ -401,11 +401,11 @@ def test_a_plan_has_every_run_once_and_a_sweeps_final_ones(table, tmp_path, monk
 def test_claims_are_judged_at_the_largest_scale_that_can(table):
     table.CLAIMS = (
         Claim("A beats B", "A - B, points", lambda r: r.differences(("A", "x"), ("B", "x"))),
-        Claim("nobody looked"),
+        Claim("nobody looked", needs="a telescope"),
     )
     assert [(row.text, row.evidence, row.verdict()) for row in claims.ledger_rows(table)] == [
         ("A beats B", "A - B, points", "not tested"),
-        ("nobody looked", "—", "not tested"),
+        ("nobody looked", "—", "not tested: a telescope"),
     ]
     all_done(table, of_a=(0.5, 0.51, 0.52))
     before = claims.ledger_rows(table)[0]

@@ -19,7 +19,7 @@ MOST = DRAWS * judging.TAIL + 4 * math.sqrt(DRAWS * judging.TAIL)
 def made(cells, scale="cpu", **table):
     """Results of cells -> a number a seed."""
     results = Results.__new__(Results)
-    results.table, results.scale = types.SimpleNamespace(METRIC={"a": "metrics.a"}, **table), scale
+    results.table, results.scale = types.SimpleNamespace(METRIC={"a": "metrics.a"}, ALSO={}, **table), scale
     results.cells = {
         cell: {
             "seeds": {
