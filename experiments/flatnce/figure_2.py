@@ -39,6 +39,7 @@ METRIC = {
     "kNN top-1, %": "trained.knn.top1 %",
     "ESS at the end": "metrics.ess",
 }
+ALSO = harness.FEW_LABELS
 CURVES = ("ess", "ess_with_positive", "info_nce")
 RUNS = {
     scale: {

@@ -18,7 +18,10 @@ WEIGHED = {"SimCLR": "ess_with_positive", "FlatCLR": "ess"}
 EARLY, LATE = (0.1, 0.35), (0.75, 1.0)  # shares of the training: after the warm-up, and at the end
 BATCHES = {"paper": "256", "gpu": "256", **dict.fromkeys(harness.SMALL, "16"), "cpu": "64", "smoke": "32"}
 
-METRIC = {"ESS at the end": "metrics.ess", "ESS at the end, with the positive": "metrics.ess_with_positive"}
+METRIC = {figure_2.LINEAR: figure_2.METRIC[figure_2.LINEAR]} | {  # a sweep chooses by the first
+    "ESS at the end": "metrics.ess",
+    "ESS at the end, with the positive": "metrics.ess_with_positive",
+}
 CURVES = figure_2.CURVES
 RUNS = {
     scale: {cell: text for cell, text in figure_2.RUNS[scale].items() if cell[1] == batch}

@@ -197,10 +197,6 @@ CLAIMS = (
         drowning("InfoNCE ours"),
         by="formula",
     ),
-    Claim(
-        "Fenchel-Legendre with one sample as a training loss is about 2 points below InfoNCE (appendix D)",
-        "its critics u and g trained together: no run here",
-    ),
 )
 
 
