@@ -81,6 +81,12 @@ def against_clean(row: str, bits: str = "12"):
     return lambda results: results.differences((row, bits), ("NT-Xent", "0"))
 
 
+def of_largest_batch(results: Results) -> list[float]:
+    """The largest batch with bits less NT-Xent without, a seed each."""
+    batches = [row for row, _ in results.cells if row.startswith("NT-Xent, batch ")]
+    return against_clean(max(batches, key=lambda row: int(row.split()[-1])))(results) if batches else []
+
+
 def small_tau(results: Results) -> list[float]:
     """Without bits, tau 0.05 less tau 0.2."""
     return results.differences(("NT-Xent, tau 0.05", "0"), ("NT-Xent", "0"))
@@ -89,8 +95,8 @@ def small_tau(results: Results) -> list[float]:
 CLAIMS = (
     Claim(
         "A larger batch does not avoid the suppression by shared bits",
-        "linear top-1, CIFAR-10, batch 2,048 with 12 bits - batch 512 without, points",
-        against_clean("NT-Xent, batch 2048"),
+        "linear top-1, CIFAR-10, the largest batch with 12 bits - the scale's own without (paper: 2,048, 512), points",
+        of_largest_batch,
         expects="below",
     ),
     Claim(
