@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+from experiments import harness
+
 # Independence of K has one measure, the share of InfoNCE's dependence that is left with the margin, and one bound.
 REMAINS = 0.1
 LESS = 0.5  # "depends on K less", on either side: too large a margin turns the dependence round
-METRIC = {"linear top-1, %": "trained.linear.top1 %"}
+LINEAR = "linear top-1, %"
+METRIC = {LINEAR: "trained.linear.top1 %"}
 MOCO_V2 = {
     "optimizer, schedule, head, batch norm": "MoCo v2's published code where the paper says 'the original settings':"
     " SGD 0.9, weight decay 1e-4, 0.03 x N / 256, cosine, tau 0.2, batch norm in 8 groups of 32, shuffled for keys",
@@ -16,6 +19,18 @@ SIMO = {
     " negatives for all queries of a step (the first author's code); the rest as MoCo v2",
     "classifier": "MoCo's: SGD, learning rate 30, 100 epochs",
 }
+
+
+# The paper's optimizer, at small scales too; each cell chooses its rate, which grows linearly with the batch.
+SGD = (
+    " --config.schedule.scaling=linear"
+    """ --config.optimizer="{'name': 'sgd', 'momentum': 0.9, 'weight_decay': 1e-4}\""""
+)
+SCREEN = SGD + harness.screen()
+SWEEP = dict.fromkeys(harness.SMALL, {"schedule.learning_rate": (0.03, 0.1, 0.3, 1.0)})
+ALSO = harness.FEW_LABELS
+SMALL = "CIFAR-10, 5 epochs, batch 128 (127 other keys), momentum 0.99, SGD with warm-up and cosine"
+SWEPT = f"{SMALL}; rate chosen for each cell from 0.03 to 1 x batch / 256"
 
 
 def simo(k: int = 16, alpha: int = 256, overrides: str = "", scale: str = "paper") -> str:
