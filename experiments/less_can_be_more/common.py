@@ -13,8 +13,10 @@ MEASURED = " --config.gradient_snr.decay=0.99 --config.log.every=8" + harness.br
 )
 # ReLIC's published head has 11 million parameters, two hundred times those of the encoder that meets digits.
 NARROW = ' --config.projector.widths="(512,256,128)"'
+SCREEN = harness.screen(geometry={"name": "geometry"})
 NEGATIVES = {
     "gpu": {"SimCLR": (1, 2, 10, 100, 0), "ReLIC": (1, 2, 10, 100, 0)},
+    "small": {"SimCLR": (1, 2, 5, 10, 50, 0), "ReLIC": (1, 5, 0)},
     "cpu": {"SimCLR": (1, 2, 8, 32, 0), "ReLIC": (1, 0)},
     "smoke": {"SimCLR": (2,)},
 }
@@ -26,6 +28,9 @@ ASSUMED = {
     "other settings": "SimCLR's: linear scaling, 10 epochs of warm-up, weight decay 1e-6, colour strength 0.5",
     "ReLIC's head": "'4092' is read as 4,096",
     "gpu": "ResNet-18, 200 epochs; no sweep",
+    "small": "CIFAR-10, 5 epochs, batch 128, AdamW; ReLIC's head is 512-256-128, its tau 1; for each number of"
+    " negatives the rate is chosen from (1/2, 1, 2) x 0.00025 sqrt(batch), with it SimCLR's tau from 0.2 and 1, ReLIC's"
+    " weight from 1 and 20",
     "cpu": "digits, batch 128, 20 epochs, AdamW; ReLIC's head is 512-256-128; no sweep",
 }
 
@@ -38,12 +43,14 @@ def column(k: int) -> str:
 def runs(scale: str) -> dict[tuple[str, str], str]:
     """The cells that all figures share."""
     short = " --config.train.duration='20 epochs'" if scale == "cpu" else ""
+    narrow = NARROW if scale in ("small", "cpu") else ""
+    measured = SCREEN if scale == "small" else MEASURED
     return {
         (
             name,
             column(k),
         ): f"configs/few_negatives_cifar100.py:method={METHODS[name]},k={k},scale={scale}{short}"
-        f"{NARROW if scale == 'cpu' and name == 'ReLIC' else ''}{MEASURED}"
+        f"{narrow if name == 'ReLIC' else ''}{measured}"
         for name, negatives in NEGATIVES[scale].items()
         for k in negatives
     }

@@ -72,12 +72,14 @@ def above_floor(results: Results, half: float) -> str:
     )
 
 
+FLOORED = "a ratio above the floor of moving averages; at small scales figure_4_fixed asks, at fixed weights"
 CLAIMS = (
     Claim(
         "Few negatives raise the gradient's signal-to-noise ratio",
         "SimCLR, mean over parameters and the last three quarters of training, fewest negatives from 5 on - most",
         lambda results: of_few(results, "SimCLR", "gradient_snr"),
         gates=(above_floor,),
+        needs=FLOORED,
     ),
     Claim(
         "With few negatives the spread of the ratio is often higher",
@@ -85,14 +87,20 @@ CLAIMS = (
         " negatives from 5 on - most",
         lambda results: of_few(results, "SimCLR", "gradient_snr_std"),
         gates=(above_floor,),
+        needs=FLOORED,
     ),
     Claim(
         "Few negatives raise ReLIC's gradient's signal-to-noise ratio too",
         "ReLIC, mean over parameters and the last three quarters of training, fewest negatives from 5 on - most",
         lambda results: of_few(results, "ReLIC", "gradient_snr"),
         gates=(above_floor,),
+        needs=FLOORED,
     ),
-    Claim("One negative is qualitatively different", "what that means is not printed"),
+    Claim(
+        "One negative is qualitatively different",
+        "SimCLR and ReLIC, the curve with 1 negative beside the others",
+        needs="what makes a curve qualitatively different, which is not printed; figure_4_fixed asks for a ratio",
+    ),
 )
 
 
