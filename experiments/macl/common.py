@@ -22,6 +22,7 @@ PUBLISHED = {
     "sensitivity": SENSITIVITY,
 }
 LINEAR, KNN, S = "linear top-1, %", "kNN top-1, %", "semantic sensitivity S"
+ALSO = harness.FEW_LABELS
 METRIC = {
     LINEAR: "trained.linear.top1 %",
     KNN: "trained.knn.top1 %",
@@ -40,9 +41,15 @@ OWN = {
     "cpu": " --config.train.duration='20 epochs' --config.evaluate.every='2 epochs'"
     f"{LOOK}{harness.brief(sensitivity=SENSITIVITY)}",
     "smoke": harness.brief(sensitivity=SENSITIVITY),
-} | dict.fromkeys(
-    harness.SMALL, f" --config.evaluate.every='1 epoch'{LOOK}{harness.screen(sensitivity=SENSITIVITY)}"
-)
+}
+
+
+def screen(epochs: int = 5) -> str:
+    """A short run at a small scale with a look at S every epoch, as arguments."""
+    return f" --config.evaluate.every='1 epoch'{LOOK}{harness.screen(epochs, sensitivity=SENSITIVITY)}"
+
+
+OWN |= dict.fromkeys(harness.SMALL, screen())
 SWEEP = dict.fromkeys(harness.SMALL, {"schedule.learning_rate": harness.rates(2.5e-4)})
 ASSUMED = {
     "negatives, head, augmentation, classifiers": "as the docstring of configs/macl_cifar10.py says",

@@ -31,6 +31,7 @@ SEEDS = harness.SEEDS
 SWEEP = common.SWEEP
 
 METRIC, CURVES = common.METRIC, common.CURVES
+ALSO = common.ALSO
 COLUMN = {"small_mnist": "MNIST", "cpu": "digits"}
 RUNS = {
     scale: {

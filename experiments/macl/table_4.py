@@ -16,6 +16,7 @@ ADAPTIVE = {"Adaptive temperature alone": "macl_without_reweighting", "InfoNCE":
 SETS = {"CIFAR10": "cifar10", "CIFAR100": "cifar100", "STL10": "stl10"}
 
 METRIC, CURVES, ASSUMED = common.METRIC, common.CURVES, common.ASSUMED
+ALSO = common.ALSO
 RUNS = {
     "paper": {
         (row, name): common.arguments("paper", method, dataset=dataset)
