@@ -15,7 +15,7 @@ from experiments.harness.judging import judge
 from experiments.harness.records import pick
 from experiments.harness.results import Results
 from experiments.harness.running import run_jobs
-from experiments.harness.table import Doubtful, seeds_of
+from experiments.harness.table import Doubtful, metric_of, seeds_of
 
 TABLES = harness.all_tables()
 SMOKE = [
@@ -56,6 +56,13 @@ def test_nothing_is_assumed_in_silence(name):
     table = harness.table_of(name)
     assert table.ASSUMED or not table.RUNS.get("paper")
     assert all(isinstance(why, str) and why for why in {**table.ASSUMED, **table.NEEDS}.values())
+
+
+@over(TABLES)
+def test_sweeps_choose_by_accuracy(name):
+    """One choice a run, whatever the table that reads it asks about."""
+    table = harness.table_of(name)
+    assert not getattr(table, "SWEEP", {}) or next(iter(table.METRIC.values())).endswith(".top1 %")
 
 
 def printed(page):
@@ -143,7 +150,7 @@ def fabricated(table, scale, cells):
         seeds = {}
         for seed in map(str, seeds_of(table, scale)):
             found = {"evaluations": {}, "metrics": {"w_p50": 0.4}}
-            for path in filter(None, table.METRIC.values()):
+            for path in filter(None, metric_of(table, scale).values()):
                 *place, name = path.partition(" ")[0].replace("*", "11").split(".")
                 at = found if place[0] == "metrics" else found["evaluations"]
                 for part in place:
@@ -174,7 +181,7 @@ def test_a_claim_has_evidence_where_its_table_has_runs(name, claim):
         not claim.pool or claim.pool in table.METRIC
     )
     if claim.evidence is None:
-        assert claim.effect, "what would test it?"
+        assert claim.effect and claim.needs, "what would test it, and why does nothing?"
         return
     if measured.is_measured(table):
         found = measured.found(table)
@@ -184,6 +191,9 @@ def test_a_claim_has_evidence_where_its_table_has_runs(name, claim):
     said = {s: judge(claim, fabricated(table, s, table.RUNS[s])).word for s in scales}  # its gates too
     there = {s for s, word in said.items() if word != "not tested"}
     assert there, f"no evidence at {', '.join(scales)}"
+    assert bool(claim.needs) != bool(there & set(harness.SMALL)), (
+        "a cell at a small scale, or why there is none"
+    )
     assert "paper" in there or "paper" not in scales, f"no evidence at paper, only at {', '.join(there)}"
     for scale in scales:
         for cell in table.RUNS[scale]:
@@ -236,7 +246,7 @@ def smoke(name, cell, tmp_path, monkeypatch):
     assert not job.done()
     run_jobs([job])
     assert job.done()
-    for path in filter(None, table.METRIC.values()):
+    for path in filter(None, metric_of(table, "smoke").values()):
         assert math.isfinite(pick(job.result(0), path)), path
 
 
