@@ -66,7 +66,8 @@ def check_training(arguments):
     flags = dict(a[2:].partition("=")[::2] for a in arguments if a not in leaves)
     assert set(flags) <= FLAGS and flags.get("mode", "train") in main.MODES, flags
     if "config" in flags:
-        harness.config_of(shlex.join([flags["config"], *leaves]))
+        spec, overrides, _ = main.split([f"--config={flags['config']}", *leaves])
+        assert configs.expand(spec, overrides)
     else:  # the workdir's own
         assert flags["workdir"].startswith("runs/"), arguments
 
