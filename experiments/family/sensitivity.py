@@ -18,8 +18,6 @@ import sys
 
 from experiments import harness
 from experiments.harness import Claim, Results, gates
-from experiments.harness.jobs import Job, sweep_points
-from experiments.harness.records import pick
 
 FEW = "linear top-1, 10 labels a class, %"
 METRIC = {FEW: "trained.few_labels.top1 %", "linear top-1, %": "trained.linear.top1 %"}
@@ -29,19 +27,19 @@ BATCHES = (16, 64, 256)
 
 def spec(loss: str, batch: int, scale: str) -> str:
     """Arguments of a cell."""
-    judged = harness.screen() if scale != "smoke" else harness.brief(
-        few_labels={"name": "lbfgs", "labels_per_class": 5, "draws": 2}
-    )  # fmt: skip
     return (
         f"configs/flatclr_cifar10.py:method=simclr,scale={scale} --config.loss={LOSSES[loss]}"
-        f" --config.train.batch_size={batch}{judged}"
+        f" --config.train.batch_size={batch}{harness.screen()}"
     )
 
 
+SMOKE = "configs/flatclr_cifar10.py:method=flatclr,scale=smoke --config.train.batch_size=32" + harness.brief(
+    few_labels={"name": "lbfgs", "labels_per_class": 5, "draws": 2}
+)
 RUNS = {
     scale: {(loss, f"batch {batch}"): spec(loss, batch, scale) for loss in LOSSES for batch in BATCHES}
     for scale in harness.SMALL
-} | {"smoke": {("FlatNCE", "batch 32"): spec("FlatNCE", 32, "smoke")}}
+} | {"smoke": {("FlatNCE", "batch 32"): SMOKE}}
 SWEEP = dict.fromkeys(
     harness.SMALL,
     {
@@ -62,20 +60,9 @@ def best(batch: int):
     return lambda results: results.differences(("FlatNCE", f"batch {batch}"), ("InfoNCE", f"batch {batch}"))
 
 
-def scores(results: Results, loss: str, batch: int) -> list[float]:
-    """What every setting of a sweep reached on the images that choose, percent; 0 of one that diverged."""
-    cell = (loss, f"batch {batch}")
-    points = sweep_points(results.table, results.scale, loss)
-    jobs = [Job(results.table.__name__, results.scale, cell, point, chosen=False) for point in points]
-    found = [job.result(seed) for job in jobs for seed in job.seeds()]
-    if None in found:
-        return []
-    return [0.0 if "diverged" in result else pick(result, METRIC[FEW]) for result in found]
-
-
 def area(results: Results) -> list[float]:
     """Evidence: the mean score of FlatNCE's sweep less that of InfoNCE's, at each batch size."""
-    pairs = [[scores(results, loss, batch) for loss in ("FlatNCE", "InfoNCE")] for batch in BATCHES]
+    pairs = [[results.swept(loss, f"batch {batch}") for loss in ("FlatNCE", "InfoNCE")] for batch in BATCHES]
     return [statistics.mean(flat) - statistics.mean(info) for flat, info in pairs if flat and info]
 
 

@@ -31,7 +31,7 @@ METRIC = {
 }
 CURVES = ("tau",)
 DONOR, COLUMN = 5, "batch 64"
-SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, (0, 1, 2, 3, 4, DONOR))
+SEEDS = harness.SEEDS | {"small_mnist": (0, 1, 2, 3, 4, DONOR)}
 ADAPTIVE, REPLAYED, MEAN, CONSTANT, LINE = (
     "(a) MACL-a", "(b) replayed", "(c) its mean", "(d) best constant", "(e) a line",
 )  # fmt: skip
@@ -75,8 +75,8 @@ def arms(scale: str) -> dict[tuple[str, str], str]:
     }
 
 
-RUNS = {scale: arms(scale) for scale in harness.SMALL}
-SWEEP = dict.fromkeys(harness.SMALL, {CONSTANT: {"temperature.tau": CONSTANTS}})
+RUNS = {"small_mnist": arms("small_mnist")}
+SWEEP = {"small_mnist": {CONSTANT: {"temperature.tau": CONSTANTS}}}
 ASSUMED = {
     "setting": "configs/macl_cifar10.py at the scale, 5 epochs, AdamW, one rate for all arms",
     "the log": "a line every 100 steps, straight between them",

@@ -7,7 +7,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from experiments.harness import records
-from experiments.harness.jobs import Job, choose
+from experiments.harness.jobs import CHOOSING, Job, choose, sweep_points
 from experiments.harness.records import pick
 from experiments.harness.table import Cell, metric_of, seeds_of
 
@@ -81,6 +81,19 @@ class Results:
             if common
         }
         return kept
+
+    def swept(self, row: Any, column: Any) -> list[float]:
+        """Return what every point of a cell's declared sweep reached on the images that choose, by the first heading.
+
+        0 for one that diverged; [] before all have run.
+        """
+        name, path = self.table.__name__, next(iter(self.table.METRIC.values()))
+        cell = (str(row), str(column))
+        points = sweep_points(self.table, self.scale, cell[0])
+        found = [Job(name, self.scale, cell, point, chosen=False).result(CHOOSING) for point in points]
+        if None in found:
+            return []
+        return [0.0 if "diverged" in result else pick(result, path) for result in found]
 
     def curve(self, row: Any, column: Any, name: str) -> dict[str, tuple[list, list]]:
         """Seed -> (epochs, values) of one of CURVES."""
