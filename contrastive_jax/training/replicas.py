@@ -241,7 +241,7 @@ class Feed(ResidentReplicas):
 def make_replica_step(lifted: Lifted, mesh: jax.sharding.Mesh, side_by_side: bool | None = None) -> Callable:
     """``(state, (numbers, arrays)) -> (state, metrics)`` of N replicas, all but the step and the images ``[N, ...]``.
 
-    Side by side (vmap); on a CPU one after the other within the step, which is faster there
+    Side by side (vmap); on a CPU one after the other within the step, which is faster there from width 16 on
     (``experiments/performance/replicas.py``).
 
     Args:

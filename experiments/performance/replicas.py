@@ -127,6 +127,7 @@ def main() -> None:
     parser.add_argument("--worker", type=int)
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
+    native.keep_pages()  # as the command does
     if options.worker is not None:
         return worker(options)
     given = [config_of(options, seed) for seed in range(options.replicas)]

@@ -179,6 +179,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
+    native.keep_pages()  # as the command does
     workload = options.workload or ("pod" if options.topology else "cpu")
     devices, note = (
         topology.devices_of(options.topology) if options.topology else (jax.devices(), "compiled here")
