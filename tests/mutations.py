@@ -301,8 +301,8 @@ RESIDENT = of(
     "data/test_resident.py",
     (
         "chunks overlap",
-        "rows(self.seed, self.examples, chunk * count, count)",
-        "rows(self.seed, self.examples, chunk * self.steps, count)",
+        "rows(seed, self.examples, chunk * count, count)",
+        "rows(seed, self.examples, chunk * self.steps, count)",
     ),
     (
         "steps are off by one",
@@ -538,6 +538,37 @@ RECORDER = of(
     ),
     run=True,
 )
+REPLICAS = [
+    *of(
+        "training/lifting.py",
+        "training/test_lifting.py",
+        ("numbers that differ are the first program's", 'values.get(index, values[0])', 'values[0]'),
+        ("operands are not compared", "elif names[0][one] != names[1][two]:", "elif False:"),
+        ("options of operations are not compared", "if not _programs(values[0]) and not _same(*values):", "if False:"),
+        ("a loop's numbers are left out", "if one.primitive.name not in ENTERED:", "if False:"),
+    ),
+    *of(
+        "training/replicas.py",
+        "training/test_replicas.py",
+        ("every replica has the first one's seed", 'seeds=[run.config["seed"] for run in self.runs],',
+         'seeds=[self.run.config["seed"] for run in self.runs],'),
+        ("every replica is left the first one's state", "lambda x: jnp.asarray(x[number])", "lambda x: jnp.asarray(x[0])"),
+        ("any leaf may differ", 'if name != "seed" and any(', 'if False and any('),
+        ("a number that no step reads may differ", "if _same_bits(self._states[0], again):", "if False:"),
+        ("other replicas go on", 'if (saved := before.get("replicas")) !=', 'if False and (saved := before.get("replicas")) !='),
+    ),
+    *of(
+        "training/members.py",
+        "training/test_replicas.py",
+        ("every replica is judged as the first", "lambda x, number=number: x[number]", "lambda x, number=number: x[0]"),
+        ("every replica has the first one's metrics", "Packed(found.values[number], found.layout)", "Packed(found.values[0], found.layout)"),
+    ),
+    *of(
+        "config/overrides.py",
+        "training/test_replicas.py -k combination",
+        ("numbers are paired, not combined", "itertools.product(*values)", "zip(*values)"),
+    ),
+]  # fmt: skip
 ALARMS = of(
     "training/alarms.py",
     "training/test_alarms.py",
@@ -578,7 +609,7 @@ MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *PAIRWISE, *DIAGNOSTICS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS, *SNR,
-    *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *ALARMS, *NETWORK, *NORM, *CONFIG,
+    *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *NETWORK, *NORM, *CONFIG,
 ]  # fmt: skip
 
 
