@@ -29,7 +29,7 @@ def sheets(images: np.ndarray) -> list[bytes]:
         sheet = part.reshape(ROWS, ACROSS, h, w, c).swapaxes(1, 2).reshape(ROWS * h, ACROSS * w, c)
         picture = Image.fromarray(np.repeat(sheet, 3, -1) if c == 1 else sheet)
         file = io.BytesIO()
-        picture.save(file, "WEBP", lossless=True, exact=True, quality=100, method=6)
+        picture.save(file, "WEBP", lossless=True, exact=True, quality=75, method=4)
         found.append(file.getvalue())
     return found
 
