@@ -97,15 +97,17 @@ class Replicas(loop.One):
         if jax.process_count() > 1:
             raise ValueError(f"replicas train in one process; here are {jax.process_count()}.")
         self.differences = _differences(given)
-        first = prepare(given[0], devices, source=source)
+        devices = list(devices or jax.devices())
+        first = prepare(given[0], devices[:1], source=source)  # a replica's batch is not divided
         if not isinstance(first.source.train, data.Split):
             raise NotReplicas(
                 f"data.name={first.source.name!r} is streamed, and replicas share images in memory: take"
                 " data.stream=off, or train the runs one by one."
             )
-        others = [prepare(config, devices, source=first.source) for config in given[1:]]
-        self.runs = [first, *(run._replace(evaluators=first.evaluators) for run in others)]
-        self.run, self.together = first, len(given)
+        runs = [first, *(prepare(config, devices[:1], source=first.source) for config in given[1:])]
+        everywhere = sharding.make_mesh(devices)  # where each is judged
+        self.runs = [run._replace(evaluators=first.evaluators, mesh=everywhere) for run in runs]
+        self.run, self.together = self.runs[0], len(given)
         self.mesh = sharding.make_replica_mesh(len(given), devices)
         channels = first.source.train.shape[2]
         self.each_about = [{"config": run.config, "channels": channels} for run in self.runs]
