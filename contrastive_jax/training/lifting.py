@@ -229,12 +229,11 @@ def _enter(equation: Any, operands: list[Any], lifted: dict[Path, Any], path: Pa
     if name in SAVED:  # computed again in the backward pass: the barrier keeps it so
         return inner[0](*jax.lax.optimization_barrier(operands))
     if name == "scan":
-        consts, carried = parameters["num_consts"], parameters["num_carry"]
-        fixed, first, over = (
-            operands[:consts],
-            operands[consts : consts + carried],
-            operands[consts + carried :],
-        )
+        # What is scanned has an axis more outside than inside; jax's own names for the counts change.
+        program = _inner(equation)[0].jaxpr
+        carried = len(equation.outvars) - _deeper(equation.outvars, program.outvars)
+        end = len(operands) - _deeper(equation.invars, program.invars)
+        fixed, first, over = operands[: end - carried], operands[end - carried : end], operands[end:]
 
         def body(carry, x):
             found = inner[0](*fixed, *carry, *x)
@@ -244,6 +243,11 @@ def _enter(equation: Any, operands: list[Any], lifted: dict[Path, Any], path: Pa
         last, each = jax.lax.scan(body, first, over, **options)
         return [*last, *each]
     return jax.lax.switch(operands[0], inner, *operands[1:])
+
+
+def _deeper(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+    """Return how many variables have more axes outside of a loop than inside."""
+    return sum(len(o.aval.shape) > len(i.aval.shape) for o, i in zip(outer, inner, strict=True))
 
 
 def _call(program: ClosedJaxpr, lifted: dict[Path, Any], path: Path, *operands: Any) -> list[Any]:
