@@ -48,7 +48,7 @@ def over_k(results: Results, eqco: bool, above: int = 0) -> list[float]:
     row = next((row for row, _ in results.cells if row.endswith("EqCo") == eqco), "")
     columns = sorted(int(column) for name, column in results.cells if name == row and int(column) > above)
     ends = []
-    for column in (columns[0], columns[-1]) if columns else ():
+    for column in (columns[0], columns[-1]) if columns[1:] else ():
         of_seeds = bound(results, row, str(column))
         ends.append({s: statistics.mean(v[-max(1, len(v) // 4) :]) for s, (_, v) in of_seeds.items() if v})
     return [ends[0][seed] - ends[1][seed] for seed in ends[0] if seed in ends[1]] if ends else []

@@ -39,7 +39,11 @@ ASSUMED = common.MOCO_V2 | {
 def over_k(results: Results, row: str, above: int = 0) -> list[float]:
     """Mean norm at the smallest K above a limit over that at the largest, less 1, over training, a seed each."""
     columns = sorted(int(column) for name, column in results.cells if name == row and int(column) > above)
-    ends = [results.curve(row, str(k), CURVES[0]) for k in (columns[0], columns[-1])] if columns else [{}, {}]
+    ends = (
+        [results.curve(row, str(k), CURVES[0]) for k in (columns[0], columns[-1])]
+        if columns[1:]
+        else [{}, {}]
+    )
     means = [{seed: statistics.mean(values) for seed, (_, values) in end.items() if values} for end in ends]
     return [means[0][seed] / means[1][seed] - 1.0 for seed in means[0] if seed in means[1]]
 

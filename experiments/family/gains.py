@@ -83,7 +83,7 @@ def differences(results: Results, one: str, other: str, optimizer: str, rate: st
     found = [
         results.differences((row(one, optimizer, rate), c), (row(other, optimizer, rate), c)) for c in columns
     ]
-    return [statistics.mean(seed) for seed in zip(*found, strict=True)]
+    return [statistics.mean(seed) for seed in zip(*found, strict=True)] if all(found) else []
 
 
 def effect(plus: tuple[str, str], minus: tuple[str, str], optimizer: str, rate: str) -> Callable:
@@ -91,7 +91,7 @@ def effect(plus: tuple[str, str], minus: tuple[str, str], optimizer: str, rate: 
 
     def evidence(results: Results) -> list[float]:
         pairs = [differences(results, a, b, optimizer, rate) for a, b in zip(plus, minus, strict=True)]
-        return [statistics.mean(seed) for seed in zip(*pairs, strict=True)]
+        return [statistics.mean(seed) for seed in zip(*pairs, strict=True)] if all(pairs) else []
 
     return evidence
 

@@ -78,7 +78,7 @@ def shrinkage(results: Results) -> list[float]:
     """How much less FlatCLR loses than SimCLR between the largest and the smallest batch."""
     batches = [int(column) for _, column in results.cells]
     small, large = gap(results, min(batches)), gap(results, max(batches))
-    return [a - b for a, b in zip(small, large, strict=True)]
+    return [a - b for a, b in zip(small, large, strict=True)] if small and large else []
 
 
 def eightfold(results: Results) -> list[float]:

@@ -101,7 +101,7 @@ def depth_and_batch(results: Results) -> list[float]:
         if len(ends) < 2:
             return []
         gains.append(results.differences((f"{of}{ends[-1]}", columns[-1]), (f"{of}{ends[0]}", columns[-1])))
-    return [shallow - deep for shallow, deep in zip(*gains, strict=True)]
+    return [shallow - deep for shallow, deep in zip(*gains, strict=True)] if all(gains) else []
 
 
 CLAIMS = (

@@ -129,8 +129,8 @@ def spread(results: Results, column: str) -> list[float]:
 
 def closing(results: Results) -> list[float]:
     """How much smaller the spread is with the deep head."""
-    both = zip(spread(results, "2 layers"), spread(results, "4 layers"), strict=True)
-    return [shallow - deep for shallow, deep in both]
+    both = spread(results, "2 layers"), spread(results, "4 layers")
+    return [shallow - deep for shallow, deep in zip(*both, strict=True)] if all(both) else []
 
 
 def deeper(results: Results) -> list[float]:

@@ -82,8 +82,8 @@ def leads(results: Results) -> list[list[float]]:
 
 def shrinks(results: Results) -> list[float]:
     """The lead over InfoNCE at the shortest length less that at the longest, a seed each."""
-    ends = (harness.of_extremes(results, row) for row in ("MACL-a", "InfoNCE"))
-    return [a - b for a, b in zip(*ends, strict=True)]
+    ends = [harness.of_extremes(results, row) for row in ("MACL-a", "InfoNCE")]
+    return [a - b for a, b in zip(*ends, strict=True)] if all(ends) else []
 
 
 GATES = (gates.headroom, gates.regime("InfoNCE"), gates.tuned)

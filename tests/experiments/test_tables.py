@@ -197,8 +197,17 @@ def test_a_claim_has_evidence_where_its_table_has_runs(name, claim):
     )
     assert "paper" in there or "paper" not in scales, f"no evidence at paper, only at {', '.join(there)}"
     for scale in scales:
-        for cell in table.RUNS[scale]:
-            judge(claim, fabricated(table, scale, [cell]))
+        cells = list(table.RUNS[scale])
+        half = len(cells) // 2
+        for part in (
+            *([cell] for cell in cells),
+            cells[:-1],
+            cells[1:],
+            cells[:half],
+            cells[half:],
+            cells[::2],
+        ):
+            judge(claim, fabricated(table, scale, part))
 
 
 def test_the_ledger_is_current():
