@@ -101,10 +101,5 @@ CLAIMS = (
 )
 
 
-def draw(results: Results):
-    """Accuracy over batch size."""
-    return harness.lines(results, "batch size")
-
-
 if __name__ == "__main__":
     sys.exit(harness.main())
