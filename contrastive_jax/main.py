@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# What the command says first should not wait for a log line of a library.
+# A library's log line must not come before the command's first.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from absl import app, flags, logging

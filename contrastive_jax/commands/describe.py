@@ -73,8 +73,8 @@ def _describe(trainee: One, sentences: Sequence[str]) -> dict[str, Any]:
         state = trainee.initial_state()
         step, seconds = trainee.compiled_step(feed, state)
         try:
-            memory.check(run, step)
-            with memory.translate_errors(run, step):
+            memory.check(run, step, trainee.together)
+            with memory.translate_errors(run, step, trainee.together):
                 speed = race(run, feed, step, state, trainee.together)
         except memory.OutOfMemory as error:
             speed, unfit = {}, str(error)

@@ -82,9 +82,7 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
     log = workdirs.log if distributed.first() and not quiet else lambda message: None
     with contextlib.ExitStack() as copies:
         folders = [copies.enter_context(remote.mirrored(part)) for part in given]
-        paths: list[
-            tuple[Any, pathlib.Path]
-        ] = []  # of each run: where its files are, and what it is called by
+        paths: list[tuple[Any, pathlib.Path]] = []  # of each run: its files, and what it is called by
         for path, part in zip(folders, map(pathlib.Path, given), strict=True):
             paths += [(run, part / run.name) for run in replicas.folders(path)] or [(path, part)]
         for path, _ in paths:

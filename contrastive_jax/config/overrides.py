@@ -67,6 +67,8 @@ def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[
       ValueError: what :func:`resolve` refuses.
     """
     given = dict(overrides)
+    if not any(map(_LIST.fullmatch, given.values())):
+        return [resolve(spec, overrides)]
     settings = plain(_chosen(spec, given))
     values = [[(name, part) for part in _several(settings, name, text)] for name, text in given.items()]
     return [resolve(spec, combination) for combination in itertools.product(*values)]

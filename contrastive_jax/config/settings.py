@@ -31,7 +31,7 @@ CHOICES = {
 }
 
 
-# What functions take that a config does not say, but the run.
+# Arguments of functions that a config does not say, but the run.
 GIVEN = {"schedule": ("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"), "encoder": ("remat",)}
 # Sections whose built-in names one function tells apart: their options are its own, whatever the name (but for
 # data.name=synthetic, whose options are those of data.synthetic).
@@ -155,7 +155,7 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
     is left for ``schema.check`` to refuse.
     """
     config = base()
-    # What complete fills by the functions that these name.
+    # Filled by complete, with the options of the functions that these name.
     whole = (*CHOICES, *TAKERS, "loss", "evaluators", "augment")
     with config.unlocked(), config.ignore_type():
         for section, value in saved.items():

@@ -260,7 +260,7 @@ def _tiled(options, query, query_group, query_row, level, reference, key, group,
                 found = _sums(sides, *tile, key, group, row, scale, valid)
                 return tuple(x + y for x, y in zip(carry, found, strict=True))
 
-            # Where groups are small and rows in order nearly all tiles hold no positive: they cost nothing.
+            # With small groups and rows in order nearly all tiles hold no positive: they cost nothing.
             return lax.cond(_any(sides, tile, group, row, valid), more, lambda: carry), None
 
         none = jnp.zeros_like(tile[0][:, 0])

@@ -24,7 +24,7 @@ def _row(comparison: Comparison, of: Array) -> Array:
     return jnp.where(permitted, jnp.where(permitted, score, 0.0) / comparison.temperature, -jnp.inf)
 
 
-# What a loss may name among its parameters, besides the contrasts.
+# Names that a loss may have among its parameters, besides the contrasts.
 QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]] = {
     "positive": lambda comparison, given: comparison.soft_positive(),
     "count": lambda comparison, given: comparison.count,

@@ -163,7 +163,7 @@ def _nearest(tests, number, keys, *, k, count):
     spec = P(sharding.AXIS)
     found = jax.shard_map(local, in_specs=(P(), TILES), out_specs=(spec, spec))(queries, keys)
     cosine, row = (sharding.replicate(y).transpose(1, 0, 2).reshape(queries.shape[0], -1) for y in found)
-    # Of equal cosines the earlier row of the whole bank.
+    # Among equal cosines the earlier row of the whole bank.
     cosine, row = jax.lax.sort((-cosine, row), num_keys=2)
     return -cosine[:, :k], row[:, :k]
 
@@ -176,7 +176,7 @@ def _local_nearest(queries, keys, first, size, k, count):
         row = number * size + first + jnp.arange(rows.shape[0], dtype=jnp.int32)
         cosine = jnp.einsum("qf,mf->qm", queries, _unit(rows), precision=jax.lax.Precision.HIGHEST)
         cosine = jnp.where(row < count, cosine, -jnp.inf)
-        # What is kept comes first: of equal cosines top_k takes the first, the earlier image.
+        # Kept rows come first: of equal cosines top_k takes the first, the earlier image.
         cosine = jnp.concatenate([nearest[0], cosine], axis=1)
         row = jnp.concatenate([nearest[1], jnp.broadcast_to(row, cosine[:, k:].shape)], axis=1)
         cosine, position = jax.lax.top_k(cosine, k)

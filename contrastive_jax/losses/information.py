@@ -164,7 +164,7 @@ def leave_one_out(scores: Array) -> Array:
     top = jnp.arange(scores.shape[1]) == jnp.argmax(scores, axis=1)[:, None]
     largest = jnp.sum(jnp.where(top, scores, 0.0), axis=1, keepdims=True)  # one of them, also among equals
     without_top = logsumexp(jnp.where(top, -jnp.inf, scores), axis=1, keepdims=True)
-    # Where the largest stays, the sum relative to it is 1 plus what is left of the others.
+    # If the largest stays, the sum relative to it is 1 plus what is left of the others.
     left = jnp.exp(without_top - largest) - jnp.exp(jnp.where(top, -jnp.inf, scores) - largest)
     return jnp.where(top, without_top, largest + jnp.log1p(left))
 

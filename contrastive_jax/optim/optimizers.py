@@ -17,7 +17,7 @@ from contrastive_jax.types import PyTree
 OPTIMIZERS = ("lars", "sgd", "adam", "adamw")
 MOMENTUM_ORDERS = ("classic", "lr_last", "popular")
 
-# What is not decayed (and, by LARS, not adapted) unless `exclude` says otherwise.
+# Not decayed (and, by LARS, not adapted) unless `exclude` says otherwise.
 EXCLUDED = {"lars": ("norm", "bias", "probe"), "sgd": (), "adam": (), "adamw": ("norm", "bias")}
 # Names that need not occur in every network: the modules of the parameters and what `EXCLUDED` speaks of.
 COMMON_NAMES = frozenset({"encoder", "projector", "predictor", "probe", "norm", "kernel", "bias", "scale"})

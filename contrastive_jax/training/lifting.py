@@ -16,9 +16,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from contrastive_jax.types import Array, PyTree
 
-Path = tuple[
-    int, ...
-]  # numbers of equations, each within the one before it; the last may be that of an operand
+# Numbers of equations, each within the one before it; the last may be that of an operand.
+Path = tuple[int, ...]
 
 # Equations that are a program and its operands, no more.
 CALLS = {"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
@@ -162,7 +161,9 @@ def _compare_parameters(one: Any, two: Any, path: Path, note: Callable) -> None:
 
 
 def _same(one: Any, two: Any) -> bool:
-    return one is two or bool(np.all(one == two)) or one != one and two != two  # NaN is what fills a gather
+    if isinstance(one, float) and isinstance(two, float) and one != one:
+        return two != two  # NaN fills a gather
+    return one is two or bool(np.all(one == two))
 
 
 def _refuse(name: str, *difference: Any) -> None:
@@ -229,7 +230,7 @@ def _enter(equation: Any, operands: list[Any], lifted: dict[Path, Any], path: Pa
     if name in SAVED:  # computed again in the backward pass: the barrier keeps it so
         return inner[0](*jax.lax.optimization_barrier(operands))
     if name == "scan":
-        # What is scanned has an axis more outside than inside; jax's own names for the counts change.
+        # Scanned arrays have an axis more outside than inside; jax's own names for the counts change.
         program = _inner(equation)[0].jaxpr
         carried = len(equation.outvars) - _deeper(equation.outvars, program.outvars)
         end = len(operands) - _deeper(equation.invars, program.invars)

@@ -220,14 +220,14 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
             last_save = time.monotonic()
             if start < run.total_steps:
                 log(f"compiling the training step for {trainee.words} ...")
-                with memory.translate_errors(run):
+                with memory.translate_errors(run, together=trainee.together):
                     train_step, seconds = trainee.compiled_step(feed, state)
-                memory.check(run, train_step)
+                memory.check(run, train_step, trainee.together)
                 log(f"compiled in {seconds:.1f} s")
             with profile:
                 while step < run.total_steps:
                     profile.before(step, state)
-                    with memory.translate_errors(run, train_step):
+                    with memory.translate_errors(run, train_step, trainee.together):
                         state, metrics = train_step(state, recorder.fed(step))
                         recorder.add(step + 1, metrics)
                     step += 1

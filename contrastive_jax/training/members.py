@@ -74,7 +74,7 @@ class Recorders(contextlib.ExitStack):
 
     def fed(self, step: int) -> Any:
         """Return what the feed gives for the step, see :meth:`Recorder.fed`."""
-        return self._recorders[0].fed(step)
+        return self._recorders[0].fed(step, self._pending)
 
     def add(self, step: int, metrics: Packed) -> None:
         """Takes note of a step."""

@@ -25,19 +25,23 @@ def limit(mesh: Mesh) -> int | None:
     return min((s["bytes_limit"] for s in statistics if "bytes_limit" in s), default=None)
 
 
-def check(run: Run, compiled: jax.stages.Compiled) -> None:
-    """Refuse a step that asks for more memory than its devices have.
+def check(run: Run, compiled: jax.stages.Compiled, together: int = 1) -> None:
+    """Refuse a step (of ``together`` runs) that asks for more memory than its devices have.
 
     Raises:
       OutOfMemory: in one sentence.
     """
     there, needed = limit(run.mesh), compilation.cost(compiled).memory
     if there is not None and needed > there:
-        raise OutOfMemory(_sentence(run, f"needs {gib(needed)} on each device, which has {gib(there)}"))
+        raise OutOfMemory(
+            _sentence(run, f"needs {gib(needed)} on each device, which has {gib(there)}", together)
+        )
 
 
 @contextlib.contextmanager
-def translate_errors(run: Run, compiled: jax.stages.Compiled | None = None) -> Iterator[None]:
+def translate_errors(
+    run: Run, compiled: jax.stages.Compiled | None = None, together: int = 1
+) -> Iterator[None]:
     """Translate the error of whatever asks a device for more than it has: compiling the step, or running it.
 
     Raises:
@@ -51,11 +55,14 @@ def translate_errors(run: Run, compiled: jax.stages.Compiled | None = None) -> I
         why = "asks for more than is free"
         if compiled is not None:
             why = f"needs {gib(compilation.cost(compiled).memory)} on each device, more than is free"
-        raise OutOfMemory(_sentence(run, why)) from error
+        raise OutOfMemory(_sentence(run, why, together)) from error
 
 
-def _sentence(run: Run, why: str) -> str:
-    return f"train.batch_size={run.config['train']['batch_size']} does not fit: the step {why}; {LESS}."
+def _sentence(run: Run, why: str, together: int) -> str:
+    what = f"train.batch_size={run.config['train']['batch_size']}"
+    if together > 1:
+        return f"{what} of {together} replicas does not fit: the step {why}; take fewer replicas at a time."
+    return f"{what} does not fit: the step {why}; {LESS}."
 
 
 def gib(size: int) -> str:

@@ -91,11 +91,14 @@ class Recorder(contextlib.ExitStack):
             self._log(note)
         return self
 
-    def fed(self, step: int) -> Any:
-        """Return what the feed gives for the step; whether the device ran dry meanwhile is asked, not waited for."""
+    def fed(self, step: int, pending: Sequence[tuple[int, Packed]] | None = None) -> Any:
+        """Return what the feed gives for the step; whether the device ran dry meanwhile is asked, not waited for.
+
+        ``pending``: the steps on the device, where somebody else keeps them.
+        """
         began = time.perf_counter()
-        given = self._feed.feed(step)
-        if not self._pending or self._pending[-1][1].values.is_ready():  # none: a log point waited for all
+        given, pending = self._feed.feed(step), self._pending if pending is None else pending
+        if not pending or pending[-1][1].values.is_ready():  # none: a log point waited for all
             self._progress.lose("data", time.perf_counter() - began)
         return given
 

@@ -34,17 +34,7 @@ from contrastive_jax.workdir.replicas import folders
 __all__ = ["NotReplicas", "Replicas", "folders", "make_replica_step", "train"]
 
 # Sections that nothing inside the step reads, or that decide what is compiled.
-SHARED = (
-    *identity.MAY_CHANGE,
-    "data",
-    "compose",
-    "train",
-    "evaluators",
-    "evaluate",
-    "directions",
-    "score",
-    "dtype",
-)
+SHARED = (*identity.MAY_CHANGE, "data", "compose", "train")
 
 
 class NotReplicas(ValueError):

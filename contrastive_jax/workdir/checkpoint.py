@@ -310,7 +310,7 @@ class Checkpoints:
                 continue
         return None
 
-    # What follows reads one checkpoint, raising _Damaged for what is wrong with it.
+    # The rest reads one checkpoint, raising _Damaged for what is wrong with it.
 
     def _newest_intact(
         self, read: Callable[[int], Any], report: Callable[[str], None], among: list[int] | None = None

@@ -8,7 +8,8 @@ import sys
 import time
 
 import experiments.gpu
-from experiments.gpu import packs, tasks
+from experiments.gpu import tasks
+from experiments.harness import packs
 
 
 def main(argv: list[str]) -> int:

@@ -1,11 +1,12 @@
 """Numbers of this device beside those of its host's CPU: three steps of every method, and the losses' golden arrays.
 
-    python -m experiments.gpu.correctness [--methods flatclr_ess,moco_v1] [--out FILE]
+    python -m experiments.gpu.correctness [--methods=flatclr_ess,moco_v1] [--out=FILE]
 
 Each method trains three steps on digits on both. In float32 with full products the two differ by rounding; by default
 a GPU multiplies float32 in TF32, which rounds inputs to 11 bits; in bfloat16 both round to 8. A figure is the largest
 difference of a metric that both have, relative to it or to 0.01. Also: whether a run that is stopped and resumed on
-this device has the bits of one that is not, and the golden tests of the losses where pytest is installed.
+this device has the bits of one that is not, and the golden tests of the losses where pytest is installed. What is
+found of a method is kept beside FILE, so that a command that was stopped goes on with the next method.
 """
 
 import argparse
@@ -15,6 +16,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -43,34 +46,44 @@ def config_of(method: str, dtype: str) -> dict:
     return configs.plain(configs.complete(config))
 
 
-def history(config: dict, device: jax.Device) -> list[dict[str, np.ndarray]]:
-    """The metrics of some steps on a device."""
-    one = loop.One(runs.prepare(config, [device]))
-    with jax.set_mesh(one.mesh):
-        state, feed = one.first_state(print), one.feed(0, print)
-        step, _ = one.compiled_step(feed, state)
-        found = []
-        for number in range(STEPS):
+def trained(trainee: Any, steps: int = STEPS) -> tuple[Any, list[Any]]:
+    """Train some steps from the first weights; the state and the packed metrics of each step, on the host."""
+    with jax.set_mesh(trainee.mesh):
+        state, feed = trainee.first_state(print), trainee.feed(0, print)
+        step, _ = trainee.compiled_step(feed, state)
+        history = []
+        for number in range(steps):
             state, metrics = step(state, feed.feed(number))
-            found.append(jax.device_get(metrics).unpacked())
+            history.append(jax.device_get(metrics))
+        return jax.device_get(state), history
+
+
+def history(config: dict, device: jax.Device) -> list[dict[str, np.ndarray]]:
+    """Return the metrics of some steps on a device."""
+    return [metrics.unpacked() for metrics in trained(loop.One(runs.prepare(config, [device])))[1]]
+
+
+def differences(method: str) -> dict[str, dict[str, Any]]:
+    """Return, for each mode, the largest relative difference of a metric between device and CPU, and the metric."""
+    with jax.default_matmul_precision("highest"):
+        there = history(config_of(method, "float32"), jax.devices("cpu")[0])
+    found = {}
+    for mode, (dtype, precision, _) in MODES.items():
+        with jax.default_matmul_precision(precision or "default"):
+            found[mode] = largest(history(config_of(method, dtype), jax.devices()[0]), there)
     return found
 
 
-def difference(method: str, dtype: str, precision: str | None) -> tuple[float, str]:
-    """The largest relative difference of a metric between this device and the CPU, and which metric it is."""
-    config, worst = config_of(method, dtype), (0.0, "")
-    with jax.default_matmul_precision(precision) if precision else jax.default_matmul_precision("default"):
-        here = history(config, jax.devices()[0])
-    with jax.default_matmul_precision("highest"):
-        there = history(config_of(method, "float32"), jax.devices("cpu")[0])
+def largest(here: list[dict], there: list[dict]) -> dict[str, Any]:
+    """Return the largest relative difference of a metric that both have, and which metric it is."""
+    worst = (0.0, "")
     for one, other in zip(here, there, strict=True):
         for name in one.keys() & other.keys():
             if name.startswith("gradient_snr"):
                 continue  # of two or three gradients: a ratio to rounding
             scale = np.maximum(np.abs(other[name]), 1e-2)
-            found = float(np.max(np.abs(one[name] - other[name]) / scale))
-            worst = max(worst, (found, name))
-    return worst
+            worst = max(worst, (float(np.max(np.abs(one[name] - other[name]) / scale)), name))
+    return {"difference": worst[0], "metric": worst[1]}
 
 
 def resumes(method: str) -> bool:
@@ -97,29 +110,43 @@ def golden() -> str:
     return ((done.stdout.strip() or done.stderr.strip()).splitlines() or ["no word"])[-1]
 
 
+def examine(method: str) -> dict[str, Any]:
+    """Return all that is measured of a method."""
+    return differences(method) | {"resumes": resumes(method)}
+
+
+def wrong(method: str, found: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong of it, in words."""
+    said = [
+        f"{method}, {mode}: {found[mode]['metric']} differs by {found[mode]['difference']:.2g}"
+        for mode, (_, _, most) in MODES.items()
+        if not found[mode]["difference"] <= most
+    ]
+    return said if found["resumes"] else [*said, f"{method}: resumed is not uninterrupted"]
+
+
 def main() -> int:
     """Measures, prints, saves; 1 where a difference is too large."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/correctness.json"))
     options = parser.parse_args()
-    report: dict = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "wrong": []}
-    for mode, (dtype, precision, most) in MODES.items():
-        rows = report[mode] = {}
-        for method in options.methods.split(","):
-            found, name = difference(method, dtype, precision)
-            rows[method] = {"difference": found, "metric": name}
-            if not found <= most:
-                report["wrong"].append(f"{method}, {mode}: {name} differs by {found:.2g}")
-    report["resumed bit for bit"] = {m: resumes(m) for m in options.methods.split(",")[:3]}
-    report["wrong"] += [
-        f"{m}: resumed is not uninterrupted" for m, ok in report["resumed bit for bit"].items() if not ok
-    ]
-    report["golden tests"] = golden()
-    print(json.dumps({k: v for k, v in report.items() if k not in MODES}, indent=1))
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report, indent=1) + "\n")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = options.out.with_suffix(".unfinished")
+    methods = json.loads(unfinished.read_text()) if unfinished.exists() else {}
+    for method in options.methods.split(","):
+        if method not in methods:
+            methods[method] = examine(method)
+            unfinished.write_text(json.dumps(methods))
+    report = {
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+        "wrong": [text for method, found in methods.items() for text in wrong(method, found)],
+        "golden tests": golden(),
+    }
+    print(json.dumps(report, indent=1))
+    options.out.write_text(json.dumps(report | {"methods": methods}, indent=1) + "\n")
+    unfinished.unlink()
     return bool(report["wrong"])
 
 

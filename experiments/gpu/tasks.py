@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments.gpu.packs import FOLDER
 from experiments.harness import records
+from experiments.harness.packs import FOLDER
 from experiments.harness.results import Results
 from experiments.harness.table import ROOT, table_of
 
@@ -25,6 +26,8 @@ class Command(NamedTuple):
 
     arguments: tuple[str, ...]  # of Python
     out: str = ""  # of the results file, which --out names; "": a table's, which keeps records
+    table: str = ""  # and
+    scale: str = ""  # where it is a table's
 
 
 class Task(NamedTuple):
@@ -43,10 +46,12 @@ def script(name: str, *arguments: str, out: str) -> Command:
 
 def table(name: str, scale: str, *arguments: str) -> Command:
     """A table's runs."""
-    return Command(("-m", f"experiments.{name}", "run", f"--scale={scale}", *arguments))
+    name = f"experiments.{name}"
+    return Command(("-m", name, "run", f"--scale={scale}", *arguments), table=name, scale=scale)
 
 
 WIDTHS = ("0.25", "1.0")
+RACE = ("against_pytorch", "--batch=256", "--turns=8")
 TINY = ("--width=0.125", "--batch=16", "--turns=1")
 TASKS = {
     "correctness": Task(
@@ -60,14 +65,9 @@ TASKS = {
         "",
         (
             *(
-                script(
-                    "against_pytorch",
-                    f"--dtype={dtype}",
-                    "--batch=256",
-                    "--turns=8",
-                    out=f"against_pytorch_{dtype}",
-                )
+                script(*RACE, f"--width={w}", f"--dtype={dtype}", out=f"against_pytorch_{dtype}_{w}")
                 for dtype in ("float32", "bfloat16")
+                for w in WIDTHS
             ),
             *(
                 script("step_overhead", f"--width={w}", "--batch=256", out=f"step_overhead_{w}")
@@ -78,12 +78,9 @@ TASKS = {
                 for w in WIDTHS
             ),
             script("memory", "--batches=64,128", "--dtype=bfloat16", "--check=256,1024", out="memory"),
-            script(
-                "against_pytorch",
-                "--end-to-end",
-                "--batch=256",
-                "--turns=8",
-                out="against_pytorch_end_to_end",
+            *(
+                script(*RACE, f"--width={w}", "--end-to-end", out=f"against_pytorch_end_to_end_{w}")
+                for w in WIDTHS
             ),
         ),
         (
@@ -145,9 +142,9 @@ def results(folder: pathlib.Path, commands: Sequence[Command]) -> dict[str, Any]
         place = folder / "results" / f"{command.out}.json"
         if command.out and place.exists():
             found[command.out] = json.loads(place.read_text())
-        elif not command.out:
-            name, scale = command.arguments[1], command.arguments[3].partition("=")[2]
-            found[f"{name.removeprefix('experiments.')}, {scale}"] = numbers(name, scale)
+        elif command.table:
+            name = command.table.removeprefix("experiments.")
+            found[f"{name}, {command.scale}"] = numbers(command.table, command.scale)
     return found
 
 
@@ -170,6 +167,7 @@ def run(
     found: dict[str, Any] = {"task": name, "done": True, "problems": []}
     if task.data and not smoke and not list(packs.glob(f"{task.data}-*.zip")):
         return found | {"done": False, "problems": [f"it needs --data: the packs of {task.data}"]}
+    there_before(folder)
     commands = task.smoke if smoke else task.commands
     for command in commands:
         place = folder / "results" / f"{command.out}.json"
@@ -209,16 +207,28 @@ def call(arguments: Sequence[str], folder: pathlib.Path, packs: pathlib.Path, se
     return None
 
 
+def sums() -> dict[str, int]:
+    """Return the checksum of each of the harness's records."""
+    return {path.name: zlib.crc32(path.read_bytes()) for path in sorted(records.folder().glob("*.json"))}
+
+
+def there_before(folder: pathlib.Path) -> dict[str, int]:
+    """Return what :func:`sums` gave at the folder's first call."""
+    place = folder / "records_before.json"
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(sums()))
+    return json.loads(place.read_text())
+
+
 def members(folder: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
-    """What is worth keeping of a call: results files, and the harness's records that are not committed here."""
-    committed = subprocess.run(
-        ["git", "ls-files", str(records.folder())], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.split()
+    """What is worth keeping of all calls so far: results files, and the harness's records that they made or changed."""
+    before = there_before(folder)
     for path in sorted((folder / "results").glob("*.json")):
         yield f"results/{path.name}", path
-    for path in sorted(records.folder().glob("*.json")):
-        if str(path.relative_to(ROOT)) not in committed:
-            yield f"records/{path.name}", path
+    for name, checksum in sums().items():
+        if before.get(name) != checksum:
+            yield f"records/{name}", records.folder() / name
 
 
 def keep(folder: pathlib.Path, out: pathlib.Path) -> int:

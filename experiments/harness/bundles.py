@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from experiments.gpu import packs
+from experiments.harness import packs
 from experiments.harness.jobs import Job
 from experiments.harness.table import ROOT, config_of
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments.gpu import packs
+from experiments.harness import packs
 from experiments.harness.bundles import AT_ONCE, Single, accelerated, bundles, left, run_together
 from experiments.harness.jobs import Job, distinct
 from experiments.harness.table import ROOT

@@ -60,7 +60,7 @@ def run(scale: str, seed: int, folder: pathlib.Path) -> dict:
     from contrastive_jax.training import compilation
     from contrastive_jax.training import run as runs
     from contrastive_jax.workdir import checkpoint
-    from experiments.gpu import packs
+    from experiments.harness import packs
 
     settings = SCALES[scale]
     config = configs.load(str(ROOT / settings["config"]))

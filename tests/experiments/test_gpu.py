@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from contrastive_jax import data
-from experiments.gpu import packs, tasks
+from experiments.gpu import tasks
+from experiments.harness import packs
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +83,16 @@ def test_what_was_kept_comes_home(tmp_path, monkeypatch):
     (folder / "results" / "replicas_0.25.json").write_text(json.dumps({"device": "NVIDIA H200"}))
     monkeypatch.setattr(tasks.records, "folder", lambda: tmp_path / "records")
     (tmp_path / "records").mkdir()
+    for name in ("old", "grows"):
+        (tmp_path / "records" / f"{name}.json").write_text("{}")
+    tasks.there_before(folder)
+    (tmp_path / "records" / "grows.json").write_text('{"seeds": {}}')
     (tmp_path / "records" / "run.json").write_text("{}")
     monkeypatch.setattr(tasks, "ROOT", tmp_path)
-    assert tasks.keep(folder, tmp_path / "out") == 2
+    assert tasks.keep(folder, tmp_path / "out") == 3  # not the old one
     (tmp_path / "records" / "run.json").unlink()
     (tmp_path / tasks.PERFORMANCE / "results").mkdir(parents=True)
-    assert tasks.collect(tmp_path / "out" / "records.zip") == {"results": 1, "records": 1}
+    assert tasks.collect(tmp_path / "out" / "records.zip") == {"results": 1, "records": 2}
     assert (tmp_path / tasks.PERFORMANCE / "results" / "replicas_0.25_nvidia_h200.json").exists()
     assert (tmp_path / "records" / "run.json").exists()
 

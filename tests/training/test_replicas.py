@@ -15,6 +15,7 @@ from contrastive_jax.commands import describe, report
 from contrastive_jax.training import loop, replicas
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import encoder
+from experiments.gpu.correctness import trained
 
 ONE = jax.devices()[:1]
 # Of methods that have one, a number of their own: every kind of place that a number may reach the step from.
@@ -34,18 +35,6 @@ OWN = {
     "swd_hypersphere": ("loss.sliced_wasserstein.weight", 3.0),
     "dclw": ("optimizer.momentum", 0.5),
 }
-
-
-def trained(trainee, steps=3):
-    """State and metrics of some steps."""
-    with jax.set_mesh(trainee.mesh):
-        state, feed = trainee.first_state(print), trainee.feed(0, print)
-        step, _ = trainee.compiled_step(feed, state)
-        history = []
-        for i in range(steps):
-            state, metrics = step(state, feed.feed(i))
-            history.append(jax.device_get(metrics))
-        return jax.device_get(state), history
 
 
 def assert_near(found, expected, what):
@@ -156,6 +145,20 @@ def test_a_replicas_folder_is_the_workdir_of_its_run(whole, tmp_path):
         given[1], str(mine), quiet=True, devices=ONE
     )  # it goes on as a single run: there is no more
     assert again["evaluations"] == results[1]["evaluations"]
+
+
+def test_replicas_start_from_an_encoder_as_their_runs_do(whole):
+    _, workdir, _ = whole
+    given = [tiny("flatclr", seed=seed, **{"init.checkpoint": str(workdir / "replica_0")}) for seed in (0, 1)]
+    together = replicas.Replicas(given, ONE)
+    state = together.first_state(print)
+    for number, config in enumerate(given):
+        run = runs.prepare(config, ONE)
+        with jax.set_mesh(run.mesh):
+            expected = jax.device_get(loop.first_state(run, print))
+        jax.tree.map(
+            np.testing.assert_array_equal, jax.device_get(together.state_of(state, number)), expected
+        )
 
 
 def test_replicas_stopped_and_resumed_are_uninterrupted_bit_for_bit(whole, tmp_path, monkeypatch):

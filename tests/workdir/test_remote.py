@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from etils import epath
 
@@ -156,6 +157,15 @@ def command(environment, workdir, *options):
     return done.stdout
 
 
+def brought(environment, address, here):
+    """A copy of what lies at an address, but for its checkpoints."""
+    down = "import sys; from contrastive_jax.workdir import remote; here = remote.Remote(sys.argv[1]); here.pull();"
+    down += "here.local.rename(sys.argv[2])"
+    environment = os.environ | environment | {"XDG_CACHE_HOME": str(here.parent)}
+    subprocess.run([sys.executable, "-c", down, address, here], cwd=ROOT, env=environment, check=True)
+    return here
+
+
 def without_clock(rows):
     return [{name: value for name, value in row.items() if name not in CLOCK} for row in rows]
 
@@ -174,12 +184,28 @@ def test_a_run_in_a_bucket_goes_on_elsewhere_and_is_the_run_of_a_folder(bucket, 
     ):
         command(bucket | {"XDG_CACHE_HOME": str(tmp_path / machine)}, address, *options)
         assert not list((tmp_path / machine / "contrastive_jax/workdirs").iterdir())
-    here = tmp_path / "down"
-    down = "import sys; from contrastive_jax.workdir import remote; here = remote.Remote(sys.argv[1]); here.pull();"
-    down += "here.local.rename(sys.argv[2])"
-    environment = os.environ | bucket | {"XDG_CACHE_HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", down, address, here], cwd=ROOT, env=environment, check=True)
+    here = brought(bucket, address, tmp_path / "down")
     rows, others = (workdirs.read_metrics(path) for path in (here, tmp_path / "folder"))
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert without_clock(rows) == without_clock(others)
     assert {path.name for path in here.iterdir()} >= {"result.json", "config.json", "embeddings_test.npz"}
+
+
+@pytest.mark.slow
+def test_replicas_in_a_bucket_are_those_of_a_folder(bucket, tmp_path):
+    """Stopped at step 4 on one machine, trained to step 8 on another; one of them embedded on a third."""
+    short = ("--config.seed=0,1", "--config.schedule.warmup=1 step", "--config.evaluate.final=False")
+    longer = (*short, "--config.train.duration=8 steps")
+    for lengths in (short, longer):
+        command({}, tmp_path / "folder", *lengths)
+    for machine, lengths in (("a", short), ("b", longer)):
+        command(bucket | {"XDG_CACHE_HOME": str(tmp_path / machine)}, "gs://bucket/replicas", *lengths)
+    there = bucket | {"XDG_CACHE_HOME": str(tmp_path / "c")}
+    command(there, "gs://bucket/replicas/replica_1", "--mode=embed")
+    command({}, tmp_path / "folder" / "replica_1", "--mode=embed")
+    here = brought(bucket, "gs://bucket/replicas", tmp_path / "down")
+    for number in (0, 1):
+        one, other = (path / f"replica_{number}" for path in (here, tmp_path / "folder"))
+        assert without_clock(workdirs.read_metrics(one)) == without_clock(workdirs.read_metrics(other))
+    embedded = [np.load(path / "replica_1" / "embeddings_test.npz") for path in (here, tmp_path / "folder")]
+    np.testing.assert_array_equal(*(file["pooled"] for file in embedded))
