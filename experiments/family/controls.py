@@ -14,7 +14,6 @@ from experiments import harness
 from experiments.harness import Results
 
 LINEAR, KNN = "linear top-1, %", "kNN top-1, %"
-PIXELS = "raw pixels"
 METHODS = {"SimCLR": "simclr", "supervised": "supervised"}
 COLUMN = "batch 64"
 METRIC = {
@@ -22,6 +21,10 @@ METRIC = {
     KNN: "trained.knn.top1 %",
     "untrained, linear top-1, %": "untrained.linear.top1 %",
     "untrained, kNN top-1, %": "untrained.knn.top1 %",
+}
+UNTRAINED_FEW = "untrained, 10 labels a class, %"
+ALSO = {
+    scale: of | {UNTRAINED_FEW: "untrained.few_labels.top1 %"} for scale, of in harness.FEW_LABELS.items()
 }
 OWN = (
     """ --config.evaluate.rows="('trained','untrained')" --config.train.batch_size=64"""
@@ -46,7 +49,8 @@ def levels(results: Results) -> dict[str, float]:
     found = {name: results.mean(name, COLUMN) for name in METHODS}
     if any(value != value for value in found.values()):
         return {}
-    untrained = [results.mean("SimCLR", COLUMN, heading) for heading in list(METRIC)[2:]]
+    headings = [UNTRAINED_FEW] if results.few else list(METRIC)[2:]
+    untrained = [results.mean("SimCLR", COLUMN, heading) for heading in headings]
     return found | {"baseline": max(untrained)}
 
 

@@ -18,11 +18,14 @@ ROOM = 5.0  # half-widths of the claim's interval that accuracy must be able to 
 REGIME = 0.5  # median W = sigmoid(c) of InfoNCE; above it InfoNCE's gradient is dc but for a scalar, as its rivals' is
 
 
-def levels(scale: str) -> dict[str, float]:
-    """Linear top-1 of supervised training and of SimCLR, and the best baseline, percent; {} where none was measured."""
+def levels(scale: str, few: bool = False) -> dict[str, float]:
+    """Linear top-1 of supervised training and of SimCLR, and the best baseline, percent; {} where none was measured.
+
+    ``few``: of a classifier of 10 labels a class.
+    """
     if scale in SMALL:
         controls = Results(table_of("family/controls"), scale)
-        return controls.table.levels(controls)
+        return controls.table.levels(controls.by_few_labels() if few else controls)
     return _on_digits() if scale == "cpu" else {}
 
 
@@ -47,7 +50,7 @@ def headroom(results: Results, half: float) -> str:
     """Accuracy has room: supervised training stands above SimCLR, and SimCLR above what needs no training."""
     if results.scale == "paper":
         return ""
-    if not (known := levels(results.scale)):
+    if not (known := levels(results.scale, results.few)):
         return f"headroom: no supervised and no untrained encoder was measured at scale {results.scale}"
     room = min(known["supervised"] - known["SimCLR"], known["SimCLR"] - known["baseline"])
     if room > ROOM * half:

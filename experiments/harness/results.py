@@ -1,5 +1,6 @@
 """The kept numbers of a table."""
 
+import copy
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,14 +12,18 @@ from experiments.harness.jobs import CHOOSING, Job, choose, sweep_points
 from experiments.harness.records import pick
 from experiments.harness.table import Cell, metric_of, seeds_of
 
+ALL_LABELS, TEN_LABELS = "trained.linear.top1 %", "trained.few_labels.top1 %"
+
 
 class Results:
     """The kept numbers of a table at a scale.
 
     Attributes:
       cells: (row, column) -> its run's record, of the seeds of this table; cells without a finished seed are left out.
+      few: whether 10 labels a class are in the place of all of them (:meth:`by_few_labels`).
     """
 
+    few = False
     _moved: Mapping[Cell, float] = MappingProxyType({})
 
     def __init__(self, table: ModuleType, scale: str):
@@ -34,8 +39,9 @@ class Results:
         """Seed -> number of a cell, under a heading (default: METRIC's first) or a path; empty if not run."""
         heading = next(iter(self.table.METRIC)) if heading is None else heading
         path = metric_of(self.table, self.scale).get(heading, heading)
-        if path is None:
+        if path is None or self.few and path.startswith("trained.knn"):
             return {}
+        path = TEN_LABELS if self.few and path == ALL_LABELS else path
         cell = str(row), str(column)
         seeds, moved = self.cells.get(cell, {"seeds": {}})["seeds"], self._moved.get(cell, 0.0)
         return {seed: pick(result, path) + moved for seed, result in seeds.items()}
@@ -64,14 +70,28 @@ class Results:
 
     def moved(self, cell: Cell) -> "Results":
         """The same with every number of a cell larger by one."""
-        other = Results.__new__(Results)
-        other.table, other.scale, other.cells, other._moved = self.table, self.scale, self.cells, {cell: 1.0}
+        other = copy.copy(self)
+        other._moved = {cell: 1.0}
+        return other
+
+    def by_few_labels(self) -> "Results":
+        """The same with a linear classifier of 10 labels a class in the place of all of them, and without kNN.
+
+        Empty where a run was not judged so.
+        """
+        other = copy.copy(self)
+        other.few = True
+        known = all(
+            "few_labels" in result.get("evaluations", {}).get("trained", {})
+            for entry in self.cells.values()
+            for result in entry["seeds"].values()
+        )
+        other.cells = self.cells if known else {}
         return other
 
     def paired(self) -> "Results":
         """Of the seeds alone that every cell has: what is compared is of the same seeds, in one order."""
-        kept = Results.__new__(Results)
-        kept.table, kept.scale = self.table, self.scale
+        kept = copy.copy(self)
         common = (
             set.intersection(*(set(entry["seeds"]) for entry in self.cells.values())) if self.cells else set()
         )

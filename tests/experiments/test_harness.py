@@ -1,5 +1,6 @@
 """The harness of the papers' tables, on made-up runs: what is left to do, what is kept, what a page and a claim say."""
 
+import functools
 import json
 import math
 import pathlib
@@ -12,7 +13,7 @@ import pytest
 
 from contrastive_jax.training.run import source_of
 from experiments import harness
-from experiments.harness import bundles, claims, jobs, measured, pages, plan, records, results, running
+from experiments.harness import bundles, claims, gates, jobs, measured, pages, plan, records, results, running
 from experiments.harness import table as tables
 from experiments.harness.judging import Claim
 
@@ -422,6 +423,36 @@ def test_claims_are_judged_at_the_largest_scale_that_can(table):
     row = claims.ledger_rows(table)[0]
     assert row.evidence == "A - B, points: +10 (n = 1, paper)"
     assert row.verdict() == "**cannot be judged here**: one seed is no sample"
+
+
+def test_where_all_labels_leave_no_room_ten_a_class_judge_and_the_neighbours_do_not(table, monkeypatch):
+    rooms = {False: 90.5, True: 99.0}  # supervised training, by all labels and by ten a class
+    monkeypatch.setattr(
+        gates, "levels", lambda _, few: {"supervised": rooms[few], "SimCLR": 90.0, "baseline": 10.0}
+    )
+    table.RUNS["small_mnist"] = table.RUNS.pop("cpu")
+    table.METRIC = {"linear": "trained.linear.top1 %", "knn": "trained.knn.top1 %"}
+    table.CLAIMS = tuple(
+        Claim("A beats B", name, functools.partial(differing, name), gates=(gates.headroom,))
+        for name in table.METRIC
+    )
+    for row, few in (("A", (0.85, 0.86, 0.87)), ("B", (0.80, 0.80, 0.81))):
+        for seed, top1 in enumerate(few):
+            others = {"few_labels": {"top1": top1}, "knn": {"top1": 0.9 + 0.002 * seed * (row == "A")}}
+            finish(
+                jobs.Job(NAME, "small_mnist", (row, "x")), seed, 0.9 + 0.002 * seed * (row == "A"), **others
+            )
+    jobs.collect(table, "small_mnist")
+    linear, knn = claims.ledger_rows(table)
+    assert linear.said.word == "holds" and linear.said.mean == pytest.approx(5.667, abs=0.01)
+    assert "small_mnist by 10 labels a class" in linear.evidence
+    assert knn.said.word == "cannot be judged here" and "0.5 points" in knn.said.why
+    rooms[False] = 99.0  # all labels come first where they can judge
+    assert claims.ledger_rows(table)[0].said.mean == pytest.approx(0.2)
+
+
+def differing(heading, read):
+    return read.differences(("A", "x"), ("B", "x"), heading)
 
 
 def test_an_undecided_claim_says_how_wide_its_interval_is(table):

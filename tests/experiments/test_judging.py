@@ -212,10 +212,10 @@ def test_a_gate_that_fails_takes_the_verdict_and_says_why(monkeypatch):
     assert gated(gates.lacking("no control", ("gpu",)), [1.0, 1.1], results).word == "holds"
     assert gates.ran(("A", "16"))(results, 0.0) == ""
     assert gates.ran(("A", "16"), ("B", "0"))(results, 0.0) == "missing: B, 0"
-    monkeypatch.setattr(gates, "levels", lambda _: {"supervised": 90.0, "SimCLR": 80.0, "baseline": 60.0})
+    monkeypatch.setattr(gates, "levels", lambda *_: {"supervised": 90.0, "SimCLR": 80.0, "baseline": 60.0})
     assert gates.headroom(results, 1.9) == ""
     assert "10.0 points" in gates.headroom(results, 2.1)
-    monkeypatch.setattr(gates, "levels", lambda _: {})
+    monkeypatch.setattr(gates, "levels", lambda *_: {})
     assert "no supervised" in gates.headroom(results, 1.0)
     results.scale = "paper"
     assert gates.headroom(results, 99.0) == ""
