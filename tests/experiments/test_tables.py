@@ -109,6 +109,14 @@ def test_pages_are_what_their_numbers_say(name):
             assert cell in table.RUNS[scale] and set(entry["seeds"]) <= set(map(str, seeds_of(table, scale)))
 
 
+def test_the_paper_is_what_the_records_say():
+    from experiments.paper import __main__ as paper
+    from experiments.paper import figures
+
+    assert paper.PAGE.read_text() == paper.text(), "python -m experiments.paper"
+    assert all((figures.FOLDER / f"{draw.__name__}.svg").exists() for draw in figures.FIGURES)
+
+
 @pytest.mark.run
 def test_committed_runs_are_what_a_table_asks_for():
     """By their whole config: what changed since is named, and ``records.SINCE`` is for leaves that are new."""

@@ -1,0 +1,37 @@
+"""The command: render the page and its figures."""
+
+import sys
+
+from experiments.harness import ROOT
+from experiments.paper import figures, numbers
+
+PAGE = ROOT / "docs" / "paper.md"
+
+
+def text() -> str:
+    """Return the page.
+
+    Raises:
+      jinja2.UndefinedError: the prose names a number that there is not.
+    """
+    import jinja2
+
+    # Braces of equations stand in the prose, so that numbers have brackets.
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("experiments.paper", ""), undefined=jinja2.StrictUndefined,
+        variable_start_string="[[", variable_end_string="]]", keep_trailing_newline=True,
+    )  # fmt: skip
+    return environment.get_template("text.jinja").render({n: getattr(numbers, n) for n in numbers.__all__})
+
+
+def main() -> int:
+    """Writes them."""
+    PAGE.write_text(text())
+    for file in figures.save():
+        print(file.relative_to(ROOT))
+    print(PAGE.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The figures of the paper, from the same records as its numbers."""
+
+import math
+import pathlib
+import statistics
+from collections.abc import Sequence
+
+import matplotlib
+from scipy import stats
+
+from experiments.family import yoked
+from experiments.harness import FEW, ROOT, Results, table_of
+from experiments.paper import numbers
+
+FOLDER = ROOT / "experiments" / "paper" / "results"
+LABELS = {FEW: "10 labels a class", numbers.LINEAR: "all labels"}
+
+
+def panel(width: float):
+    """An empty figure of one panel."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, 3.2), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def half(values: Sequence[float]) -> float:
+    """Half-width of the 95 % interval of a mean."""
+    n = len(values)
+    return stats.t.ppf(0.975, n - 1) * statistics.stdev(values) / math.sqrt(n)
+
+
+def lead():
+    """FlatNCE's lead over InfoNCE by InfoNCE's median W, a point a batch size; small dots are seeds."""
+    figure, axes = panel(5.2)
+    for batch in (16, 64, 256):
+        w = float(numbers.weight(batch, 4))
+        axes.text(w, 1.02, f"batch {batch}", ha="center", fontsize=8, transform=axes.get_xaxis_transform())
+        for heading, shift, colour in ((FEW, -0.01, "C3"), (numbers.LINEAR, 0.01, "C0")):
+            found, label = numbers.leads(batch, heading), LABELS[heading] if batch == 16 else None
+            axes.errorbar(
+                w + shift,
+                statistics.mean(found),
+                half(found),
+                marker="o",
+                capsize=3,
+                color=colour,
+                label=label,
+            )
+            axes.plot([w + 2 * shift] * len(found), found, ".", color=colour, alpha=0.4, markersize=4)
+    axes.axhline(0, color="0.6", linewidth=0.8)
+    axes.set(
+        xlabel="InfoNCE's median W at the end of training",
+        ylabel="FlatNCE - InfoNCE, points",
+        xlim=(-0.03, 0.72),
+    )
+    axes.legend(frameon=False, fontsize=8, loc="center right")
+    return figure
+
+
+def arms():
+    """MACL's temperature less each yoked arm, points with 10 labels a class; the band is the margin of equivalence."""
+    results = Results(table_of("family.yoked"), numbers.EASY)
+    found = {
+        arm: seeds
+        for arm in (yoked.REPLAYED, yoked.LINE, yoked.MEAN, yoked.CONSTANT)
+        if len(seeds := yoked.against(arm)(results)) > 1
+    }
+    figure, axes = panel(5.2)
+    axes.axvspan(-0.5, 0.5, color="0.92")
+    axes.axvline(0, color="0.6", linewidth=0.8)
+    for y, seeds in enumerate(found.values()):
+        axes.errorbar(statistics.mean(seeds), -y, xerr=half(seeds), marker="o", capsize=3, color="C0")
+        axes.plot(seeds, [-y - 0.18] * len(seeds), ".", color="C0", alpha=0.4, markersize=4)
+    axes.set_yticks([-y for y in range(len(found))], list(found))
+    axes.set(xlabel="(a) MACL-a less the arm, points", ylim=(-len(found) + 0.4, 0.6))
+    return figure
+
+
+FIGURES = (lead, arms)
+
+
+def save() -> list[pathlib.Path]:
+    """Write every figure; the files."""
+    FOLDER.mkdir(exist_ok=True)
+    files = [FOLDER / f"{draw.__name__}.svg" for draw in FIGURES]
+    for file, draw in zip(files, FIGURES, strict=True):
+        with matplotlib.rc_context({"svg.hashsalt": "paper"}):  # the same drawing, the same file
+            draw().savefig(file, metadata={"Date": None})
+    return files

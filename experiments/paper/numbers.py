@@ -1,0 +1,141 @@
+"""The numbers of the paper, as its prose names them: words, from the kept records of the tables."""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from scipy import stats
+
+from experiments.family import bounds as bounds_page
+from experiments.flatnce import table_1
+from experiments.harness import FEW, Results, markdown, table_of
+from experiments.harness.claims import ledger_rows
+from experiments.harness.gates import levels
+from experiments.harness.ledger import OURS, VERDICTS
+from experiments.harness.table import PAPERS, all_tables
+
+__all__ = [
+    "bounds", "claims", "count", "counts", "exact", "lead", "mean", "printed_gain", "removed", "room", "rows", "seen",
+    "weight",
+]  # fmt: skip
+
+EASY = "small_mnist"
+LINEAR = "linear top-1, %"
+NAMES = {
+    "flatnce": "FlatNCE", "intriguing": "Intriguing Properties", "eqco": "EqCo", "less_can_be_more": "Less can be more",
+    "macl": "MACL",
+}  # fmt: skip
+
+
+def interval(values: Sequence[float], decimals: int = 1, sign: bool = True) -> str:
+    """Return the mean and the half-width of its 95 % interval, "+2.0 ± 1.1"."""
+    n = len(values)
+    half = stats.t.ppf(0.975, n - 1) * statistics.stdev(values) / math.sqrt(n)
+    return f"{statistics.mean(values):{'+' if sign else ''}.{decimals}f} ± {half:.{decimals}f}"
+
+
+def leads(batch: int | str, heading: str = FEW) -> list[float]:
+    """Return FlatNCE less InfoNCE at a batch size of Figure 2, MNIST, a seed each, points."""
+    results = Results(table_of("flatnce.figure_2"), EASY)
+    return results.differences(("FlatCLR", str(batch)), ("SimCLR", str(batch)), heading)
+
+
+def lead(batch: int | str, heading: str = FEW) -> str:
+    """Return the interval of :func:`leads`."""
+    return interval(leads(batch, heading))
+
+
+def mean(table: str, scale: str, row: str, column: str, heading: str, decimals: int = 1) -> str:
+    """Return the mean of a cell.
+
+    Raises:
+      LookupError: it has not run.
+    """
+    found = Results(table_of(table), scale).mean(row, column, heading)
+    if math.isnan(found):
+        raise LookupError(f"{table}, {scale}: {row}, {column} has not run")
+    return f"{found:.{decimals}f}"
+
+
+def weight(batch: int | str, decimals: int = 2) -> str:
+    """Return InfoNCE's median W at the end of training at a batch size of Figure 2, MNIST."""
+    return mean("flatnce.figure_2", EASY, "SimCLR", str(batch), "metrics.w_p50", decimals)
+
+
+def room(scale: str, few: bool = False) -> str:
+    """Return what supervised training has more than SimCLR, points of linear top-1; ``few``: by 10 labels a class."""
+    known = levels(scale, few)
+    return f"{known['supervised'] - known['SimCLR']:.1f}"
+
+
+def counts() -> str:
+    """Return the table of verdicts by paper, and of our own predictions."""
+    found = {paper: verdicts(paper) for paper in (*NAMES, OURS)}
+    lines = [(name, *(found[paper].count(v) for v in VERDICTS)) for paper, name in NAMES.items()]
+    papers = [v for paper in NAMES for v in found[paper]]
+    lines += [("all five", *(papers.count(v) for v in VERDICTS))]
+    lines += [("our own predictions", *(found[OURS].count(v) for v in VERDICTS))]
+    return rows(["", *VERDICTS], lines)
+
+
+def verdicts(paper: str) -> list[str]:
+    """Return the verdict of each claim of a paper."""
+    names = [name for name in all_tables() if name.split(".")[1] == paper]
+    return [row.said.word for name in names for row in ledger_rows(table_of(name))]
+
+
+def count(*verdict: str) -> int:
+    """Return how many claims of the five papers have one of these verdicts; all without any."""
+    words = [v for paper in PAPERS if paper != OURS for v in verdicts(paper)]
+    return sum(v in verdict for v in words) if verdict else len(words)
+
+
+def claims(*tables: str) -> str:
+    """Return the claims of some tables: sentence, evidence, verdict."""
+    found = [row for name in tables for row in ledger_rows(table_of(name))]
+    return rows(["claim", "evidence", "verdict"], [(r.text, r.evidence, r.verdict()) for r in found])
+
+
+def rows(head: Sequence[str], body: Sequence[Sequence[object]]) -> str:
+    """Return a table of Markdown."""
+    return "\n".join(markdown(head, body))
+
+
+def bounds() -> str:
+    """Return FlatNCE's Table 1 as measured: what lies above the truth, bias and standard deviation in nats."""
+    body = []
+    for name, label in table_1.NAMES.items():
+        mine = [row for row in bounds_page.read()["rows"] if row["estimate"] == name]
+        bias, spread = ([row[key] for row in mine] for key in ("bias", "spread"))
+        body.append((
+            label, " / ".join(table_1.WORDS[name]), f"{sum(b > 0 for b in bias)} of {len(bias)}",
+            f"{min(bias):+.2f} to {max(bias):+.2f}", f"{min(spread):.2f} to {max(spread):.2f}",
+        ))  # fmt: skip
+    return rows(
+        ["estimate", "printed: bias / stability", "above the truth", "bias, nats", "s.d., nats"], body
+    )
+
+
+def exact(name: str, negatives: int) -> str:
+    """Return an estimate of 10 nats with the exact critic."""
+    return f"{bounds_page.read()['exact'][name, negatives]:.2f}"
+
+
+def removed(nats: int) -> str:
+    """Return the share of InfoNCE's dependence on K that EqCo removes, trained critics, percent."""
+    share = {float(k): v for k, v in bounds_page.read()["left"].items()}[float(nats)]
+    return f"{100 * (1 - abs(statistics.mean(share))):.0f}"
+
+
+def printed_gain(one: str, other: str) -> str:
+    """Return what MACL's Table 2 prints as one loss's mean lead over another on CIFAR-10, over batch sizes, points."""
+    printed = table_of("macl.table_2").REPORTED[LINEAR]
+    batches = [column for row, column in printed if row == one and column.startswith("batch")]
+    return f"{statistics.mean(printed[one, b] - printed[other, b] for b in batches):.1f}"
+
+
+def seen(table: str, scale: str, heading: str = LINEAR, n: int = 5) -> str:
+    """Return the half-width of a difference of two cells at n seeds, points, by the pooled variance of a table."""
+    results = Results(table_of(table), scale).paired()
+    variance, freedom = results.variance(list(results.cells), heading)
+    return f"{stats.t.ppf(0.975, freedom) * math.sqrt(2 * variance / n):.1f}"
