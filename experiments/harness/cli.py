@@ -12,7 +12,7 @@ from experiments.harness.measured import is_measured, measure
 from experiments.harness.pages import render
 from experiments.harness.plan import DEVICES, differing, plan
 from experiments.harness.running import run
-from experiments.harness.table import ROOT, SCALES, SMALL, table_of, where
+from experiments.harness.table import ROOT, SCALES, SMALL, Cell, table_of, where
 
 
 def main(name: str = "__main__") -> int:
@@ -50,12 +50,12 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
     """A verb over some tables; the exit status."""
     options = parser(about).parse_args(argv)
 
+    def chosen(table: ModuleType) -> list[Cell]:
+        return [c for c in table.RUNS.get(options.scale, {}) if re.search(options.cells, " | ".join(c))]
+
     def todo():
-        found = []
-        for table in tables:
-            cells = [c for c in table.RUNS.get(options.scale, {}) if re.search(options.cells, " | ".join(c))]
-            found += jobs(table, options.scale, cells) if cells else []
-        return found
+        given = [(table, cells) for table in tables if (cells := chosen(table))]
+        return [job for table, cells in given for job in jobs(table, options.scale, cells)]
 
     if options.verb == "run":
         settings = dict(pair.split("=", 1) for pair in options.set)
@@ -70,7 +70,8 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
         print(*failures, sep="\n", file=sys.stderr)
         return bool(failures)
     if options.verb == "plan":
-        plan(tables, options.scale, options.device, options.utilisation, options.price)
+        cells = {table.__name__: chosen(table) for table in tables}
+        plan(tables, cells, options.scale, options.device, options.utilisation, options.price)
         return 0
     for table in tables:
         if is_measured(table) and options.verb != "render":

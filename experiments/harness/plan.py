@@ -47,8 +47,8 @@ def training_flops(config: Mapping[str, Any]) -> float:
 
 
 def cost(job: Job, device: str, utilisation: float) -> float:
-    """Hours of a seed of a job: at small scales by the images a second of all kept runs, on a core; else device-hours
-    by its FLOPs, at a share of the device's published peak."""
+    """Hours of a seed of a job: at small scales by the images a second of kept runs, on a core; else device-hours by
+    its FLOPs, at a share of the device's published peak."""
     from contrastive_jax.training.utilisation import peak
 
     config = config_of(job.arguments())
@@ -74,24 +74,41 @@ def images_seen(config: Mapping[str, Any]) -> int:
 
 @functools.cache
 def seconds_an_image(scale: str) -> float:
-    """The median over all kept runs of a scale, judging included; NaN where there is none."""
-    found = []
-    for table in map(table_of, all_tables()):
-        for cell, run in Results(table, scale).cells.items():
-            seen = images_seen(config_of(table.RUNS[scale][cell]))
-            found += [seed["seconds"] / seen for seed in run["seeds"].values()]
-    return statistics.median(found) if found else math.nan
+    """The median over all kept runs of a small scale (of the other one, where it has none), judging included."""
+    for one in (scale, *SMALL):
+        found = []
+        for table in map(table_of, all_tables()):
+            for cell, run in Results(table, one).cells.items():
+                seen = images_seen(config_of(table.RUNS[one][cell]))
+                found += [seed["seconds"] / seen for seed in run["seeds"].values()]
+        if found:
+            return statistics.median(found)
+    return math.nan
 
 
-def plan(tables: Sequence[ModuleType], scale: str, device: str, utilisation: float, price: float) -> None:
-    """Prints what would run, each run once, and its device-hours."""
+def plan(
+    tables: Sequence[ModuleType],
+    cells: Mapping[str, Sequence[Cell]],
+    scale: str,
+    device: str,
+    utilisation: float,
+    price: float,
+) -> None:
+    """Prints what would run of some cells, a list by the table's name, each run once; and its device-hours."""
     seconds = {
         table.__name__: [
             seed["seconds"] for run in Results(table, scale).cells.values() for seed in run["seeds"].values()
         ]
         for table in tables
     }
-    todo = distinct([job for table in tables for job in [*jobs(table, scale), *undecided(table, scale)]])
+    todo = distinct(
+        [
+            job
+            for table in tables
+            if (some := cells[table.__name__])
+            for job in [*jobs(table, scale, some), *undecided(table, scale, some)]
+        ]
+    )
     total = 0.0
     for job in todo:
         left = [seed for seed in job.seeds() if job.result(seed) is None]
@@ -99,7 +116,7 @@ def plan(tables: Sequence[ModuleType], scale: str, device: str, utilisation: flo
         one = statistics.median(known) / 3600 if known else cost(job, device, utilisation)
         total += one * len(left)
         print(f"{job.name}: {len(left)} of {len(job.seeds())} runs left, {one * len(left):.2f} hours")
-    basis = "the seconds an image of all kept runs of the scale, on a core" if scale in SMALL else ""
+    basis = "the seconds an image of the kept runs of small scales, on a core" if scale in SMALL else ""
     basis = basis or f"FLOPs at {utilisation:.0%} of the published bfloat16 peak of one {device}"
     if any(seconds.values()):
         basis = f"the median of the table's finished runs; without these {basis}"
@@ -107,9 +124,9 @@ def plan(tables: Sequence[ModuleType], scale: str, device: str, utilisation: flo
     print(f"{len(todo)} cells, {total:.1f} {'core' if scale in SMALL else 'device'}-hours{dollars} ({basis})")
 
 
-def undecided(table: ModuleType, scale: str) -> list[Job]:
+def undecided(table: ModuleType, scale: str, cells: Sequence[Cell]) -> list[Job]:
     """The final runs of the cells whose sweep has yet to choose, as if it chose its first point."""
-    sweeps = {cell: choosing(table, scale, cell) for cell in table.RUNS.get(scale, {})}
+    sweeps = {cell: choosing(table, scale, cell) for cell in cells}
     return [
         Job(table.__name__, scale, cell, swept[0].point)
         for cell, swept in sweeps.items()

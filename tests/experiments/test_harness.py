@@ -388,7 +388,8 @@ def test_a_plan_has_every_run_once_and_a_sweeps_final_ones(table, tmp_path, monk
     table.SWEEP = {"cpu": {"A": {"lr": (0.1, 0.3)}}}
     runs = {"cpu": {("b", "y"): "configs/x.py:scale=cpu,m=b"}}
     other = made("experiments.paper.figure_1", tmp_path, monkeypatch, runs)
-    plan.plan([table, other], "cpu", "a100", 0.35, 2.0)
+    both = {one.__name__: list(one.RUNS["cpu"]) for one in (table, other)}
+    plan.plan([table, other], both, "cpu", "a100", 0.35, 2.0)
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == [
         "paper.table_1 A | x | lr=0.1 | choosing",
@@ -396,6 +397,10 @@ def test_a_plan_has_every_run_once_and_a_sweeps_final_ones(table, tmp_path, monk
         "paper.table_1 B | x",
         "paper.table_1 A | x | lr=0.1",
         "4 cells, 8.0 device-hours, 16 at 2 an hour (FLOPs at 35% of the published bfloat16 peak of one a100)",
+    ]
+    plan.plan([table, other], {table.__name__: [("B", "x")], other.__name__: []}, "cpu", "a100", 0.35, 0.0)
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[:-1]] == [
+        "paper.table_1 B | x"
     ]
 
 
