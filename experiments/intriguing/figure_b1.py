@@ -6,6 +6,12 @@
 The paper claims that with fewer than 15 bits the images' own channels are ignored altogether, and that neither other
 losses, batch sizes nor MoCo's queue avoid it; a smaller tau or a larger weight of the distribution term helps slightly
 and costs accuracy without bits. The curves' values are not printed. On digits: Figure 7's page.
+
+"Does not avoid" is read as Figure 7's "destroy": 12 bits take more than half of what the same setting is above chance
+without bits (10 %). Predictions for scale small (CIFAR-10 at 16 pixels, 5 epochs), written before any run: they do so
+in every setting at tau 0.2 and at lambda 5, at batch 256 as at 128; tau 0.05 keeps more than the others, and less than
+half; without bits it costs less than 2 points. A surprise would be a setting that keeps half, or tau 0.05 better
+without bits.
 """
 
 import sys
@@ -76,15 +82,27 @@ ASSUMED = {
 }
 
 
-def against_clean(row: str, bits: str = "12"):
-    """Evidence: a setting with bits less NT-Xent without, a seed each."""
-    return lambda results: results.differences((row, bits), ("NT-Xent", "0"))
+CHANCE = 10.0  # percent of ten classes
+
+
+def taken(row: str, bits: str = "12"):
+    """Evidence: of what a setting is above chance without bits, the share that they take, less a half, a seed each."""
+
+    def evidence(results: Results) -> list[float]:
+        clean = results.values(row, "0")
+        return [
+            (clean[seed] - with_bits) / (clean[seed] - CHANCE) - 0.5
+            for seed, with_bits in results.values(row, bits).items()
+            if seed in clean
+        ]
+
+    return evidence
 
 
 def of_largest_batch(results: Results) -> list[float]:
-    """The largest batch with bits less NT-Xent without, a seed each."""
+    """What the bits take at the largest batch."""
     batches = [row for row, _ in results.cells if row.startswith("NT-Xent, batch ")]
-    return against_clean(max(batches, key=lambda row: int(row.split()[-1])))(results) if batches else []
+    return taken(max(batches, key=lambda row: int(row.split()[-1])))(results) if batches else []
 
 
 def small_tau(results: Results) -> list[float]:
@@ -92,47 +110,27 @@ def small_tau(results: Results) -> list[float]:
     return results.differences(("NT-Xent, tau 0.05", "0"), ("NT-Xent", "0"))
 
 
+SHARE = "share of the accuracy above chance that 12 bits take, less a half, CIFAR-10,"
+LOSSES = ("Decoupled NT-Xent", "SWD (normal)", "SWD (uniform hypercube)", "SWD (uniform hypersphere)")
 CLAIMS = (
     Claim(
         "A larger batch does not avoid the suppression by shared bits",
-        "linear top-1, CIFAR-10, the largest batch with 12 bits - the scale's own without (paper: 2,048, 512), points",
+        f"{SHARE} at the largest batch (paper: 2,048, small: 256)",
         of_largest_batch,
-        expects="below",
     ),
-    Claim(
-        "MoCo's queue does not avoid it",
-        "linear top-1, CIFAR-10, a queue of 4,096 with 12 bits - NT-Xent without, points",
-        against_clean("MoCo v2, queue 4,096"),
-        expects="below",
-    ),
+    Claim("MoCo's queue does not avoid it", f"{SHARE} with a queue of 4,096", taken("MoCo v2, queue 4,096")),
     Claim(
         "Nor does any other loss of the family",
-        "linear top-1, CIFAR-10, each of the losses with 12 bits - NT-Xent without, points",
-        lambda results: [
-            seeds
-            for row in (
-                "Decoupled NT-Xent",
-                "SWD (normal)",
-                "SWD (uniform hypercube)",
-                "SWD (uniform hypersphere)",
-            )
-            if (seeds := against_clean(row)(results))
-        ],
-        expects="below",
+        f"{SHARE} of each of the losses",
+        lambda results: [seeds for row in LOSSES if (seeds := taken(row)(results))],
         by="each",
     ),
     Claim(
         "A larger weight of the distribution term does not avoid it",
-        "linear top-1, CIFAR-10, SWD to the hypersphere at lambda 5 with 12 bits - NT-Xent without, points",
-        against_clean("SWD (uniform hypersphere), lambda 5"),
-        expects="below",
+        f"{SHARE} of SWD to the hypersphere at lambda 5",
+        taken("SWD (uniform hypersphere), lambda 5"),
     ),
-    Claim(
-        "A smaller tau does not avoid it",
-        "linear top-1, CIFAR-10, tau 0.05 with 12 bits - NT-Xent at tau 0.2 without, points",
-        against_clean("NT-Xent, tau 0.05"),
-        expects="below",
-    ),
+    Claim("A smaller tau does not avoid it", f"{SHARE} at tau 0.05", taken("NT-Xent, tau 0.05")),
     Claim(
         "A smaller tau costs accuracy without bits",
         "linear top-1, CIFAR-10, tau 0.05 - tau 0.2, no bits, points",

@@ -79,7 +79,7 @@ def arms():
     return figure
 
 
-FIGURES = (lead, arms)
+FIGURES = (lead,)
 
 
 def save() -> list[pathlib.Path]:
