@@ -1,7 +1,9 @@
 """The command: render the page and its figures."""
 
+import argparse
 import sys
 
+import experiments.paper
 from experiments.harness import ROOT
 from experiments.paper import figures, numbers
 
@@ -26,6 +28,7 @@ def text() -> str:
 
 def main() -> int:
     """Writes them."""
+    argparse.ArgumentParser(description=experiments.paper.__doc__.splitlines()[0]).parse_args()
     PAGE.write_text(text())
     for file in figures.save():
         print(file.relative_to(ROOT))
