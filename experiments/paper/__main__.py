@@ -5,7 +5,6 @@ import sys
 
 import experiments.paper
 from experiments.harness import ROOT
-from experiments.paper import figures, numbers
 
 PAGE = ROOT / "docs" / "paper.md"
 
@@ -18,6 +17,8 @@ def text() -> str:
     """
     import jinja2
 
+    from experiments.paper import numbers
+
     # Braces of equations stand in the prose, so that numbers have brackets.
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("experiments.paper", ""), undefined=jinja2.StrictUndefined,
@@ -29,6 +30,8 @@ def text() -> str:
 def main() -> int:
     """Writes them."""
     argparse.ArgumentParser(description=experiments.paper.__doc__.splitlines()[0]).parse_args()
+    from experiments.paper import figures  # the tables, and what they read
+
     PAGE.write_text(text())
     for file in figures.save():
         print(file.relative_to(ROOT))
