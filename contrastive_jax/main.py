@@ -162,8 +162,11 @@ def perform(mode: str, found: Sequence[dict[str, Any]], workdir: str, quiet: boo
         folders = replicas.folders(workdir)
         if len(folders) != len(found):
             raise ValueError(f"--workdir={workdir} does not hold {len(found)} replicas; leave --config out.")
-        for config, folder in zip(found, folders, strict=True):
-            module.evaluate(config, str(folder), quiet=quiet)
+        for number, (config, folder) in enumerate(zip(found, folders, strict=True)):
+            if (why := replicas.divergence(workdir, number)) is None:
+                module.evaluate(config, str(folder), quiet=quiet)
+            else:
+                print(f"replica {number} is not evaluated: {why}", flush=True)
     else:
         (module.train if mode == "train" else module.describe_replicas)(found, workdir, quiet=quiet)
 

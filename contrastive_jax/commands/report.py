@@ -140,7 +140,7 @@ def read(
     path = pathlib.Path(workdir)
     config = configs.plain(configs.load(str(path)))
     records = workdirs.read_metrics(path) if (path / workdirs.METRICS).exists() else []
-    result = _json(path / "result.json")
+    result = _json(path / "result.json") or _json(path / "diverged.json")
     evaluations = result.get("evaluations") or _json(path / "evaluation.json").get("results", {})
     try:
         seen = look(workdir, config, settings)
@@ -258,6 +258,8 @@ def state(run: Shown) -> str:
     """Return whether a run is at its end: what judges the encoder may be interrupted when training has ended."""
     if not run.result:
         return "no result.json yet: stopped, or still training"
+    if "diverged" in run.result:
+        return f"diverged: {run.result['diverged']}"
     judged = run.evaluations or not run.config["evaluate"]["final"]
     return "finished" if judged else "trained to its end, not judged: the same command does that"
 

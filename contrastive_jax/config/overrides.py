@@ -11,6 +11,7 @@ import copy
 import inspect
 import itertools
 import re
+import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -85,7 +86,8 @@ def _several(settings: Mapping[str, Any], name: str, text: str) -> list[str]:
     if not _LIST.fullmatch(text) or leaf not in leaves(settings) and not _is_required(settings, leaf):
         return [text]
     kind = schema.kind_of(settings, leaf, leaves(base()))
-    kinds = set(typing.get_args(kind) or (kind,)) - {type(None)}
+    either = typing.get_origin(kind) in (typing.Union, types.UnionType)  # "int | None"; a tuple is one value
+    kinds = set(typing.get_args(kind) if either else (kind,)) - {type(None)}
     return [part.strip() for part in text.split(",")] if kinds and kinds <= {int, float} else [text]
 
 

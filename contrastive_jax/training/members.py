@@ -41,10 +41,12 @@ class Recorders(contextlib.ExitStack):
         active: bool,
     ):
         super().__init__()
-        self._workdir, self._log = workdir, log
+        self._workdir, self._log, self._start = workdir, log, start
         self._said: dict[str, list[int]] = {}
-        layout.write(workdir, replicas.differences)
-        count = len(replicas.runs)
+        self._differences, count = replicas.differences, len(replicas.runs)
+        if start == 0:
+            for number in range(count):
+                layout.forget_divergence(workdir, number)
         self._recorders = [
             Recorder(
                 run._replace(mesh=replicas.mesh), str(layout.folder(workdir, number)), feed, saved, start,
@@ -77,7 +79,9 @@ class Recorders(contextlib.ExitStack):
         return self._recorders[0].fed(step, self._pending)
 
     def add(self, step: int, metrics: Packed) -> None:
-        """Takes note of a step."""
+        """Takes note of a step; at the first the workdir is that of replicas, as their program fits the device."""
+        if step == self._start + 1:
+            layout.write(self._workdir, self._differences)
         self._pending.append((step, metrics))
         for recorder in self._recorders:
             recorder.wait_for_first(step, metrics)
@@ -162,7 +166,8 @@ class Evaluators:
             for number in range(len(self._each)):
                 mine = jax.tree.map(lambda x, number=number: x[number], held)
                 sound = all(np.isfinite(x).all() for x in jax.tree.leaves(mine))
-                yield number, replicate(mine, mesh) if sound else None
+                lost = not any(x.any() for x in jax.tree.leaves(mine[0]))  # see Recorders.sound
+                yield number, replicate(mine, mesh) if sound and not lost else None
 
     def look(self, state: TrainState) -> list[dict[str, float]]:
         """Look at every replica while they train; nothing is said of one that diverged."""

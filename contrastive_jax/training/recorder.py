@@ -55,7 +55,7 @@ class Recorder(contextlib.ExitStack):
         super().__init__()
         self._run, self._workdir, self._feed, self._saved = run, workdir, feed, saved
         self._log, self._active, self._start = log, active, start
-        self._pending, self._step, self._last = [], start, {}
+        self._pending, self._step, self._last, self._together = [], start, {}, together
         self._watch = alarms.Watch(run.config)
         if active:
             workdirs.write_config(
@@ -162,7 +162,7 @@ class Recorder(contextlib.ExitStack):
 
     def result(self, step: int, evaluations: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Writes ``result.json`` and ``curves.png``; what the first holds. Training is over by the first call: what
-        is judged after it is not time that training lost."""
+        is judged after it is not time that training lost. ``seconds`` are shared by the runs that train together."""
         self._progress.end()
         rows = workdirs.read_metrics(self._workdir) if self._active else []
         last = next((row for row in reversed(rows) if "loss" in row), {})
@@ -172,7 +172,7 @@ class Recorder(contextlib.ExitStack):
             epoch=step / self._run.steps_per_epoch,
             metrics=self._last or last,
             evaluations=evaluations,
-            seconds=seconds,
+            seconds=seconds / self._together,
             images_per_second=self._progress.images_per_second,
             utilisation=self._progress.utilisation,
             lost=self._progress.lost,

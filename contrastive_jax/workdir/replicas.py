@@ -34,6 +34,11 @@ def divergence(workdir: str | os.PathLike, number: int) -> str | None:
     return json.loads(file.read_text())["diverged"] if file.is_file() else None
 
 
+def forget_divergence(workdir: str | os.PathLike, number: int) -> None:
+    """Remove what :func:`write_divergence` wrote: the replica starts anew."""
+    (folder(workdir, number) / "diverged.json").unlink(missing_ok=True)
+
+
 def write_divergence(workdir: str | os.PathLike, number: int, why: str) -> None:
     """Write why a replica diverged."""
     write_json(folder(workdir, number) / "diverged.json", {"diverged": why})

@@ -1,16 +1,18 @@
-"""Controls at scale `small`: what supervised training reaches, and what needs no training at all.
+"""Controls at scale `small`: what supervised training reaches, and an untrained encoder.
 
     python -m experiments.family.controls run --scale=small          # CIFAR-10 at 16 x 16 pixels; skips what is done
     python -m experiments.family.controls run --scale=small_mnist    # MNIST at 14 x 14 pixels
     python -m experiments.family.controls render
 
 Claims about accuracy are judged where there is room for a difference: supervised training well above SimCLR, SimCLR
-well above an untrained encoder and raw pixels. On digits (scale `cpu`) there are 2 points.
+well above an untrained encoder and raw pixels (`pixels`). On digits (scale `cpu`) there are 2 points.
 """
 
+import math
 import sys
 
 from experiments import harness
+from experiments.family import pixels
 from experiments.harness import Results
 
 LINEAR, KNN = "linear top-1, %", "kNN top-1, %"
@@ -45,13 +47,17 @@ ASSUMED = {
 
 
 def levels(results: Results) -> dict[str, float]:
-    """Return what the gate `headroom` reads, percent; {} before both cells have run."""
+    """Return what the gate `headroom` reads, percent; {} before both cells and raw pixels have run."""
     found = {name: results.mean(name, COLUMN) for name in METHODS}
     if any(value != value for value in found.values()):
         return {}
     headings = [UNTRAINED_FEW] if results.few else list(METRIC)[2:]
-    untrained = [results.mean("SimCLR", COLUMN, heading) for heading in headings]
-    return found | {"baseline": max(untrained)}
+    baselines = [results.mean("SimCLR", COLUMN, heading) for heading in headings]
+    raw = Results(harness.table_of("family.pixels"), results.scale)
+    baselines += [
+        raw.mean(pixels.ROW, pixels.COLUMN, h) for h in pixels.METRIC if (h == harness.FEW) == results.few
+    ]
+    return {} if any(math.isnan(value) for value in baselines) else found | {"baseline": max(baselines)}
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ CLAIMS = tuple(
         expects="within",
         margin=0.5,
         pool=FEW,
-        gates=(gates.headroom,),
+        gates=(gates.few_headroom,),
     )
     for arm, text in {
         REPLAYED: "A temperature need not follow its own network",

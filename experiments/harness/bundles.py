@@ -32,11 +32,12 @@ class Single(NamedTuple):
 
 
 @functools.cache
-def accelerated() -> bool:
-    """Whether jax finds more than a CPU, asked in a process that ends: this one must not take the device's memory."""
-    asked = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
-    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
-    return bool(found) and found[-1] != "cpu"
+def accelerators() -> int:
+    """Devices that jax finds besides a CPU, asked in a process that ends: this one must not take their memory."""
+    asked = "import jax; print(0 if jax.default_backend() == 'cpu' else jax.local_device_count())"
+    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
+    words = found.stdout.split()
+    return int(words[-1]) if words else 0
 
 
 def left(jobs: Iterable[Job]) -> list[Single]:
@@ -51,8 +52,10 @@ def alike(config: dict[str, Any]) -> str:
     def is_free(name: str, value: Any) -> bool:
         return name == "seed" or name.split(".")[0] in FREE and isinstance(value, float)
 
-    shared = {name: value for name, value in configs.leaves(config).items() if not is_free(name, value)}
-    return json.dumps(shared, sort_keys=True)
+    leaves = configs.leaves(config).items()  # the names of numbers too: a loss is named by that of its weight
+    return json.dumps(
+        {name: "any" if is_free(name, value) else value for name, value in leaves}, sort_keys=True
+    )
 
 
 def bundles(jobs: Sequence[Job]) -> list[list[Job]]:
@@ -83,13 +86,19 @@ def run_together(runs: Sequence[Single]) -> list[Single]:
     except replicas.NotReplicas as error:
         print(f"one by one: {error}", flush=True)
         return list(runs)
+    diverged, unjudged = [], []
     for run, here, result in zip(fresh, replicas.folders(folder), found, strict=True):
-        place = run.job.folder(run.seed)
+        place, name = run.job.folder(run.seed), f"{run.job.name}, seed {run.seed}"
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(str(here), str(place))
-        if "diverged" in result and run.job.chosen:
-            raise ArithmeticError(f"{run.job.name}, seed {run.seed}: {result['diverged']}")
+        if "diverged" in result and run.job.chosen:  # no result; one that chooses is the worst, and done
+            run.job.forget(run.seed)
+            diverged.append(f"{name}: {result['diverged']}")
         if why := "" if "diverged" in result else run.job.failure(result):
-            raise RuntimeError(f"{run.job.name}, seed {run.seed} is trained, and not judged: {why}")
+            unjudged.append(f"{name} is trained, and not judged: {why}")
     shutil.rmtree(folder)
+    if diverged:
+        raise ArithmeticError("; ".join(diverged + unjudged))
+    if unjudged:
+        raise RuntimeError("; ".join(unjudged))
     return begun

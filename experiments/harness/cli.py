@@ -1,7 +1,6 @@
 """The verbs."""
 
 import argparse
-import os
 import pathlib
 import re
 import sys
@@ -30,7 +29,9 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     made.add_argument("--scale", choices=SCALES, default="cpu")
     made.add_argument("--cells", default="", help="regular expression; cells whose 'row | column' it finds")
     made.add_argument(
-        "--workers", type=int, help="run: jobs at a time; default 1, at small and small_mnist one a core"
+        "--workers",
+        type=int,
+        help="run: jobs at a time; default 1, at small and small_mnist one an accelerator, or one a core",
     )
     made.add_argument(
         "--replicas", type=int,
@@ -61,8 +62,8 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
         settings = dict(pair.split("=", 1) for pair in options.set)
         for table in filter(is_measured, tables):
             print(measure(table))
-        cores = len(os.sched_getaffinity(0)) if options.scale in SMALL else 1
-        failures = run(todo, options.workers or cores, options.cluster, settings, options.replicas)
+        workers = options.workers or (None if options.scale in SMALL else 1)
+        failures = run(todo, workers, options.cluster, settings, options.replicas)
         for table in tables:
             failures += without_choice(table, options.scale)
             if options.scale != "smoke":

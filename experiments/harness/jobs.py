@@ -101,6 +101,10 @@ class Job(NamedTuple):
         """Takes note that a run to choose by has no number: it is the worst."""
         self._diverged(seed).write_text(json.dumps({"diverged": why}) + "\n")
 
+    def forget(self, seed: int) -> None:
+        """Removes what says that a run diverged: it has no result, and is not done."""
+        self._diverged(seed).unlink(missing_ok=True)
+
     def _diverged(self, seed: int) -> pathlib.Path:
         return self.folder(seed) / "diverged.json"
 

@@ -166,6 +166,11 @@ def of_formula(claim: Claim, values: Sequence[float]) -> Judgement:
     return Judgement(word, statistics.mean(values), min(values), max(values), f"range of {n}{about}")
 
 
+def _numbers(read: Results, cell: Cell, heading: str) -> tuple[float, ...]:
+    """A cell's numbers; those of another cell are equal where both are the same runs."""
+    return tuple(read.values(*cell, heading).values())
+
+
 def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judgement, float]:
     """By the intervals; and the half-width that gates are told, of the widest one."""
     fisher = claim.by == "fisher"
@@ -176,7 +181,10 @@ def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judge
     estimates, about = [student(sample) for sample in found], f"n = {n}"
     if claim.pool and isinstance(read, Results):
         for i, of in enumerate(weights(claim, read)):
-            others = [cell for cell, weight in of.items() if abs(weight) < 1e-9]
+            read_too = {
+                _numbers(read, cell, claim.pool) for cell, weight in of.items() if abs(weight) >= 1e-9
+            }
+            others = [cell for cell in of if _numbers(read, cell, claim.pool) not in read_too]
             estimates[i] = pooled(
                 found[i], sum(w * w for w in of.values()), *read.variance(others, claim.pool)
             )

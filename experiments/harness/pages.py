@@ -79,7 +79,8 @@ def section(table: ModuleType, scale: str) -> list[str]:
             lines.append(f"| {row} | {' | '.join(cells)} |")
         lines.append("")
     if results:
-        lines += [f"{'; '.join(_machines(results))}. Protocols: {'; '.join(_protocols(results))}."]
+        known = f" Protocols: {'; '.join(found)}." if (found := _protocols(results)) else ""
+        lines += [f"{'; '.join(_machines(results))}.{known}"]
     elif runs:
         lines += ["Not run at this scale."]
     if runs:

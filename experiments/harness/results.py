@@ -59,13 +59,13 @@ class Results:
     def variance(self, cells: Sequence[Cell], heading: str | None = None) -> tuple[float, int]:
         """Of a cell's number beyond its cell's mean and its seed's, pooled over cells; its degrees of freedom.
 
-        The cells must have the same seeds (:meth:`paired`).
+        The cells must have the same seeds (:meth:`paired`). Cells that are the same runs count once.
         """
-        values = [list(self.values(*cell, heading).values()) for cell in cells]
+        values = list(dict.fromkeys(tuple(self.values(*cell, heading).values()) for cell in cells))
         centred = [[v - statistics.mean(of) for v in of] for of in values]
         by_seed = [statistics.mean(seed) for seed in zip(*centred, strict=True)]
         rest = [v - mean for of in centred for v, mean in zip(of, by_seed, strict=True)]
-        freedom = max(0, (len(cells) - 1) * (len(by_seed) - 1))
+        freedom = max(0, (len(values) - 1) * (len(by_seed) - 1))
         return (sum(v * v for v in rest) / freedom if freedom else 0.0), freedom
 
     def moved(self, cell: Cell) -> "Results":

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.harness import packs
-from experiments.harness.bundles import AT_ONCE, Single, accelerated, bundles, left, run_together
+from experiments.harness.bundles import AT_ONCE, Single, accelerators, bundles, left, run_together
 from experiments.harness.jobs import Job, distinct
 from experiments.harness.table import ROOT
 
 
 def run(
     todo: Callable[[], list[Job]],
-    workers: int,
+    workers: int | None,
     cluster: str,
     options: Mapping[str, Any],
     replicas: int | None = None,
@@ -27,10 +27,12 @@ def run(
 
     ``todo`` is asked again when all its jobs are done: a sweep that has chosen has new ones. As many runs as
     ``replicas`` are one program where they can be; None: ``bundles.AT_ONCE`` on an accelerator, 1 on a CPU, where
-    processes are faster.
+    processes are faster. ``workers`` None: one for each accelerator of this host, or each core where it has none.
     """
     if replicas is None:
-        replicas = AT_ONCE if accelerated() else 1
+        replicas = AT_ONCE if accelerators() else 1
+    if workers is None:
+        workers = accelerators() or len(os.sched_getaffinity(0))
     failures, tried, broken = [], set(), set()
     while new := distinct([job for job in todo() if job not in tried and job.key not in broken]):
         tried |= set(new)

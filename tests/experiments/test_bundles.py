@@ -29,7 +29,7 @@ def table(tmp_path, monkeypatch):
     module.METRIC = {"kNN top-1, %": "trained.knn.top1 %"}
     module.SEEDS = {"smoke": (0, 1)}
     taus = {(f"tau {tau}", "x"): f"{run_of('flatclr')} --config.temperature.tau={tau}" for tau in (0.1, 0.3)}
-    module.RUNS = {"smoke": taus | {("SimCLR", "x"): run_of("simclr")}}
+    module.RUNS = {"smoke": taus | {("SimCLR", "x"): f"{run_of('flatclr')} --config.loss=info_nce"}}
     monkeypatch.setitem(sys.modules, NAME, module)
     for other in (jobs, bundles):
         monkeypatch.setattr(other, "ROOT", tmp_path)
@@ -57,6 +57,19 @@ def test_a_bundle_leaves_what_the_runs_leave_by_themselves(table, tmp_path, caps
     assert kept[0].keys() == kept[1].keys() and kept[0] != kept[1]
     assert json.loads((together[1].folder(0) / "config.json").read_text())["temperature"]["tau"] == 0.3
     assert bundles.left(together) == []
+
+
+@pytest.mark.run
+def test_a_run_that_diverges_has_no_result_and_the_others_have(table, tmp_path):
+    wild = f"{run_of('flatclr')} --config.schedule.learning_rate=1e30"
+    table.RUNS["smoke"] = {("wild", "x"): wild, ("tame", "x"): run_of("flatclr")}
+    (together,) = bundles.bundles(jobs.jobs(table, "smoke"))
+    with pytest.raises(ArithmeticError, match=r"wild.*seed 0: .*not finite.*; .*wild.*seed 1"):
+        running.run_jobs(together, replicas=4)
+    assert [job.done() for job in together] == [False, True]
+    jobs.collect(table, "smoke")
+    assert list(results.Results(table, "smoke").cells) == [("tame", "x")]
+    assert not list((tmp_path / "runs" / "experiments" / "together").iterdir())
 
 
 @pytest.mark.run

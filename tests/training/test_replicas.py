@@ -1,6 +1,7 @@
 """Replicas: each is the single run of its config, stopped and resumed too; what can be none is refused by name."""
 
 import json
+import pathlib
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import main, native, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import describe, report
-from contrastive_jax.training import loop, replicas
+from contrastive_jax.training import loop, recorder, replicas
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import encoder
 from experiments.gpu.correctness import trained
@@ -188,6 +189,28 @@ def test_a_replica_that_diverges_takes_no_other_with_it(whole, tmp_path, capsys)
     assert not (tmp_path / "replica_1" / "result.json").exists()
     again = replicas.train([given[0], wild], str(tmp_path), quiet=True, devices=ONE)
     assert again[1] == found[1] and again[0]["evaluations"] == found[0]["evaluations"]
+    together = replicas.Replicas([given[0], wild], ONE)  # saved as zeros, which are no encoder
+    saved = together.initial_state()
+    params = jax.tree.map(lambda x: x.at[1].set(0), saved.params)
+    assert [bool(table) for table in together.evaluator().table((params, saved.stats), quiet=True)] == [
+        True,
+        False,
+    ]
+    main.perform("evaluate", [given[0], wild], str(tmp_path), True)
+    assert "replica 1 is not evaluated: step" in capsys.readouterr().out
+    page = report.report(
+        given[0] | {"report": given[0]["report"] | {"images": 20}}, str(tmp_path), quiet=True
+    )
+    assert "diverged: step" in pathlib.Path(page).read_text()
+
+
+@pytest.mark.run
+def test_replicas_that_all_diverged_may_start_anew_with_a_lower_rate(tmp_path):
+    wild, tame = several(**{"schedule.learning_rate": 1e30}), several()
+    with pytest.raises(recorder.Diverged, match="all 2 replicas diverged"):
+        replicas.train(wild, str(tmp_path), quiet=True, devices=ONE)
+    found = replicas.train(tame, str(tmp_path), quiet=True, devices=ONE)
+    assert [set(result) >= {"evaluations"} for result in found] == [True, True]
 
 
 def test_a_report_of_replicas_shows_each_of_them(whole):
@@ -237,6 +260,8 @@ def test_numbers_with_several_values_are_every_combination_of_them():
     assert {tuple(c.evaluate.look) for c in found} == {("knn", "linear")}
     eqco = [("margin", "eqco"), ("margin.alpha", "64,256")]  # an option without a default
     assert [c.margin.alpha for c in configs.expand("configs/digits.py", eqco)] == [64, 256]
+    (tuples,) = configs.expand("configs/digits.py", [("projector.widths", "128,64")])  # one value
+    assert tuple(tuples.projector.widths) == (128, 64)
     with pytest.raises(ValueError, match=r"seed is 'a'"):
         configs.expand("configs/digits.py", [("seed", "0,a")])
     with pytest.raises(ValueError, match=r"no such option"):

@@ -1,0 +1,36 @@
+"""Controls at scale `small`: what raw pixels reach without any training.
+
+    python -m experiments.family.pixels run --scale=small          # CIFAR-10 at 16 x 16 pixels; skips what is done
+    python -m experiments.family.pixels run --scale=small_mnist    # MNIST at 14 x 14 pixels
+    python -m experiments.family.pixels render
+
+The same classifiers as everywhere, of the images at the size that the networks see. kNN of MNIST's pixels is as good as
+SimCLR's representation, so that all labels leave no headroom there. The network of the run trains one step and is not
+judged.
+"""
+
+import sys
+
+from experiments import harness
+
+ROW, COLUMN = "raw pixels", "linear and kNN"
+METRIC = {  # "?" is the blank
+    "linear top-1, %": "raw?pixels.linear.top1 %",
+    "kNN top-1, %": "raw?pixels.knn.top1 %",
+    harness.FEW: "raw?pixels.few_labels.top1 %",
+}
+OWN = (
+    harness.screen().replace("('trained',)", "('raw pixels',)")
+    + " --config.train.duration='1 steps' --config.schedule.warmup='0 steps'"
+)
+RUNS = {
+    scale: {(ROW, COLUMN): f"configs/simclr_mnist.py:method=simclr,scale={scale}{OWN}"}
+    for scale in harness.SMALL
+}
+SEEDS = dict.fromkeys(harness.SCALES, (0,))
+ASSUMED = {
+    "everything": "no table of a paper; one seed, as nothing but the choice of 10 labels a class is drawn"
+}
+
+if __name__ == "__main__":
+    sys.exit(harness.main())
