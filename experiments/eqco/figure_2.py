@@ -118,7 +118,7 @@ CLAIMS = (
         lambda results: harness.of_extremes(results, "SimCLR"),
         expects="below",
         pool=LINEAR,
-        gates=(gates.headroom,),
+        gates=(gates.headroom, gates.tuned),
     ),
     Claim(
         "With EqCo the accuracy does not depend on K for K > 16",
@@ -127,28 +127,28 @@ CLAIMS = (
         expects="within",
         margin=1.0,
         pool=LINEAR,
-        gates=(gates.headroom,),
+        gates=(gates.headroom, gates.tuned),
     ),
     Claim(
         "EqCo is essential where K is very small",
         "SimCLR at the smallest K: EqCo - no margin, points",
         margin,
         pool=LINEAR,
-        gates=(gates.headroom, gates.regime("SimCLR", "2")),
+        gates=(gates.headroom, gates.regime("SimCLR", "2"), gates.tuned),
     ),
     Claim(
         "A larger alpha is better at the same K: 4,096 beats 256 (62.0 to 65.3)",
         "linear top-1, SimCLR with EqCo and the most negatives, alpha 4,096 - alpha 256, points",
         larger_alpha,
         pool=LINEAR,
-        gates=(gates.headroom,),
+        gates=(gates.headroom, gates.tuned),
     ),
     Claim(
         "EqCo closes MoCo's gap between a queue of 256 and of 65,536 (6.1 to 0.2 points)",
         "linear top-1, MoCo, the gap with EqCo - half of the gap without, points",
         gap_of_moco,
         expects="below",
-        gates=(gates.headroom,),
+        gates=(gates.headroom, gates.tuned),
         needs="a queue of 65,536 keys: CIFAR-10 and MNIST have fewer images",
     ),
     Claim(
@@ -156,7 +156,7 @@ CLAIMS = (
         "MoCo v2 with EqCo at the smallest K - at the largest, points",
         lambda results: harness.of_extremes(results, "MoCo v2, EqCo"),
         expects="below",
-        gates=(gates.headroom,),
+        gates=(gates.headroom, gates.tuned),
     ),
 )
 

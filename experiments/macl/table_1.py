@@ -54,13 +54,13 @@ CLAIMS = (
         "A rising temperature beats a fixed one (kNN)",
         "kNN top-1, Linear-2 - Fixed, points",
         difference("Linear-2", "Fixed", common.KNN),
-        gates=(gates.headroom,),
+        gates=(gates.headroom, gates.tuned),
     ),
     Claim(
         "A rising temperature beats a fixed one (linear)",
         "linear top-1, Linear-2 - Fixed, points",
         difference("Linear-2", "Fixed", common.LINEAR),
-        gates=(gates.headroom,),
+        gates=(gates.headroom, gates.tuned),
     ),
 )
 

@@ -94,7 +94,7 @@ CLAIMS = (
         "linear top-1, MACL-a - DCL, mean over batch sizes, points",
         difference("MACL-a", "DCL", columns=BY_BATCH),
         pool=common.LINEAR,
-        gates=(gates.headroom, REGIME),
+        gates=(gates.headroom, REGIME, gates.tuned),
     ),
     Claim(
         "DCL and Dual are equal over batch sizes",
@@ -103,14 +103,14 @@ CLAIMS = (
         expects="within",
         margin=1.0,
         pool=common.LINEAR,
-        gates=(gates.headroom, REGIME),
+        gates=(gates.headroom, REGIME, gates.tuned),
     ),
     Claim(
         "DCL is better than InfoNCE over batch sizes",
         "linear top-1, DCL - InfoNCE, mean over batch sizes, points",
         difference("DCL", "InfoNCE", columns=BY_BATCH),
         pool=common.LINEAR,
-        gates=(gates.headroom, REGIME),
+        gates=(gates.headroom, REGIME, gates.tuned),
     ),
     Claim(
         "Semantic sensitivity is higher with MACL than with InfoNCE",

@@ -52,7 +52,7 @@ CLAIMS = (
         "linear top-1, MACL-c - MACL-a, less one point",
         lambda results: [points - 1 for points in common.difference("MACL-c", "MACL-a")(results)],
         expects="below",
-        gates=(gates.headroom,),
+        gates=(gates.headroom, gates.tuned),
     ),
     Claim(
         "The adaptive temperature alone, without reweighting, improves InfoNCE (eq. 10)",

@@ -10,7 +10,7 @@ from suite import over
 
 from contrastive_jax import config as configs
 from experiments import harness
-from experiments.harness import jobs, ledger, measured, pages, plan, records
+from experiments.harness import gates, jobs, ledger, measured, pages, plan, records
 from experiments.harness.judging import judge
 from experiments.harness.records import pick
 from experiments.harness.results import Results
@@ -63,6 +63,19 @@ def test_sweeps_choose_by_accuracy(name):
     """One choice a run, whatever the table that reads it asks about."""
     table = harness.table_of(name)
     assert not getattr(table, "SWEEP", {}) or next(iter(table.METRIC.values())).endswith(".top1 %")
+
+
+@over(TABLES)
+def test_accuracy_is_judged_at_rates_inside_of_what_was_tried(name):
+    """Where a table sweeps rates for every cell of a small scale."""
+    table = harness.table_of(name)
+    swept = [
+        points if "schedule.learning_rate" in points else {}
+        for scale, points in getattr(table, "SWEEP", {}).items()
+        if scale in harness.SMALL
+    ]
+    for claim in table.CLAIMS if any(swept) else ():
+        assert gates.headroom not in claim.gates or gates.tuned in claim.gates, claim.text
 
 
 def printed(page):
