@@ -13,6 +13,10 @@ The donor is the run of seed 5, which judges nothing.
 Predictions, written before any run. b = a: whether tau follows its own network is irrelevant. c = b and e = b: so is
 when it moves. All within half a point; d is no worse than a. A surprise would be (a) above (b) by half a point: then
 the control, and not the value, would be the gain.
+
+The last claim was coded as equality within half a point, and is judged since its runs as the prediction above has it,
+one-sided: (d) is better than (a) by more than that. 0.3 is the largest constant tried. MACL's own constants (tau0 0.1,
+alpha 2) are the paper's, and were not tuned.
 """
 
 import json
@@ -83,32 +87,41 @@ ASSUMED = {
 }
 
 
-def against(arm: str):
+def against(arm: str, heading: str = FEW):
     """Evidence: MACL-a less another arm, a seed each but the donor."""
 
     def evidence(results: Results) -> list[float]:
-        one, other = (results.values(row, COLUMN) for row in (ADAPTIVE, arm))
+        one, other = (results.values(row, COLUMN, heading) for row in (ADAPTIVE, arm))
         return [one[seed] - other[seed] for seed in one if seed in other and seed != str(DONOR)]
 
     return evidence
 
 
-CLAIMS = tuple(
+CLAIMS = (
+    *(
+        Claim(
+            text,
+            f"10 labels a class, {ADAPTIVE} - {arm}, points",
+            against(arm),
+            expects="within",
+            margin=0.5,
+            pool=FEW,
+            gates=(gates.few_headroom,),
+        )
+        for arm, text in {
+            REPLAYED: "A temperature need not follow its own network: replayed it does alike",
+            MEAN: "MACL's temperature and its mean do alike",
+            LINE: "MACL's temperature and a line between its ends do alike",
+        }.items()
+    ),
     Claim(
-        text,
-        f"10 labels a class, {ADAPTIVE} - {arm}, points",
-        against(arm),
-        expects="within",
-        margin=0.5,
+        "MACL's temperature is no better than the best of six constants",
+        f"10 labels a class, {ADAPTIVE} - {CONSTANT} - 0.5, points",
+        lambda results: [d - 0.5 for d in against(CONSTANT)(results)],
+        expects="below",
         pool=FEW,
         gates=(gates.few_headroom,),
-    )
-    for arm, text in {
-        REPLAYED: "A temperature need not follow its own network",
-        MEAN: "A temperature that moves is no better than its mean",
-        LINE: "A temperature that moves is no better than a line between its ends",
-        CONSTANT: "MACL's temperature is no better than the best of six constants",
-    }.items()
+    ),
 )
 
 

@@ -79,7 +79,7 @@ def arms():
     return figure
 
 
-FIGURES = (lead,)
+FIGURES = (lead, arms)
 
 
 def save() -> list[pathlib.Path]:

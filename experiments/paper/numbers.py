@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from scipy import stats
 
 from experiments.family import bounds as bounds_page
+from experiments.family import yoked
 from experiments.flatnce import table_1
 from experiments.harness import FEW, Results, markdown, table_of
 from experiments.harness.claims import ledger_rows
@@ -15,8 +16,8 @@ from experiments.harness.ledger import OURS, VERDICTS
 from experiments.harness.table import PAPERS, all_tables
 
 __all__ = [
-    "bounds", "claims", "count", "counts", "exact", "lead", "mean", "printed_best", "printed_gain", "removed", "room",
-    "rows", "seen", "weight",
+    "arm", "bounds", "claims", "count", "counts", "exact", "lead", "mean", "printed_best", "printed_gain", "removed",
+    "room", "rows", "seen", "swept", "weight",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -43,6 +44,18 @@ def leads(batch: int | str, heading: str = FEW) -> list[float]:
 def lead(batch: int | str, heading: str = FEW) -> str:
     """Return the interval of :func:`leads`."""
     return interval(leads(batch, heading))
+
+
+def arm(name: str, heading: str = yoked.FEW) -> str:
+    """Return what MACL's temperature has more than a yoked arm, points; the arm by its letter, "b"."""
+    (row,) = (row for row, _ in yoked.RUNS[EASY] if row.startswith(f"({name})"))
+    return interval(yoked.against(row, heading)(Results(table_of("family.yoked"), EASY)))
+
+
+def swept() -> str:
+    """Return what the constants of the last arm reached on the images that choose among them, percent."""
+    scores = Results(table_of("family.yoked"), EASY).swept(yoked.CONSTANT, yoked.COLUMN)
+    return ", ".join(f"{score:.1f}" for score in scores)
 
 
 def mean(table: str, scale: str, row: str, column: str, heading: str, decimals: int = 1) -> str:
