@@ -1,15 +1,13 @@
 """The figures of the paper, from the same records as its numbers."""
 
-import math
 import pathlib
 import statistics
-from collections.abc import Sequence
 
 import matplotlib
-from scipy import stats
 
 from experiments.family import yoked
 from experiments.harness import FEW, ROOT, Results, table_of
+from experiments.harness.judging import student
 from experiments.paper import numbers
 
 FOLDER = ROOT / "experiments" / "paper" / "results"
@@ -26,12 +24,6 @@ def panel(width: float):
     return figure, axes
 
 
-def half(values: Sequence[float]) -> float:
-    """Half-width of the 95 % interval of a mean."""
-    n = len(values)
-    return stats.t.ppf(0.975, n - 1) * statistics.stdev(values) / math.sqrt(n)
-
-
 def lead():
     """FlatNCE's lead over InfoNCE by InfoNCE's median W, a point a batch size; small dots are seeds."""
     figure, axes = panel(5.2)
@@ -43,7 +35,7 @@ def lead():
             axes.errorbar(
                 w + shift,
                 statistics.mean(found),
-                half(found),
+                student(found).half(),
                 marker="o",
                 capsize=3,
                 color=colour,
@@ -72,7 +64,9 @@ def arms():
     axes.axvspan(-0.5, 0.5, color="0.92")
     axes.axvline(0, color="0.6", linewidth=0.8)
     for y, seeds in enumerate(found.values()):
-        axes.errorbar(statistics.mean(seeds), -y, xerr=half(seeds), marker="o", capsize=3, color="C0")
+        axes.errorbar(
+            statistics.mean(seeds), -y, xerr=student(seeds).half(), marker="o", capsize=3, color="C0"
+        )
         axes.plot(seeds, [-y - 0.18] * len(seeds), ".", color="C0", alpha=0.4, markersize=4)
     axes.set_yticks([-y for y in range(len(found))], list(found))
     axes.set(xlabel="(a) MACL-a less the arm, points", ylim=(-len(found) + 0.4, 0.6))

@@ -12,6 +12,7 @@ from experiments.flatnce import table_1
 from experiments.harness import FEW, Results, markdown, table_of
 from experiments.harness.claims import ledger_rows
 from experiments.harness.gates import levels
+from experiments.harness.judging import student
 from experiments.harness.ledger import OURS, VERDICTS
 from experiments.harness.table import PAPERS, all_tables
 
@@ -28,11 +29,10 @@ NAMES = {
 }  # fmt: skip
 
 
-def interval(values: Sequence[float], decimals: int = 1, sign: bool = True) -> str:
+def interval(values: Sequence[float], decimals: int = 1) -> str:
     """Return the mean and the half-width of its 95 % interval, "+2.0 ± 1.1"."""
-    n = len(values)
-    half = stats.t.ppf(0.975, n - 1) * statistics.stdev(values) / math.sqrt(n)
-    return f"{statistics.mean(values):{'+' if sign else ''}.{decimals}f} ± {half:.{decimals}f}"
+    found = student(values)
+    return f"{found.mean:+.{decimals}f} ± {found.half():.{decimals}f}"
 
 
 def leads(batch: int | str, heading: str = FEW) -> list[float]:

@@ -1,6 +1,7 @@
 """Runs of a table as one program: what they leave is what each leaves by itself."""
 
 import json
+import os
 import sys
 import types
 
@@ -41,6 +42,17 @@ def table(tmp_path, monkeypatch):
 def test_what_differs_in_numbers_only_is_bundled(table):
     found = bundles.bundles(jobs.jobs(table, "smoke"))
     assert [[job.cell[0] for job in together] for together in found] == [["tau 0.1", "tau 0.3"], ["SimCLR"]]
+
+
+@pytest.mark.parametrize(("devices", "most"), [(0, 1), (2, bundles.AT_ONCE)])
+def test_a_host_has_a_worker_for_each_accelerator_or_else_each_core(devices, most, table, monkeypatch):
+    taken = []
+    monkeypatch.setattr(running, "accelerators", lambda: devices)
+    monkeypatch.setattr(
+        running, "_here", lambda todo, replicas, workers, options: taken.append((workers, replicas)) or []
+    )
+    running.run(lambda: jobs.jobs(table, "smoke"), None, "here", {})
+    assert taken == [(devices or len(os.sched_getaffinity(0)), most)]
 
 
 @pytest.mark.run
