@@ -51,6 +51,9 @@ def run_jobs(found: Sequence[Job], replicas: int = 1) -> None:
       RuntimeError: a column that the table reads failed.
       ArithmeticError: a loss was not finite; where a sweep chooses, it is taken note of instead.
     """
+    from contrastive_jax import native
+
+    native.keep_pages()  # as the command does
     singles = left(found)
     if replicas > 1:
         parts = [singles[i : i + replicas] for i in range(0, len(singles), replicas)]

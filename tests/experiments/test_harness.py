@@ -196,6 +196,7 @@ def test_a_result_whose_column_failed_is_none(table, tmp_path, monkeypatch):
     assert not job.done() and not harness.Results(table, "cpu")
     assert "kNN" not in pages.text(table)
     called = []
+    monkeypatch.setattr("contrastive_jax.native.keep_pages", lambda: called.append("pages"))
 
     def train(config, workdir, **options):
         called.append(workdir)
@@ -204,7 +205,7 @@ def test_a_result_whose_column_failed_is_none(table, tmp_path, monkeypatch):
     monkeypatch.setattr("contrastive_jax.training.loop.train", train)
     with pytest.raises(RuntimeError, match=r"seed 0 is trained, and not judged: trained.knn.top1 %: no room"):
         running.run_jobs([job])
-    assert called == [str(job.folder(0))]
+    assert called == ["pages", str(job.folder(0))]  # steps keep their memory, as the command's do
 
 
 def test_one_run_for_all_tables_that_ask_for_it(table, tmp_path, monkeypatch):
