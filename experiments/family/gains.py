@@ -21,9 +21,8 @@ import sys
 from collections.abc import Callable
 
 from experiments import harness
-from experiments.harness import Claim, Results, gates
+from experiments.harness import FEW, Claim, Results, gates
 
-FEW = "linear top-1, 10 labels a class, %"
 METRIC = {FEW: "trained.few_labels.top1 %", "linear top-1, %": "trained.linear.top1 %"}
 LOSSES = {"InfoNCE": "info_nce", "relative": "relative", "scaled": "scaled", "FlatNCE": "flat_nce"}
 OPTIMIZERS = {  # -> section, how its rate grows with the batch, and the rate

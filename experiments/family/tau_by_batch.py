@@ -16,9 +16,8 @@ import statistics
 import sys
 
 from experiments import harness
-from experiments.harness import Claim, Results, gates
+from experiments.harness import FEW, Claim, Results, gates
 
-FEW = "linear top-1, 10 labels a class, %"
 METRIC = {FEW: "trained.few_labels.top1 %", "linear top-1, %": "trained.linear.top1 %"}
 LOSSES = {"InfoNCE": "info_nce", "FlatNCE": "flat_nce"}
 TAUS, BATCHES = (0.05, 0.1, 0.2, 0.5), (16, 64, 256)

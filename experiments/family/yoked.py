@@ -25,9 +25,8 @@ import statistics
 import sys
 
 from experiments import harness
-from experiments.harness import Claim, Results, gates, jobs
+from experiments.harness import FEW, Claim, Results, gates, jobs
 
-FEW = "linear top-1, 10 labels a class, %"
 METRIC = {
     FEW: "trained.few_labels.top1 %",
     "linear top-1, %": "trained.linear.top1 %",
