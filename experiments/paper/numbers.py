@@ -18,7 +18,7 @@ from experiments.harness.table import PAPERS, all_tables
 
 __all__ = [
     "arm", "bounds", "claims", "count", "counts", "exact", "lead", "mean", "printed_best", "printed_gain", "removed",
-    "room", "rows", "seen", "swept", "weight",
+    "room", "rows", "seen", "swept", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -46,7 +46,7 @@ def lead(batch: int | str, heading: str = FEW) -> str:
     return interval(leads(batch, heading))
 
 
-def arm(name: str, heading: str = yoked.FEW) -> str:
+def arm(name: str, heading: str = FEW) -> str:
     """Return what MACL's temperature has more than a yoked arm, points; the arm by its letter, "b"."""
     (row,) = (row for row, _ in yoked.RUNS[EASY] if row.startswith(f"({name})"))
     return interval(yoked.against(row, heading)(Results(table_of("family.yoked"), EASY)))
@@ -161,3 +161,11 @@ def seen(table: str, scale: str, heading: str = LINEAR, n: int = 5) -> str:
     results = Results(table_of(table), scale).paired()
     variance, freedom = results.variance(list(results.cells), heading)
     return f"{stats.t.ppf(0.975, freedom) * math.sqrt(2 * variance / n):.1f}"
+
+
+def with_bits() -> str:
+    """Return what settings reach on CIFAR-10 without and with 12 shared bits: linear top-1, percent."""
+    results = Results(table_of("intriguing.figure_b1"), "small")
+    both = [row for row, column in results.cells if column == "12" and (row, "0") in results.cells]
+    body = [(row, *(f"{results.mean(row, bits, LINEAR):.1f}" for bits in ("0", "12"))) for row in both]
+    return rows(["setting", "no bits", "12 bits"], body)
