@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import time
 
 import jax
 import numpy as np
@@ -123,8 +124,10 @@ def lines(workdir):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Two replicas that ran through."""
-    workdir = tmp_path_factory.mktemp("replicas") / "whole"
-    return several(), workdir, replicas.train(several(), str(workdir), quiet=True, devices=ONE)
+    workdir, began = tmp_path_factory.mktemp("replicas") / "whole", time.perf_counter()
+    results = replicas.train(several(), str(workdir), quiet=True, devices=ONE)
+    assert sum(result["seconds"] for result in results) <= time.perf_counter() - began  # they share the time
+    return several(), workdir, results
 
 
 def test_a_replicas_folder_is_the_workdir_of_its_run(whole, tmp_path):
