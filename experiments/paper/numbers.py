@@ -15,10 +15,11 @@ from experiments.harness.gates import levels
 from experiments.harness.judging import student
 from experiments.harness.ledger import OURS, VERDICTS
 from experiments.harness.table import PAPERS, all_tables
+from experiments.intriguing import figure_b3
 
 __all__ = [
-    "arm", "bounds", "claims", "count", "counts", "exact", "lead", "mean", "printed_best", "printed_gain", "removed",
-    "room", "rows", "seen", "swept", "weight", "with_bits",
+    "arm", "b3", "bounds", "claims", "count", "counts", "exact", "lead", "mean", "printed_best", "printed_gain",
+    "removed", "room", "rows", "seen", "swept", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -110,6 +111,11 @@ def claims(*tables: str) -> str:
     """Return the claims of some tables: sentence, evidence, verdict."""
     found = [row for name in tables for row in ledger_rows(table_of(name))]
     return rows(["claim", "evidence", "verdict"], [(r.text, r.evidence, r.verdict()) for r in found])
+
+
+def b3(row: str, heading: int) -> str:
+    """Return a cell of Figure B.3 at 12 bits, nats: what is resolved (0), what there is (1), what a batch shows (2)."""
+    return mean("intriguing.figure_b3", "small", row, "12", list(figure_b3.METRIC)[heading], 2)
 
 
 def rows(head: Sequence[str], body: Sequence[Sequence[object]]) -> str:
