@@ -4,9 +4,14 @@ The plan, as it was changed on 2026-11-23 after the first two tables on MNIST at
 temperatures). The half-width of a paired difference at five seeds is 0.3 points with all labels, as planned, and 0.5
 to 0.9 with 10 labels a class, which alone have headroom there: effects of 1.5 points are seen, equality within half a
 point is not. So predictions of equality get a second and last look, at 15 seeds. The temperature matters more than was
-foreseen (a constant of 0.3 beats MACL's 0.10 to 0.18 by 1.8 points), so that temperature by batch comes next, then
-where a gain comes from (AdamW and SGD first), RandBit's rows with their own cells without bits, and EqCo on MNIST (its
-Figures 1, 2 and 4 share their runs). On CIFAR-10 at 16 pixels InfoNCE's median W is 0.6 to 0.8 at batch 64 through 20
-epochs: claims on weights are judged at batch 16 there. Figure 2's contrast of batch 16 and 256 is then confirmed at
-twice the width, with seeds 10 to 14.
+foreseen: a constant of 0.3 beats MACL's 0.10 to 0.18 by 1.8 points. On CIFAR-10 at 16 pixels InfoNCE's median W is 0.6
+to 0.8 at batch 64 through 20 epochs: claims on weights are judged at batch 16 there.
+
+Changed again that day, after random bits on CIFAR-10 and the distribution term alone. Twelve bits take every setting to
+chance, so that differences between losses can only show at fewer: of the capacity law the cells of 8 bits come first.
+The batch's ceiling is not what limits the distribution term, which weakens the explanation that the law is to test.
+AdamW's sweeps on CIFAR-10 begin too low (MACL's Table 1 ended at eight times their middle): those still to be run begin
+at 0.001, and that table is run once more. In order: where a gain comes from (AdamW, then SGD), the capacity law, EqCo's
+Figures 1, 2 and 4 on CIFAR-10, which share their runs, temperature by batch, and Figure 2's contrast of batch 16 and
+256 at twice the width, with seeds 10 to 14.
 """
