@@ -28,11 +28,12 @@ BITS = (2, 4, 6, 8, 10, 12, 15, 20)
 LOSSES = ("logsumexp", "swd_normal", "swd_hypercube", "swd_hypersphere")
 BATCHES, TAUS = (128, 512, 2048), (0.05, 0.2, 1.0)
 RESOLVED = "entropy that the outputs resolve, nats"
+THERE, SHOWN = "entropy of the images, nats", "what a batch shows at the end, nats"
 SEEDS = harness.SEEDS | {"small": (0, 1, 2)}
 METRIC = {
     RESOLVED: "trained.entropy.nats",
-    "entropy of the images, nats": "trained.entropy.floor",
-    "what a batch shows at the end, nats": "metrics.mi_estimate",
+    THERE: "trained.entropy.floor",
+    SHOWN: "metrics.mi_estimate",
 }
 
 
@@ -68,7 +69,7 @@ def short_of(results: Results) -> list[float]:
     bits = sorted(int(column) for row, column in results.cells if row == "logsumexp")
     if not bits:
         return []
-    resolved, there = (results.values("logsumexp", bits[-1], heading) for heading in list(METRIC)[:2])
+    resolved, there = (results.values("logsumexp", bits[-1], heading) for heading in (RESOLVED, THERE))
     return [there[seed] - resolved[seed] for seed in resolved]
 
 

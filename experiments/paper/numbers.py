@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from scipy import stats
+from scipy import special, stats
 
 from experiments.family import bounds as bounds_page
 from experiments.family import yoked
@@ -18,8 +18,8 @@ from experiments.harness.table import PAPERS, all_tables
 from experiments.intriguing import figure_b3
 
 __all__ = [
-    "arm", "b3", "bounds", "claims", "count", "counts", "exact", "lead", "mean", "printed_best", "printed_gain",
-    "removed", "room", "rows", "seen", "swept", "weight", "with_bits",
+    "arm", "b3", "bounds", "ceiling", "claims", "count", "counts", "doubled", "exact", "lead", "mean",
+    "printed_best", "printed_gain", "removed", "room", "rows", "seen", "sphere", "swept", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -113,9 +113,26 @@ def claims(*tables: str) -> str:
     return rows(["claim", "evidence", "verdict"], [(r.text, r.evidence, r.verdict()) for r in found])
 
 
-def b3(row: str, heading: int) -> str:
-    """Return a cell of Figure B.3 at 12 bits, nats: what is resolved (0), what there is (1), what a batch shows (2)."""
-    return mean("intriguing.figure_b3", "small", row, "12", list(figure_b3.METRIC)[heading], 2)
+def b3(row: str, what: str) -> str:
+    """Return a cell of Figure B.3 at 12 bits, nats: what is "resolved", what is "there", what a batch has "shown"."""
+    heading = {"resolved": figure_b3.RESOLVED, "there": figure_b3.THERE, "shown": figure_b3.SHOWN}[what]
+    return mean("intriguing.figure_b3", "small", row, "12", heading, 2)
+
+
+def doubled() -> str:
+    """Return the bits that a doubling of the batch resolves more in Figure B.3 at 12 bits."""
+    found = figure_b3.doubling(Results(table_of("intriguing.figure_b3"), "small"))
+    return f"{statistics.mean(found) + 1:.2f}"
+
+
+def ceiling(batch: int) -> str:
+    """Return the most that a batch of two views can show, log(2 batch - 1), nats."""
+    return f"{math.log(2 * batch - 1):.2f}"
+
+
+def sphere(tau: float, dimensions: int) -> str:
+    """Return what a uniform distribution on a sphere resolves at a temperature, -log E exp((cos - 1) / tau), nats."""
+    return f"{1 / tau - math.log(special.hyp0f1(dimensions / 2, 1 / (4 * tau**2))):.2f}"
 
 
 def rows(head: Sequence[str], body: Sequence[Sequence[object]]) -> str:
