@@ -167,7 +167,7 @@ def fabricated(table, scale, cells):
     results = Results.__new__(Results)
     results.table, results.scale, results.cells = table, scale, {}
     number = itertools.count(1)
-    results.swept = lambda row, column: [50 + next(number) ** 0.5] if (row, column) in results.cells else []
+    results.swept = lambda *cell: [[50 + next(number) ** 0.5] * 3] if cell in results.cells else []
     for cell in cells:
         seeds = {}
         for seed in map(str, seeds_of(table, scale)):
