@@ -140,9 +140,10 @@ def alike(results: Results, heading: str) -> bool:
 
 def weights(claim: Claim, results: Results) -> list[dict[Cell, float]]:
     """The weight of every cell in the evidence, a dict a comparison; found by moving each cell by one."""
+    results = results.watched()
     base = [statistics.mean(sample) for sample in samples(claim, results)]
-    found: list[dict[Cell, float]] = [{} for _ in base]
-    for cell in results.cells:
+    found: list[dict[Cell, float]] = [dict.fromkeys(results.cells, 0.0) for _ in base]
+    for cell in list(results.asked or ()):
         for of, a, sample in zip(found, base, samples(claim, results.moved(cell)), strict=True):
             of[cell] = statistics.mean(sample) - a
     return found
@@ -219,9 +220,9 @@ def judge(claim: Claim, read: Any = None) -> Judgement:
         (of_formula(claim, found[0]), 0.0) if claim.by == "formula" else of_samples(claim, found, read)
     )
     if claim.gates and isinstance(read, Results):
-        read = read.of_claim(
-            [cell for cell in read.cells if any(abs(of[cell]) >= 1e-9 for of in weights(claim, read))]
-        )
+        watched = read.watched()
+        samples(claim, watched)
+        read = read.of_claim(watched.asked or ())
     reasons = [why for gate in claim.gates if (why := gate(read, half))]
     if not reasons:
         return said

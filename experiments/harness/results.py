@@ -3,7 +3,7 @@
 import copy
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -21,11 +21,13 @@ class Results:
     Attributes:
       cells: (row, column) -> its run's record, of the seeds of this table; cells without a finished seed are left out.
       few: whether 10 labels a class are in the place of all of them (:meth:`by_few_labels`).
-      judged: the cells that a claim reads, while its gates ask (:meth:`of_claim`).
+      asked: the cells whose numbers were asked for, where it is watched (:meth:`watched`).
+      judged: the cells that a claim reads, for its gates; () for all.
     """
 
     few = False
-    judged: Sequence[Cell] = ()
+    asked: set[Cell] | None = None
+    judged: Collection[Cell] = ()
     _moved: Mapping[Cell, float] = MappingProxyType({})
 
     def __init__(self, table: ModuleType, scale: str):
@@ -45,6 +47,8 @@ class Results:
             return {}
         path = TEN_LABELS if self.few and path == ALL_LABELS else path
         cell = str(row), str(column)
+        if self.asked is not None and cell in self.cells:
+            self.asked.add(cell)
         seeds, moved = self.cells.get(cell, {"seeds": {}})["seeds"], self._moved.get(cell, 0.0)
         return {seed: pick(result, path) + moved for seed, result in seeds.items()}
 
@@ -95,8 +99,14 @@ class Results:
         other.cells = self.cells if known else {}
         return other
 
-    def of_claim(self, cells: Sequence[Cell]) -> "Results":
-        """Of a claim that reads some of the cells."""
+    def watched(self) -> "Results":
+        """The same, which remembers of which cells numbers are asked for."""
+        kept = copy.copy(self)
+        kept.asked = set()
+        return kept
+
+    def of_claim(self, cells: Collection[Cell]) -> "Results":
+        """The same, for the gates of a claim that reads these cells."""
         kept = copy.copy(self)
         kept.judged = cells
         return kept
