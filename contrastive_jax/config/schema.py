@@ -33,7 +33,7 @@ LEAVES = {
     "directions": "both: each view is a query of the other; one_way: the first of the second.",
     "score": "how a query is compared with a key: cosine, or dot (embeddings as they are).",
     "probe.weight": "weight of the online linear probe's cross-entropy; 0: no probe is trained.",
-    "probe.gradient": "whether the probe's gradient reaches the encoder (supervised learning).",
+    "probe.gradient": "whether the gradient of the probe and of losses on its logits reaches the encoder (supervised).",
     "loss.*.weight": "of this term in the sum that is minimised.",
     "evaluators.*.name": "what this column is: a function of contrastive_jax.evaluators.protocols or measures.",
     "schedule.warmup": "duration of the linear warm-up from 0.",

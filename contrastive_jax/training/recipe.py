@@ -51,13 +51,14 @@ def _check_labels(terms: tuple[Term, ...], classes: int, several: bool) -> bool:
         if several and term.labels == "one":
             raise ValueError(
                 f"loss.{term.name} reads one label an image, and these have several: take"
-                " loss.sigmoid_cross_entropy."
+                " loss.sigmoid_cross_entropy, with probe.gradient=True."
             )
         if not several and term.labels == "several":
             raise ValueError(
-                f"loss.{term.name} reads several labels an image, and these have one: take loss.cross_entropy."
+                f"loss.{term.name} reads several labels an image, and these have one: take loss.cross_entropy,"
+                " with probe.gradient=True."
             )
-        if set(term.quantities) == {"logits", "label"} and not term.multiples:
+        if _of_probe(term):
             logits = jax.ShapeDtypeStruct((2, 2, classes), "float32")
             label = jax.ShapeDtypeStruct((2, classes) if several else (2,), "int32")
             try:  # an option that does not go with so many classes
@@ -65,6 +66,21 @@ def _check_labels(terms: tuple[Term, ...], classes: int, several: bool) -> bool:
             except ValueError as error:
                 raise ValueError(f"loss.{term.name}: {error}") from None
     return bool(reading)
+
+
+def _of_probe(term: Term) -> bool:
+    """Return whether a loss reads the probe's logits and labels, and nothing else."""
+    return set(term.quantities) == {"logits", "label"} and not term.multiples
+
+
+def _check_gradient(terms: tuple[Term, ...], gradient: bool) -> None:
+    """Refuse losses whose gradients all end at the probe."""
+    weighed = [term for term in terms if term.weight]
+    if weighed and not gradient and all(_of_probe(term) for term in weighed):
+        raise ValueError(
+            f"loss.{weighed[0].name} trains the probe alone while probe.gradient is False, and no other loss trains the"
+            " encoder: set probe.gradient=True, and probe.weight=0.0 for no second cross-entropy."
+        )
 
 
 def _check_critic(terms: tuple[Term, ...], name: str) -> None:
@@ -130,6 +146,7 @@ def build(
     terms = make_terms(config["loss"])
     if not _check_labels(terms, classes, several_labels) and several_labels:
         classes = 0
+    _check_gradient(terms, config["probe"]["gradient"])
     _check_critic(terms, config["critic"]["name"])
     norm = dict(config["norm"])
     modules: dict[str, Any] = {
