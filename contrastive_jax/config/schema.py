@@ -30,7 +30,7 @@ LEAVES = {
     "name": "what the run is called, in its workdir's name.",
     "seed": "of everything random: first weights, order of the images, augmentation, negatives.",
     "dtype": "that the network computes in: float32, bfloat16 or float64; losses and statistics have float32 at least.",
-    "directions": "both: each view is a query of the other; one_way: the first of the second.",
+    "directions": "both: each view queries the other; one_way: the first queries the second, all a slow target sees.",
     "score": "how a query is compared with a key: cosine, or dot (embeddings as they are).",
     "probe.weight": "weight of the online linear probe's cross-entropy; 0: no probe is trained.",
     "probe.gradient": "whether the gradient of the probe and of losses on its logits reaches the encoder (supervised).",

@@ -311,10 +311,10 @@ def contrastive_loss(
         choose, key = all_negatives(engine=engine), jax.random.key(0)  # not drawn from
     else:
         choose = sampled_negatives(k=negatives, shared=shared)
-        if negatives > pools.most:
+        if negatives > (most := pools.most(2)):
             raise ValueError(
                 f"contrastive_loss.negatives is {negatives}, but candidates={candidates!r} offers a query"
-                f" {pools.most} at N={rows}; take at most that."
+                f" {most} at N={rows}; take at most that."
             )
     compare = Compare(
         embed=embed,
@@ -396,7 +396,10 @@ def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candida
     """The step's source of candidates, with the ``extra`` ones after the batch's own."""
     if name == "queue":
         return Candidates(
-            lambda rng, width: (), lambda *step: ([extra] * directions, ()), "exclude", extra.group.size
+            lambda rng, width: (),
+            lambda *step: ([extra] * directions, ()),
+            "exclude",
+            lambda views: extra.group.size,
         )
     batch = {"both_views": sources.both_views, "other_view": sources.other_view}[name](rows, directions)
     if extra is None:
@@ -407,7 +410,8 @@ def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candida
         join = lambda own, further: jnp.concatenate([own, further])  # noqa: E731
         return [jax.tree.map(join, pool, extra) for pool in pools], state
 
-    return Candidates(batch.init, apply, batch.same_group, batch.most + extra.group.size)
+    most = lambda views: batch.most(views) + extra.group.size  # noqa: E731
+    return Candidates(batch.init, apply, batch.same_group, most)
 
 
 def _check_ring(loss: str, term: Term, negatives: int | None, queue: Array | None) -> None:

@@ -170,11 +170,13 @@ def build(
     keys_from = pick(target, "target", config["target"], network.apply, total_steps, groups)
     pool = pick(candidates, "candidates", config["candidates"], batch_size, directions)
     choose = pick(negatives, "negatives", config["negatives"])
-    wanted = config["negatives"].get("k", 0)
-    if wanted > pool.most:
+    apart = directions == 1 and not keys_from.shared  # one view's queries, the other's keys
+    wanted, most = config["negatives"].get("k", 0), pool.most(1 if apart else 2)
+    if wanted > most:
         raise ValueError(
-            f"negatives.k is {wanted}, but candidates={config['candidates']['name']} at train.batch_size={batch_size}"
-            f" offers a query {pool.most}; take k <= {pool.most} or negatives.name=all."
+            f"negatives.k is {wanted}, but candidates={config['candidates']['name']} at train.batch_size={batch_size},"
+            f" directions={config['directions']} and target={config['target']['name']} offers a query {most}; take"
+            f" k <= {most} or negatives.name=all."
         )
     cancelling = [term.name for term in terms if getattr(term.function, "margin_cancels", False)]
     if cancelling and config["margin"]["name"] != "none":
@@ -205,8 +207,6 @@ def build(
     def init_network(seed: int) -> tuple[PyTree, PyTree]:
         return network.init(seed, view_shape)
 
-    first, second, both = slice(0, 1), slice(1, 2), slice(0, 2)
-    one_way = directions == 1
     return Recipe(
         network=network,
         init_network=init_network,
@@ -219,8 +219,8 @@ def build(
         learning_rate=learning_rate,
         diagnose=call(diagnostics, "diagnostics", config["diagnostics"], config["dtype"]),
         gradient_snr=call(gradient_snr, "gradient_snr", config["gradient_snr"]),
-        online_views=both if keys_from.shared or not one_way else first,
-        target_views=second if one_way else both,
+        online_views=slice(0, 1) if apart else slice(0, 2),
+        target_views=slice(1, 2) if apart else slice(0, 2),
         directions=directions,
         view_shape=view_shape,
         embedding_width=network.width(view_shape),

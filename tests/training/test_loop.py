@@ -268,6 +268,10 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ),
         ({"negatives": {"name": "random", "k": 63}}, r"negatives.k is 63, .* offers a query 62"),
         (
+            {"negatives": {"name": "random", "k": 32}, "target": {"name": "ema"}, "directions": "one_way"},
+            r"negatives.k is 32, .* offers a query 31",
+        ),
+        (
             {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"hard_nce": {"weight": 1.0}}},
             r"margin.name is 'eqco', which cancels in loss.hard_nce",
         ),
