@@ -83,6 +83,16 @@ def _check_gradient(terms: tuple[Term, ...], gradient: bool) -> None:
         )
 
 
+def _check_signs(terms: tuple[Term, ...]) -> None:
+    """Refuse to minimise what is to be maximised."""
+    for term in terms:
+        if term.weight > 0 and getattr(term.function, "maximised", False):
+            raise ValueError(
+                f"loss.{term.name}.weight is {term.weight}, and this estimate of mutual information is to be maximised:"
+                f" take loss.{term.function.__name__.removesuffix('_estimate')}, or a weight of 0 or less."
+            )
+
+
 def _check_critic(terms: tuple[Term, ...], name: str) -> None:
     """Refuse a loss that reads the second critic where there is none, and a critic that no loss reads."""
     reading = [term.name for term in terms if "u" in term.quantities]
@@ -144,6 +154,7 @@ def build(
     if config["augment"].get("views", 2) != 2:
         raise ValueError(f"augment.views is {config['augment']['views']}; a step compares 2 views.")
     terms = make_terms(config["loss"])
+    _check_signs(terms)
     if not _check_labels(terms, classes, several_labels) and several_labels:
         classes = 0
     _check_gradient(terms, config["probe"]["gradient"])
