@@ -291,6 +291,14 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             {"loss": {"info_nce": {"weight": 1.0}, "EqCo_estimate": {"alpha": 64.0}}},
             r"loss.EqCo_estimate.weight is 1.0, .* to be maximised: take loss.eqco,",
         ),
+        *(
+            (
+                {"loss": {name: 1.0}, "target": {"name": "ema"}, "directions": "one_way"},
+                rf"directions is 'one_way', .* loss.{name} reads two: take both",
+            )
+            for name in ("byol", "alignment")
+        ),
+        ({"loss": {"dclw": {"sigma": -1.0}}}, r"loss.dclw: dclw.sigma is -1.0; it must be positive"),
         ({"critic": {"name": "pair"}}, r"critic.name is 'pair', and no loss reads its u"),
         ({"loss": {"flat_nec": 1.0}}, r"no loss 'flat_nec'. Did you mean 'flat_nce'"),
         ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; it is hoelder_flat_nce\("),
