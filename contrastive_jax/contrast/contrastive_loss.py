@@ -32,7 +32,7 @@ from contrastive_jax.types import Array, Pool
 SCORES = {"cosine": cosine, "dot": dot}
 DIRECTIONS = {"both": 2, "one_way": 1}
 CANDIDATES = ("both_views", "other_view", "queue")
-FORMS = ("exponential", "linear")
+FORMS = {"exponential": (0.0, float("inf")), "linear": (-1.0, 1.0)}  # between which MACL's alpha must lie
 SUMMATIONS = ("out", "in")
 PROVIDED = (
     "positive",
@@ -49,12 +49,20 @@ def macl_temperature(
 ) -> Callable[[Array], Array]:
     """MACL's temperature, from the batch's alignment A, the mean score of the positives.
 
-    ``exponential`` is tau_a = tau0 alpha^A, ``linear`` tau_b = tau0 (1 + alpha A) with alpha in (-1, 1)
-    (Huang et al., 2022). No gradient flows through it. What comes back is a function A -> tau; one of your
-    own does as well.
+    ``exponential`` is tau_a = tau0 alpha^A, ``linear`` tau_b = tau0 (1 + alpha A), which needs an alpha of its own
+    in (-1, 1), 0.5 for instance (Huang et al., 2022). No gradient flows through it. What comes back is a function
+    A -> tau; one of your own does as well.
     """
     if form not in FORMS:
         raise ValueError(f"macl_temperature.form is {form!r}; allowed: {', '.join(FORMS)}.")
+    if not tau0 > 0:
+        raise ValueError(f"macl_temperature.tau0 is {tau0}; a temperature must be positive.")
+    least, most = FORMS[form]
+    if not least < alpha < most:
+        raise ValueError(
+            f"macl_temperature.alpha is {alpha}; with form={form!r} it must lie in ({least:g}, {most:g}), where the"
+            " temperature stays positive."
+        )
     if form == "exponential":
         rule = rules.macl_a(1, tau=tau0, alpha=alpha)
     else:

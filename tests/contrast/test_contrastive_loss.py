@@ -503,9 +503,9 @@ def test_a_traced_temperature_that_is_not_positive_is_nan():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(tau0=0.0), "tau is 0.0"),
-        (dict(alpha=-1.0), "alpha is -1.0"),
-        (dict(alpha=1.0, form="linear"), "stays positive"),
+        (dict(tau0=0.0), "macl_temperature.tau0 is 0.0"),
+        (dict(alpha=-1.0), "macl_temperature.alpha is -1.0"),
+        (dict(form="linear"), r"macl_temperature.alpha is 2.0; .* \(-1, 1\)"),
         (dict(form="icml"), "form is 'icml'; allowed: exponential, linear"),
     ],
 )
