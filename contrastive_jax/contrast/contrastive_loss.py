@@ -150,7 +150,8 @@ def contrastive_loss(
         candidates are by their ``queue_group``. None: rows i of ``a`` and ``b`` only. Instead of ``group``.
       summation: of several positives, ``out`` of the logarithm or ``in`` it; the same for one.
       differentiate_temperature: whether gradients flow into ``temperature``.
-      margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss.
+      margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss but those
+        in whose gradient it cancels (DCL's, FlatNCE's, MACL's).
       engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size. On a mesh these
         hold all candidates on every device; ``ring`` is tiled and lets each device's share of them go round, so
         that memory does not grow with devices (not with drawn negatives, a queue, or ReLIC's divergence).
@@ -296,7 +297,7 @@ def contrastive_loss(
             f"contrastive_loss.margin is {margin!r}; it must be a rule of contrast.margin: eqco(alpha=...)."
         )
     if margin is not None and getattr(term.function, "margin_cancels", False):
-        raise ValueError(f"contrastive_loss.margin cancels in {loss!r}; it must be None.")
+        raise ValueError(f"contrastive_loss.margin cancels in the gradient of {loss!r}; it must be None.")
     embed, number = SCORES[score], DIRECTIONS[directions]
     group = sharding.shard_batch(jnp.arange(rows, dtype=jnp.int32) if group is None else jnp.asarray(group))
     if queue is not None and queue_group is None:

@@ -92,6 +92,7 @@ def flat_nce_estimate(c: Array, count: Array) -> Array:
 
 
 flat_nce_estimate.maximised = True  # type: ignore[attr-defined]
+flat_nce_estimate.margin_cancels = True  # type: ignore[attr-defined]
 
 
 def eqco_estimate(c: Array, count: Array, *, alpha: float) -> Array:

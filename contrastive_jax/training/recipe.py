@@ -226,10 +226,11 @@ def build(
             f" directions={config['directions']} and target={config['target']['name']} offers a query {most}; take"
             f" k <= {most} or negatives.name=all."
         )
-    cancelling = [term.name for term in terms if getattr(term.function, "margin_cancels", False)]
+    cancelling = [t.name for t in terms if t.weight and getattr(t.function, "margin_cancels", False)]
     if cancelling and config["margin"]["name"] != "none":
         raise ValueError(
-            f"margin.name is {config['margin']['name']!r}, which cancels in loss.{cancelling[0]}: take none."
+            f"margin.name is {config['margin']['name']!r}, which cancels in the gradient of loss.{cancelling[0]}: take"
+            " none."
         )
     multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
     compare = Compare(

@@ -474,7 +474,10 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
         (dict(loss="macl", positives=jnp.ones(4)), "'macl'.*summation='in' only"),
         (dict(loss="macl_w", positives=jnp.ones(4), summation="in"), "'macl_w', which reads 'positive'"),
         (dict(loss="relic_kl", positives=jnp.ones(4)), "'relic_kl', which reads 'cross', of one positive"),
-        (dict(loss="hard_nce", margin=margin.eqco(alpha=64.0)), "margin cancels in 'hard_nce'"),
+        (
+            dict(loss="hard_nce", margin=margin.eqco(alpha=64.0)),
+            "margin cancels in the gradient of 'hard_nce'",
+        ),
         (dict(loss="hard_nce", beta=0.0), "hard_nce.beta is 0.0; it must be positive"),
         (dict(loss="debiased", tau_plus=1.0), r"debiased.tau_plus is 1.0; it must be in \[0, 1\)"),
         (

@@ -2,11 +2,13 @@
 
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from suite import over
 
 from contrastive_jax import losses
-from contrastive_jax.contrast.terms import make_terms, total_loss
+from contrastive_jax.contrast.terms import known_losses, make_term, make_terms, total_loss
 
 
 def test_terms_are_added_by_their_weights():
@@ -26,3 +28,23 @@ def test_a_query_without_negatives_is_0():
     )
     (term,) = make_terms({"info_nce": 1.0})
     np.testing.assert_allclose(term.values(found, {}), [[np.log1p(np.exp(0.5)), 0.0]], rtol=1e-6)
+
+
+@over(known_losses())
+def test_a_loss_says_whether_a_margin_cancels_in_its_gradient(name):
+    """A margin differs from query to query, as numbers of negatives do."""
+    try:
+        term = make_term(name, {"alpha": 8.0} if "eqco" in name else {})
+    except ValueError:  # an estimate of quantities that a step has not, or a helper
+        return
+    known = {"positive": 0.5, "count": 8.0, "temperature": 0.2, "u": 0.1}
+    given = [jnp.full(4, known[q]) for q in term.quantities if q in known]
+    contrasts = [jnp.asarray([-2.0, -0.5, 0.5, 1.0]) * multiple for multiple in term.multiples]
+
+    def gradient(margin):
+        of = lambda *cs: jnp.sum(term.function(*(c + margin for c in cs), *given, **term.options))  # noqa: E731
+        return np.asarray(jax.grad(of, tuple(range(len(contrasts))))(*contrasts))
+
+    if contrasts:
+        same = np.allclose(gradient(jnp.asarray([0.0, 0.5, 1.0, 2.0])), gradient(0.0), rtol=1e-5)
+        assert same == getattr(term.function, "margin_cancels", False)

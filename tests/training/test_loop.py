@@ -272,8 +272,8 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             r"negatives.k is 32, .* offers a query 31",
         ),
         (
-            {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"hard_nce": {"weight": 1.0}}},
-            r"margin.name is 'eqco', which cancels in loss.hard_nce",
+            {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"dcl": {"weight": 0.0}, "hard_nce": 1.0}},
+            r"margin.name is 'eqco', which cancels in the gradient of loss.hard_nce",
         ),
         (
             {"candidates": {"name": "queue", "size": 96 + 1}},
