@@ -34,6 +34,7 @@ DIRECTIONS = {"both": 2, "one_way": 1}
 CANDIDATES = ("both_views", "other_view", "queue")
 FORMS = {"exponential": (0.0, float("inf")), "linear": (-1.0, 1.0)}  # between which MACL's alpha must lie
 SUMMATIONS = ("out", "in")
+ENGINES = ("auto", "dense", "tiled", RING)
 PROVIDED = (
     "positive",
     "count",
@@ -152,9 +153,10 @@ def contrastive_loss(
       differentiate_temperature: whether gradients flow into ``temperature``.
       margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss but those
         in whose gradient it cancels (DCL's, FlatNCE's, MACL's).
-      engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size. On a mesh these
-        hold all candidates on every device; ``ring`` is tiled and lets each device's share of them go round, so
-        that memory does not grow with devices (not with drawn negatives, a queue, or ReLIC's divergence).
+      engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size; drawn negatives
+        are gathered and take ``auto`` alone. On a mesh these hold all candidates on every device; ``ring`` is tiled
+        and lets each device's share of them go round, so that memory does not grow with devices (not with drawn
+        negatives, a queue, or ReLIC's divergence).
       **options: the loss's own; a name that it does not have is an error that shows its signature.
 
     Returns:
@@ -277,6 +279,7 @@ def contrastive_loss(
         ("candidates", candidates, CANDIDATES),
         ("directions", directions, DIRECTIONS),
         ("summation", summation, SUMMATIONS),
+        ("engine", engine, ENGINES),
     ):
         if value not in allowed:
             raise ValueError(f"contrastive_loss.{argument} is {value!r}; allowed: {', '.join(allowed)}.")
@@ -292,6 +295,15 @@ def contrastive_loss(
             if key is None
             else "contrastive_loss.key is given without negatives, their number; nothing would be drawn."
         )
+    if shared and negatives is None:
+        raise ValueError(
+            "contrastive_loss.shared is True without negatives, their number; nothing would be drawn."
+        )
+    if negatives is not None and engine in ("dense", "tiled"):
+        raise ValueError(
+            f"contrastive_loss.engine is {engine!r}, and negatives={negatives} are gathered, by no engine; it must be"
+            " 'auto'."
+        )
     if margin is not None and not callable(margin):
         raise ValueError(
             f"contrastive_loss.margin is {margin!r}; it must be a rule of contrast.margin: eqco(alpha=...)."
@@ -299,9 +311,10 @@ def contrastive_loss(
     if margin is not None and getattr(term.function, "margin_cancels", False):
         raise ValueError(f"contrastive_loss.margin cancels in the gradient of {loss!r}; it must be None.")
     embed, number = SCORES[score], DIRECTIONS[directions]
-    group = sharding.shard_batch(jnp.arange(rows, dtype=jnp.int32) if group is None else jnp.asarray(group))
+    group = jnp.arange(rows, dtype=jnp.int32) if group is None else jnp.asarray(group)
     if queue is not None and queue_group is None:
-        queue_group = jnp.full(queue.shape[0], jnp.min(group) - 1)
+        group, queue_group = _places(group), jnp.full(queue.shape[0], -1)
+    group = sharding.shard_batch(group)
     if engine == RING:
         _check_ring(loss, term, negatives, queue)
     extra = None if queue is None else sharding.replicate(Pool(embed(queue), jnp.asarray(queue_group)))
@@ -399,6 +412,12 @@ def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
     if sharding.on_mesh() and rows % (devices := jax.sharding.get_abstract_mesh().shape[sharding.AXIS]):
         raise ValueError(f"contrastive_loss: {devices} devices cannot share N={rows} rows equally.")
     return rows
+
+
+def _places(group: Array) -> Array:
+    """Return ids from 0 up that tell the same rows apart: ids of any type may have nothing below them."""
+    group = sharding.replicate(group)
+    return jnp.searchsorted(jnp.sort(group), group)
 
 
 def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candidates:
