@@ -6,7 +6,8 @@
 
 Not a replication. At scale cpu a ResNet-18 of width 16 sees 60,000 images (1,000 images 60 times); gpu has width 64 and
 sees 10 million. Without a test folder a tenth of every class is held out; where there are labels it judges the encoder
-by a linear classifier (L-BFGS) and kNN, beside the untrained encoder.
+by a linear classifier (L-BFGS) and kNN, beside the untrained encoder. What a method takes from the size of its data
+(queue, alpha, K, momentum of the target) is cut to such sizes (``contrastive_jax.config.limit``).
 
 Arguments: ``dir``, ``size`` (of the views in pixels; images are kept at twice that, or at 256), ``method`` (any of
 ``contrastive_jax/config/methods.py``), ``scale`` (cpu, gpu or smoke; paper is gpu, small is cpu).
@@ -51,5 +52,6 @@ def get_config(arg=""):
     config.evaluators = {"linear": {"name": "lbfgs"}, "knn": {"name": "knn", "k": 5, "temperature": 0.0}}
     config.evaluate.rows = ("trained", "untrained")
     configs.use_method(config, options.method)
-    config.update_from_flattened_dict(BY_SCALE[NEAREST.get(options.scale, options.scale)])
-    return configs.complete(config)
+    scale = NEAREST.get(options.scale, options.scale)
+    config.update_from_flattened_dict(BY_SCALE[scale])
+    return configs.complete(configs.limit(config, scale))

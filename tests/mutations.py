@@ -161,7 +161,7 @@ CANDIDATES = of(
      "jnp.arange(entering)[:size]", "contrast/test_candidates.py"),
     ("the other view is always the first", "Pool(key=keys[:, v], group=group)", "Pool(key=keys[:, 0], group=group)",
      ONE_CALL),
-    ("both views have one candidate less", '"exclude", 2 * (batch_size - 1))', '"exclude", 2 * batch_size - 1)',
+    ("both views have one candidate less", "lambda views: views * (batch_size - 1))", "lambda views: views * batch_size - 1)",
      "training/test_loop.py -k wrong_option"),
 )  # fmt: skip
 MARGIN = of(

@@ -16,7 +16,7 @@ from contrastive_jax.config.identity import (
     leaves,
 )
 from contrastive_jax.config.overrides import expand, resolve
-from contrastive_jax.config.scales import SCALES, SMALL, at_scale, on_digits, on_small_images
+from contrastive_jax.config.scales import SCALES, SMALL, at_scale, limit, on_digits, on_small_images
 from contrastive_jax.config.settings import (
     CHOICES,
     base,
@@ -44,6 +44,7 @@ __all__ = [
     "forbidden_changes",
     "function_of",
     "leaves",
+    "limit",
     "load",
     "on_digits",
     "on_small_images",

@@ -28,8 +28,7 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
     }  # fmt: skip
     config.train.update({"duration": "4 steps" if smoke else "30 epochs", "batch_size": 32 if smoke else 128})
     config.log.every = 25
-    few = config.margin.name == "eqco"  # as many negatives as alpha would be no margin
-    return _limit(config, queue=128 if smoke else 256 if few else 1024, alpha=1024.0, decay=0.95)
+    return limit(config, "smoke" if smoke else "cpu")
 
 
 def on_small_images(config: ConfigDict, scale: str = "small") -> ConfigDict:
@@ -52,7 +51,7 @@ def on_small_images(config: ConfigDict, scale: str = "small") -> ConfigDict:
     config.train.update({"duration": "20 epochs", "batch_size": 128})
     config.evaluators.linear.tolerance = 1e-4  # raw pixels reach the default's 1e-5 after minutes
     config.log.every = 100
-    return _limit(config, queue=4096, decay=0.99)
+    return limit(config, scale)
 
 
 def _reduce(config: ConfigDict, width: float, zero_init: bool) -> None:
@@ -64,13 +63,21 @@ def _reduce(config: ConfigDict, width: float, zero_init: bool) -> None:
     config.evaluators, config.evaluate.rows = base().evaluators, evaluators.ROWS
 
 
-def _limit(config: ConfigDict, queue: int, decay: float, alpha: float = float("inf")) -> ConfigDict:
-    """Cut what a method takes from the size of its data: at most these, and K below the batch."""
+def limit(config: ConfigDict, scale: str) -> ConfigDict:
+    """Cut what a method takes from the size of its data: queue, alpha, momentum of the target; and K below the batch.
+
+    ``cpu`` and ``smoke`` are of a thousand images and hundreds of steps, any other of 50,000 and thousands.
+    """
+    eqco = config.margin.name == "eqco"  # as many negatives as alpha would be no margin
+    queue, decay, alpha = {
+        "smoke": (128, 0.95, 1024.0),
+        "cpu": (256 if eqco else 1024, 0.95, 1024.0),
+    }.get(scale, (4096, 0.99, float("inf")))
     if config.candidates.name == "queue":
         config.candidates.size = min(config.candidates.size, queue)
     if config.negatives.get("k", 0) >= config.train.batch_size:
         config.negatives.k = config.train.batch_size // 2
-    if config.margin.name == "eqco":
+    if eqco:
         config.margin.alpha = min(config.margin.alpha, alpha)
     if config.target.name == "ema":
         config.target.decay = min(config.target.decay, decay)  # of hundreds of steps, not of a million

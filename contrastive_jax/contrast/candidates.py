@@ -22,7 +22,7 @@ class Candidates(NamedTuple):
     init: Callable[[Array, int], PyTree]
     apply: Callable[..., tuple[list[Pool], PyTree]]
     same_group: str  # what the negatives do with a candidate of the query's own group
-    most: int  # negatives that a query is offered when all groups differ
+    most: Callable[[int], int]  # W -> negatives that a query is offered when all groups differ
 
 
 def _pool(keys: Array, group: Array) -> Pool:
@@ -32,12 +32,15 @@ def _pool(keys: Array, group: Array) -> Pool:
 
 
 def both_views(batch_size: int, directions: int) -> Candidates:
-    """All views of all other examples: 2 (B - 1) negatives (SimCLR, Chen et al. 2020)."""
+    """All views of all other examples: 2 (B - 1) negatives (SimCLR, Chen et al. 2020).
+
+    A slow target that is asked one way has keys of the second view only: the other view's B - 1.
+    """
 
     def apply(state, keys, positive_keys, group, rng):
         return [_pool(keys, group)] * positive_keys.shape[1], state
 
-    return Candidates(lambda rng, width: (), apply, "exclude", 2 * (batch_size - 1))
+    return Candidates(lambda rng, width: (), apply, "exclude", lambda views: views * (batch_size - 1))
 
 
 def other_view(batch_size: int, directions: int) -> Candidates:
@@ -47,7 +50,7 @@ def other_view(batch_size: int, directions: int) -> Candidates:
         keys, group = replicate(positive_keys), replicate(group)
         return [Pool(key=keys[:, v], group=group) for v in range(keys.shape[1])], state
 
-    return Candidates(lambda rng, width: (), apply, "exclude", batch_size - 1)
+    return Candidates(lambda rng, width: (), apply, "exclude", lambda views: batch_size - 1)
 
 
 def queue(batch_size: int, directions: int, *, size: int, same_group: str = "exclude") -> Candidates:
@@ -94,4 +97,4 @@ def queue(batch_size: int, directions: int, *, size: int, same_group: str = "exc
         }
         return [pool] * positive_keys.shape[1], state
 
-    return Candidates(init, apply, same_group, size)
+    return Candidates(init, apply, same_group, lambda views: size)

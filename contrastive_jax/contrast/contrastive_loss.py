@@ -32,8 +32,9 @@ from contrastive_jax.types import Array, Pool
 SCORES = {"cosine": cosine, "dot": dot}
 DIRECTIONS = {"both": 2, "one_way": 1}
 CANDIDATES = ("both_views", "other_view", "queue")
-FORMS = ("exponential", "linear")
+FORMS = {"exponential": (0.0, float("inf")), "linear": (-1.0, 1.0)}  # between which MACL's alpha must lie
 SUMMATIONS = ("out", "in")
+ENGINES = ("auto", "dense", "tiled", RING)
 PROVIDED = (
     "positive",
     "count",
@@ -49,12 +50,20 @@ def macl_temperature(
 ) -> Callable[[Array], Array]:
     """MACL's temperature, from the batch's alignment A, the mean score of the positives.
 
-    ``exponential`` is tau_a = tau0 alpha^A, ``linear`` tau_b = tau0 (1 + alpha A) with alpha in (-1, 1)
-    (Huang et al., 2022). No gradient flows through it. What comes back is a function A -> tau; one of your
-    own does as well.
+    ``exponential`` is tau_a = tau0 alpha^A, ``linear`` tau_b = tau0 (1 + alpha A), which needs an alpha of its own
+    in (-1, 1), 0.5 for instance (Huang et al., 2022). No gradient flows through it. What comes back is a function
+    A -> tau; one of your own does as well.
     """
     if form not in FORMS:
         raise ValueError(f"macl_temperature.form is {form!r}; allowed: {', '.join(FORMS)}.")
+    if not tau0 > 0:
+        raise ValueError(f"macl_temperature.tau0 is {tau0}; a temperature must be positive.")
+    least, most = FORMS[form]
+    if not least < alpha < most:
+        raise ValueError(
+            f"macl_temperature.alpha is {alpha}; with form={form!r} it must lie in ({least:g}, {most:g}), where the"
+            " temperature stays positive."
+        )
     if form == "exponential":
         rule = rules.macl_a(1, tau=tau0, alpha=alpha)
     else:
@@ -142,10 +151,12 @@ def contrastive_loss(
         candidates are by their ``queue_group``. None: rows i of ``a`` and ``b`` only. Instead of ``group``.
       summation: of several positives, ``out`` of the logarithm or ``in`` it; the same for one.
       differentiate_temperature: whether gradients flow into ``temperature``.
-      margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss.
-      engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size. On a mesh these
-        hold all candidates on every device; ``ring`` is tiled and lets each device's share of them go round, so
-        that memory does not grow with devices (not with drawn negatives, a queue, or ReLIC's divergence).
+      margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss but those
+        in whose gradient it cancels (DCL's, FlatNCE's, MACL's).
+      engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size; drawn negatives
+        are gathered and take ``auto`` alone. On a mesh these hold all candidates on every device; ``ring`` is tiled
+        and lets each device's share of them go round, so that memory does not grow with devices (not with drawn
+        negatives, a queue, or ReLIC's divergence).
       **options: the loss's own; a name that it does not have is an error that shows its signature.
 
     Returns:
@@ -268,6 +279,7 @@ def contrastive_loss(
         ("candidates", candidates, CANDIDATES),
         ("directions", directions, DIRECTIONS),
         ("summation", summation, SUMMATIONS),
+        ("engine", engine, ENGINES),
     ):
         if value not in allowed:
             raise ValueError(f"contrastive_loss.{argument} is {value!r}; allowed: {', '.join(allowed)}.")
@@ -283,16 +295,26 @@ def contrastive_loss(
             if key is None
             else "contrastive_loss.key is given without negatives, their number; nothing would be drawn."
         )
+    if shared and negatives is None:
+        raise ValueError(
+            "contrastive_loss.shared is True without negatives, their number; nothing would be drawn."
+        )
+    if negatives is not None and engine in ("dense", "tiled"):
+        raise ValueError(
+            f"contrastive_loss.engine is {engine!r}, and negatives={negatives} are gathered, by no engine; it must be"
+            " 'auto'."
+        )
     if margin is not None and not callable(margin):
         raise ValueError(
             f"contrastive_loss.margin is {margin!r}; it must be a rule of contrast.margin: eqco(alpha=...)."
         )
     if margin is not None and getattr(term.function, "margin_cancels", False):
-        raise ValueError(f"contrastive_loss.margin cancels in {loss!r}; it must be None.")
+        raise ValueError(f"contrastive_loss.margin cancels in the gradient of {loss!r}; it must be None.")
     embed, number = SCORES[score], DIRECTIONS[directions]
-    group = sharding.shard_batch(jnp.arange(rows, dtype=jnp.int32) if group is None else jnp.asarray(group))
+    group = jnp.arange(rows, dtype=jnp.int32) if group is None else jnp.asarray(group)
     if queue is not None and queue_group is None:
-        queue_group = jnp.full(queue.shape[0], jnp.min(group) - 1)
+        group, queue_group = _places(group), jnp.full(queue.shape[0], -1)
+    group = sharding.shard_batch(group)
     if engine == RING:
         _check_ring(loss, term, negatives, queue)
     extra = None if queue is None else sharding.replicate(Pool(embed(queue), jnp.asarray(queue_group)))
@@ -311,10 +333,10 @@ def contrastive_loss(
         choose, key = all_negatives(engine=engine), jax.random.key(0)  # not drawn from
     else:
         choose = sampled_negatives(k=negatives, shared=shared)
-        if negatives > pools.most:
+        if negatives > (most := pools.most(2)):
             raise ValueError(
                 f"contrastive_loss.negatives is {negatives}, but candidates={candidates!r} offers a query"
-                f" {pools.most} at N={rows}; take at most that."
+                f" {most} at N={rows}; take at most that."
             )
     compare = Compare(
         embed=embed,
@@ -392,11 +414,20 @@ def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
     return rows
 
 
+def _places(group: Array) -> Array:
+    """Return ids from 0 up that tell the same rows apart: ids of any type may have nothing below them."""
+    group = sharding.replicate(group)
+    return jnp.searchsorted(jnp.sort(group), group)
+
+
 def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candidates:
     """The step's source of candidates, with the ``extra`` ones after the batch's own."""
     if name == "queue":
         return Candidates(
-            lambda rng, width: (), lambda *step: ([extra] * directions, ()), "exclude", extra.group.size
+            lambda rng, width: (),
+            lambda *step: ([extra] * directions, ()),
+            "exclude",
+            lambda views: extra.group.size,
         )
     batch = {"both_views": sources.both_views, "other_view": sources.other_view}[name](rows, directions)
     if extra is None:
@@ -407,7 +438,8 @@ def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candida
         join = lambda own, further: jnp.concatenate([own, further])  # noqa: E731
         return [jax.tree.map(join, pool, extra) for pool in pools], state
 
-    return Candidates(batch.init, apply, batch.same_group, batch.most + extra.group.size)
+    most = lambda views: batch.most(views) + extra.group.size  # noqa: E731
+    return Candidates(batch.init, apply, batch.same_group, most)
 
 
 def _check_ring(loss: str, term: Term, negatives: int | None, queue: Array | None) -> None:

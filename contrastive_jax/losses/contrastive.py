@@ -9,6 +9,8 @@ Where a query has several positives P, c is the contrast with all of them, logsu
 logsumexp_pos(s / tau), and ``surplus`` what the loss has beside its function of c: log |P|, or
 logsumexp_pos(s / tau) - mean_pos(s) / tau. A loss that reads it is defined for both readings of several positives,
 another function of c alone for the first; one that reads ``positive``, the score of one, and no surplus is for none.
+
+A loss whose gradient is dc times what c does not change says ``margin_cancels``: a margin changes its value at most.
 """
 
 import jax
@@ -70,6 +72,9 @@ def dcl(c: Array, surplus: Array | None = None) -> Array:
     return plus(at_least_float32(c), surplus)
 
 
+dcl.margin_cancels = True  # type: ignore[attr-defined]
+
+
 def flat_nce(c: Array, surplus: Array | None = None) -> Array:
     """FlatNCE, ``exp(c - sg(c))``: the value is always 1, the gradient is that of ``c``.
 
@@ -77,6 +82,9 @@ def flat_nce(c: Array, surplus: Array | None = None) -> Array:
     """
     c = at_least_float32(c)
     return value_with_gradient_of(jnp.ones_like(c), plus(c, surplus))
+
+
+flat_nce.margin_cancels = True  # type: ignore[attr-defined]
 
 
 def flat_nce_plus(c: Array, surplus: Array | None = None) -> Array:
@@ -115,6 +123,7 @@ def _order(*, gamma: float = 1.0) -> tuple[float]:
 
 
 hoelder_flat_nce.scales = _order  # type: ignore[attr-defined]
+hoelder_flat_nce.margin_cancels = True  # type: ignore[attr-defined]
 
 
 def eqco(c: Array, count: Array, surplus: Array | None = None, *, alpha: float) -> Array:
@@ -165,6 +174,9 @@ def macl(c: Array) -> Array:
     return value_with_gradient_of(softplus_over_sigmoid(c), c)
 
 
+macl.margin_cancels = True  # type: ignore[attr-defined]
+
+
 def macl_w(c: Array, positive: Array) -> Array:
     """MACL's ablation: ``macl`` weighted by ``sg(2 - s+)``, ``positive`` the raw cosine s+.
 
@@ -172,6 +184,9 @@ def macl_w(c: Array, positive: Array) -> Array:
     """
     c, weight = at_least_float32(c), 2.0 - at_least_float32(positive)
     return value_with_gradient_of(weight * softplus_over_sigmoid(c), c, weight)
+
+
+macl_w.margin_cancels = True  # type: ignore[attr-defined]
 
 
 def dclw(c: Array, positive: Array, temperature: Array, *, sigma: float = 0.5, detach: bool = True) -> Array:
@@ -190,6 +205,9 @@ def dclw(c: Array, positive: Array, temperature: Array, *, sigma: float = 0.5, d
     weight = 2.0 - positive.shape[0] * jax.nn.softmax(positive / sigma, axis=0)
     weight = stop_gradient(weight) if detach else weight
     return c + (1.0 - weight) * positive / temperature
+
+
+dclw.margin_cancels = True  # type: ignore[attr-defined]
 
 
 def dual_temperature(c: Array, c_beta: Array, *, factor: float = 10.0) -> Array:

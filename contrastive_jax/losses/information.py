@@ -74,7 +74,7 @@ def nwj(positive: Array, negative: Array, count: Array) -> Array:
 
 
 def info_nce_estimate(c: Array, count: Array) -> Array:
-    """``log(K + 1) - softplus(c)`` per query: its mean is a lower bound.
+    """``log(K + 1) - softplus(c)`` per query, to maximise: its mean is a lower bound.
 
     Source: van den Oord et al. (2018); Poole et al. (2019), I_NCE.
     """
@@ -82,14 +82,21 @@ def info_nce_estimate(c: Array, count: Array) -> Array:
     return jnp.log1p(count.astype(c.dtype)) - info_nce(c)
 
 
+info_nce_estimate.maximised = True  # type: ignore[attr-defined]
+
+
 def flat_nce_estimate(c: Array, count: Array) -> Array:
-    """``log K - c`` per query: what FlatNCE and DCL say of the mutual information; not a bound."""
+    """``log K - c`` per query, to maximise: what FlatNCE and DCL say of the mutual information; not a bound."""
     c = at_least_float32(c)
     return jnp.log(count.astype(c.dtype)) - c
 
 
+flat_nce_estimate.maximised = True  # type: ignore[attr-defined]
+flat_nce_estimate.margin_cancels = True  # type: ignore[attr-defined]
+
+
 def eqco_estimate(c: Array, count: Array, *, alpha: float) -> Array:
-    """``log(1 + alpha) - L_eqco`` per query: its mean is a lower bound for alpha <= K only.
+    """``log(1 + alpha) - L_eqco`` per query, to maximise: its mean is a lower bound for alpha <= K only.
 
     Source: EqCo (Zhu et al., 2020), eq. 4 and 6.
 
@@ -97,6 +104,9 @@ def eqco_estimate(c: Array, count: Array, *, alpha: float) -> Array:
       alpha: number of negatives of the estimate.
     """
     return math.log1p(alpha) - eqco(c, count, alpha=alpha)
+
+
+eqco_estimate.maximised = True  # type: ignore[attr-defined]
 
 
 def fenchel_legendre(c: Array, count: Array, u: Array) -> Array:

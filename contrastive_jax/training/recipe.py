@@ -51,20 +51,80 @@ def _check_labels(terms: tuple[Term, ...], classes: int, several: bool) -> bool:
         if several and term.labels == "one":
             raise ValueError(
                 f"loss.{term.name} reads one label an image, and these have several: take"
-                " loss.sigmoid_cross_entropy."
+                " loss.sigmoid_cross_entropy, with probe.gradient=True."
             )
         if not several and term.labels == "several":
             raise ValueError(
-                f"loss.{term.name} reads several labels an image, and these have one: take loss.cross_entropy."
+                f"loss.{term.name} reads several labels an image, and these have one: take loss.cross_entropy,"
+                " with probe.gradient=True."
             )
-        if set(term.quantities) == {"logits", "label"} and not term.multiples:
-            logits = jax.ShapeDtypeStruct((2, 2, classes), "float32")
-            label = jax.ShapeDtypeStruct((2, classes) if several else (2,), "int32")
-            try:  # an option that does not go with so many classes
-                jax.eval_shape(functools.partial(term.function, **term.options), logits, label)
-            except ValueError as error:
-                raise ValueError(f"loss.{term.name}: {error}") from None
     return bool(reading)
+
+
+def _check_gradient(terms: tuple[Term, ...], gradient: bool) -> None:
+    """Refuse losses whose gradients all end at the probe."""
+    weighed = [term for term in terms if term.weight]
+    read = {name for term in weighed for name in (*term.quantities, *term.multiples)}
+    if read and read <= {"logits", "label"} and not gradient:
+        raise ValueError(
+            f"loss.{weighed[0].name} trains the probe alone while probe.gradient is False, and no other loss trains the"
+            " encoder: set probe.gradient=True, and probe.weight=0.0 for no second cross-entropy."
+        )
+
+
+def _check_signs(terms: tuple[Term, ...]) -> None:
+    """Refuse to minimise what is to be maximised."""
+    for term in terms:
+        if term.weight > 0 and getattr(term.function, "maximised", False):
+            raise ValueError(
+                f"loss.{term.name}.weight is {term.weight}, and this estimate of mutual information is to be maximised:"
+                f" take loss.{term.function.__name__.removesuffix('_estimate')}, or a weight of 0 or less."
+            )
+
+
+def _shapes(
+    batch_size: int, directions: int, width: int, classes: int, several: bool, views: int
+) -> dict[str, Any]:
+    """Return the shapes of what a loss may read, where each network sees so many views."""
+
+    def of(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((batch_size, *shape), dtype)
+
+    return {
+        **dict.fromkeys(("c", "positive", "count", "u"), of(directions)),
+        **dict.fromkeys(("cross", "same"), of(directions, batch_size)),  # any number of candidates
+        **dict.fromkeys(("population", "projection", "prediction", "target"), of(views, width)),
+        "temperature": jax.ShapeDtypeStruct((), "float32"),
+        "logits": of(views, classes),
+        "label": of(*[classes] * several, dtype="int32"),
+        "key": jax.eval_shape(jax.random.key, 0),
+        "surplus": None,  # of several positives
+    }
+
+
+def _refusal(term: Term, shapes: Mapping[str, Any]) -> str:
+    """Return what a loss says against its options or these shapes; "" where it takes them."""
+    read = [shapes[name] for name in (*["c"] * len(term.multiples), *term.quantities)]
+    try:
+        jax.eval_shape(functools.partial(term.function, **term.options), *read)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _check_quantities(
+    terms: tuple[Term, ...], shapes: Callable[[int], dict[str, Any]], views: int, target: str
+) -> None:
+    """Refuse a loss that does not take its options, or the shapes of what a step has."""
+    for term in terms:
+        said = _refusal(term, shapes(views))
+        if said and views < 2 and not _refusal(term, shapes(2)):
+            raise ValueError(
+                f"directions is 'one_way', so with target={target} each network sees one view, and loss.{term.name}"
+                " reads two: take both."
+            )
+        if said:
+            raise ValueError(f"loss.{term.name}: {said}")
 
 
 def _check_critic(terms: tuple[Term, ...], name: str) -> None:
@@ -128,8 +188,10 @@ def build(
     if config["augment"].get("views", 2) != 2:
         raise ValueError(f"augment.views is {config['augment']['views']}; a step compares 2 views.")
     terms = make_terms(config["loss"])
+    _check_signs(terms)
     if not _check_labels(terms, classes, several_labels) and several_labels:
         classes = 0
+    _check_gradient(terms, config["probe"]["gradient"])
     _check_critic(terms, config["critic"]["name"])
     norm = dict(config["norm"])
     modules: dict[str, Any] = {
@@ -153,16 +215,22 @@ def build(
     keys_from = pick(target, "target", config["target"], network.apply, total_steps, groups)
     pool = pick(candidates, "candidates", config["candidates"], batch_size, directions)
     choose = pick(negatives, "negatives", config["negatives"])
-    wanted = config["negatives"].get("k", 0)
-    if wanted > pool.most:
+    apart = directions == 1 and not keys_from.shared  # one view's queries, the other's keys
+    views_seen, width = 1 if apart else 2, network.width(view_shape)
+    shapes = functools.partial(_shapes, batch_size, directions, width, classes, several_labels)
+    _check_quantities(terms, shapes, views_seen, config["target"]["name"])
+    wanted, most = config["negatives"].get("k", 0), pool.most(views_seen)
+    if wanted > most:
         raise ValueError(
-            f"negatives.k is {wanted}, but candidates={config['candidates']['name']} at train.batch_size={batch_size}"
-            f" offers a query {pool.most}; take k <= {pool.most} or negatives.name=all."
+            f"negatives.k is {wanted}, but candidates={config['candidates']['name']} at train.batch_size={batch_size},"
+            f" directions={config['directions']} and target={config['target']['name']} offers a query {most}; take"
+            f" k <= {most} or negatives.name=all."
         )
-    cancelling = [term.name for term in terms if getattr(term.function, "margin_cancels", False)]
+    cancelling = [t.name for t in terms if t.weight and getattr(t.function, "margin_cancels", False)]
     if cancelling and config["margin"]["name"] != "none":
         raise ValueError(
-            f"margin.name is {config['margin']['name']!r}, which cancels in loss.{cancelling[0]}: take none."
+            f"margin.name is {config['margin']['name']!r}, which cancels in the gradient of loss.{cancelling[0]}: take"
+            " none."
         )
     multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
     compare = Compare(
@@ -188,8 +256,6 @@ def build(
     def init_network(seed: int) -> tuple[PyTree, PyTree]:
         return network.init(seed, view_shape)
 
-    first, second, both = slice(0, 1), slice(1, 2), slice(0, 2)
-    one_way = directions == 1
     return Recipe(
         network=network,
         init_network=init_network,
@@ -202,11 +268,11 @@ def build(
         learning_rate=learning_rate,
         diagnose=call(diagnostics, "diagnostics", config["diagnostics"], config["dtype"]),
         gradient_snr=call(gradient_snr, "gradient_snr", config["gradient_snr"]),
-        online_views=both if keys_from.shared or not one_way else first,
-        target_views=second if one_way else both,
+        online_views=slice(0, 1) if apart else slice(0, 2),
+        target_views=slice(1, 2) if apart else slice(0, 2),
         directions=directions,
         view_shape=view_shape,
-        embedding_width=network.width(view_shape),
+        embedding_width=width,
         probe_weight=float(config["probe"]["weight"]) if classes and not several_labels else 0.0,
         parameter_dtype="float64" if config["dtype"] == "float64" else "float32",
     )

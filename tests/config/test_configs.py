@@ -63,7 +63,11 @@ SATURATION = ("logsumexp", "swd_normal", "swd_hypercube", "swd_hypersphere")
 ARGUMENTS = {
     "digits": tuple({"method": name} for name in methods.METHODS),
     "flatclr_digits": ({},),
-    "folder": ({"size": 32}, {"size": 128}),
+    "folder": (
+        {"size": 32},
+        {"size": 128},
+        *({"method": name} for name in ("eqco_moco", "eqco_simclr", "simo")),
+    ),
     "simclr_mnist": ({}, {"method": "flatclr"}),
     "flatclr_cifar10": ({}, {"method": "simclr"}, {"ess": 0.3}, {"method": "simclr", "ess": 0.05}),
     "flatclr_imagenet": ({}, {"method": "simclr"}, {"ess": 0.3}),
@@ -646,6 +650,23 @@ def test_on_one_gpu_warmup_and_milestones_keep_their_share():
     config.schedule.warmup = "500 steps"
     with pytest.raises(ValueError, match="'500 steps' is no share of '100 epochs'"):
         configs.at_scale(config, "gpu", gpu={"train.duration": "20 epochs"})
+
+
+@pytest.mark.parametrize("method", ["moco_v2", "eqco_moco", "eqco_simclr", "byol"])
+def test_a_folder_takes_of_a_method_what_its_scale_takes(method):
+    """Its queue, alpha, K and momentum: on ImageNet's a few hundred images learn nothing."""
+
+    def cut(name, scale):
+        config = configs.plain(configs.load(f"configs/{name}.py:method={method},scale={scale}"))
+        return {section: config[section] for section in ("candidates", "margin", "target")}
+
+    for scale in ("cpu", "smoke"):
+        assert cut("folder", scale) == cut("digits", scale)
+    queue = cut("folder", "gpu")["candidates"].get("size", 0)
+    assert queue <= 4096
+    for scale in configs.SCALES:
+        config = configs.load(f"configs/folder.py:method={method},scale={scale}")
+        assert config.negatives.get("k", 0) < config.train.batch_size
 
 
 def test_what_an_override_names_brings_its_own_options():

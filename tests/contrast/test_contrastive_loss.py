@@ -329,6 +329,11 @@ def test_the_queue_is_everybodys_unless_it_says_so(x64):
     same = jnp.full(ROWS, -1)
     np.testing.assert_allclose(at_infinity(group=same), np.log(1 + 1), rtol=1e-6)
     np.testing.assert_array_equal(at_infinity(group=same, queue_group=same[:1]), 0)  # no negatives
+    ends = np.arange(ROWS, dtype=np.uint8)
+    ends[-1] = 255  # below 0 comes 255
+    np.testing.assert_allclose(at_infinity(group=ends), np.log(1 + 2 * ROWS - 2 + 1), rtol=1e-6)
+    several = at_infinity(positives=ends, summation="in")
+    np.testing.assert_allclose(several, np.log(1 + 2 * ROWS - 2 + 1), rtol=1e-6)
 
 
 def test_margin_is_eqco(x64):
@@ -454,7 +459,9 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
         (dict(score="euclid"), "score is 'euclid'; allowed: cosine, dot"),
         (dict(candidates="batch"), "candidates is 'batch'; allowed: both_views, other_view, queue"),
         (dict(directions="two"), "directions is 'two'; allowed: both, one_way"),
-        (dict(engine="sparse"), "engine is 'sparse'; allowed"),
+        (dict(engine="sparse", negatives=3, key=jax.random.key(0)), "engine is 'sparse'; allowed"),
+        (dict(engine="tiled", negatives=3, key=jax.random.key(0)), "engine is 'tiled', .* must be 'auto'"),
+        (dict(shared=True), "shared is True without negatives"),
         (dict(temperature=0.0), "tau is 0.0; a temperature must be positive"),
         (dict(temperature=jnp.ones(4)), "it must be a positive number"),
         (dict(temperature="0.1"), "temperature is '0.1'; it must be a positive number"),
@@ -474,7 +481,10 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
         (dict(loss="macl", positives=jnp.ones(4)), "'macl'.*summation='in' only"),
         (dict(loss="macl_w", positives=jnp.ones(4), summation="in"), "'macl_w', which reads 'positive'"),
         (dict(loss="relic_kl", positives=jnp.ones(4)), "'relic_kl', which reads 'cross', of one positive"),
-        (dict(loss="hard_nce", margin=margin.eqco(alpha=64.0)), "margin cancels in 'hard_nce'"),
+        (
+            dict(loss="hard_nce", margin=margin.eqco(alpha=64.0)),
+            "margin cancels in the gradient of 'hard_nce'",
+        ),
         (dict(loss="hard_nce", beta=0.0), "hard_nce.beta is 0.0; it must be positive"),
         (dict(loss="debiased", tau_plus=1.0), r"debiased.tau_plus is 1.0; it must be in \[0, 1\)"),
         (
@@ -503,9 +513,9 @@ def test_a_traced_temperature_that_is_not_positive_is_nan():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(tau0=0.0), "tau is 0.0"),
-        (dict(alpha=-1.0), "alpha is -1.0"),
-        (dict(alpha=1.0, form="linear"), "stays positive"),
+        (dict(tau0=0.0), "macl_temperature.tau0 is 0.0"),
+        (dict(alpha=-1.0), "macl_temperature.alpha is -1.0"),
+        (dict(form="linear"), r"macl_temperature.alpha is 2.0; .* \(-1, 1\)"),
         (dict(form="icml"), "form is 'icml'; allowed: exponential, linear"),
     ],
 )

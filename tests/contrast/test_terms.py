@@ -1,12 +1,14 @@
 """Terms of a loss: their weights, and which queries count."""
 
+import contextlib
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from contrastive_jax import losses
-from contrastive_jax.contrast.terms import make_terms, total_loss
+from contrastive_jax.contrast.terms import known_losses, make_term, make_terms, total_loss
 
 
 def test_terms_are_added_by_their_weights():
@@ -26,3 +28,25 @@ def test_a_query_without_negatives_is_0():
     )
     (term,) = make_terms({"info_nce": 1.0})
     np.testing.assert_allclose(term.values(found, {}), [[np.log1p(np.exp(0.5)), 0.0]], rtol=1e-6)
+
+
+def test_losses_say_whether_a_margin_cancels_in_their_gradients():
+    """A margin differs from query to query, as numbers of negatives do."""
+    found = []
+    for name in known_losses():
+        with contextlib.suppress(ValueError):  # a helper, or an estimate of quantities that a step has not
+            found.append(make_term(name, {"alpha": 8.0} if "eqco" in name else {}))
+    known = {"positive": 0.5, "count": 8.0, "temperature": 0.2, "u": 0.1}
+
+    def gradient(term, margin):
+        given = [jnp.full(4, known[q]) for q in term.quantities if q != "surplus"]
+        contrasts = [jnp.asarray([-2.0, -0.5, 0.5, 1.0]) * multiple for multiple in term.multiples]
+        return jax.grad(lambda cs: jnp.sum(term.function(*(c + margin for c in cs), *given, **term.options)))(
+            contrasts
+        )
+
+    family = [term for term in found if term.multiples]
+    gradients = jax.jit(lambda margin: {term.name: gradient(term, margin) for term in family})
+    without, beside = gradients(jnp.zeros(4)), gradients(jnp.asarray([0.0, 0.5, 1.0, 2.0]))
+    cancels = {term.name for term in family if getattr(term.function, "margin_cancels", False)}
+    assert cancels == {name for name in without if np.allclose(without[name], beside[name], rtol=1e-5)}

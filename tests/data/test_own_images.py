@@ -34,7 +34,7 @@ def config_of(images, labels="", loss=None, **augmentation):
     config.projector.out = 16
     config.train.batch_size = 8
     config.optimizer = {"name": "sgd"}
-    config.loss = loss or {"info_nce": 1.0}
+    config.loss, config.probe.gradient = loss or {"info_nce": 1.0}, bool(loss)
     return configs.plain(configs.complete(config))
 
 

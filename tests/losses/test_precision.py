@@ -160,10 +160,8 @@ def test_finite_everywhere(engine):
         found = {}
         every, one = (FAMILY, MEASURED) if engine == "dense" else (MEASURED, ())
         for name, k in (*((name, None) for name in every), *((name, 1) for name in one)):
-            few = {"negatives": k, "key": jax.random.key(0)} if k else {}
-            loss = functools.partial(
-                contrastive_loss, loss=name, temperature=tau, engine=engine, **FAMILY[name], **few
-            )
+            few = {"negatives": k, "key": jax.random.key(0)} if k else {"engine": engine}
+            loss = functools.partial(contrastive_loss, loss=name, temperature=tau, **FAMILY[name], **few)
             values, pull = jax.vjp(loss, a, b)
             found[f"{name}, K={k or 'all'}"] = values, pull(jnp.ones_like(values))
         return found

@@ -268,8 +268,12 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ),
         ({"negatives": {"name": "random", "k": 63}}, r"negatives.k is 63, .* offers a query 62"),
         (
-            {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"hard_nce": {"weight": 1.0}}},
-            r"margin.name is 'eqco', which cancels in loss.hard_nce",
+            {"negatives": {"name": "random", "k": 32}, "target": {"name": "ema"}, "directions": "one_way"},
+            r"negatives.k is 32, .* offers a query 31",
+        ),
+        (
+            {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"dcl": {"weight": 0.0}, "hard_nce": 1.0}},
+            r"margin.name is 'eqco', which cancels in the gradient of loss.hard_nce",
         ),
         (
             {"candidates": {"name": "queue", "size": 96 + 1}},
@@ -279,6 +283,22 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             {"loss": {"fenchel_legendre": {"weight": 1.0}}},
             r"loss.fenchel_legendre reads u, of a second critic, and critic.name is 'none': take pair",
         ),
+        (
+            {"loss": {"cross_entropy": {"weight": 1.0}, "info_nce": {"weight": 0.0}}},
+            r"loss.cross_entropy trains the probe alone while probe.gradient is False",
+        ),
+        (
+            {"loss": {"info_nce": {"weight": 1.0}, "EqCo_estimate": {"alpha": 64.0}}},
+            r"loss.EqCo_estimate.weight is 1.0, .* to be maximised: take loss.eqco,",
+        ),
+        *(
+            (
+                {"loss": {name: 1.0}, "target": {"name": "ema"}, "directions": "one_way"},
+                rf"directions is 'one_way', .* loss.{name} reads two: take both",
+            )
+            for name in ("byol", "alignment")
+        ),
+        ({"loss": {"dclw": {"sigma": -1.0}}}, r"loss.dclw: dclw.sigma is -1.0; it must be positive"),
         ({"critic": {"name": "pair"}}, r"critic.name is 'pair', and no loss reads its u"),
         ({"loss": {"flat_nec": 1.0}}, r"no loss 'flat_nec'. Did you mean 'flat_nce'"),
         ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; it is hoelder_flat_nce\("),
