@@ -181,9 +181,7 @@ def look(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mappin
 
     def pictures(positions: np.ndarray) -> np.ndarray:
         images, _ = next(split.batches(len(positions), view, rows[positions]))
-        return preview.visible(
-            jax.device_get(native.jit(jax.vmap(split.finish(view)))(images)), config["augment"]
-        )
+        return preview.visible(jax.device_get(native.jit(jax.vmap(split.finish(view)))(images)), view)
 
     label = np.asarray(label) if np.ndim(label) == 1 else np.full(len(rows), -1)
     return Seen(saved.step, name, embedded, label, tuple(source.classes), pictures)
