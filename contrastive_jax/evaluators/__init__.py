@@ -109,7 +109,7 @@ def _judging_labels(train: Any, test: Any) -> np.ndarray | None:
     if test is None or not train.labelled:
         return None
     labels, rows = known_labels(train), labelled(train).rows
-    return labels if rows is None else labels[rows]
+    return labels if labels is None or rows is None else labels[rows]
 
 
 def layers_of(sections: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

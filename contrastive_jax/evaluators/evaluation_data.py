@@ -70,11 +70,8 @@ def several(split: Any) -> bool:
 
 
 def labelled(split: Any) -> LabelledSubset:
-    """The images of a split that have a label; all, where labels are only in the records."""
-    label = known_labels(split)
-    if label is None or label.ndim == 2 or (label >= 0).all():
-        return LabelledSubset(split)
-    return LabelledSubset(split, np.flatnonzero(label >= 0))
+    """The images of a split that have a label."""
+    return LabelledSubset(split, split.labelled_rows)
 
 
 class Pretrained(NamedTuple):

@@ -124,8 +124,8 @@ def check_lbfgs(labels, C, Cs, labels_per_class, draws, tolerance, max_iteration
         raise ValueError(f"labels_per_class={labels_per_class} must be 0 (all labels) or more.")
     if labels_per_class and Cs:
         raise ValueError(
-            f"labels_per_class={labels_per_class} and Cs={tuple(Cs)}: a tenth of all the labels would choose C for few of"
-            " them; take one C, or all labels."
+            f"labels_per_class={labels_per_class} and Cs={tuple(Cs)}: a tenth of all the labels would choose C for few"
+            " of them; take one C, or all labels."
         )
     if labels is None:
         return
