@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, native, sharding
+from contrastive_jax import augment, data, distributed, evaluators, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import preview
@@ -168,8 +168,10 @@ def look(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mappin
         source, layer = source_of(config), settings["layer"]
         name, split = shown(source)
         rows = np.sort(np.random.default_rng(0).permutation(len(split))[: settings["images"]])
-        view = call(augment.make_eval, "augment", config["augment"])
-        encode = Partial(encoder.network_of(saved.config).encode, saved.params, saved.stats)
+        network = encoder.network_of(saved.config)
+        section = evaluators.resized(config["augment"], config["evaluate"]["size"], network, saved.channels)
+        view = call(augment.make_eval, "augment", section)
+        encode = Partial(network.encode, saved.params, saved.stats)
         size = features.batch_rows(min(config["evaluate"]["batch_size"], len(rows)))
         found, label = features.encode_rows(
             encode, split.batches(size, view, rows), split.finish(view), count=len(rows), batch_size=size,

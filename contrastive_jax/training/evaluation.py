@@ -83,9 +83,11 @@ class Evaluator:
         mesh: Mesh,
         built: Mapping[str, Mapping[str, Any]] | None = None,
     ):
-        self.config, self.source, self.mesh = config, source, mesh
-        self.settings = config["evaluate"]
+        self.source, self.mesh, self.settings = source, mesh, config["evaluate"]
         self.network = network_of(config)
+        size, channels = self.settings["size"], source.train.shape[2]
+        seen = evaluators.resized(config["augment"], size, self.network, channels)
+        self.config = dict(config) | {"augment": seen}
         self._prepared = evaluators.prepare(config, source) if built is None else built
         self.evaluators = self._prepared[""]
         self.sets = {
