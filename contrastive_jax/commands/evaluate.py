@@ -58,6 +58,7 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
         "config": configs.fingerprint(trained),
         "data": dict(config["data"]),
         "compose": dict(config["compose"]),
+        "size": evaluator.config["augment"]["size"],
         "metric": evaluator.metric(),
         "results": results,
         "seconds": time.perf_counter() - began,
