@@ -359,6 +359,13 @@ VIEWS = of(
     ("both views are alike", "jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(self._chains)))",
      "jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.zeros(len(self._chains), jnp.int32))"),
 )  # fmt: skip
+PIPELINE = of(
+    "augment/pipeline.py",
+    "augment/test_presets.py evaluators/test_protocols.py",
+    ("classifiers train without the normalization", "*steps, *seen.steps[seen.crop + 1 :])", "*steps)"),
+    ("classifiers train with another kernel", "dataclasses.replace(box, area=(crop_min, 1.0), shift=0.0)",
+     'dataclasses.replace(box, area=(crop_min, 1.0), shift=0.0, method="bicubic")'),
+)  # fmt: skip
 OPERATIONS = "augment/test_operations.py"
 COLOR = of(
     "augment/color.py",
@@ -407,7 +414,8 @@ OPTIMIZERS = of(
     "optim/test_optimizers.py",
     ("LARS in another order", '"classic": (decay, ratio, rate, trace)', '"classic": (decay, trace, ratio, rate)'),
     ("AdamW is Adam", '"adamw": (moments, decay, rate)', '"adamw": (decay, moments, rate)'),
-    ("norms are decayed and kernels not", "and path[:-1] not in with_kernel)", "and path[:-1] in with_kernel)"),
+    ("norms are decayed and kernels not", '"bias" if path[:-1] in with_weight else "norm"', '"norm"'),
+    ("a weight must be called kernel", 'or (axes > 1 and OF_A_NORM.isdisjoint(path[-1:]))', "or False"),
     ("turns are of one half", "schedule(2 * count + turn)", "schedule(count)"),
     ("gradients are not clipped", "optax.clip_by_global_norm(clip_norm) if clip_norm", "optax.identity() if clip_norm"),
     ("nothing is adapted by its norm", "trust_coefficient=trust_coefficient), _mask(exclude_from_adaptation)",
@@ -608,8 +616,8 @@ CONFIG = of(
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *PAIRWISE, *DIAGNOSTICS,
-    *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS, *SNR,
-    *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *NETWORK, *NORM, *CONFIG,
+    *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
+    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *NETWORK, *NORM, *CONFIG,
 ]  # fmt: skip
 
 

@@ -10,13 +10,14 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, load_encoder, lookup, main
+from contrastive_jax import data, load_encoder, lookup, main, sharding
 from contrastive_jax.commands import describe, embed, evaluate, export
-from contrastive_jax.training import loop
+from contrastive_jax.training import evaluation, loop
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import read_metrics
 
@@ -132,6 +133,43 @@ def test_an_encoder_of_ones_own_reaches_what_a_resnet_reaches(
         export.export(config, str(tmp_path / "run"))
     start = config | {"init": {"checkpoint": str(tmp_path / "run")}}
     loop.train(start, str(tmp_path / "start"), quiet=True, devices=jax.devices()[:1])
+
+
+def test_an_untrained_encoder_normalises_by_its_images_whatever_its_momentum(modules, tmp_path, monkeypatch):
+    """The page's network moves its statistics by a hundredth a pass; this one by a thousandth too."""
+    slow = CODE[1].replace(
+        "nn.BatchNorm(not train)", "nn.BatchNorm(not train, momentum=0.99 + 0.009 * layer)"
+    )
+    (tmp_path / "slow_encoders.py").write_text(slow)
+    monkeypatch.syspath_prepend(tmp_path)
+    (config,) = main.resolved([*arguments(1)[:1], "--config.encoder=slow_encoders:cnn"], None, "train")
+    config["data"] = {"name": "mine:threes_and_eights", "invert": False}
+    mesh = sharding.make_mesh(jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        source = runs.source_of(config)
+        evaluator = evaluation.Evaluator(config, source, mesh)
+        params, stats = evaluator.untrained()
+        view = jax.vmap(evaluator.subject("", (params, stats)).view())
+        images = view(source.train.image[np.random.default_rng(config["seed"]).permutation(250)])
+        outputs, _ = evaluator.network.apply(params, stats, images[:, None], train=True)
+        features = evaluator.network.encode(params, stats, images)["pooled"]
+    np.testing.assert_allclose(features, outputs.features[:, 0], rtol=0.01, atol=0.01)
+
+
+def test_statistics_that_are_no_averages_stay_as_the_last_pass_leaves_them():
+    start = {"count": jnp.int32(0), "passes": jnp.float32(0), "still": jnp.float32(3), "kept": jnp.float32(1)}
+
+    def update(stats):
+        moved = {
+            "count": stats["count"] + 1,
+            "passes": stats["passes"] + 1,
+            "kept": 0.9 * stats["kept"] + 0.5,
+        }
+        return stats | moved
+
+    found = evaluation.settled(update, start)
+    assert (int(found["count"]), float(found["passes"]), float(found["still"])) == (16, 16, 3)
+    assert float(found["kept"]) == pytest.approx(5, rel=1e-5)
 
 
 @pytest.mark.slow

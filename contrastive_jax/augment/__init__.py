@@ -4,14 +4,26 @@ One image goes in, ``[h, w, c]`` uint8 or float in [0, 1]; use ``jax.vmap`` for 
 on a mesh nothing is communicated and the bits do not depend on the number of devices.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
-from contrastive_jax.augment import crops, presets
+from contrastive_jax.augment import crops, pipeline, presets
 from contrastive_jax.augment.crops import example_keys
 from contrastive_jax.lookup import call, find, functions_of, near
 
-__all__ = ["EvaluationView", "Views", "crops", "example_keys", "make_eval", "make_views", "names", "presets"]
+__all__ = [
+    "EvaluationView",
+    "Views",
+    "crops",
+    "example_keys",
+    "make_crops",
+    "make_eval",
+    "make_views",
+    "names",
+    "presets",
+]
 
 
 class Views:
@@ -91,6 +103,25 @@ class EvaluationView:
         """The host's half."""
         return crops.cut_of((self._chain,))
 
+    def cropped(self, proportion: float) -> "EvaluationView":
+        """The view of another share of the largest centred square."""
+        place, steps = self._chain.crop, list(self._chain.steps)
+        steps[place] = dataclasses.replace(steps[place], proportion=proportion)
+        return EvaluationView(crops.Chain(*steps))
+
+    @property
+    def normalization(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of the leading channels; of none where it does not normalize."""
+        steps = (step for step in self._chain.steps if isinstance(step, pipeline.Normalization))
+        return next(((step.mean, step.std) for step in steps), ((), ()))
+
+    @property
+    def crop(self) -> crops.CenterCrop | None:
+        """The crop, where only a clip and a normalization follow it; None where the view has steps of another kind."""
+        first, *rest = (step for step in self._chain.steps if step is not crops.same)
+        plain = rest[:1] == [pipeline.CLIP] and all(isinstance(s, pipeline.Normalization) for s in rest[1:])
+        return first if isinstance(first, crops.CenterCrop) and plain and len(rest) < 3 else None
+
 
 def make_views(*, preset: str, size: int, views: int = 2, **options) -> Views:
     """Training views of a preset.
@@ -114,6 +145,22 @@ def make_eval(*, preset: str, size: int, views: int = 2, **options) -> Evaluatio
     return EvaluationView(_build(preset, size, views, options).evaluate)
 
 
+def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int, **options) -> Views:
+    """One training view of random crops and mirror images alone, resized and normalized as ``preset`` has it.
+
+    Takes, beside these, what :func:`make_views` takes.
+
+    Args:
+      crop_min: smallest area of the crop, as a share of the image.
+      mirrored: probability of a mirror image.
+      preset: the recipe: one of contrastive_jax.augment.presets.
+      size: height and width of a view, in pixels.
+      **options: of the preset.
+    """
+    views = options.pop("views", 2)
+    return Views((pipeline.crops_alone(_build(preset, size, views, options), crop_min, mirrored),))
+
+
 def names() -> list[str]:
     """The presets there are."""
     return sorted(functions_of(presets))
@@ -126,7 +173,19 @@ def _build(preset, size, views, options):
     for name, value in (("size", size), ("views", views)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is {value!r}, allowed is a whole number from 1")
-    return call(function, "augment", options, size, views)
+    found = call(function, "augment", options, size, views)
+    if not isinstance(found, pipeline.Augmentation) or not all(map(_cuts, (*found.views, found.evaluate))):
+        raise ValueError(
+            f"augment.preset is {preset!r}; it must return what the functions of contrastive_jax.augment.presets do,"
+            " an Augmentation whose every Chain has a crop among its steps"
+        )
+    return found
+
+
+def _cuts(chain):
+    return isinstance(chain, crops.Chain) and any(
+        isinstance(step, crops.RandomCrop | crops.CenterCrop) for step in chain.steps
+    )
 
 
 def _to_float(image):

@@ -4,6 +4,7 @@ Keyword-only parameters are options of the presets that have the step; the other
 tuple of steps is a chain on the colour channels alone: further channels (bits, infrared) pass by.
 """
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -25,6 +26,14 @@ class Augmentation(NamedTuple):
 
     views: tuple[Chain, ...]
     evaluate: Chain
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalization(Step):
+    """The step that subtracts ``mean`` and divides by ``std``, of the leading channels."""
+
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
 
 
 def augmentation(
@@ -56,6 +65,20 @@ def augmentation(
         return Augmentation((chain(options),) * views, evaluate)
     each = (options | {name: options[name][view] for name in by_view} for view in range(views))
     return Augmentation(tuple(map(chain, each)), evaluate)
+
+
+def crops_alone(found: Augmentation, crop_min: float, probability: float) -> Chain:
+    """Return random crops, and mirror images with a probability: the boxes, the resizing and the turns of a preset's
+    first view, and what its evaluation does beside the crop."""
+    drawn, seen = found.views[0], found.evaluate
+    box = drawn.steps[drawn.crop]
+    if isinstance(box, RandomCrop):
+        box = dataclasses.replace(box, area=(crop_min, 1.0), shift=0.0)
+    else:
+        box = crop(box.size, crop_min=crop_min, method=box.method, antialias=box.antialias)
+    turns = turn(box.size, quarter_turns=True)
+    steps = (box, flip(box.size, flip=probability), turns if turns in drawn.steps else same)
+    return Chain(*seen.steps[: seen.crop], *steps, *seen.steps[seen.crop + 1 :])
 
 
 def _taken(function: Callable, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,9 +160,12 @@ def nothing(size: int) -> Callable:
     return same
 
 
+CLIP = Step(lambda key, image: color.clip(image))
+
+
 def clip(size: int) -> Callable:
     """Return a clip to [0, 1]."""
-    return Step(lambda key, image: color.clip(image))
+    return CLIP
 
 
 def jitter(
@@ -250,7 +276,7 @@ def normalize(
         rest = channels - len(mean)
         return color.normalize(image, (*mean, *[0.0] * rest), (*std, *[1.0] * rest))
 
-    return Step(normalized)
+    return Normalization(normalized, mean=tuple(mean), std=tuple(std))
 
 
 # ------------------------------------------------------------------------------------------------ in common

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, sharding
+from contrastive_jax import augment, data, distributed, evaluators, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators import features
 from contrastive_jax.lookup import call, near
@@ -48,15 +48,20 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
         raise ValueError("data.corrupt is 'replace'; embeddings are of the images they name: take 'raise'.")
     path = config["evaluate"]["checkpoint"] or workdir
     known = encoder.config_of(path)
-    section = known.get("augment", config["augment"])
     source = source_of(config)
     splits, layers = chosen_splits(config, source), chosen_layers(config, known)
-    view = call(augment.make_eval, "augment", section)
     images = {name: dict(config[name]) for name in ("data", "compose")}  # not those of the training run
     mesh, written = sharding.make_mesh(), {}
     with jax.set_mesh(mesh):
         saved = encoder.read(path, sharding=sharding.named(mesh, sharding.REPLICATED))
         check_channels(saved, source, path)
+        section = evaluators.resized(
+            known.get("augment", config["augment"]),
+            config["evaluate"]["size"],
+            encoder.network_of(saved.config),
+            saved.channels,
+        )
+        view = call(augment.make_eval, "augment", section)
         about = {
             "classes": np.array(source.classes, str),
             "config": json.dumps(saved.config | {"augment": dict(section), **images}),

@@ -58,6 +58,7 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
         "config": configs.fingerprint(trained),
         "data": dict(config["data"]),
         "compose": dict(config["compose"]),
+        "size": evaluator.config["augment"]["size"],
         "metric": evaluator.metric(),
         "results": results,
         "seconds": time.perf_counter() - began,
@@ -81,10 +82,7 @@ def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], log: Any) 
     ]
     if differs:
         log(f"{', '.join(differs)}: as the checkpoint has it, not the config.")
-    merged = dict(config) | said
-    if size := config["evaluate"]["size"]:
-        merged["augment"] = dict(merged["augment"]) | {"size": size}
-    return merged
+    return dict(config) | said
 
 
 def restored(path: str, evaluator: Evaluator) -> tuple[tuple[PyTree, PyTree], int | None]:

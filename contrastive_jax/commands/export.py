@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 
-from contrastive_jax import distributed
+from contrastive_jax import augment, distributed
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.augment import presets
+from contrastive_jax.lookup import call
 from contrastive_jax.models import norm
 from contrastive_jax.workdir import encoder, remote, weights
 
@@ -106,19 +106,21 @@ def preprocessing(section: Mapping[str, Any], channels: int) -> dict[str, Any]:
     with a = -0.5; ``antialias``: the kernel widens where the image shrinks, as Pillow's does), divided by 255,
     clipped to [0, 1], less ``mean``, over ``std``.
     """
-    preset = inspect.signature(getattr(presets, section["preset"])).parameters
-    option = {name: section.get(name, preset[name].default) for name in ("eval_crop", "method", "antialias")}
-    mean, std = (section.get(name, preset[name].default) for name in ("mean", "std"))
-    rest = channels - len(mean or ())
+    view = call(augment.make_eval, "augment", section)
+    (mean, std), crop = view.normalization, view.crop
+    if crop is None:
+        raise ValueError(
+            f"augment.preset={section['preset']!r} prepares images by more than a crop, a clip and a normalization,"
+            " which is all that an exported file can say."
+        )
+    rest = channels - len(mean)
     return {
-        "size": section["size"],
-        "crop": (0.875 if section["size"] > 32 else 1.0)
-        if option["eval_crop"] is None
-        else option["eval_crop"],
-        "interpolation": option["method"],
-        "antialias": option["antialias"],
-        "mean": [*(mean or ()), *[0.0] * rest],
-        "std": [*(std or ()), *[1.0] * rest],
+        "size": crop.size,
+        "crop": crop.proportion,
+        "interpolation": crop.method,
+        "antialias": crop.antialias,
+        "mean": [*mean, *[0.0] * rest],
+        "std": [*std, *[1.0] * rest],
         "channels": {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels"),
         "layout": "NCHW",
     }

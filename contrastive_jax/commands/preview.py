@@ -88,18 +88,15 @@ def shown(config: Mapping[str, Any], split: data.Split | data.Streamed, ids: np.
     for epoch in range(config["preview"]["draws"]):
         batch = split.drawn(views, ids, seed=seed, epoch=epoch)
         drawn.append(jax.device_get(finish(batch["image"], jnp.full(len(ids), epoch))))
-    images = (visible(jax.device_get(seen), section), visible(np.stack(drawn, axis=1), section))
+    images = (visible(jax.device_get(seen), evaluate), visible(np.stack(drawn, axis=1), evaluate))
     return *images, batch["label"], batch["group"]
 
 
-def visible(image: np.ndarray, section: Mapping[str, Any]) -> np.ndarray:
-    """Views [..., c] with the normalization of their ``augment`` section taken back."""
-    if (mean := section.get("mean")) is None:
-        return image
+def visible(image: np.ndarray, view: augment.EvaluationView) -> np.ndarray:
+    """Views [..., c] with the normalization of evaluation's view taken back."""
+    mean, std = view.normalization
     first = len(mean)  # further channels are not normalized
-    return np.concatenate(
-        [image[..., :first] * np.array(section["std"]) + np.array(mean), image[..., first:]], -1
-    )
+    return np.concatenate([image[..., :first] * np.array(std) + np.array(mean), image[..., first:]], -1)
 
 
 def caption(row: int, group: int, label: np.ndarray, classes: tuple[str, ...]) -> tuple[str, str]:

@@ -14,14 +14,14 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, native, sharding
+from contrastive_jax import augment, data, distributed, evaluators, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import preview
@@ -57,7 +57,7 @@ class Shown(NamedTuple):
     config: dict[str, Any]
     records: list[dict[str, Any]]
     result: dict[str, Any]  # of result.json; {} while there is none
-    evaluations: dict[str, Any]
+    evaluations: dict[str, dict[str, Any]]  # rows of the table, by what they are of; "": the run as it ended
     seen: Seen | str  # or why not
 
 
@@ -141,13 +141,45 @@ def read(
     config = configs.plain(configs.load(str(path)))
     records = workdirs.read_metrics(path) if (path / workdirs.METRICS).exists() else []
     result = _json(path / "result.json") or _json(path / "diverged.json")
-    evaluations = result.get("evaluations") or _json(path / "evaluation.json").get("results", {})
+    evaluations = judged(config, result, _json(path / "evaluation.json"))
     try:
         seen = look(workdir, config, settings)
     except (OSError, ValueError, RuntimeError) as error:  # no checkpoint yet, a data set that is elsewhere
         seen = str(error)
         log(f"{workdir}: no images are shown: {error}")
     return Shown(name, colour, str(workdir), config, records, result, evaluations, seen)
+
+
+def judged(
+    config: Mapping[str, Any], result: Mapping[str, Any], later: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The rows of a run's own evaluations, with those of ``--mode=evaluate`` (``evaluation.json``) among them where
+    these are of the same weights and images and no column is another; else these by what they are of."""
+    found = result.get("evaluations") or {}
+    if not later:
+        return {"": found} if found else {}
+    step, size, name = result.get("step"), config["augment"]["size"], later["data"]["name"]
+    images = {section: later[section] for section in ("data", "compose") if section in later}
+    clauses = {
+        f"the encoder of {later['checkpoint']}": later["config"] != configs.fingerprint(config),
+        f"step {later['step']}": later["step"] != step,
+        f"images of {name}": configs.fingerprint({**config, **images}) != configs.fingerprint(config),
+        f"at {later.get('size')} pixels": later.get("size", size) != (config["evaluate"]["size"] or size),
+    }
+    rows = {row: found.get(row, {}) | later["results"].get(row, {}) for row in {**found, **later["results"]}}
+    if not any(clauses.values()):
+        if all(
+            "protocol" not in one or _how(rows[row][column]) == _how(one)
+            for row, column, one in _cells(found)
+        ):
+            return {"": rows}
+        clauses = {"other options": True}
+    heading = f"evaluation.json: {', '.join(clause for clause, holds in clauses.items() if holds)}"
+    return ({"": found} if found else {}) | {heading: later["results"]}
+
+
+def _cells(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, Any]]:
+    return ((row, column, one) for row, columns in rows.items() for column, one in columns.items())
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
@@ -168,8 +200,10 @@ def look(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mappin
         source, layer = source_of(config), settings["layer"]
         name, split = shown(source)
         rows = np.sort(np.random.default_rng(0).permutation(len(split))[: settings["images"]])
-        view = call(augment.make_eval, "augment", config["augment"])
-        encode = Partial(encoder.network_of(saved.config).encode, saved.params, saved.stats)
+        network = encoder.network_of(saved.config)
+        section = evaluators.resized(config["augment"], config["evaluate"]["size"], network, saved.channels)
+        view = call(augment.make_eval, "augment", section)
+        encode = Partial(network.encode, saved.params, saved.stats)
         size = features.batch_rows(min(config["evaluate"]["batch_size"], len(rows)))
         found, label = features.encode_rows(
             encode, split.batches(size, view, rows), split.finish(view), count=len(rows), batch_size=size,
@@ -181,9 +215,7 @@ def look(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mappin
 
     def pictures(positions: np.ndarray) -> np.ndarray:
         images, _ = next(split.batches(len(positions), view, rows[positions]))
-        return preview.visible(
-            jax.device_get(native.jit(jax.vmap(split.finish(view)))(images)), config["augment"]
-        )
+        return preview.visible(jax.device_get(native.jit(jax.vmap(split.finish(view)))(images)), view)
 
     label = np.asarray(label) if np.ndim(label) == 1 else np.full(len(rows), -1)
     return Seen(saved.step, name, embedded, label, tuple(source.classes), pictures)
@@ -232,12 +264,17 @@ def page(runs: Sequence[Shown], settings: Mapping[str, Any]) -> str:
         title=" · ".join(run.name for run in runs),
         runs=runs,
         facts=facts,
-        tables=[*score_tables(runs), *number_tables(runs)],
+        tables=[
+            table._replace(title=f"{table.title}; {heading}" if heading else table.title)
+            for heading in dict.fromkeys(heading for run in runs for heading in run.evaluations)
+            for rows in (_rows(runs, heading),)
+            for table in (*score_tables(rows), *number_tables(rows))
+        ],
         protocols=dict.fromkeys(
-            (c, _how(score))
+            (column, _how(score))
             for run in runs
-            for found in run.evaluations.values()
-            for c, score in found.items()
+            for rows in run.evaluations.values()
+            for _, column, score in _cells(rows)
         ),
         panels=[(panel, _svg(curves.draw(records, panel, colours))) for panel in PANELS],
         histogram=histogram,
@@ -260,8 +297,8 @@ def state(run: Shown) -> str:
         return "no result.json yet: stopped, or still training"
     if "diverged" in run.result:
         return f"diverged: {run.result['diverged']}"
-    judged = run.evaluations or not run.config["evaluate"]["final"]
-    return "finished" if judged else "trained to its end, not judged: the same command does that"
+    ended = "" in run.evaluations or not run.config["evaluate"]["final"]
+    return "finished" if ended else "trained to its end, not judged: the same command does that"
 
 
 def facts(run: Shown) -> dict[str, str]:
@@ -291,20 +328,23 @@ class Table(NamedTuple):
     rows: list[tuple[Shown, str, list[tuple[str, str]]]]  # run, row, cells: text and what it is
 
 
-def _rows(runs: Sequence[Shown]) -> list[tuple[Shown, str, Mapping[str, Any]]]:
-    return [(run, row, found) for run in runs for row, found in run.evaluations.items()]
+Rows = list[tuple[Shown, str, Mapping[str, Any]]]  # run, row, scores by column
 
 
-def _columns(runs: Sequence[Shown]) -> list[str]:
-    return list(dict.fromkeys(column for _, _, found in _rows(runs) for column in found))
+def _rows(runs: Sequence[Shown], heading: str) -> Rows:
+    return [(run, row, found) for run in runs for row, found in run.evaluations.get(heading, {}).items()]
 
 
-def score_tables(runs: Sequence[Shown]) -> list[Table]:
+def _columns(rows: Rows) -> list[str]:
+    return list(dict.fromkeys(column for _, _, found in rows for column in found))
+
+
+def score_tables(evaluated: Rows) -> list[Table]:
     """Return a table for each score, in percent: rows and columns in the order of the terminal's."""
     tables = []
     for metric, title in METRICS.items():
         with_it = [
-            c for c in _columns(runs) if any(metric in found.get(c, {}) for _, _, found in _rows(runs))
+            c for c in _columns(evaluated) if any(metric in found.get(c, {}) for _, _, found in evaluated)
         ]
         if with_it:
             rows = [
@@ -313,17 +353,17 @@ def score_tables(runs: Sequence[Shown]) -> list[Table]:
                     row,
                     [(cell(found[c], metric), _how(found[c])) if c in found else ("—", "") for c in with_it],
                 )
-                for run, row, found in _rows(runs)
+                for run, row, found in evaluated
             ]
             tables.append(Table(f"{title}, %", with_it, rows))
     return tables
 
 
-def number_tables(runs: Sequence[Shown]) -> list[Table]:
+def number_tables(evaluated: Rows) -> list[Table]:
     """Return a table of the numbers of each column that gives no score."""
     tables = []
-    for column in _columns(runs):
-        of_it = [(run, row, found.get(column, {})) for run, row, found in _rows(runs)]
+    for column in _columns(evaluated):
+        of_it = [(run, row, found.get(column, {})) for run, row, found in evaluated]
         if any(metric in found for _, _, found in of_it for metric in METRICS):
             continue
         names = list(

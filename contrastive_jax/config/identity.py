@@ -19,8 +19,8 @@ PRESENTATION = (
     *("name", "log", "profile", "diagnostics", "evaluate", "evaluators"),
     *("preview", "embed", "export", "report"),
 )
-# A run's continuation may differ in these too: it is longer, what it began from is behind it, its images have moved.
-OF_A_BEGUN_RUN = ("train.duration", "init", "data.dir")
+# A run's continuation may differ in these too: it is longer, what it began from is behind it, its files have moved.
+OF_A_BEGUN_RUN = ("train.duration", "init", "data.dir", "data.labels", "compose.dir", "temperature.file")
 MAY_CHANGE = (*RESOURCES, *PRESENTATION, *OF_A_BEGUN_RUN)
 
 

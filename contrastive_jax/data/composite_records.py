@@ -54,6 +54,11 @@ class Overlaid:
         return self._replaced or self.records.labelled
 
     @property
+    def labelled_rows(self) -> np.ndarray | None:
+        """The images that have a label, where :attr:`label` does not say; None: all."""
+        return getattr(self.records, "labelled_rows", None)
+
+    @property
     def paths(self) -> np.ndarray | None:
         """[n] str, of images that are files."""
         return getattr(self.records, "paths", None)

@@ -315,10 +315,12 @@ class Streamed:
     @functools.cached_property
     def labelled_rows(self) -> np.ndarray | None:
         """The examples that have a label; None: all."""
+        if not self.labelled:
+            return np.empty(0, np.int64)
         known = getattr(self.records, "label", None)
-        if known is None or known.ndim == 2 or (known >= 0).all():
-            return None if self.labelled else np.empty(0, np.int64)
-        return np.flatnonzero(known >= 0)
+        if known is None:
+            return getattr(self.records, "labelled_rows", None)
+        return None if known.ndim == 2 or (known >= 0).all() else np.flatnonzero(known >= 0)
 
     def finish(self, view) -> Callable:
         """Return what the device has to do with an image of :meth:`batches` to get ``view`` of it: all but the crop."""
@@ -367,6 +369,9 @@ class Chosen:
         for name in ("label", "paths"):
             known = getattr(self.records, name, None)
             object.__setattr__(self, name, None if known is None else known[self.rows])
+        known = getattr(self.records, "labelled_rows", None)
+        found = None if known is None else np.flatnonzero(np.isin(self.rows, known))
+        object.__setattr__(self, "labelled_rows", found)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -1,6 +1,8 @@
 """Any prepared TFDS set of images, read without TensorFlow."""
 
 import difflib
+import functools
+import itertools
 import os
 import re
 import shlex
@@ -190,6 +192,16 @@ def label_of(feature):
     return feature.feature if isinstance(feature, tfds.features.Sequence) else feature
 
 
+def parts(splits, split: str) -> list[range]:
+    """The rows of a split in TFDS's language, by the stored splits that they come from: two of train+unlabelled."""
+    stored = {file.basename(): name for name, one in splits.items() for file in one.file_instructions}
+    files = [file for file in splits[split].file_instructions if file.take]
+    found, first = [], 0
+    for _, some in itertools.groupby(files, lambda file: stored[file.basename()]):
+        found.append(range(first, first := first + sum(file.take for file in some)))
+    return found
+
+
 class TfdsRecords:
     """The records of one split (:class:`records.Records`); every example is its own group."""
 
@@ -210,6 +222,7 @@ class TfdsRecords:
         self._source = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
         self._place, self._label_key = f"{builder.info.full_name}, {split}", label_key
         self.shape, self.label_shape = shape, (several,) if several else ()
+        self._parts = parts(builder.info.splits, split)
 
     def __len__(self) -> int:
         return len(self._source)
@@ -243,11 +256,20 @@ class TfdsRecords:
         label[np.asarray(example[self._label_key], np.int64)] = 1
         return label
 
+    @functools.cached_property
+    def labelled_rows(self) -> np.ndarray | None:
+        """The images that have a label; None: all. All of a stored split have, or none, so the first is looked at."""
+        if not self._label_key:
+            return np.empty(0, np.int64)
+        if self.label_shape:
+            return None if self.read([0])[0].label.any() else np.empty(0, np.int64)
+        found = [part for part in self._parts if self.read([part.start])[0].label >= 0]
+        return None if len(found) == len(self._parts) else np.concatenate([*found, np.empty(0, np.int64)])
+
     @property
     def labelled(self) -> bool:
-        """Return whether the split has labels: all of a split's images have, or none, so the first is looked at."""
-        label = self.read([0])[0].label
-        return bool(label.any() if self.label_shape else label >= 0)
+        """Return whether any image has a label."""
+        return self.labelled_rows is None or len(self.labelled_rows) > 0
 
     def name(self, row: int) -> str:
         """Return what to call a record in a message."""

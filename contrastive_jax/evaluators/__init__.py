@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
-from contrastive_jax import data
+from contrastive_jax import data, models
 from contrastive_jax.evaluators import measures, protocols
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, known_labels, labelled
 from contrastive_jax.evaluators.table import METRICS, OF_SEVERAL
@@ -55,6 +56,30 @@ def build(sections: Mapping[str, Mapping[str, Any]], facts: EvalSpec) -> dict[st
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items() if k != "name"}
         built[column] = call(function, path, options, facts)
     return built
+
+
+def resized(
+    section: Mapping[str, Any], size: int, network: models.Network, channels: int
+) -> Mapping[str, Any]:
+    """The section ``augment`` with images of ``evaluate.size`` pixels; 0 leaves its own.
+
+    Raises:
+        ValueError: the network cannot read them, or would have other weights.
+    """
+    if not size:
+        return section
+    if size < 0:
+        raise ValueError(f"evaluate.size is {size}; it must be 0, as in the pretraining, or pixels.")
+    own = section["size"]
+    try:
+        expected, found = (jax.tree.map(np.shape, network.shapes((s, s, channels))) for s in (own, size))
+    except ValueError as error:
+        raise ValueError(f"evaluate.size is {size}: {error}") from None
+    if found != expected:
+        raise ValueError(
+            f"evaluate.size is {size}, and this network's weights are for images of {own} pixels: take 0."
+        )
+    return dict(section) | {"size": size}
 
 
 ROWS = ("trained", "untrained", "raw pixels")
@@ -109,7 +134,7 @@ def _judging_labels(train: Any, test: Any) -> np.ndarray | None:
     if test is None or not train.labelled:
         return None
     labels, rows = known_labels(train), labelled(train).rows
-    return labels if rows is None else labels[rows]
+    return labels if labels is None or rows is None else labels[rows]
 
 
 def layers_of(sections: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

@@ -70,11 +70,8 @@ def several(split: Any) -> bool:
 
 
 def labelled(split: Any) -> LabelledSubset:
-    """The images of a split that have a label; all, where labels are only in the records."""
-    label = known_labels(split)
-    if label is None or label.ndim == 2 or (label >= 0).all():
-        return LabelledSubset(split)
-    return LabelledSubset(split, np.flatnonzero(label >= 0))
+    """The images of a split that have a label."""
+    return LabelledSubset(split, split.labelled_rows)
 
 
 class Pretrained(NamedTuple):
@@ -229,8 +226,8 @@ def _training_views(options: tuple) -> Any:
 @functools.cache
 def eval_view(options: tuple, crop: float | None = None) -> Any:
     """:func:`augment.make_eval` of an ``augment`` section, with its centre crop or another one."""
-    section = dict(options) | ({} if crop is None else {"eval_crop": crop})
-    return call(augment.make_eval, "augment", section)
+    view = call(augment.make_eval, "augment", dict(options))
+    return view if crop is None else view.cropped(crop)
 
 
 def _hashable(section: Mapping[str, Any]) -> tuple:
@@ -239,16 +236,11 @@ def _hashable(section: Mapping[str, Any]) -> tuple:
     )
 
 
-CROP_OPTIONS = ("sampler", "ratio", "method", "antialias", "color_channels", "mean", "std", "quarter_turns")
-
-
 def training_view(encoder: Pretrained, crop_min: float, flip: float) -> Any:
     """Crop and flip alone, with the resizing and normalisation that the encoder was pretrained with."""
-    shared = {k: v for k, v in dict(_hashable(encoder.augment)).items() if k in CROP_OPTIONS}
-    options = tuple(sorted((shared | {"crop_min": crop_min, "flip": flip}).items()))
-    return _crops(encoder.augment["size"], options)
+    return _crops(_hashable(encoder.augment), crop_min, flip)
 
 
 @functools.cache
-def _crops(size: int, options: tuple[tuple[str, Any], ...]) -> Any:
-    return augment.make_views(preset="crop_only", size=size, views=1, **dict(options))
+def _crops(options: tuple, crop_min: float, flip: float) -> Any:
+    return call(augment.make_crops, "augment", dict(options), crop_min, flip)

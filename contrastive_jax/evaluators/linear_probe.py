@@ -45,7 +45,8 @@ def lbfgs(
         test_labels: ``[m]``, or ``[m, C]``.
         C: inverse strength of the l2 penalty, scikit-learn's default 1.
         Cs: where given, C is the one of these (the first of equals) that does best on a fixed stratified tenth
-            of the training images after training on the rest; the classifier is then trained on all of them.
+            of the training images after training on the rest; the classifier is then trained on all of them. Not
+            with ``labels_per_class``, whose labels are all that it may know.
         labels_per_class: 0 for all labels; m > 0 draws m labels of each class, ``draws`` times.
         draws: number of draws; used with ``labels_per_class``.
         seed: draw i is fixed by (seed, i) and the labels, whatever the features.
@@ -121,6 +122,11 @@ def check_lbfgs(labels, C, Cs, labels_per_class, draws, tolerance, max_iteration
         _positive(Cs=value)
     if labels_per_class < 0:
         raise ValueError(f"labels_per_class={labels_per_class} must be 0 (all labels) or more.")
+    if labels_per_class and Cs:
+        raise ValueError(
+            f"labels_per_class={labels_per_class} and Cs={tuple(Cs)}: a tenth of all the labels would choose C for few"
+            " of them; take one C, or all labels."
+        )
     if labels is None:
         return
     if np.ndim(labels) == 2 and labels_per_class:

@@ -97,7 +97,7 @@ def lbfgs(
     Args:
       facts: what is known before features are.
       C: inverse strength of the l2 penalty.
-      Cs: where given, C is the one of these that does best on a tenth of the training images.
+      Cs: where given, C is the one of these that does best on a tenth of the training images; for all labels alone.
       labels_per_class: labels of each class that the classifier learns from; 0 for all.
       draws: of these labels; scores are means over the draws.
       tolerance: largest entry of the gradient at which the fit counts as converged.

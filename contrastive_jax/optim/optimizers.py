@@ -7,6 +7,7 @@ Where implementations disagree the difference is an option, and each docstring n
 from collections.abc import Callable, Iterable
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from contrastive_jax import sharding
@@ -19,6 +20,8 @@ MOMENTUM_ORDERS = ("classic", "lr_last", "popular")
 
 # Not decayed (and, by LARS, not adapted) unless `exclude` says otherwise.
 EXCLUDED = {"lars": ("norm", "bias", "probe"), "sgd": (), "adam": (), "adamw": ("norm", "bias")}
+# Arrays of a normalisation, whatever their shape (Haiku's have the axes of an image): no weights of a layer.
+OF_A_NORM = frozenset({"scale", "bias", "offset", "gamma", "beta"})
 # Names that need not occur in every network: the modules of the parameters and what `EXCLUDED` speaks of.
 COMMON_NAMES = frozenset({"encoder", "projector", "predictor", "probe", "norm", "kernel", "bias", "scale"})
 
@@ -58,8 +61,9 @@ def optimizer(
       the same.
 
     ``exclude`` names what is not decayed, and by LARS not adapted either: a part of a parameter's path
-    ("bias", "probe", a layer), or "norm", which stands for every parameter of a layer without a kernel
-    (scale and bias of a norm). The default is the field's: ("norm", "bias", "probe") for LARS, nothing for
+    ("bias", "probe", a layer), or "norm", which stands for every parameter of a layer without a weight (scale and bias
+    of a norm). A weight is called kernel, or has two axes or more; "bias" stands for whatever else its layer has, too.
+    The default is the field's: ("norm", "bias", "probe") for LARS, nothing for
     SGD and Adam (PyTorch; SimCLR's other optimizers are ``("norm",)``), ("norm", "bias") for AdamW. SimCLR
     adds, beside its LARS, an L2 penalty on the probe's kernel: ``exclude=("norm", "bias")`` with
     ``exclude_from_adaptation=("norm", "bias", "probe")``.
@@ -174,16 +178,22 @@ def _mask(exclude: tuple[str, ...]) -> Callable[[PyTree], PyTree]:
     """Parameters -> True where a parameter is not excluded."""
 
     def included(params: PyTree) -> PyTree:
-        paths = [_parts(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-        with_kernel = {path[:-1] for path in paths if path[-1:] == ("kernel",)}
-        keep = [
-            not any(part in exclude for part in path)
-            and not ("norm" in exclude and path[:-1] not in with_kernel)
-            for path in paths
-        ]
+        leaves = jax.tree_util.tree_leaves_with_path(params)
+        found = [(_parts(path), jnp.ndim(leaf)) for path, leaf in leaves]
+        with_weight = {path[:-1] for path, axes in found if _is_weight(path, axes)}
+
+        def names(path: tuple[str, ...], axes: int) -> set[str]:
+            other = "bias" if path[:-1] in with_weight else "norm"
+            return {*path} if _is_weight(path, axes) else {*path, other}
+
+        keep = [names(path, axes).isdisjoint(exclude) for path, axes in found]
         return jax.tree.unflatten(jax.tree.structure(params), keep)
 
     return included
+
+
+def _is_weight(path: tuple[str, ...], axes: int) -> bool:
+    return path[-1:] == ("kernel",) or (axes > 1 and OF_A_NORM.isdisjoint(path[-1:]))
 
 
 def _parts(path: tuple) -> tuple[str, ...]:

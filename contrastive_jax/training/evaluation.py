@@ -1,10 +1,11 @@
 """Evaluation of a run's encoder: looks while it trains, and the table at its end."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -18,6 +19,7 @@ from contrastive_jax.evaluators.evaluation_data import (
     labelled,
     several,
 )
+from contrastive_jax.lookup import is_own
 from contrastive_jax.training.run import replicate
 from contrastive_jax.types import PyTree, TrainState
 from contrastive_jax.workdir import checkpoint
@@ -36,6 +38,29 @@ def pixels_fit(train: LabelledSubset, test: LabelledSubset) -> bool:
 @native.jit(static_argnums=(0, 1))
 def _statistics(apply, view, params, stats, images):
     return apply(params, stats, jax.vmap(view)(images)[:, None], train=True)[1]
+
+
+PASSES = 8  # by one, statistics that keep 0.999 move too little for float32 to extrapolate
+
+
+def settled(update: Callable[[PyTree], PyTree], stats: PyTree) -> PyTree:
+    """Return what running statistics come to when the same images pass again and again, extrapolated from a few passes:
+    each is the average, kept at a share that nobody says, of its old value and one of these images."""
+    seen = [stats]
+    for _ in range(2):
+        for _ in range(PASSES):
+            stats = update(stats)
+        seen.append(stats)
+    return jax.tree.map(_limit, *seen)
+
+
+def _limit(first: jax.Array, second: jax.Array, third: jax.Array) -> jax.Array:
+    """The end of a geometric series by three values as far apart; of what is none, the last."""
+    if not jnp.issubdtype(third.dtype, jnp.floating):
+        return third
+    ratio = (third - second) / jnp.where(second == first, jnp.inf, second - first)
+    falls = (ratio > 0) & (ratio < 1)
+    return jnp.where(falls, third + (third - second) * ratio / jnp.where(falls, 1 - ratio, 1), third)
 
 
 class Evaluator:
@@ -58,9 +83,11 @@ class Evaluator:
         mesh: Mesh,
         built: Mapping[str, Mapping[str, Any]] | None = None,
     ):
-        self.config, self.source, self.mesh = config, source, mesh
-        self.settings = config["evaluate"]
+        self.source, self.mesh, self.settings = source, mesh, config["evaluate"]
         self.network = network_of(config)
+        size, channels = self.settings["size"], source.train.shape[2]
+        seen = evaluators.resized(config["augment"], size, self.network, channels)
+        self.config = dict(config) | {"augment": seen}
         self._prepared = evaluators.prepare(config, source) if built is None else built
         self.evaluators = self._prepared[""]
         self.sets = {
@@ -113,7 +140,13 @@ class Evaluator:
         rows = np.resize(order, count)
         images = np.concatenate([some for some, _ in self.source.train.batches(count, view, rows)])
         forgetful, finish = network_of(self.config, momentum=0.0), self.source.train.finish(view)
-        return params, _statistics(forgetful.apply, finish, params, stats, features.on_devices(images))
+        images = features.on_devices(images)
+
+        def update(stats: PyTree) -> PyTree:
+            return _statistics(forgetful.apply, finish, params, stats, images)
+
+        # An own encoder's batch norm may have a momentum that norm.momentum does not reach.
+        return params, settled(update, stats) if is_own(self.config["encoder"].get("name")) else update(stats)
 
     def subjects(self, weights: tuple[PyTree, PyTree]) -> Iterator[tuple[str, EvaluationData]]:
         """The rows of the table on each of ``sets``, by its name, one at a time."""

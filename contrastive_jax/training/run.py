@@ -144,6 +144,8 @@ def prepare(
         total_steps=total_steps,
         steps_per_epoch=max(1, round(examples / batch_size)),
     )
+    size, channels = config["evaluate"]["size"], source.train.shape[2]
+    evaluators.resized(config["augment"], size, recipe.network, channels)  # or why not
     return Run(
         dict(config),
         source,

@@ -148,6 +148,7 @@ class _WeightsAndBiases:
             name=workdir.absolute().name,
             id=known or secrets.token_hex(8),
             resume="allow" if known else "never",
+            reinit="create_new",  # replicas are runs side by side in one process
             dir=str(workdir),
             config=dict(config),
         )

@@ -12,6 +12,7 @@ from suite import sampled
 
 from contrastive_jax import augment, sharding
 from contrastive_jax.augment import color, geometry, presets
+from contrastive_jax.commands import preview
 
 SIZE = 20  # the smallest at which SimCLR's blur has more than one tap
 BATCH = 16
@@ -323,6 +324,60 @@ def test_an_augmentation_says_what_would_not_stay_constant(preset, options, wron
     with pytest.raises(ValueError) as error:
         views.check_constant(5, 2)
     assert all(words in str(error.value) for words in wrong)
+
+
+def own(size, views, *, x: int = 0):
+    """Normalises inside, with no option of the name, and bends what it cuts."""
+    found = presets.moco_v2(size, views, quarter_turns=True)
+    bent = (augment.crops.Chain(*view.steps, lambda key, image: image + x) for view in found.views)
+    return found._replace(views=tuple(bent))
+
+
+OWN = {"preset": f"{__name__}:own", "size": 8}
+INSIDE = {"preset": "moco_v2", "size": 8, "quarter_turns": True}
+
+
+def test_crops_alone_are_resized_and_normalized_as_the_preset_has_it():
+    """To the bit what ``crop_only`` makes of the preset's own options; of one without options, of what is inside."""
+    shared = {"sampler", "ratio", "method", "antialias", "color_channels", "mean", "std", "quarter_turns"}
+    alone = {"size": 8, "views": 1, "crop_min": 0.3, "flip": 0.5}
+    sections = [{"preset": name, "size": 8} for name in augment.names()] + [
+        {"preset": "simclr", "size": 8, "quarter_turns": True, "method": "bilinear", "antialias": True},
+        {"preset": "digits", "size": 8, "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7)},
+    ]
+    for section in sections:
+        parameters = inspect.signature(getattr(presets, section["preset"])).parameters
+        options = {name: section.get(name, parameters[name].default) for name in shared & parameters.keys()}
+        expected = augment.make_views(preset="crop_only", **alone, **options)
+        found = augment.make_crops(0.3, 0.5, **section)
+        programs = [str(jax.make_jaxpr(views)(KEYS[0], BYTES[0])) for views in (found, expected)]
+        assert programs[0] == programs[1], section
+    found, expected = (augment.make_crops(0.3, 0.5, **section) for section in (OWN, INSIDE))
+    np.testing.assert_array_equal(found(KEYS[0], BYTES[0]), expected(KEYS[0], BYTES[0]))
+
+
+def test_a_preset_without_options_says_what_it_does():
+    view, expected = augment.make_eval(**OWN), augment.make_eval(**INSIDE, eval_crop=0.5)
+    assert view.normalization == (IMAGENET["mean"], IMAGENET["std"]) and view.crop.method == "bilinear"
+    np.testing.assert_array_equal(view.cropped(0.5)(BYTES[0]), expected(BYTES[0]))
+    back = preview.visible(view(BYTES[0]), view)
+    plain = augment.make_eval(**INSIDE, **PLAIN)
+    np.testing.assert_allclose(back, plain(BYTES[0]), atol=1e-6)
+    assert plain.normalization == ((), ()) and plain.crop == view.crop
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda size, views: 3, lambda size, views: augmentation_without_a_crop(views)]
+)
+def test_a_preset_that_makes_no_views_is_refused(wrong, monkeypatch):
+    monkeypatch.setitem(globals(), "wrong", wrong)
+    with pytest.raises(ValueError, match=r"augment.preset is '.*:wrong'; it must return.* has a crop"):
+        augment.make_views(preset=f"{__name__}:wrong", size=8)
+
+
+def augmentation_without_a_crop(views):
+    found = presets.none(8, views)
+    return found._replace(evaluate=augment.crops.Chain(*found.evaluate.steps[1:]))
 
 
 def test_what_to_take_instead_is_possible():

@@ -5,14 +5,15 @@ import json
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 from saved_runs import config_of, workdir_of
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, sharding
-from contrastive_jax.commands import evaluate, export
+from contrastive_jax import data, load_encoder, models, sharding
+from contrastive_jax.commands import embed, evaluate, export, report
 from contrastive_jax.data import compose
 from contrastive_jax.training import loop
 from contrastive_jax.training import run as runs
@@ -111,6 +112,61 @@ def test_the_size_of_the_images_can_be_another(trained, tmp_path):
     ]
     loss = [one["results"]["trained"]["sgd"]["train_loss"] for one in found]
     assert loss[0] == loss[1] != loss[2]
+
+
+def test_whatever_judges_sees_images_of_evaluate_size(trained, tmp_path):
+    """Looks, the final table, embeddings and the report's map."""
+    run, config = trained
+    config = config | {
+        "evaluate": config["evaluate"] | {"size": 12},
+        "embed": config["embed"] | {"splits": ("test",)},
+    }
+    built = runs.prepare(config)
+    judge = evaluate.Evaluator(built.config, built.source, built.mesh, built.evaluators)
+    subject = judge.subject("", ({}, {}))
+    assert subject.view()(built.source.test.image[0]).shape == (12, 12, 1)
+    settings = {"images": 20, "layer": "pooled"}
+    found = report.look(run, config, settings).features
+    with np.load(embed.embed(config, str(run), quiet=True)["test"]) as file:
+        rows = np.sort(np.random.default_rng(0).permutation(len(file["id"]))[:20])
+        np.testing.assert_allclose(found, file["pooled"][rows], rtol=1e-4, atol=1e-5)
+        assert json.loads(str(file["config"]))["augment"]["size"] == 12
+    as_trained = load_encoder(run)(built.source.test.image[rows])
+    assert np.abs(found - as_trained).max() > 0.01
+
+
+def perceptron(norm, dtype):
+    """An encoder whose weights are for images of one size."""
+
+    def init(key, images):
+        return {"w": jnp.ones((images[0].size, 4))}, {}
+
+    return models.Encoder(
+        init, lambda params, stats, x, *, train: (x.reshape(len(x), -1) @ params["w"], stats)
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "encoder", "sentence"),
+    [
+        (-1, {}, "evaluate.size is -1; it must be 0"),
+        (
+            10,
+            {"name": "vit", "patch": 4, "dim": 16, "layers": 1, "heads": 2},
+            "evaluate.size is 10: encoder.patch is 4",
+        ),
+        (
+            10,
+            {"name": f"{__name__}:perceptron"},
+            "evaluate.size is 10, and this network's weights are for .* 8 pixels",
+        ),
+    ],
+)
+def test_a_size_that_the_network_cannot_read_is_refused_before_training(size, encoder, sentence):
+    config = config_of()
+    config |= {"evaluate": config["evaluate"] | {"size": size}, "encoder": encoder or config["encoder"]}
+    with pytest.raises(ValueError, match=sentence):
+        runs.prepare(configs.plain(configs.completed(config)))
 
 
 @pytest.mark.parametrize(

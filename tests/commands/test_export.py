@@ -12,6 +12,8 @@ from saved_runs import config_of, random_arrays, workdir_of
 
 import contrastive_jax
 from contrastive_jax import augment, models
+from contrastive_jax.augment import presets
+from contrastive_jax.augment.crops import Chain
 from contrastive_jax.commands import evaluate
 from contrastive_jax.commands.export import export, preprocessing
 from contrastive_jax.models import torchvision_names
@@ -30,6 +32,14 @@ def assert_same(first, second):
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
+
+
+def inside(size, views, *, scale: float = 1.0):
+    """A preset of one's own: its crop and normalization are no options."""
+    found = presets.moco_v2(size, views)
+    if scale == 1.0:
+        return found
+    return found._replace(evaluate=Chain(*found.evaluate.steps, lambda key, image: scale * image))
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +254,13 @@ def test_preprocessing_says_what_evaluation_does(preset, size):
         ours = image[first : first + cut, first : first + cut] / 255
         ours = (ours - np.array(said["mean"])) / np.array(said["std"])
         np.testing.assert_allclose(augment.make_eval(**section)(image), ours, rtol=1e-5, atol=1e-5)
+
+
+def test_preprocessing_of_a_preset_of_ones_own_is_what_it_does():
+    own = {"preset": f"{__name__}:inside", "size": 40}
+    assert preprocessing(own, 4) == preprocessing({"preset": "moco_v2", "size": 40}, 4)
+    with pytest.raises(ValueError, match="augment.preset='.*:inside' prepares images by more than a crop"):
+        preprocessing(own | {"scale": 0.5}, 3)
 
 
 # ---------------------------------------------------------------- PyTorch (pip install 'contrastive_jax[torch]')

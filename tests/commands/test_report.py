@@ -20,7 +20,7 @@ from sklearn.neighbors import NearestNeighbors
 from contrastive_jax import config as configs
 from contrastive_jax import data
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.commands import report
+from contrastive_jax.commands import evaluate, report
 from contrastive_jax.data import compose
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.step import init_state
@@ -198,6 +198,35 @@ def test_a_run_that_was_interrupted_while_it_was_judged_is_not_finished(tmp_path
     result = json.loads((path / "result.json").read_text())
     (path / "result.json").write_text(json.dumps(result | {"evaluations": {}}))
     assert "trained to its end, not judged" in of(path)[1].text
+
+
+def test_what_evaluate_added_is_beside_the_runs_own_or_says_what_it_is_of(tmp_path):
+    path = make_run(tmp_path / "run")
+    config = configs.plain(configs.load(str(path)))
+    config["evaluators"] = {"nearest": {"name": "knn", "k": 1}}
+    config["evaluate"] |= {"rows": ["trained"]}
+    evaluate.evaluate(config, str(path), quiet=True)
+    own, result = (json.loads((path / f"{name}.json").read_text()) for name in ("config", "result"))
+    later = json.loads((path / "evaluation.json").read_text())
+    rows = report.judged(own, result, later)[""]
+    assert rows["trained"] == result["evaluations"]["trained"] | later["results"]["trained"]
+    assert rows["raw pixels"] == result["evaluations"]["raw pixels"] and "nearest" in of(path)[1].words
+    assert report.judged(own, result | {"evaluations": {}}, later) == {"": later["results"]}
+    assert report.judged(own, result, {}) == {"": result["evaluations"]} and report.judged(own, {}, {}) == {}
+    other = {"top1": 0.5, "protocol": "another C"}
+    for change, heading in (
+        ({"data": {"name": "cifar100"}}, "images of cifar100"),
+        ({"step": 2}, "step 2"),
+        ({"config": "0" * 8, "checkpoint": "runs/other"}, "the encoder of runs/other"),
+        ({"size": 12}, "at 12 pixels"),
+        ({"results": {"trained": {"linear": other}}}, "other options"),
+    ):
+        changed = later | change
+        expected = {"": result["evaluations"], f"evaluation.json: {heading}": changed["results"]}
+        assert report.judged(own, result, changed) == expected
+    (path / "evaluation.json").write_text(json.dumps(later | {"data": {"name": "cifar100"}}))
+    text = of(path)[1].text
+    assert "Top-1, %; evaluation.json: images of cifar100 nearest" in text and "87.6" in text
 
 
 def test_the_maps_say_what_they_are():

@@ -12,6 +12,7 @@ from PIL import Image
 
 from contrastive_jax import data
 from contrastive_jax.data.records import Unreadable
+from contrastive_jax.evaluators.evaluation_data import labelled
 
 random = np.random.default_rng(0)
 PIXELS = {
@@ -139,6 +140,22 @@ def test_splits_in_tfds_language(dir):
         data.load(name="tiny", dir=dir, test_split="tset")
     with pytest.raises(ValueError, match="'unlabelled' of tiny has no labels"):
         data.load(name="tiny", dir=dir, test_split="unlabelled")
+
+
+@pytest.mark.parametrize("train_split", ["train+unlabelled", "unlabelled[2:]+train[:50%]", "all"])
+def test_a_streamed_set_labelled_in_part_is_judged_by_what_has_labels(dir, train_split):
+    """As the resident one: the labels are only in the records, and all of a stored split have one, or none."""
+    streamed, resident = (
+        data.load(name="tiny", dir=dir, train_split=train_split, test_split="test", stream=stream)
+        for stream in ("on", "off")
+    )
+    for one in (streamed.train, streamed.train[::-1], streamed.train[resident.train.labelled_rows]):
+        assert one.labelled and (one.label[one.labelled_rows] >= 0).all()
+        assert len(one.labelled_rows) == len(resident.train.labelled_rows) < len(streamed.train)
+    found = labelled(streamed.train)
+    np.testing.assert_array_equal(found.rows, labelled(resident.train).rows)
+    assert (found.images().label >= 0).all()
+    assert streamed.test.labelled_rows is None and labelled(streamed.test).rows is None
 
 
 def test_label_key(dir):

@@ -161,6 +161,11 @@ def test_sgd_is_the_written_rule(schedule, nesterov):
     [
         ("lbfgs", dict(C=0), "C=0 must be positive"),
         ("lbfgs", dict(draws=0), "draws=0"),
+        (
+            "lbfgs",
+            dict(labels_per_class=2, Cs=(0.1, 1.0)),
+            r"labels_per_class=2 and Cs=\(0.1, 1.0\).*take one C",
+        ),
         ("lbfgs", dict(tolerance=-1), "tolerance=-1"),
         ("lbfgs", dict(labels_per_class=-1), "labels_per_class=-1 must be 0"),
         ("lbfgs", dict(labels_per_class=31), "labels_per_class=31 is more than class 0 has: 30"),

@@ -12,6 +12,7 @@ from PIL import Image
 from suite import later
 
 from contrastive_jax import augment, data, evaluators, models, sharding
+from contrastive_jax.augment import presets
 from contrastive_jax.data.records import Record
 from contrastive_jax.data.stream import Streamed
 from contrastive_jax.evaluators import linear_probe, protocols, training
@@ -206,9 +207,18 @@ def test_layers_and_crops_are_those_asked_for():
     assert "layer projection_2" in judge("knn", on, layer="projection_2")["protocol"]
 
 
-def test_classifiers_train_under_the_resizing_and_normalization_of_the_pretraining():
+def normalised(size, views):
+    """A preset that normalises inside."""
+    options = {name: value for name, value in AUGMENT.items() if name not in ("preset", "size")}
+    return presets.simclr(size, views, ratio=(1.0, 1.0), **options)
+
+
+@pytest.mark.parametrize(
+    "section", [AUGMENT | {"ratio": (1.0, 1.0)}, {"preset": f"{__name__}:normalised", "size": 8}]
+)
+def test_classifiers_train_under_the_resizing_and_normalization_of_the_pretraining(section):
     """The whole image as a crop is what evaluation sees."""
-    seen = encoder()._replace(augment=AUGMENT | {"ratio": (1.0, 1.0), "quarter_turns": False})
+    seen = encoder()._replace(augment=section)
     found = training_view(seen, 1.0, 0.0)(jax.random.key(0), TRAIN.image[0])
     np.testing.assert_allclose(found[0], augment.make_eval(**AUGMENT)(TRAIN.image[0]), atol=1e-5)
 

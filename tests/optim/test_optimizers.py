@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from suite import sampled
+from suite import over, sampled
 
-from contrastive_jax import optim, sharding
+from contrastive_jax import models, optim, sharding
 from contrastive_jax.optim import optimizers
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -289,6 +289,46 @@ def test_what_is_decayed_by_default():
     assert decayed("lars") == kernels
     assert decayed("adamw") == kernels | {"probe/kernel"}
     assert len(decayed("sgd")) == len(decayed("adam")) == len(jax.tree.leaves(PARAMS))
+
+
+def test_a_weight_need_not_be_called_kernel():
+    """Plain JAX's perceptron, Haiku's batch norm, an embedding, all in the dictionary of one encoder."""
+    own = {
+        "w": jnp.ones((4, 3)),
+        "b": jnp.zeros(3),
+        "batch_norm": {"scale": jnp.ones((1, 1, 1, 3)), "offset": jnp.zeros((1, 1, 1, 3))},
+        "embed": {"embedding": jnp.ones((5, 3))},
+        "gain": {"g": jnp.ones(3)},
+    }
+    for names in (("norm", "bias"), ("norm", "bias", "probe")):
+        found = optimizers._mask(names)(own)
+        kept = {path[0].key for path, keep in jax.tree_util.tree_leaves_with_path(found) if keep}
+        assert kept == {"w", "embed"}
+    assert optimizers._mask(("norm",))(own)["b"]
+
+
+def by_name(exclude, params):
+    """Return the rule of networks whose every weight is called kernel."""
+    paths = [optimizers._parts(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    layers = {path[:-1] for path in paths if path[-1] == "kernel"}
+    return [
+        not any(part in exclude for part in path) and not ("norm" in exclude and path[:-1] not in layers)
+        for path in paths
+    ]
+
+
+HEADS = {"classes": 3, "projector": {"norm": "all_with_bias"}, "predictor": {"layers": 2}, "norm": {}}
+
+
+@over(
+    [{"depth": depth, "variant": v} for depth in (18, 50) for v in ("simclr", "torchvision")]
+    + [{"stem": "imagenet"}, {"name": "vit", "patch": 2, "dim": 16, "layers": 2, "heads": 2}]
+)
+def test_networks_of_the_package_go_by_names_alone(encoder):
+    network = models.network(encoder=encoder, critic={"name": "pair"}, **HEADS)
+    params, _ = network.shapes((32, 32, 3))
+    for exclude in {*optim.EXCLUDED.values(), ("norm",), ("bias",), ("encoder",), ("scale",)}:
+        assert jax.tree.leaves(optimizers._mask(exclude)(params)) == by_name(exclude, params), exclude
 
 
 def test_clip_norm_bounds_the_global_norm():

@@ -205,6 +205,24 @@ def test_a_run_older_than_an_option_goes_on_with_its_default():
     assert configs.forbidden_changes(before, other) == {"gradient_snr.decay": (0.0, 0.9)}
 
 
+def test_the_files_of_a_begun_run_may_have_moved():
+    """Where they lie may change, what they are may not: the digits of the temperatures, the name of the set."""
+    leaves = {"data": ("dir", "labels"), "compose": ("dir",), "temperature": ("file",)}
+    pins = {"data": "name", "compose": "digits", "temperature": "values"}
+
+    def begun(place, name):
+        given = {
+            section: dict.fromkeys(names, place) | {pins[section]: name} for section, names in leaves.items()
+        }
+        return {section: smoke()[section] | options for section, options in given.items()}
+
+    assert configs.forbidden_changes(begun("/old", "a"), begun("/new", "a")) == {}
+    found = configs.forbidden_changes(begun("/old", "a"), begun("/new", "b"))
+    assert found.keys() == {f"{section}.{name}" for section, name in pins.items()}
+    one, other = (smoke() | begun(place, "a") for place in ("/old", "/new"))
+    assert configs.fingerprint(one) != configs.fingerprint(other)
+
+
 @pytest.mark.parametrize("wrong", [{"temperature": 3}, {"loss": {"not_here:own": {"weight": 1.0}}}])
 def test_a_saved_config_that_is_wrong_is_refused_by_the_door_not_by_completing_it(wrong):
     with pytest.raises((ValueError, ImportError), match="temperature is 3|not_here"):

@@ -571,20 +571,29 @@ def test_in_a_terminal_a_bar_with_every_field_and_sentences_above_it(width):
 @pytest.fixture
 def wandb(monkeypatch):
     """What was asked of a stand-in for the library: its ``init`` in full, then lines."""
-    calls = []
+    calls, active = [], []
 
     class Run:
-        def __init__(self, **given):
-            calls.append(given)
-            self.id = given["id"]
+        def __init__(self, given):
+            self.id, self.logged = given["id"], []
 
         def log(self, scalars, step):
             calls.append((step, scalars))
+            self.logged.append(scalars)
 
         def finish(self):
             calls.append("finish")
+            active.remove(self)
 
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=Run))
+    def init(*, reinit="return_previous", **given):
+        """Gives the run that a process has already, but where it is asked for another."""
+        calls.append(given)
+        if active and reinit == "return_previous":
+            return active[-1]
+        active.append(Run(given))
+        return active[-1]
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
     return calls
 
 
@@ -597,6 +606,19 @@ def test_weights_and_biases_by_option_goes_on_in_the_workdirs_run(tmp_path, wand
     assert first == second and first["project"] == "zoo" and len(first["id"]) == 16
     assert first["config"] == {"seed": 7} and first["name"] == tmp_path.name
     assert (one, two) == ((1, {"loss": 0.5, "seconds": 2.0}), (2, {"loss": 0.5, "seconds": 2.0}))
+
+
+def test_runs_of_one_process_are_runs_of_their_own_of_weights_and_biases(tmp_path, wandb):
+    """Replicas log side by side."""
+    books = [Logbook(tmp_path / name, wandb="zoo") for name in ("replica_0", "replica_1")]
+    for number, book in enumerate(books):
+        book.write(1, 0.1, {"loss": float(number)})
+    logged = [book._writers[-1]._run.logged for book in books]
+    assert logged == [[{"loss": 0.0}], [{"loss": 1.0}]]
+    names = [(tmp_path / name / "wandb_id.txt").read_text() for name in ("replica_0", "replica_1")]
+    assert names[0] != names[1]
+    for book in books:
+        book.close()
 
 
 def test_a_new_run_at_an_old_path_is_a_new_run_of_weights_and_biases(tmp_path, wandb):
