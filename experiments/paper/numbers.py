@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from scipy import special, stats
 
 from experiments.family import bounds as bounds_page
-from experiments.family import yoked
+from experiments.family import capacity, gains, yoked
 from experiments.flatnce import table_1
 from experiments.harness import FEW, Results, markdown, table_of
 from experiments.harness.claims import of_paper
@@ -18,8 +18,9 @@ from experiments.harness.table import PAPERS, where
 from experiments.intriguing import figure_b3
 
 __all__ = [
-    "arm", "b3", "bounds", "ceiling", "claims", "count", "counts", "doubled", "exact", "lead", "left", "mean",
-    "printed_best", "printed_gain", "room", "rows", "seen", "sphere", "swept", "weight", "with_bits",
+    "arm", "b3", "bounds", "ceiling", "claims", "clean", "colliding", "count", "counts", "doubled", "exact",
+    "gained", "kept", "kept_by_attention", "lead", "left", "mean", "printed_best", "printed_gain", "room",
+    "rows", "seen", "sphere", "swept", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -57,6 +58,41 @@ def swept() -> str:
     """Return what the constants of the last arm reached on the images that choose among them, percent."""
     scores = Results(table_of("family.yoked"), EASY).swept(yoked.CONSTANT, yoked.COLUMN)
     return ", ".join(f"{score:.1f}" for (score,) in scores)
+
+
+def gained(what: str, batch: int) -> str:
+    """Return what unit ``scale`` or uniform ``attention`` gains under AdamW at one rate, points, 10 labels a class."""
+    plus, minus = {
+        "scale": (gains.UNIT, gains.SMALLER), "attention": (gains.UNIFORM, gains.FOLLOWING),
+    }[what]  # fmt: skip
+    evidence = gains.effect(plus, minus, "AdamW", gains.RATES[0], (batch,))
+    return interval(evidence(Results(table_of("family.gains"), EASY)))
+
+
+def kept() -> str:
+    """Return what losses reach with 8 shared bits at tau 0.05, linear top-1 in percent, by batch size."""
+    results = Results(table_of("family.capacity"), EASY)
+    body = []
+    for loss in ("InfoNCE", "relative", "EqCo, alpha 65,536", "scaled", "FlatNCE"):
+        cells = [(capacity.row(loss, 0.05, batch), "8") for batch in capacity.BATCHES]
+        shown = [f"{results.mean(*cell):.1f}" if cell in results.cells else "—" for cell in cells]
+        body.append((loss, *shown))
+    return rows(["loss", *(f"batch {batch}" for batch in capacity.BATCHES)], body)
+
+
+def clean(loss: str) -> str:
+    """Return what a loss reaches without bits at tau 0.05, batch 64, linear top-1 in percent."""
+    return mean("family.capacity", EASY, capacity.row(loss, 0.05, 64), "0", LINEAR)
+
+
+def kept_by_attention() -> str:
+    """Return what InfoNCE's attention keeps more than uniform attention with 8 bits at batch 64, points."""
+    return interval(capacity.attention(Results(table_of("family.capacity"), EASY)), 0)
+
+
+def colliding(batch: int, bits: int) -> str:
+    """Return the share of queries whose bits another image of the batch has too, percent."""
+    return f"{100 * (1 - (1 - 0.5**bits) ** (batch - 1)):.0f}"
 
 
 def mean(table: str, scale: str, row: str, column: str, heading: str, decimals: int = 1) -> str:
