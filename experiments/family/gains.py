@@ -13,12 +13,19 @@ InfoNCE within 0.5 points at a common rate. Under SGD at a common rate unit scal
 points where each loss has its own rate. Uniform attention gains 0.5 to 2 points at batch 16 under every optimizer: the
 regime is that of the papers, W below 0.5. A surprise would be an interaction: attention that matters under one
 optimizer alone.
+
+Changed before any two losses could be compared (three runs of InfoNCE were there). Attention is judged at batch 16, as
+predicted, and also at the common rates of AdamW and LARS; its gain under AdamW is compared with that under SGD, within
+a point. The margin of the scale's effect is 0.75 points: by the spread of FlatNCE's Figure 2 five seeds show that with
+a chance of 95 % where there is no effect, and half a point with one of 47. AdamW divides out a scale that is constant
+over its second moment's memory, 1,000 steps, and not one that moves faster; LARS, as SimCLR uses it, divides it out of
+kernels and not of normalization and biases, so that half a point of it may be left there.
 """
 
 import itertools
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from experiments import harness
 from experiments.harness import FEW, Claim, Results, gates
@@ -76,32 +83,49 @@ ASSUMED = {
 }
 
 
-def differences(results: Results, one: str, other: str, optimizer: str, rate: str) -> list[float]:
+def differences(
+    results: Results, one: str, other: str, optimizer: str, rate: str, batches: Sequence[int]
+) -> list[float]:
     """One loss less another, the mean over batch sizes, a seed each."""
-    columns = [c for c in (f"batch {b}" for b in BATCHES) if (row(one, optimizer, rate), c) in results.cells]
+    columns = [f"batch {b}" for b in batches if (row(one, optimizer, rate), f"batch {b}") in results.cells]
     found = [
         results.differences((row(one, optimizer, rate), c), (row(other, optimizer, rate), c)) for c in columns
     ]
     return [statistics.mean(seed) for seed in zip(*found, strict=True)] if all(found) else []
 
 
-def effect(plus: tuple[str, str], minus: tuple[str, str], optimizer: str, rate: str) -> Callable:
+def effect(
+    plus: tuple[str, str],
+    minus: tuple[str, str],
+    optimizer: str,
+    rate: str,
+    batches: Sequence[int] = BATCHES,
+) -> Callable:
     """Evidence: a main effect of the 2 x 2, the mean of two differences, a seed each."""
 
     def evidence(results: Results) -> list[float]:
-        pairs = [differences(results, a, b, optimizer, rate) for a, b in zip(plus, minus, strict=True)]
+        pairs = [
+            differences(results, a, b, optimizer, rate, batches) for a, b in zip(plus, minus, strict=True)
+        ]
         return [statistics.mean(seed) for seed in zip(*pairs, strict=True)] if all(pairs) else []
 
     return evidence
+
+
+def interaction(results: Results) -> list[float]:
+    """Evidence: the gain of uniform attention under AdamW less that under SGD, own rates, batch 16, a seed each."""
+    adamw, sgd = (effect(UNIFORM, FOLLOWING, name, RATES[1], (16,))(results) for name in ("AdamW", "SGD"))
+    return [a - b for a, b in zip(adamw, sgd, strict=True)] if adamw and sgd else []
 
 
 UNIT, SMALLER = ("relative", "FlatNCE"), ("InfoNCE", "scaled")  # scale 1 less mean(W), at either attention
 UNIFORM, FOLLOWING = ("FlatNCE", "scaled"), ("relative", "InfoNCE")  # attention 1 less W, at either scale
 
 
-def gated(optimizer: str, rate: str) -> tuple[Callable, ...]:
-    """What a claim on an optimizer asks for: room, and InfoNCE's own W below 0.5 there."""
-    return gates.few_headroom, gates.regime(row("InfoNCE", optimizer, rate))
+def gated(optimizer: str, rate: str, *columns: str) -> tuple[Callable, ...]:
+    """What a claim on an optimizer asks for: room, InfoNCE's own W below 0.5 there, own rates inside of the sweep."""
+    asked = (gates.few_headroom, gates.regime(row("InfoNCE", optimizer, rate), *columns))
+    return asked if rate == RATES[0] else (*asked, gates.tuned_in(f", {optimizer}, {rate}"))
 
 
 CLAIMS = (
@@ -111,7 +135,7 @@ CLAIMS = (
             "10 labels a class, unit scale - mean(W), mean over attention and batch sizes, points",
             effect(UNIT, SMALLER, optimizer, RATES[0]),
             expects="within",
-            margin=0.5,
+            margin=0.75,
             pool=FEW,
             gates=gated(optimizer, RATES[0]),
         )
@@ -129,19 +153,32 @@ CLAIMS = (
         "the same at own rates",
         effect(UNIT, SMALLER, "SGD", RATES[1]),
         expects="within",
-        margin=0.5,
+        margin=0.75,
         pool=FEW,
         gates=gated("SGD", RATES[1]),
     ),
     *(
         Claim(
-            f"Uniform attention gains under {optimizer} where each loss has its own rate",
-            "10 labels a class, weight 1 - weight W, mean over scales and batch sizes, points",
-            effect(UNIFORM, FOLLOWING, optimizer, RATES[1]),
+            f"Uniform attention gains under {optimizer} at {said}",
+            "10 labels a class, weight 1 - weight W, batch 16, mean over scales, points",
+            effect(UNIFORM, FOLLOWING, optimizer, rate, (16,)),
             pool=FEW,
-            gates=gated(optimizer, RATES[1]),
+            gates=gated(optimizer, rate, "batch 16"),
         )
-        for optimizer in OPTIMIZERS
+        for rate, said, optimizers in (
+            (RATES[0], "a common rate", ("AdamW", "LARS")),
+            (RATES[1], "rates of each loss's own", OPTIMIZERS),
+        )
+        for optimizer in optimizers
+    ),
+    Claim(
+        "What uniform attention gains does not depend on the optimizer",
+        "the gain under AdamW less that under SGD, own rates, points",
+        interaction,
+        expects="within",
+        margin=1.0,
+        pool=FEW,
+        gates=(*gated("AdamW", RATES[1], "batch 16"), *gated("SGD", RATES[1], "batch 16")),
     ),
 )
 

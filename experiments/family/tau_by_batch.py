@@ -10,6 +10,9 @@ its best cell, and the worst and the mean of its grid.
 Predictions, written before any run. The best cells differ by less than half a point: a tie. The mean over the grid is
 larger for FlatNCE, by 0.5 to 2 points with 10 labels a class, nearly all of it from tau 0.05 at batch 16, where
 InfoNCE's weights W are smallest; at tau 0.5 nothing differs. A surprise would be InfoNCE ahead in the mean.
+
+Changed before these runs: the tie is judged within a point, which five seeds show with a chance of 92 % where there is
+no difference (by the spread of FlatNCE's Figure 2); within half a point they cannot.
 """
 
 import statistics
@@ -82,7 +85,7 @@ CLAIMS = (
         "10 labels a class, FlatNCE - InfoNCE at temperatures chosen on the other seeds, mean over batch sizes, points",
         best,
         expects="within",
-        margin=0.5,
+        margin=1.0,
         gates=(gates.few_headroom,),
     ),
     Claim(

@@ -15,8 +15,8 @@ when it moves. All within half a point; d is no worse than a. A surprise would b
 the control, and not the value, would be the gain.
 
 The last claim was coded as equality within half a point, and is judged since its runs as the prediction above has it,
-one-sided: (d) is better than (a) by more than that. 0.3 is the largest constant tried. MACL's own constants (tau0 0.1,
-alpha 2) are the paper's, and were not tuned.
+one-sided: (a) is not better than (d) by half a point or more. 0.3 is the largest constant tried. MACL's own constants
+(tau0 0.1, alpha 2) are the paper's, and were not tuned.
 """
 
 import json

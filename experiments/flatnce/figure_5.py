@@ -5,6 +5,10 @@
 
 The paper's SimCLR falls from 0.06 to 0.05 and its FlatCLR climbs from 0.17 to 0.35. SimCLR's weights are of the
 negatives and the positive, FlatCLR's of the negatives alone; its values say that the paper counts so.
+
+The two ways of counting make the printed contrast larger than it is: at scale small_mnist both methods rise over the
+negatives, and both fall with the positive. So the first claim asks, since those runs, that FlatCLR rises by more than
+SimCLR where both are counted over the negatives.
 """
 
 import statistics
@@ -39,15 +43,17 @@ ASSUMED = {
 }
 
 
-def change(row: str):
+def change(results: Results, row: str, counted: str) -> list[float]:
     """Late less early ESS of a method, a seed each."""
+    cell = next((cell for cell in results.cells if cell[0] == row), None)
+    curves = results.curve(*cell, counted).values() if cell else ()
+    return [_mean(curve, LATE) - _mean(curve, EARLY) for curve in curves]
 
-    def evidence(results: Results) -> list[float]:
-        cell = next((cell for cell in results.cells if cell[0] == row), None)
-        curves = results.curve(*cell, WEIGHED[row]).values() if cell else ()
-        return [_mean(curve, LATE) - _mean(curve, EARLY) for curve in curves]
 
-    return evidence
+def rise(results: Results) -> list[list[float]]:
+    """FlatCLR's change over the negatives, and what it has more than SimCLR's."""
+    flat, sim = (change(results, row, "ess") for row in ("FlatCLR", "SimCLR"))
+    return [flat, [f - s for f, s in zip(flat, sim, strict=True)]] if flat and sim else []
 
 
 def _mean(curve: tuple[list, list], part: tuple[float, float]) -> float:
@@ -59,15 +65,16 @@ def _mean(curve: tuple[list, list], part: tuple[float, float]) -> float:
 
 CLAIMS = (
     Claim(
-        "FlatCLR's ESS rises during training",
-        "ESS of the negatives, late - early",
-        change("FlatCLR"),
+        "FlatCLR's ESS rises during training, and by more than SimCLR's",
+        "ESS of the negatives, late - early, FlatCLR's and FlatCLR's - SimCLR's",
+        rise,
+        by="each",
         gates=(gates.regime("SimCLR"),),
     ),
     Claim(
         "SimCLR's ESS falls during training",
         "ESS of negatives and positive, late - early",
-        change("SimCLR"),
+        lambda results: change(results, "SimCLR", WEIGHED["SimCLR"]),
         expects="below",
         gates=(gates.regime("SimCLR"),),
     ),

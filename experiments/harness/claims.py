@@ -2,14 +2,14 @@
 
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from experiments.harness.judging import Claim, Judgement, judge, survivors
 from experiments.harness.measured import found, is_measured
 from experiments.harness.results import Results
-from experiments.harness.table import FEW, SCALES
+from experiments.harness.table import FEW, SCALES, all_tables, table_of, where
 
 
 class Row(NamedTuple):
@@ -19,14 +19,14 @@ class Row(NamedTuple):
     evidence: str
     said: Judgement
 
-    def verdict(self, survives: bool = True) -> str:
+    def verdict(self) -> str:
         """In Markdown, with the half-width where nothing is decided; and the reason where nothing can be."""
         word = self.said.word if self.said.word == "not tested" else f"**{self.said.word}**"
         if self.said.why:
             return f"{word}: {self.said.why}"
         if self.said.word == "undecided":
             return f"{word}, ± {(self.said.high - self.said.low) / 2:.2g}"
-        return word if survives else f"{word}, not among all of the paper's"
+        return word
 
 
 FEW_TOO = (
@@ -74,14 +74,25 @@ def ledger_rows(table: ModuleType) -> list[Row]:
     return rows
 
 
-def fallen(claims: list[tuple[pathlib.PurePath, Row]]) -> set[int]:
-    """Indices of the verdicts that Benjamini and Hochberg take back, each paper's measurements being a family."""
-    lost = set()
-    for paper in {path.parent for path, _ in claims}:
-        family = {
-            n: row.said.p
-            for n, (path, row) in enumerate(claims)
-            if path.parent == paper and row.said.p is not None
-        }
-        lost |= {n for n, stays in zip(family, survivors(list(family.values())), strict=True) if not stays}
-    return lost
+def of_paper(paper: str) -> list[tuple[pathlib.Path, Row]]:
+    """Return file and row of every claim of a paper, undecided where Benjamini and Hochberg take the verdict back."""
+    tables = [table_of(name) for name in all_tables() if name.split(".")[1] == paper]
+    claims = [(where(table), row) for table in tables for row in ledger_rows(table)]
+    kept = together([row for _, row in claims])
+    return [(path, row) for (path, _), row in zip(claims, kept, strict=True)]
+
+
+def together(rows: Sequence[Row]) -> list[Row]:
+    """Return the claims of a paper, its measurements one family: what is decided alone, and not among them, is not."""
+    family = {n: row.said.p for n, row in enumerate(rows) if row.said.p is not None}
+    stays = dict(zip(family, survivors(list(family.values())), strict=True))
+    return [
+        row
+        if stays.get(n, True) or row.said.word == "undecided"
+        else row._replace(
+            said=row.said._replace(
+                word="undecided", why=f"{row.said.word} alone, not among all of the paper's"
+            )
+        )
+        for n, row in enumerate(rows)
+    ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments.harness.jobs import RATE, choose, choosing
 from experiments.harness.judging import Gate
-from experiments.harness.results import Results
+from experiments.harness.results import ALL_LABELS, TEN_LABELS, Results
 from experiments.harness.table import ROOT, SCALES, SMALL, Cell, table_of
 
 ROOM = 5.0  # half-widths of the claim's interval that accuracy must be able to move by
@@ -19,7 +19,7 @@ REGIME = 0.5  # median W = sigmoid(c) of InfoNCE; above it InfoNCE's gradient is
 
 
 def levels(scale: str, few: bool = False) -> dict[str, float]:
-    """Linear top-1 of supervised training and of SimCLR, and the best baseline, percent; {} where none was measured.
+    """Linear top-1 of supervised training, and of the best that trains nothing; percent; {} where none was measured.
 
     ``few``: of a classifier of 10 labels a class.
     """
@@ -39,27 +39,38 @@ def _on_digits() -> dict[str, float]:
 
     pixels = json.loads((folder / "flatclr.json").read_text())["0"]["evaluations"]["raw pixels"]
     best = max(100 * pixels[column]["top1"] for column in ("linear", "knn"))
-    return {
-        "supervised": of("supervised"),
-        "SimCLR": of("simclr"),
-        "baseline": max(best, of("simclr", "untrained")),
-    }
+    return {"supervised": of("supervised"), "baseline": max(best, of("simclr", "untrained"))}
+
+
+def room(results: Results, few: bool = False) -> dict[str, float]:
+    """Percent that bound what the best of the judged cells can show, and ``room``, the points to the nearer bound.
+
+    ``supervised`` above it, ``baseline`` (what trains nothing) below it; {} where there are no controls.
+    """
+    known = levels(results.scale, few or results.few)
+    path = TEN_LABELS if few else ALL_LABELS
+    reached = [
+        mean for cell in results.judged or results.cells if (mean := results.mean(*cell, path)) == mean
+    ]
+    if not (known and reached):
+        return {}
+    best = max(reached)
+    return known | {"best": best, "room": min(known["supervised"] - best, best - known["baseline"])}
 
 
 def headroom(results: Results, half: float, few: bool = False) -> str:
-    """Accuracy has room: supervised training stands above SimCLR, and SimCLR above what needs no training.
+    """Accuracy has room: supervised training stands above the best judged cell, and that above what trains nothing.
 
     ``few``: the claim itself is on 10 labels a class.
     """
     if results.scale == "paper":
         return ""
-    if not (known := levels(results.scale, few or results.few)):
+    if not (known := room(results, few)):
         return f"headroom: no supervised and no untrained encoder was measured at scale {results.scale}"
-    room = min(known["supervised"] - known["SimCLR"], known["SimCLR"] - known["baseline"])
-    if room > ROOM * half:
+    if known["room"] > ROOM * half:
         return ""
-    said = ", ".join(f"{name} {value:.1f}" for name, value in known.items())
-    return f"headroom: {room:.1f} points ({said}), {ROOM:g} half-widths are {ROOM * half:.1f}"
+    said = ", ".join(f"{name} {known[name]:.1f}" for name in ("supervised", "best", "baseline"))
+    return f"headroom: {known['room']:.1f} points ({said}), {ROOM:g} half-widths are {ROOM * half:.1f}"
 
 
 few_headroom = functools.partial(headroom, few=True)
@@ -97,10 +108,11 @@ def _median_w(results: Results, cell: Cell) -> float:
     )
 
 
-def tuned(results: Results, half: float) -> str:
-    """Every cell's rate was chosen, inside what was tried."""
+def tuned(results: Results, half: float, ending: str = "") -> str:
+    """Every cell's rate was chosen, inside what was tried; ``ending``: of the rows that end so."""
     edges, untuned = [], []
-    for cell in results.cells:
+    cells = [cell for cell in results.cells if cell[0].endswith(ending)]
+    for cell in cells:
         tried = sorted(
             {dict(job.point).get(RATE) for job in choosing(results.table, results.scale, cell)} - {None}
         )
@@ -110,8 +122,13 @@ def tuned(results: Results, half: float) -> str:
         elif chosen in (tried[0], tried[-1]):
             edges.append(", ".join(cell))
     if untuned:
-        return f"edge: the learning rate was not chosen for {len(untuned)} of {len(results.cells)} cells"
+        return f"edge: the learning rate was not chosen for {len(untuned)} of {len(cells)} cells"
     return f"edge: the learning rate is at the edge of the sweep in {'; '.join(edges)}" if edges else ""
+
+
+def tuned_in(ending: str) -> Gate:
+    """:func:`tuned`, of the rows whose names end so."""
+    return functools.partial(tuned, ending=ending)
 
 
 def ran(*cells: Cell) -> Gate:

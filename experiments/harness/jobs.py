@@ -24,7 +24,7 @@ from experiments.harness.table import (
     table_of,
 )
 
-CHOOSING = 100  # the seed of the runs that choose
+CHOOSING = 100  # the first seed of the runs that choose
 RATE, FURTHER = "schedule.learning_rate", 2  # what a sweep goes beyond its edge in, and how often
 # Curves that every record keeps where they were logged: gates read them, and one run serves all tables.
 ALWAYS = ("w_p50", "ess", "ess_with_positive", "info_nce", "query_ess", "query_gradient_norm")
@@ -70,8 +70,11 @@ class Job(NamedTuple):
         return all(self.result(seed) is not None for seed in self.seeds())
 
     def seeds(self) -> tuple[int, ...]:
-        """A sweep chooses by a seed of its own, which judges nothing."""
-        return seeds_of(table_of(self.table), self.scale) if self.chosen else (CHOOSING,)
+        """A sweep chooses by a seed of its own, or several, which judge nothing."""
+        table = table_of(self.table)
+        if self.chosen:
+            return seeds_of(table, self.scale)
+        return tuple(range(CHOOSING, CHOOSING + getattr(table, "CHOOSING_SEEDS", {}).get(self.scale, 1)))
 
     def result(self, seed: int) -> dict[str, Any] | None:
         """What is kept of the finished run, or it says of itself here; None before that."""
@@ -120,12 +123,12 @@ def sweep_points(table: ModuleType, scale: str, row: str) -> list[Point]:
 def choosing(table: ModuleType, scale: str, cell: Cell) -> list[Job]:
     """The jobs that a cell's sweep chooses by; none without a sweep.
 
-    At small scales a sweep whose best rate is its least or its largest goes on beyond it, twice at most: a claim is
-    judged at rates inside of what was tried.
+    At small scales a sweep whose best rate is its least or its largest goes on beyond it, twice at most (or as often as
+    the table's ``FURTHER`` says): a claim is judged at rates inside of what was tried.
     """
     points = sweep_points(table, scale, cell[0])
     found = [Job(table.__name__, scale, cell, p, chosen=False) for p in points if p]
-    for _ in range(FURTHER if scale in SMALL and found else 0):
+    for _ in range(getattr(table, "FURTHER", FURTHER) if scale in SMALL and found else 0):
         if any(job.result(seed) is None for job in found for seed in job.seeds()):
             break
         best = max(found, key=lambda job: _score_of(table, job))  # of equal ones the first

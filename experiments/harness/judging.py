@@ -3,7 +3,8 @@
 Every rule reads one interval of 95 %, so that a false "holds" and a false "does not hold" have at most 2.5 % each:
 
 * ``seeds``: a measurement, the seeds are the sample. Student's t of the mean; its variance is that of the numbers, or
-  is pooled over the cells of the table (:attr:`Claim.pool`). "within" is two one-sided tests of equivalence.
+  is pooled over the cells of the table (:attr:`Claim.pool`) where these spread alike. "within" is two one-sided tests
+  of equivalence.
 * ``each``: a measurement of several comparisons ("is the best", "at every size"), a sample each, and the claim is of
   all of them. It holds where each one holds, which needs no correction; it does not hold where one does not, by
   Bonferroni over the comparisons. Nothing is chosen on the numbers that judge.
@@ -23,7 +24,7 @@ from experiments.harness.table import Cell
 
 TAIL = 0.025  # of a false "holds", and of a false "does not hold"
 OWN_VARIANCE = (
-    0.05  # a claim whose numbers spread more than the pooled ones, by an F test of this size, keeps its own
+    0.05  # size of the tests that keep a claim's variance its own: cells unlike each other, it unlike them
 )
 
 Gate = Callable[[Any, float], str]
@@ -113,9 +114,8 @@ def student(values: Sequence[float]) -> Estimate:
 def pooled(values: Sequence[float], squares: float, variance: float, freedom: int) -> Estimate:
     """The mean, its variance that of the values and of the cells that have no part in them.
 
-    It asks for cells that are equally noisy: then false verdicts are as rare as they should be. Values that spread
-    more, by an F test, keep a variance of their own. The test misses some: of two cells three times as noisy as the
-    others 8 % of the verdicts on either side are false, not 2.5 %.
+    It asks for cells that are equally noisy (:func:`alike`): then false verdicts are as rare as they should be. Values
+    that spread more, by an F test, keep a variance of their own.
 
     Args:
       squares: sum of the squares of the cells' weights in a value; 2 for the difference of two cells.
@@ -130,6 +130,12 @@ def pooled(values: Sequence[float], squares: float, variance: float, freedom: in
     total = own.freedom + freedom
     both = (own.freedom * of_cell + freedom * variance) / total
     return Estimate(own.mean, math.sqrt(squares * both / len(values)), total)
+
+
+def alike(results: Results, heading: str) -> bool:
+    """Whether the cells of a table spread alike, by Bartlett's test of what is left beside means of cells and seeds."""
+    rest = results.residuals(list(results.cells), heading)
+    return len(rest) > 2 and len(rest[0]) > 1 and bool(stats.bartlett(*rest).pvalue > OWN_VARIANCE)
 
 
 def weights(claim: Claim, results: Results) -> list[dict[Cell, float]]:
@@ -179,7 +185,7 @@ def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judge
     margin = math.atanh(claim.margin) if fisher else claim.margin
     n = len(found[0])
     estimates, about = [student(sample) for sample in found], f"n = {n}"
-    if claim.pool and isinstance(read, Results):
+    if claim.pool and isinstance(read, Results) and alike(read, claim.pool):
         for i, of in enumerate(weights(claim, read)):
             read_too = {
                 _numbers(read, cell, claim.pool) for cell, weight in of.items() if abs(weight) >= 1e-9
@@ -212,6 +218,10 @@ def judge(claim: Claim, read: Any = None) -> Judgement:
     said, half = (
         (of_formula(claim, found[0]), 0.0) if claim.by == "formula" else of_samples(claim, found, read)
     )
+    if claim.gates and isinstance(read, Results):
+        read = read.of_claim(
+            [cell for cell in read.cells if any(abs(of[cell]) >= 1e-9 for of in weights(claim, read))]
+        )
     reasons = [why for gate in claim.gates if (why := gate(read, half))]
     if not reasons:
         return said

@@ -5,7 +5,7 @@ import importlib
 import pathlib
 from collections.abc import Sequence
 
-from experiments.harness.claims import Row, fallen, ledger_rows
+from experiments.harness.claims import Row, of_paper
 from experiments.harness.measured import found, is_measured
 from experiments.harness.results import Results
 from experiments.harness.table import PAPERS, ROOT, all_tables, table_of, where
@@ -20,7 +20,7 @@ def pages() -> dict[pathlib.Path, str]:
     texts, counts = {}, {}
     for paper in PAPERS:
         tables = [name for name in all_tables() if name.split(".")[1] == paper]
-        claims = [(where(table), row) for table in map(table_of, tables) for row in ledger_rows(table)]
+        claims = of_paper(paper)
         title, _, story = (importlib.import_module(f"experiments.{paper}").__doc__ or "").partition("\n")
         counts[paper] = title.rstrip("."), collections.Counter(row.said.word for _, row in claims)
         texts[FOLDER / paper / "README.md"] = "\n".join([
@@ -47,22 +47,17 @@ def _overview(counts: dict[str, tuple[str, collections.Counter]]) -> str:
 
 def _verdicts(claims: Sequence[tuple[pathlib.Path, Row]]) -> list[str]:
     """A table for each verdict."""
-    falls, lines = fallen(list(claims)), []
+    lines = []
     for verdict in VERDICTS:
         rows = [
-            f"| {row.text} | {row.evidence} | {_said(row, n not in falls)} | `{path.name}` |"
-            for n, (path, row) in enumerate(claims)
+            f"| {row.text} | {row.evidence} | {row.said.why or row.verdict()} | `{path.name}` |"
+            for path, row in claims
             if row.said.word == verdict
         ]
         if rows:
             head = [f"## {verdict[0].upper()}{verdict[1:]}: {len(rows)} of {len(claims)}", ""]
             lines += [*head, "| claim | evidence | verdict | file |", "| --- | --- | --- | --- |", *rows, ""]
     return lines
-
-
-def _said(row: Row, survives: bool) -> str:
-    """The verdict in a table of that verdict: its reason alone, where it has one."""
-    return row.said.why or row.verdict(survives)
 
 
 def _tables(paper: str, names: Sequence[str]) -> list[str]:
@@ -103,14 +98,15 @@ RULES = """\
 A verdict is of a 95 % interval, paired over seeds: the same seed gives every cell the same first weights, order
 and augmentation. A claim *holds* where the whole interval is on its side, *does not hold* where it is on the
 other, and is *undecided* else, with the half-width of the interval beside it. The sample is the seeds: Student's
-t, Fisher's z for correlations; where it says so the variance is pooled with that of the table's other cells.
+t, Fisher's z for correlations; where it says so the variance is pooled with that of the table's other cells,
+which spread alike by Bartlett's test.
 Equality is two one-sided tests within a margin that the file fixes. A claim of several comparisons holds where
 each one holds; shown is the weakest. At scale `small_mnist` all labels leave no room (kNN of raw pixels is as good as
 SimCLR), so that claims on linear accuracy are judged by 10 labels a class. Formulas have no chance in them: the range
 of all numbers is in the place of the interval, and one counterexample is enough.
 
 *Cannot be judged here*: a gate of the claim fails, whatever the numbers say: accuracy has no headroom, the runs
-are outside the regime that the claim is of, rates were not tuned, a control or seeds are missing. *Not among all
-of the paper's*: decided alone, but not at a false discovery rate of 5 % among the paper's measured claims
-(Benjamini and Hochberg). It is a verdict at our scale, not on the paper. *Not tested* with a reason: what a run would
-take that no small scale has; without one it is there to be run."""
+are outside the regime that the claim is of, rates were not tuned, a control or seeds are missing. Undecided is also
+what is decided alone, but *not among all of the paper's*: at a false discovery rate of 5 % among the paper's measured
+claims (Benjamini and Hochberg). A verdict is one at our scale, not on the paper. *Not tested* with a reason: what a run
+would take that no small scale has; without one it is there to be run."""

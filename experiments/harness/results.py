@@ -8,7 +8,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from experiments.harness import records
-from experiments.harness.jobs import CHOOSING, Job, choose, sweep_points
+from experiments.harness.jobs import Job, choose, sweep_points
 from experiments.harness.records import pick
 from experiments.harness.table import Cell, metric_of, seeds_of
 
@@ -21,9 +21,11 @@ class Results:
     Attributes:
       cells: (row, column) -> its run's record, of the seeds of this table; cells without a finished seed are left out.
       few: whether 10 labels a class are in the place of all of them (:meth:`by_few_labels`).
+      judged: the cells that a claim reads, while its gates ask (:meth:`of_claim`).
     """
 
     few = False
+    judged: Sequence[Cell] = ()
     _moved: Mapping[Cell, float] = MappingProxyType({})
 
     def __init__(self, table: ModuleType, scale: str):
@@ -57,16 +59,20 @@ class Results:
         return [first[seed] - second[seed] for seed in first if seed in second]
 
     def variance(self, cells: Sequence[Cell], heading: str | None = None) -> tuple[float, int]:
-        """Of a cell's number beyond its cell's mean and its seed's, pooled over cells; its degrees of freedom.
+        """Of a cell's number beyond its cell's mean and its seed's, pooled over cells; its degrees of freedom."""
+        rest = self.residuals(cells, heading)
+        freedom = max(0, (len(rest) - 1) * (len(rest[0]) - 1)) if rest else 0
+        return (sum(v * v for of in rest for v in of) / freedom if freedom else 0.0), freedom
+
+    def residuals(self, cells: Sequence[Cell], heading: str | None = None) -> list[list[float]]:
+        """Return each cell's numbers less its mean and its seed's, a list a cell.
 
         The cells must have the same seeds (:meth:`paired`). Cells that are the same runs count once.
         """
         values = list(dict.fromkeys(tuple(self.values(*cell, heading).values()) for cell in cells))
         centred = [[v - statistics.mean(of) for v in of] for of in values]
         by_seed = [statistics.mean(seed) for seed in zip(*centred, strict=True)]
-        rest = [v - mean for of in centred for v, mean in zip(of, by_seed, strict=True)]
-        freedom = max(0, (len(values) - 1) * (len(by_seed) - 1))
-        return (sum(v * v for v in rest) / freedom if freedom else 0.0), freedom
+        return [[v - mean for v, mean in zip(of, by_seed, strict=True)] for of in centred]
 
     def moved(self, cell: Cell) -> "Results":
         """The same with every number of a cell larger by one."""
@@ -89,6 +95,12 @@ class Results:
         other.cells = self.cells if known else {}
         return other
 
+    def of_claim(self, cells: Sequence[Cell]) -> "Results":
+        """Of a claim that reads some of the cells."""
+        kept = copy.copy(self)
+        kept.judged = cells
+        return kept
+
     def paired(self) -> "Results":
         """Of the seeds alone that every cell has: what is compared is of the same seeds, in one order."""
         kept = copy.copy(self)
@@ -102,18 +114,19 @@ class Results:
         }
         return kept
 
-    def swept(self, row: Any, column: Any) -> list[float]:
+    def swept(self, row: Any, column: Any) -> list[list[float]]:
         """Return what every point of a cell's declared sweep reached on the images that choose, by the first heading.
 
-        0 for one that diverged; [] before all have run.
+        A list a point, of a number a seed that chooses; 0 for one that diverged; [] before all have run.
         """
         name, path = self.table.__name__, next(iter(self.table.METRIC.values()))
         cell = (str(row), str(column))
         points = sweep_points(self.table, self.scale, cell[0])
-        found = [Job(name, self.scale, cell, point, chosen=False).result(CHOOSING) for point in points]
-        if None in found:
+        jobs = [Job(name, self.scale, cell, point, chosen=False) for point in points]
+        found = [[job.result(seed) for seed in job.seeds()] for job in jobs]
+        if any(None in of_point for of_point in found):
             return []
-        return [0.0 if "diverged" in result else pick(result, path) for result in found]
+        return [[0.0 if "diverged" in r else pick(r, path) for r in of_point] for of_point in found]
 
     def curve(self, row: Any, column: Any, name: str) -> dict[str, tuple[list, list]]:
         """Seed -> (epochs, values) of one of CURVES."""

@@ -17,7 +17,7 @@ without bits.
 import sys
 
 from experiments import harness
-from experiments.harness import Claim, Results
+from experiments.harness import Claim, Results, gates
 
 BITS = (0, 2, 4, 6, 8, 10, 12, 15)
 ROWS = {  # -> (method, overrides)
@@ -124,6 +124,7 @@ CLAIMS = (
         f"{SHARE} of each of the losses",
         lambda results: [seeds for row in LOSSES if (seeds := taken(row)(results))],
         by="each",
+        gates=(gates.ran(*((row, bits) for row in LOSSES for bits in ("0", "12"))),),
     ),
     Claim(
         "A larger weight of the distribution term does not avoid it",
@@ -136,6 +137,7 @@ CLAIMS = (
         "linear top-1, CIFAR-10, tau 0.05 - tau 0.2, no bits, points",
         small_tau,
         expects="below",
+        gates=(gates.headroom, gates.tuned),
     ),
 )
 

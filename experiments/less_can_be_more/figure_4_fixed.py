@@ -173,6 +173,9 @@ def part(seed: int, tau: float) -> list[dict]:
 
 def measure() -> dict:
     """All rows; a training's are kept as soon as they are there."""
+    from contrastive_jax import native
+
+    native.keep_pages()  # as the command does
     FOLDER.mkdir(parents=True, exist_ok=True)
     rows = []
     for seed, tau in itertools.product(SEEDS, TAUS):

@@ -16,7 +16,7 @@ measured: 0.022 of 0.032). The paper trains 40 times as long; there the sign may
 import sys
 
 from experiments import harness
-from experiments.harness import Claim, Results
+from experiments.harness import Claim, Results, gates
 from experiments.macl import common, drawing, table_1
 from experiments.macl.common import difference, rise
 
@@ -35,11 +35,13 @@ CLAIMS = (
         "Semantic sensitivity rises during training",
         "S, end - first look, fixed tau",
         rise(["Fixed"]),
+        gates=(gates.tuned,),
     ),
     Claim(
         "It is higher where the temperature rises",
         "S at the end, Linear-2 - Fixed",
         difference("Linear-2", "Fixed", common.S),
+        gates=(gates.tuned,),
     ),
 )
 

@@ -10,11 +10,11 @@ from experiments.family import bounds as bounds_page
 from experiments.family import yoked
 from experiments.flatnce import table_1
 from experiments.harness import FEW, Results, markdown, table_of
-from experiments.harness.claims import ledger_rows
-from experiments.harness.gates import levels
+from experiments.harness.claims import of_paper
+from experiments.harness.gates import room as room_of
 from experiments.harness.judging import student
 from experiments.harness.ledger import OURS, VERDICTS
-from experiments.harness.table import PAPERS, all_tables
+from experiments.harness.table import PAPERS, where
 from experiments.intriguing import figure_b3
 
 __all__ = [
@@ -56,7 +56,7 @@ def arm(name: str, heading: str = FEW) -> str:
 def swept() -> str:
     """Return what the constants of the last arm reached on the images that choose among them, percent."""
     scores = Results(table_of("family.yoked"), EASY).swept(yoked.CONSTANT, yoked.COLUMN)
-    return ", ".join(f"{score:.1f}" for score in scores)
+    return ", ".join(f"{score:.1f}" for (score,) in scores)
 
 
 def mean(table: str, scale: str, row: str, column: str, heading: str, decimals: int = 1) -> str:
@@ -76,13 +76,12 @@ def weight(batch: int | str, decimals: int = 2) -> str:
     return mean("flatnce.figure_2", EASY, "SimCLR", str(batch), "metrics.w_p50", decimals)
 
 
-def room(scale: str, few: bool = False) -> str:
-    """Return the headroom, points of linear top-1: supervised less SimCLR, or SimCLR less the best baseline.
+def room(table: str, scale: str, few: bool = False) -> str:
+    """Return the headroom, points of linear top-1: supervised less the best cell, or that less the best baseline.
 
     The smaller of the two; ``few``: by 10 labels a class.
     """
-    known = levels(scale, few)
-    return f"{min(known['supervised'] - known['SimCLR'], known['SimCLR'] - known['baseline']):.1f}"
+    return f"{room_of(Results(table_of(table), scale), few)['room']:.1f}"
 
 
 def counts() -> str:
@@ -97,8 +96,7 @@ def counts() -> str:
 
 def verdicts(paper: str) -> list[str]:
     """Return the verdict of each claim of a paper."""
-    names = [name for name in all_tables() if name.split(".")[1] == paper]
-    return [row.said.word for name in names for row in ledger_rows(table_of(name))]
+    return [row.said.word for _, row in of_paper(paper)]
 
 
 def count(*verdict: str) -> int:
@@ -109,7 +107,9 @@ def count(*verdict: str) -> int:
 
 def claims(*tables: str) -> str:
     """Return the claims of some tables: sentence, evidence, verdict."""
-    found = [row for name in tables for row in ledger_rows(table_of(name))]
+    found = [
+        row for name in tables for path, row in of_paper(name.split(".")[0]) if path == where(table_of(name))
+    ]
     return rows(["claim", "evidence", "verdict"], [(r.text, r.evidence, r.verdict()) for r in found])
 
 
@@ -119,9 +119,9 @@ def b3(row: str, what: str) -> str:
     return mean("intriguing.figure_b3", "small", row, "12", heading, 2)
 
 
-def doubled() -> str:
+def doubled(setting: str) -> str:
     """Return the bits that a doubling of the batch resolves more in Figure B.3 at 12 bits."""
-    found = figure_b3.doubling(Results(table_of("intriguing.figure_b3"), "small"))
+    found = figure_b3.doubling(Results(table_of("intriguing.figure_b3"), "small"), setting)
     return f"{statistics.mean(found) + 1:.2f}"
 
 
@@ -147,11 +147,18 @@ def bounds() -> str:
         mine = [row for row in bounds_page.read()["rows"] if row["estimate"] == name]
         bias, spread = ([row[key] for row in mine] for key in ("bias", "spread"))
         body.append((
-            label, " / ".join(table_1.WORDS[name]), f"{sum(b > 0 for b in bias)} of {len(bias)}",
+            label, " / ".join(table_1.WORDS[name]), f"{bounds_page.above(mine)} of {len(mine)}",
             f"{min(bias):+.2f} to {max(bias):+.2f}", f"{min(spread):.2f} to {max(spread):.2f}",
         ))  # fmt: skip
     return rows(
-        ["estimate", "printed: bias / stability", "above the truth", "bias, nats", "s.d., nats"], body
+        [
+            "estimate",
+            "printed: bias / stability",
+            "settings above the truth by 4 s.e.",
+            "bias, nats",
+            "s.d., nats",
+        ],
+        body,
     )
 
 

@@ -205,16 +205,20 @@ def gated(gate, values, results):
 
 
 def test_a_gate_that_fails_takes_the_verdict_and_says_why(monkeypatch):
-    results = made({("A", "16"): [1.0, 2.0], ("B", "16"): [0.0, 1.0]})
+    results = made({("A", "16"): [79.9, 80.1], ("B", "16"): [60.0, 60.1], ("C", "16"): [89.0, 89.0]})
     said = gated(gates.lacking("no control"), [-1.0, -1.1], results)
     assert (said.word, said.why, said.p) == ("cannot be judged here", "contrary here; no control", None)
     assert said.mean == pytest.approx(-1.05)  # the numbers are still shown
     assert gated(gates.lacking("no control", ("gpu",)), [1.0, 1.1], results).word == "holds"
     assert gates.ran(("A", "16"))(results, 0.0) == ""
     assert gates.ran(("A", "16"), ("B", "0"))(results, 0.0) == "missing: B, 0"
-    monkeypatch.setattr(gates, "levels", lambda *_: {"supervised": 90.0, "SimCLR": 80.0, "baseline": 60.0})
-    assert gates.headroom(results, 1.9) == ""
-    assert "10.0 points" in gates.headroom(results, 2.1)
+    monkeypatch.setattr(gates, "levels", lambda *_: {"supervised": 90.0, "baseline": 60.0})
+    monkeypatch.setattr(gates, "ALL_LABELS", "a")
+    assert "1.0 points" in gates.headroom(results, 1.9)  # C's
+    read = results.of_claim([("A", "16"), ("B", "16")])
+    assert gates.headroom(read, 1.9) == "" and "10.0 points" in gates.headroom(read, 2.1)
+    apart = Claim("", "", lambda r: r.differences(("A", "16"), ("B", "16")), gates=(gates.headroom,))
+    assert judge(apart, results).word == "holds"  # asked of the cells that it reads, and not of C
     monkeypatch.setattr(gates, "levels", lambda *_: {})
     assert "no supervised" in gates.headroom(results, 1.0)
     results.scale = "paper"
@@ -252,11 +256,10 @@ def test_a_rate_is_chosen_inside_of_what_was_tried(tried, chosen, why, monkeypat
 
 def test_the_levels_of_digits_are_those_of_the_committed_runs():
     known = gates.levels("cpu")
-    seeds = json.loads((gates.ROOT / "experiments/digits/results/methods/simclr.json").read_text())["seeds"]
-    assert known["SimCLR"] == pytest.approx(
-        100 * np.mean([seed["trained"]["linear"] for seed in seeds.values()])
-    )
-    assert known["SimCLR"] < known["supervised"] and gates.levels("gpu") == {}
+    file = gates.ROOT / "experiments/digits/results/methods/supervised.json"
+    seeds = json.loads(file.read_text())["seeds"].values()
+    assert known["supervised"] == pytest.approx(100 * np.mean([seed["trained"]["linear"] for seed in seeds]))
+    assert known["baseline"] < known["supervised"] and gates.levels("gpu") == {}
 
 
 def test_a_sweep_chooses_by_a_seed_that_judges_nothing():
