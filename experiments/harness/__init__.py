@@ -38,6 +38,7 @@ from experiments.harness.judging import Claim
 from experiments.harness.pages import lines, markdown, summary
 from experiments.harness.results import Results
 from experiments.harness.table import (
+    ADAMW_RATES,
     BRIEF,
     FEW,
     FEW_LABELS,
@@ -59,5 +60,5 @@ from experiments.harness.table import (
 __all__ = [
     "BRIEF", "FEW", "FEW_LABELS", "ROOT", "SCALES", "SEEDS", "SMALL", "Claim", "Results", "above_all",
     "all_tables", "brief", "command", "config_of", "doubtful", "gates", "grid", "lines", "main",
-    "markdown", "of_extremes", "rates", "screen", "summary", "table_of",
+    "ADAMW_RATES", "markdown", "of_extremes", "rates", "screen", "summary", "table_of",
 ]  # fmt: skip

@@ -1,11 +1,12 @@
 """What Tables A.2 and A.3 share: five losses on ImageNet; the tables differ in the layers of the head."""
 
 from experiments import harness
-from experiments.intriguing.table_a1 import LOSSES, POINTS, THREE, by_depth, printed, published
+from experiments.intriguing import table_a1
+from experiments.intriguing.table_a1 import LOSSES, THREE, by_depth, printed, published
 
 BATCHES = (512, 1024, 2048)
 # At small the losses are judged on CIFAR-10, with the points of Table A.1's sweep: 2 layers are its runs.
-SWEEP = {"small": {f"{name}, batch 128": points for name, points in POINTS.items()}}
+SWEEP = {"small": {f"{name}, batch 128": points for name, points in table_a1.SWEEP["small"].items()}}
 ALSO = {"small": harness.FEW_LABELS["small"]}
 METRIC = {"linear top-1, %": "trained.linear.top1 %"}
 ASSUMED = {

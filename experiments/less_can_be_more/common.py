@@ -29,7 +29,7 @@ ASSUMED = {
     "ReLIC's head": "'4092' is read as 4,096",
     "gpu": "ResNet-18, 200 epochs; no sweep",
     "small": "CIFAR-10, 5 epochs, batch 128, AdamW; ReLIC's head is 512-256-128, its tau 1; for each number of"
-    " negatives the rate is chosen from (1/2, 1, 2) x 0.00025 sqrt(batch), with it SimCLR's tau from 0.2 and 1, ReLIC's"
+    " negatives the rate is chosen from (1/2, 1, 2) x 0.001 sqrt(batch), with it SimCLR's tau from 0.2 and 1, ReLIC's"
     " weight from 1 and 20",
     "cpu": "digits, batch 128, 20 epochs, AdamW; ReLIC's head is 512-256-128; no sweep",
 }

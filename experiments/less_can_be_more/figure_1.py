@@ -53,8 +53,11 @@ SWEEP = {
         for where in ("", ", ImageNet 64 x 64")
     },
     "small": {
-        "SimCLR": {"schedule.learning_rate": harness.rates(2.5e-4), "temperature.tau": (0.2, 1.0)},
-        "ReLIC": {"schedule.learning_rate": harness.rates(2.5e-4), "loss.relic_kl.weight": (2.0, 40.0)},
+        "SimCLR": {"schedule.learning_rate": harness.ADAMW_RATES["small"], "temperature.tau": (0.2, 1.0)},
+        "ReLIC": {
+            "schedule.learning_rate": harness.ADAMW_RATES["small"],
+            "loss.relic_kl.weight": (2.0, 40.0),
+        },
     },
 }
 REPORTED = {"linear top-1, %": dict.fromkeys(RUNS["paper"])}

@@ -8,9 +8,9 @@ At small scales the ends stand beside it as constants.
 
 Predictions for small scales, written before any run: Linear-2 is above Fixed by 0.5 to 2 points on CIFAR-10, and within
 0.5 of the better constant: the value matters, the rise does not. A surprise would be Linear-2 above both constants.
-Run once more: Fixed and Linear-2 chose the largest rate tried, eight times the sweep's middle, so that the sweep on
-CIFAR-10 begins at 0.001 now (it was 0.00025) and reaches eight times that. Predicted for it: no difference beyond
-1.5 points either way, as before (-0.05 and -0.3).
+To be run once more: Fixed and Linear-2 chose the largest rate tried, eight times the sweep's middle, so that the sweep
+on CIFAR-10 is to begin at 0.001 (it did at 0.00025) and to reach eight times that. Predicted for it: no difference
+beyond 1.5 points either way, as before (-0.05 and -0.3).
 """
 
 import sys
