@@ -18,7 +18,7 @@ from experiments.harness.table import PAPERS, where
 from experiments.intriguing import figure_b3
 
 __all__ = [
-    "arm", "b3", "bounds", "ceiling", "claims", "clean", "colliding", "count", "counts", "doubled", "exact",
+    "arm", "b3", "bounds", "ceiling", "claims", "claims_of", "clean", "colliding", "count", "counts", "doubled", "exact",
     "gained", "kept", "kept_by_attention", "lead", "left", "mean", "printed_best", "printed_gain", "room",
     "rows", "seen", "sphere", "swept", "weight", "with_bits",
 ]  # fmt: skip
@@ -146,6 +146,13 @@ def claims(*tables: str) -> str:
     found = [
         row for name in tables for path, row in of_paper(name.split(".")[0]) if path == where(table_of(name))
     ]
+    return rows(["claim", "evidence", "verdict"], [(r.text, r.evidence, r.verdict()) for r in found])
+
+
+def claims_of(table: str, *parts: str) -> str:
+    """Return the claims of a table whose sentences have one of these parts."""
+    found = [row for path, row in of_paper(table.split(".")[0]) if path == where(table_of(table))]
+    found = [row for row in found if any(part in row.text for part in parts)]
     return rows(["claim", "evidence", "verdict"], [(r.text, r.evidence, r.verdict()) for r in found])
 
 
