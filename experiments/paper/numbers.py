@@ -18,7 +18,7 @@ from experiments.harness.table import PAPERS, where
 from experiments.intriguing import figure_b3
 
 __all__ = [
-    "arm", "b3", "bounds", "ceiling", "claims", "claims_of", "clean", "colliding", "count", "counts", "doubled", "exact",
+    "arm", "b3", "bounds", "ceiling", "claims", "clean", "colliding", "count", "counts", "doubled", "exact",
     "gained", "kept", "kept_by_attention", "lead", "left", "mean", "printed_best", "printed_gain", "room",
     "rows", "seen", "sphere", "swept", "weight", "with_bits",
 ]  # fmt: skip
@@ -141,18 +141,14 @@ def count(*verdict: str) -> int:
     return sum(v in verdict for v in words) if verdict else len(words)
 
 
-def claims(*tables: str) -> str:
-    """Return the claims of some tables: sentence, evidence, verdict."""
+def claims(*tables: str, only: Sequence[str] = ("",)) -> str:
+    """Return the claims of some tables: sentence, evidence, verdict; those with one of some words in the sentence."""
     found = [
-        row for name in tables for path, row in of_paper(name.split(".")[0]) if path == where(table_of(name))
+        row
+        for name in tables
+        for path, row in of_paper(name.split(".")[0])
+        if path == where(table_of(name)) and any(words in row.text for words in only)
     ]
-    return rows(["claim", "evidence", "verdict"], [(r.text, r.evidence, r.verdict()) for r in found])
-
-
-def claims_of(table: str, *parts: str) -> str:
-    """Return the claims of a table whose sentences have one of these parts."""
-    found = [row for path, row in of_paper(table.split(".")[0]) if path == where(table_of(table))]
-    found = [row for row in found if any(part in row.text for part in parts)]
     return rows(["claim", "evidence", "verdict"], [(r.text, r.evidence, r.verdict()) for r in found])
 
 
