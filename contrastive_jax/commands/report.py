@@ -158,12 +158,13 @@ def judged(
     found = result.get("evaluations") or {}
     if not later:
         return {"": found} if found else {}
-    step, size, name = result.get("step"), config["augment"]["size"], later["data"]["name"]
-    images = {section: later[section] for section in ("data", "compose") if section in later}
+    step, size = result.get("step"), config["augment"]["size"]
+    images = {section: later.get(section, config[section]) for section in ("data", "compose")}
     clauses = {
         f"the encoder of {later['checkpoint']}": later["config"] != configs.fingerprint(config),
         f"step {later['step']}": later["step"] != step,
-        f"images of {name}": configs.fingerprint({**config, **images}) != configs.fingerprint(config),
+        f"images of {images['data']['name']}": configs.fingerprint({**config, **images})
+        != configs.fingerprint(config),
         f"at {later.get('size')} pixels": later.get("size", size) != (config["evaluate"]["size"] or size),
     }
     rows = {row: found.get(row, {}) | later["results"].get(row, {}) for row in {**found, **later["results"]}}

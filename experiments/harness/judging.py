@@ -143,7 +143,7 @@ def weights(claim: Claim, results: Results) -> list[dict[Cell, float]]:
     results = results.watched()
     base = [statistics.mean(sample) for sample in samples(claim, results)]
     found: list[dict[Cell, float]] = [dict.fromkeys(results.cells, 0.0) for _ in base]
-    for cell in list(results.asked or ()):
+    for cell in tuple(results.asked):
         for of, a, sample in zip(found, base, samples(claim, results.moved(cell)), strict=True):
             of[cell] = statistics.mean(sample) - a
     return found
@@ -214,16 +214,14 @@ def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judge
 
 def judge(claim: Claim, read: Any = None) -> Judgement:
     """The verdict of what is kept of a table, after the claim's gates."""
-    if not (found := samples(claim, read)):
+    watched = read.watched() if isinstance(read, Results) else read
+    if not (found := samples(claim, watched)):
         return Judgement("not tested", why=claim.needs)
     said, half = (
         (of_formula(claim, found[0]), 0.0) if claim.by == "formula" else of_samples(claim, found, read)
     )
-    if claim.gates and isinstance(read, Results):
-        watched = read.watched()
-        samples(claim, watched)
-        read = read.of_claim(watched.asked or ())
-    reasons = [why for gate in claim.gates if (why := gate(read, half))]
+    asked = read.of_claim(watched.asked) if isinstance(read, Results) else read
+    reasons = [why for gate in claim.gates if (why := gate(asked, half))]
     if not reasons:
         return said
     contrary = ["contrary here"] if said.word == "does not hold" else []

@@ -26,7 +26,7 @@ class Results:
     """
 
     few = False
-    asked: set[Cell] | None = None
+    asked: Collection[Cell] = frozenset()
     judged: Collection[Cell] = ()
     _moved: Mapping[Cell, float] = MappingProxyType({})
 
@@ -47,7 +47,7 @@ class Results:
             return {}
         path = TEN_LABELS if self.few and path == ALL_LABELS else path
         cell = str(row), str(column)
-        if self.asked is not None and cell in self.cells:
+        if isinstance(self.asked, set) and cell in self.cells:
             self.asked.add(cell)
         seeds, moved = self.cells.get(cell, {"seeds": {}})["seeds"], self._moved.get(cell, 0.0)
         return {seed: pick(result, path) + moved for seed, result in seeds.items()}

@@ -1,6 +1,8 @@
 """The numbers of the paper, as its prose names them: words, from the kept records of the tables."""
 
+import functools
 import math
+import pathlib
 import statistics
 from collections.abc import Sequence
 
@@ -10,17 +12,17 @@ from experiments.family import bounds as bounds_page
 from experiments.family import capacity, gains, yoked
 from experiments.flatnce import table_1
 from experiments.harness import FEW, Results, markdown, table_of
-from experiments.harness.claims import of_paper
+from experiments.harness.claims import Row, of_paper
 from experiments.harness.gates import room as room_of
 from experiments.harness.judging import student
 from experiments.harness.ledger import OURS, VERDICTS
 from experiments.harness.table import PAPERS, where
-from experiments.intriguing import figure_b3
+from experiments.intriguing import figure_b1, figure_b3
 
 __all__ = [
-    "arm", "b3", "bounds", "ceiling", "claims", "clean", "colliding", "count", "counts", "doubled", "exact",
-    "gained", "kept", "kept_by_attention", "lead", "left", "mean", "printed_best", "printed_gain", "room",
-    "rows", "seen", "sphere", "swept", "weight", "with_bits",
+    "above_chance", "arm", "b3", "bounds", "ceiling", "claims", "clean", "colliding", "count", "counts",
+    "doubled", "doubling_room", "exact", "gained", "kept", "kept_by_attention", "lead", "left", "mean",
+    "printed_best", "printed_gain", "room", "rows", "seen", "sphere", "swept", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -130,9 +132,15 @@ def counts() -> str:
     return rows(["", *VERDICTS], lines)
 
 
+@functools.cache
+def ledger(paper: str) -> list[tuple[pathlib.Path, Row]]:
+    """Return file and row of every claim of a paper, read once."""
+    return of_paper(paper)
+
+
 def verdicts(paper: str) -> list[str]:
     """Return the verdict of each claim of a paper."""
-    return [row.said.word for _, row in of_paper(paper)]
+    return [row.said.word for _, row in ledger(paper)]
 
 
 def count(*verdict: str) -> int:
@@ -146,7 +154,7 @@ def claims(*tables: str, only: Sequence[str] = ("",)) -> str:
     found = [
         row
         for name in tables
-        for path, row in of_paper(name.split(".")[0])
+        for path, row in ledger(name.split(".")[0])
         if path == where(table_of(name)) and any(words in row.text for words in only)
     ]
     return rows(["claim", "evidence", "verdict"], [(r.text, r.evidence, r.verdict()) for r in found])
@@ -169,9 +177,26 @@ def ceiling(batch: int) -> str:
     return f"{math.log(2 * batch - 1):.2f}"
 
 
+def _of_sphere(tau: float, dimensions: int) -> float:
+    return 1 / tau - math.log(special.hyp0f1(dimensions / 2, 1 / (4 * tau**2)))
+
+
 def sphere(tau: float, dimensions: int) -> str:
     """Return what a uniform distribution on a sphere resolves at a temperature, -log E exp((cos - 1) / tau), nats."""
-    return f"{1 / tau - math.log(special.hyp0f1(dimensions / 2, 1 / (4 * tau**2))):.2f}"
+    return f"{_of_sphere(tau, dimensions):.2f}"
+
+
+def doubling_room(tau: float, there: str, dimensions: int = 64) -> str:
+    """Return the bits a doubling of the batch can bring from 32 to 512, where 32 resolve no more than they show."""
+    most = min(float(there), _of_sphere(tau, dimensions))
+    return f"{(most - math.log(63)) / math.log(2) / 4:.2g}"
+
+
+def above_chance() -> str:
+    """Return the most that 12 bits leave of a setting of Figure B.1 above chance, points."""
+    results = Results(table_of("intriguing.figure_b1"), "small")
+    left = [results.mean(row, column, LINEAR) for row, column in results.cells if column == "12"]
+    return f"{max(left) - figure_b1.CHANCE:.1f}"
 
 
 def rows(head: Sequence[str], body: Sequence[Sequence[object]]) -> str:

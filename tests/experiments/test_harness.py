@@ -269,6 +269,21 @@ def test_a_small_sweep_goes_on_beyond_its_edge_twice_at_most(table):
     finish(tried("A")[1][-1], jobs.CHOOSING, 0.8)
     assert len(tried("A")[0]) == 5 and jobs.choose(table, "small", ("A", "x")) == ((jobs.RATE, 0.025),)
     assert jobs.collect(table, "small") == 8 and jobs.stale() == []
+    table.FURTHER = 1
+    assert tried("A")[0] == [0.1, 0.2, 0.4, 0.05]
+
+
+def test_several_seeds_may_choose_and_all_have_to_have_run(table):
+    table.SWEEP, table.CHOOSING_SEEDS = {"cpu": {"lr": (0.1, 0.3)}}, {"cpu": 2}
+    cell, seeds = ("A", "x"), (jobs.CHOOSING, jobs.CHOOSING + 1)
+    first, second = jobs.choosing(table, "cpu", cell)
+    assert first.seeds() == seeds
+    for job, tops in ((first, (0.9, 0.1)), (second, (0.6, 0.5))):
+        assert jobs.choose(table, "cpu", cell) is None and results.Results(table, "cpu").swept(*cell) == []
+        for seed, top1 in zip(seeds, tops, strict=True):
+            finish(job, seed, top1)
+    assert jobs.choose(table, "cpu", cell) == second.point  # in the mean over both
+    assert results.Results(table, "cpu").swept(*cell) == [pytest.approx([90, 10]), pytest.approx([60, 50])]
 
 
 def test_a_point_that_diverged_is_the_worst(table, monkeypatch):

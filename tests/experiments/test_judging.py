@@ -144,6 +144,29 @@ def test_a_cell_noisier_than_the_table_keeps_its_own_variance():
     assert said["holds"] <= MOST and said["does not hold"] <= MOST, said
 
 
+def test_cells_that_are_unlike_each_other_are_not_pooled():
+    """A quiet claim in a table of which some cells are noisy and some are not would be told a width of neither."""
+    claim, rng = Claim("", "", lambda r: r.differences(*BOTH), pool="a"), np.random.default_rng(2)
+    cells = {(row, column): rng.normal(size=5) for row in "AB" for column in ("16", "64", "256")}
+    assert "pooled" in judge(claim, made({cell: list(v) for cell, v in cells.items()})).about
+    cells |= {cell: 30 * values for cell, values in cells.items() if cell not in BOTH and cell[1] == "256"}
+    assert "pooled" not in judge(claim, made({cell: list(v) for cell, v in cells.items()})).about
+
+
+def test_what_simclr_meets_too_is_not_judged():
+    """A gain of small batches alone is not FlatNCE's."""
+    figure = table.table_of("flatnce.figure_2")
+    claim = next(c for c in figure.CLAIMS if c.evidence is figure.eightfold)._replace(pool="")
+    claim = claim._replace(gates=(figure.not_simclr_too,))
+    cells = {("FlatCLR", "16"): [80.0, 80.1, 80.2], ("SimCLR", "256"): [80.0, 80.2, 80.1]}
+    words = {}
+    for own in (75.0, 80.0):
+        results = made(cells | {("SimCLR", "16"): [own, own + 0.1, own + 0.2]})
+        results.table = types.SimpleNamespace(METRIC={figure.LINEAR: "metrics.a"}, ALSO={})
+        words[own] = judge(claim, results).word
+    assert words == {75.0: "holds", 80.0: "cannot be judged here"}
+
+
 def test_the_weights_of_cells_are_those_of_the_evidence():
     results = table_of_six(np.random.default_rng(0))
 
@@ -250,8 +273,10 @@ def test_a_rate_is_chosen_inside_of_what_was_tried(tried, chosen, why, monkeypat
     points = [types.SimpleNamespace(point=((gates.RATE, rate),)) for rate in tried]
     monkeypatch.setattr(gates, "choosing", lambda *_: points)
     monkeypatch.setattr(gates, "choose", lambda *_: ((gates.RATE, chosen),) if chosen else ())
-    found = gates.tuned(made({("A", "16"): [1.0]}), 0.0)
+    results = made({("A", "16"): [1.0]})
+    found = gates.tuned(results, 0.0)
     assert why in found and bool(found) == bool(why)
+    assert gates.tuned_in("A")(results, 0.0) == found and gates.tuned_in("B")(results, 0.0) == ""
 
 
 def test_the_levels_of_digits_are_those_of_the_committed_runs():
@@ -263,4 +288,4 @@ def test_the_levels_of_digits_are_those_of_the_committed_runs():
 
 
 def test_a_sweep_chooses_by_a_seed_that_judges_nothing():
-    assert all(jobs.CHOOSING not in seeds for seeds in table.SEEDS.values())
+    assert all(seed < jobs.CHOOSING for seeds in table.SEEDS.values() for seed in seeds)
