@@ -213,6 +213,8 @@ def test_what_evaluate_added_is_beside_the_runs_own_or_says_what_it_is_of(tmp_pa
     assert rows["raw pixels"] == result["evaluations"]["raw pixels"] and "nearest" in of(path)[1].words
     assert report.judged(own, result | {"evaluations": {}}, later) == {"": later["results"]}
     assert report.judged(own, result, {}) == {"": result["evaluations"]} and report.judged(own, {}, {}) == {}
+    unsaid = {name: value for name, value in later.items() if name not in ("data", "compose", "size")}
+    assert report.judged(own, result, unsaid) == {"": rows}  # a file of before it said its images
     other = {"top1": 0.5, "protocol": "another C"}
     for change, heading in (
         ({"data": {"name": "cifar100"}}, "images of cifar100"),
