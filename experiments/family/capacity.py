@@ -149,6 +149,16 @@ CLAIMS = (
         attention,
         gates=(gates.regime(row("InfoNCE", 0.05, 64), "8"),),
     ),
+    Claim(
+        "Uniform attention keeps the image where nearly all bits collide, 4 bits at batch 64",
+        "half, less the share of FlatNCE's accuracy above chance that 4 bits take, tau 0.05",
+        lambda results: [0.5 - share for share in lost(results, "FlatNCE", 0.05, 64, 4)],
+    ),
+    Claim(
+        "Attention does not keep it where next to none collide, 12 bits at batch 64",
+        "share of InfoNCE's accuracy above chance that 12 bits take, less a half, tau 0.05",
+        lambda results: [share - 0.5 for share in lost(results, "InfoNCE", 0.05, 64, 12)],
+    ),
 )
 
 
