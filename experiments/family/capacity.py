@@ -159,6 +159,13 @@ CLAIMS = (
         "share of InfoNCE's accuracy above chance that 12 bits take, less a half, tau 0.05",
         lambda results: [share - 0.5 for share in lost(results, "InfoNCE", 0.05, 64, 12)],
     ),
+    Claim(
+        "A larger batch, where more bits collide, gives the image back to attention",
+        "linear top-1 at 12 bits, InfoNCE, tau 0.05, batch 512 - 64, points",
+        lambda results: results.differences(
+            (row("InfoNCE", 0.05, 512), "12"), (row("InfoNCE", 0.05, 64), "12")
+        ),
+    ),
 )
 
 

@@ -22,25 +22,48 @@ def main(name: str = "__main__") -> int:
     return command_line(sys.argv[1:], [table], table.__doc__)
 
 
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
 def parser(about: str | None) -> argparse.ArgumentParser:
     """Of a table's command, and of the one over all tables."""
     made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("verb", choices=["plan", "run", "collect", "render", "diff"])
     made.add_argument("--scale", choices=SCALES, default="cpu")
-    made.add_argument("--cells", default="", help="regular expression; cells whose 'row | column' it finds")
+    made.add_argument(
+        "--cells", type=_pattern, default="", help="regular expression; cells whose 'row | column' it finds"
+    )
     made.add_argument(
         "--workers",
-        type=int,
+        type=_count,
         help="run: jobs at a time; default 1, at small and small_mnist one an accelerator, or one a core",
     )
     made.add_argument(
-        "--replicas", type=int,
+        "--replicas", type=_count,
         help="run: runs as one program, where they differ in seed and numbers; default 32 on an accelerator, else 1",
     )  # fmt: skip
     made.add_argument("--cluster", choices=["here", "slurm"], default="here")
     made.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="run: a submitit parameter"
-    )
+        "--set", type=_setting, action="append", default=[], metavar="NAME=VALUE",
+        help="run: a submitit parameter",
+    )  # fmt: skip
     made.add_argument("--device", choices=DEVICES, default="a100", help="plan: a device")
     made.add_argument("--utilisation", type=float, default=0.35, help="plan: share of its peak")
     made.add_argument("--price", type=float, default=0.0, help="plan: of a device-hour")
@@ -52,14 +75,20 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
     options = parser(about).parse_args(argv)
 
     def chosen(table: ModuleType) -> list[Cell]:
-        return [c for c in table.RUNS.get(options.scale, {}) if re.search(options.cells, " | ".join(c))]
+        return [c for c in table.RUNS.get(options.scale, {}) if options.cells.search(" | ".join(c))]
+
+    trained = [table for table in tables if not is_measured(table)]
+    if options.verb != "render" and trained and not any(map(chosen, trained)):
+        scales = [scale for scale in SCALES if any(scale in table.RUNS for table in trained)]
+        found = f"--cells={options.cells.pattern} finds no cell" if options.cells.pattern else "no cell"
+        parser(about).error(f"{found} at --scale={options.scale}; there are cells at {', '.join(scales)}")
 
     def todo():
         given = [(table, cells) for table in tables if (cells := chosen(table))]
         return [job for table, cells in given for job in jobs(table, options.scale, cells)]
 
     if options.verb == "run":
-        settings = dict(pair.split("=", 1) for pair in options.set)
+        settings = dict(options.set)
         for table in filter(is_measured, tables):
             print(measure(table))
         workers = options.workers or (None if options.scale in SMALL else 1)
@@ -68,7 +97,8 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
             failures += without_choice(table, options.scale)
             if options.scale != "smoke":
                 collect(table, options.scale)
-        print(*failures, sep="\n", file=sys.stderr)
+        for failure in failures:
+            print(failure, file=sys.stderr)
         return bool(failures)
     if options.verb == "plan":
         cells = {table.__name__: chosen(table) for table in tables}

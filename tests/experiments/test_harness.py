@@ -14,6 +14,7 @@ from contrastive_jax.training.run import source_of
 from experiments import harness
 from experiments.harness import bundles, claims, gates, jobs, measured, pages, plan, records, results, running
 from experiments.harness import table as tables
+from experiments.harness.cli import command_line
 from experiments.harness.judging import Claim
 
 NAME = "experiments.paper.table_1"
@@ -343,6 +344,23 @@ def test_one_failing_cell_does_not_stop_the_rest(table, monkeypatch):
     assert failures == ["paper.table_1 A | x: exit status 1: a reason"]
     assert seen == [("A", "x"), ("B", "x")]  # each once, the failed one not again
     assert jobs.collect(table, "cpu") == 1 and set(harness.Results(table, "cpu").cells) == {("B", "x")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("run --scale=gpu", "no cell at --scale=gpu; there are cells at paper, cpu"),
+        ("run --cells=C", "--cells=C finds no cell at --scale=cpu"),
+        ("plan --cells=(", "'(' is no regular expression"),
+        ("run --workers=0", "'0' is not a number of at least 1"),
+        ("run --replicas=many", "'many' is not a number"),
+        ("run --set workers", "'workers' is not NAME=VALUE"),
+    ],
+)
+def test_a_command_that_would_do_nothing_is_refused(table, arguments, said, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command_line(arguments.split(), [table], "")
+    assert said in capsys.readouterr().err
 
 
 def test_a_lost_number_stays_empty_and_a_doubtful_one_is_marked(table):
