@@ -169,9 +169,47 @@ CLAIMS = (
 )
 
 
+def colliding(batch: int, bits: int) -> float:
+    """Expected share of queries whose bits another image of the batch has too."""
+    return 1 - (1 - 0.5**bits) ** (batch - 1)
+
+
 def draw(results: Results):
-    """Accuracy over bits."""
-    return harness.lines(results, "bits of the added channels")
+    """Accuracy over the share of queries whose bits collide, a line a loss; hollow: tau 0.2.
+
+    Bars are standard deviations; the line at 10 % is chance.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    losses = {loss: f"C{n}" for n, loss in enumerate(LOSSES | ATTENTION)}
+    for (loss, colour), tau in itertools.product(losses.items(), TAUS):
+        found = sorted(
+            (100 * colliding(batch, bits), list(results.values(row(loss, tau, batch), str(bits)).values()))
+            for bits, batch in itertools.product(BITS[1:], BATCHES)
+            if (row(loss, tau, batch), str(bits)) in results.cells
+        )
+        if found:
+            axes.errorbar(
+                [x for x, _ in found],
+                [statistics.mean(seeds) for _, seeds in found],
+                [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for _, seeds in found],
+                label=loss if tau == 0.05 else None,
+                color=colour,
+                marker="o",
+                markerfacecolor=colour if tau == 0.05 else "none",
+                linestyle="-" if tau == 0.05 else "none",
+                capsize=3,
+            )
+    axes.axhline(10, color="0.6", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_xticks([2, 5, 10, 20, 50, 100], ["2", "5", "10", "20", "50", "100"], minor=False)
+    axes.minorticks_off()
+    axes.set(xlabel="queries whose bits another image of the batch has too, %", ylabel=LINEAR)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    return figure
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def kept_by_attention() -> str:
 
 def colliding(batch: int, bits: int) -> str:
     """Return the share of queries whose bits another image of the batch has too, percent."""
-    return f"{100 * (1 - (1 - 0.5**bits) ** (batch - 1)):.0f}"
+    return f"{100 * capacity.colliding(batch, bits):.0f}"
 
 
 def mean(table: str, scale: str, row: str, column: str, heading: str, decimals: int = 1) -> str:
