@@ -12,6 +12,9 @@ Predictions, written before any run: on MNIST at twice the width both InfoNCE an
 more than FlatNCE; on CIFAR-10, where less is learnt in 5 epochs and crops of the same photograph share less, at least
 10 more, and FlatNCE is within 5 points of chance. Judged is that they keep more at all, by each of the two. A surprise
 would be FlatNCE above either.
+
+Read after the runs: as predicted at twice the width (69 and 70 points). On CIFAR-10 the sign is confirmed, and FlatNCE
+is at chance; the size, 7 and 6 points, is not.
 """
 
 import sys

@@ -10,7 +10,7 @@ from typing import Any
 from experiments.harness.claims import ledger_rows
 from experiments.harness.measured import found, is_measured
 from experiments.harness.results import Results
-from experiments.harness.table import ROOT, SCALES, Cell, Doubtful, command, metric_of, where
+from experiments.harness.table import ROOT, SCALES, Cell, Doubtful, command, metric_of, seeds_of, where
 
 PAGES = SCALES[:-1]  # what a page shows
 ALWAYS = ("paper", "cpu")  # also where nothing was run
@@ -85,7 +85,10 @@ def section(table: ModuleType, scale: str) -> list[str]:
         lines += ["Not run at this scale."]
     if runs:
         lines += ["", "<details><summary>The command of every cell</summary>", "", "```sh"]
-        lines += [command(results.cells.get(cell, {"arguments": runs[cell]})["arguments"]) for cell in runs]
+        seed = seeds_of(table, scale)[0]
+        lines += [
+            command(results.cells.get(cell, {"arguments": runs[cell]})["arguments"], seed) for cell in runs
+        ]
         lines += ["```", "</details>", ""]
     return lines
 

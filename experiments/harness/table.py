@@ -171,6 +171,6 @@ def stem_of(arguments: str) -> str:
     return pathlib.Path(arguments.split(maxsplit=1)[0].partition(":")[0]).stem
 
 
-def command(arguments: str, seed: int = 0) -> str:
+def command(arguments: str, seed: int) -> str:
     """What a stranger types to run one seed of a cell."""
     return f"python -m contrastive_jax.main --config={arguments} --config.seed={seed}"

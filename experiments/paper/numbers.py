@@ -20,9 +20,9 @@ from experiments.harness.table import PAPERS, where
 from experiments.intriguing import figure_b1, figure_b3
 
 __all__ = [
-    "above_chance", "arm", "b3", "bounds", "ceiling", "claims", "clean", "colliding", "count", "counts",
-    "doubled", "doubling_room", "exact", "gained", "kept", "kept_by_attention", "lead", "left", "mean",
-    "printed_best", "printed_gain", "room", "rows", "seen", "sphere", "swept", "weight", "with_bits",
+    "above_chance", "again", "arm", "at_most", "b3", "bounds", "ceiling", "claims", "colliding", "count", "counts",
+    "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention", "lead", "left", "mean",
+    "printed_best", "printed_gain", "reached", "room", "rows", "seen", "sphere", "swept", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -82,9 +82,25 @@ def kept() -> str:
     return rows(["loss", *(f"batch {batch}" for batch in capacity.BATCHES)], body)
 
 
-def clean(loss: str) -> str:
-    """Return what a loss reaches without bits at tau 0.05, batch 64, linear top-1 in percent."""
-    return mean("family.capacity", EASY, capacity.row(loss, 0.05, 64), "0", LINEAR)
+def reached(loss: str, bits: int, batch: int = 64, tau: float = 0.05, heading: str = LINEAR) -> str:
+    """Return what a loss reaches with shared bits, MNIST, percent."""
+    return mean("family.capacity", EASY, capacity.row(loss, tau, batch), str(bits), heading)
+
+
+def at_most(tau: float, bits: int) -> str:
+    """Return the most that any loss that has run reaches with shared bits at a temperature, linear top-1 in percent."""
+    results = Results(table_of("family.capacity"), EASY)
+    found = [
+        results.mean(*cell, LINEAR)
+        for cell in results.cells
+        if cell[1] == str(bits) and f"tau {tau}" in cell[0]
+    ]
+    return f"{max(found):.1f}"
+
+
+def again(scale: str, loss: str) -> str:
+    """Return what a loss keeps more than FlatNCE with 8 bits in the confirmation at a scale, points."""
+    return interval(Results(table_of("family.shared_bits"), scale).differences((loss, "8"), ("FlatNCE", "8")))
 
 
 def kept_by_attention() -> str:
@@ -92,9 +108,16 @@ def kept_by_attention() -> str:
     return interval(capacity.attention(Results(table_of("family.capacity"), EASY)), 0)
 
 
-def colliding(batch: int, bits: int) -> str:
+def colliding(batch: int, bits: int, decimals: int = 0) -> str:
     """Return the share of queries whose bits another image of the batch has too, percent."""
-    return f"{100 * capacity.colliding(batch, bits):.0f}"
+    return f"{100 * capacity.colliding(batch, bits):.{decimals}f}"
+
+
+def exchanged(batch: int) -> str:
+    """Return how far the losses lie apart whose attention and scale are exchanged: 8 bits, tau 0.05, linear points."""
+    losses = ("InfoNCE", "FlatNCE", *capacity.ATTENTION)
+    found = [float(reached(loss, 8, batch)) for loss in losses]
+    return f"{max(found) - min(found):.0f}"
 
 
 def mean(table: str, scale: str, row: str, column: str, heading: str, decimals: int = 1) -> str:

@@ -138,6 +138,8 @@ def test_kept_runs_serve_every_table_that_asks_for_them_in_any_words(table, tmp_
         ("other words", "x"),
         ("C", "x"),
     }  # a seed is left
+    other.SEEDS = {"cpu": (2, 1)}
+    assert "--config=configs/x.py:scale=cpu,m=a --config.seed=2" in pages.text(other)  # one that it has
 
 
 def test_seeds_that_ran_elsewhere_stay(table, tmp_path):
