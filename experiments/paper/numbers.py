@@ -6,10 +6,11 @@ import pathlib
 import statistics
 from collections.abc import Sequence
 
-from scipy import special, stats
+from scipy import stats
 
 from experiments.family import bounds as bounds_page
 from experiments.family import capacity, gains, yoked
+from experiments.family.sphere import resolved
 from experiments.flatnce import table_1
 from experiments.harness import FEW, Results, markdown, table_of
 from experiments.harness.claims import Row, of_paper
@@ -200,18 +201,14 @@ def ceiling(batch: int) -> str:
     return f"{math.log(2 * batch - 1):.2f}"
 
 
-def _of_sphere(tau: float, dimensions: int) -> float:
-    return 1 / tau - math.log(special.hyp0f1(dimensions / 2, 1 / (4 * tau**2)))
-
-
 def sphere(tau: float, dimensions: int) -> str:
     """Return what a uniform distribution on a sphere resolves at a temperature, -log E exp((cos - 1) / tau), nats."""
-    return f"{_of_sphere(tau, dimensions):.2f}"
+    return f"{resolved(tau, dimensions):.2f}"
 
 
 def doubling_room(tau: float, there: str, dimensions: int = 64) -> str:
     """Return the bits a doubling of the batch can bring from 32 to 512, where 32 resolve no more than they show."""
-    most = min(float(there), _of_sphere(tau, dimensions))
+    most = min(float(there), resolved(tau, dimensions))
     return f"{(most - math.log(63)) / math.log(2) / 4:.2g}"
 
 
