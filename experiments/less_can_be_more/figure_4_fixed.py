@@ -15,6 +15,12 @@ gradient has the noise of its few negatives on top; the mean gradient's directio
 0.9 for K of 10 and more, and less at K = 1; DCL, whose gradient does not fade, differs most where K is small. So the
 paper's claim that few negatives raise the ratio is expected not to hold at fixed weights. A surprise would be a ratio
 above 1.1 of that with all at any K.
+
+Read after the runs: at tau 1 as predicted for InfoNCE, but for the cosine, which K hardly moves: the mean over 200
+minibatches is far from the pool's gradient with all negatives too (0.64 at the end). At tau 0.1 there is the surprise:
+with InfoNCE 10 negatives have three times the ratio of all at the end, with DCL 5 have six times, and with InfoNCE the
+gradient then points away from the pool's (cosine -0.4). So the ratio alone says nothing of whether a gradient is a good
+one. `family/few_negatives` asks whether that signal is the bias of a small weight.
 """
 
 import itertools
