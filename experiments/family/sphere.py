@@ -15,6 +15,10 @@ leave at least 70 % to both losses; 6 bits at tau 0.3 (4.2 nats, 0.9 too many) l
 less than half of the way from chance to the accuracy without bits (53 %). A surprise would be 4 bits at chance at tau
 0.2: then a large temperature hurts for another reason, such as attention that it takes away. The cells of 8 bits at tau
 0.05 and 0.2 are `capacity`'s, known before, and in no claim.
+
+Read after the runs: as predicted, 70 and 73 % at tau 0.1, 85 and 86 at 0.2, 11 at 0.3. The nearest neighbours at tau
+0.3 still find the class of about half of the images, as those at tau 0.2 with 8 bits do of a third: with all bits alike
+the image orders what is left. The two losses differ little here, in batches where nearly all bits collide.
 """
 
 import itertools
@@ -97,7 +101,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over the room that bits leave, a line a loss; bars are standard deviations, 10 % is chance."""
+    """Accuracy over the room that bits leave, a mark a loss; bars are standard deviations, 10 % is chance."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.6, 3.4), layout="constrained")
@@ -114,10 +118,23 @@ def draw(results: Results):
             [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for _, seeds in found],
             label=loss,
             marker=marker,
+            linestyle="none",
             capsize=3,
         )
+    for tau, bits in KEPT + TAKEN + KNOWN:
+        if cell(LOSSES[0], tau, bits) in results.cells:
+            side = {(0.3, 6): (4, 10), (0.2, 8): (-4, -12)}.get((tau, bits), (8, 6))  # two settings lie close
+            height = statistics.mean(results.values(*cell(LOSSES[0], tau, bits)).values())
+            axes.annotate(
+                f"tau {tau}, {bits} bits",
+                (room(tau, bits), height),
+                side,
+                textcoords="offset points",
+                fontsize=8,
+            )
     axes.axhline(10, color="0.6", linewidth=0.8)
     axes.axvline(0, color="0.6", linewidth=0.8)
+    axes.set_ylim(0, 100)
     axes.set(xlabel="room on the sphere beside the bits, nats", ylabel=capacity.LINEAR)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

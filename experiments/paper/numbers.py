@@ -23,6 +23,7 @@ from experiments.intriguing import figure_b1, figure_b3
 __all__ = [
     "above_chance", "again", "arm", "at_most", "b3", "bounds", "ceiling", "claims", "colliding", "count", "counts",
     "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention", "lead", "left", "mean",
+    "nats",
     "printed_best", "printed_gain", "reached", "room", "rows", "seen", "sphere", "swept", "weight", "with_bits",
 ]  # fmt: skip
 
@@ -204,6 +205,11 @@ def ceiling(batch: int) -> str:
 def sphere(tau: float, dimensions: int) -> str:
     """Return what a uniform distribution on a sphere resolves at a temperature, -log E exp((cos - 1) / tau), nats."""
     return f"{resolved(tau, dimensions):.2f}"
+
+
+def nats(bits: int) -> str:
+    """Return the nats of random bits."""
+    return f"{bits * math.log(2):.2f}"
 
 
 def doubling_room(tau: float, there: str, dimensions: int = 64) -> str:
