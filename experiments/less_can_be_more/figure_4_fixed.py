@@ -62,14 +62,14 @@ def config_of(seed: int, tau: float, loss: str, count: int, batch: int = BATCH) 
     return config | {"seed": seed, "probe": {"weight": 0.0, "gradient": False}, "evaluators": {}}
 
 
-def trained(seed: int, tau: float) -> dict[str, tuple]:
-    """Point -> weights and statistics of one training, on the host."""
+def trained(seed: int, tau: float, count: int = 0) -> dict[str, tuple]:
+    """Point -> weights and statistics of one training with ``count`` negatives, 0 for all, on the host."""
     import jax
 
     from contrastive_jax.training import loop, run
     from contrastive_jax.workdir import encoder
 
-    config = config_of(seed, tau, "info_nce", 0)
+    config = config_of(seed, tau, "info_nce", count)
     config["evaluate"] |= {"final": False}
     config["checkpoint"] |= {"keep_every": f"{EPOCHS / 2} epochs", "keep_last": 3}
     with tempfile.TemporaryDirectory() as workdir:
