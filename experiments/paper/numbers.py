@@ -9,22 +9,23 @@ from collections.abc import Sequence
 from scipy import stats
 
 from experiments.family import bounds as bounds_page
-from experiments.family import capacity, gains, yoked
+from experiments.family import capacity, few_negatives, gains, yoked
 from experiments.family.sphere import resolved
 from experiments.flatnce import table_1
-from experiments.harness import FEW, Results, markdown, table_of
+from experiments.harness import FEW, Results, markdown, measured, table_of
 from experiments.harness.claims import Row, of_paper
 from experiments.harness.gates import room as room_of
 from experiments.harness.judging import student
 from experiments.harness.ledger import OURS, VERDICTS
 from experiments.harness.table import PAPERS, where
 from experiments.intriguing import figure_b1, figure_b3
+from experiments.less_can_be_more import figure_4_fixed
 
 __all__ = [
-    "above_chance", "again", "arm", "at_most", "b3", "bounds", "ceiling", "claims", "colliding", "count", "counts",
-    "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention", "lead", "left", "mean",
-    "nats",
-    "printed_best", "printed_gain", "reached", "room", "rows", "seen", "sphere", "swept", "weight", "with_bits",
+    "above_chance", "again", "arm", "at_most", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "count",
+    "counts", "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention", "lead", "left",
+    "mean", "nats", "printed_best", "printed_gain", "reached", "room", "rows", "seen", "signal", "sphere", "swept",
+    "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -228,6 +229,27 @@ def above_chance() -> str:
 def rows(head: Sequence[str], body: Sequence[Sequence[object]]) -> str:
     """Return a table of Markdown."""
     return "\n".join(markdown(head, body))
+
+
+def signal(k: int, tau: float, name: str = "ratio") -> str:
+    """Return the squared "ratio" of few negatives as a share of that of all, InfoNCE, the end, or the "cosine"."""
+    rows_of = measured.found(figure_4_fixed) or {}
+    values = figure_4_fixed.of(rows_of, name, loss="info_nce", tau=tau, point="end", k=k)
+    return f"{statistics.mean(values):.2f}"
+
+
+def at_rest() -> str:
+    """Return the squared ratios of the arms of few negatives, by the negatives that the weights were trained with."""
+    rows_of = measured.found(few_negatives) or {}
+
+    def of(arm: str, weights: str) -> str:
+        values = figure_4_fixed.of(rows_of, "ratio", weights=weights, arm=arm)
+        return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+
+    return rows(
+        ["gradient with", "at weights trained with all 254", "at weights trained with ten"],
+        [(arm, *(of(arm, weights) for weights in few_negatives.TRAINED)) for arm in few_negatives.ARMS],
+    )
 
 
 def bounds() -> str:
