@@ -3,6 +3,7 @@
 import argparse
 import pathlib
 import re
+import signal
 import sys
 from types import ModuleType
 
@@ -73,6 +74,8 @@ def parser(about: str | None) -> argparse.ArgumentParser:
 def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -> int:
     """A verb over some tables; the exit status."""
     options = parser(about).parse_args(argv)
+    if options.verb in ("plan", "diff") and hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # they only print: `| head` ends them without a traceback
 
     def chosen(table: ModuleType) -> list[Cell]:
         return [c for c in table.RUNS.get(options.scale, {}) if options.cells.search(" | ".join(c))]
