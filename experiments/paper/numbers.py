@@ -231,10 +231,10 @@ def rows(head: Sequence[str], body: Sequence[Sequence[object]]) -> str:
     return "\n".join(markdown(head, body))
 
 
-def signal(k: int, tau: float, name: str = "ratio") -> str:
-    """Return the squared "ratio" of few negatives as a share of that of all, InfoNCE, the end, or the "cosine"."""
+def signal(k: int, tau: float, name: str = "ratio", loss: str = "info_nce", point: str = "end") -> str:
+    """Return the squared "ratio" of few negatives as a share of that of all, or the "cosine", at fixed weights."""
     rows_of = measured.found(figure_4_fixed) or {}
-    values = figure_4_fixed.of(rows_of, name, loss="info_nce", tau=tau, point="end", k=k)
+    values = figure_4_fixed.of(rows_of, name, loss=loss, tau=tau, point=point, k=k)
     return f"{statistics.mean(values):.2f}"
 
 
