@@ -86,8 +86,10 @@ ASSUMED = {
 def differences(
     results: Results, one: str, other: str, optimizer: str, rate: str, batches: Sequence[int]
 ) -> list[float]:
-    """One loss less another, the mean over batch sizes, a seed each."""
-    columns = [f"batch {b}" for b in batches if (row(one, optimizer, rate), f"batch {b}") in results.cells]
+    """One loss less another, the mean over those of the batch sizes that the scale has, a seed each."""
+    columns = [
+        f"batch {b}" for b in batches if (row(one, optimizer, rate), f"batch {b}") in RUNS[results.scale]
+    ]
     found = [
         results.differences((row(one, optimizer, rate), c), (row(other, optimizer, rate), c)) for c in columns
     ]

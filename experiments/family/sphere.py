@@ -28,6 +28,9 @@ bits, which is what room comes to in many dimensions, orders these cells too. Fe
 resolves 3.7 nats. Prediction, written before these runs (InfoNCE): 4 bits (2.8 nats) leave at least 70 % there, and
 8 bits, which leave 73 % in 64 dimensions, at most 30. A surprise would be more than half of the way with 8 bits: then
 the dimension is no part of it. And the runs without bits, which were missing: each temperature reaches at least 90 %.
+
+Read after the runs in 4 dimensions: 8 bits leave 11 % and 4 bits 67, less than the 70 predicted and above the half. So
+at one temperature, batch and number of bits the dimension of the projection decides; neighbours find 34 and 75 %.
 """
 
 import itertools
@@ -45,6 +48,12 @@ KEPT, TAKEN, KNOWN = ((0.1, 8), (0.2, 4)), ((0.3, 6),), ((0.05, 8), (0.2, 8))
 CLEAN = ((0.1, 0), (0.2, 0), (0.3, 0))
 FLAT = ((0.1, 4), (0.1, 8))  # kept and taken, in few dimensions
 BATCH, DIMENSIONS, FEW, HALF = 512, 64, 4, 53.0
+SIDES = {  # of labels that lie close
+    (0.3, 6, 64): (10, 8),
+    (0.2, 8, 64): (8, -12),
+    (0.1, 4, 4): (8, -12),
+    (0.1, 8, 4): (-36, 8),
+}
 
 
 def cell(loss: str, tau: float, bits: int, dimensions: int = DIMENSIONS) -> tuple[str, str]:
@@ -145,43 +154,47 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over the room that bits leave, a mark a loss; bars are standard deviations, 10 % is chance."""
+    """Accuracy over the room that bits leave, a mark a loss, hollow in 4 dimensions; the line at 10 % is chance.
+
+    Bars are standard deviations.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.6, 3.4), layout="constrained")
     axes = figure.subplots()
-    for loss, marker in zip(LOSSES, "os", strict=True):
-        found = sorted(
-            (room(tau, bits), list(results.values(*cell(loss, tau, bits)).values()))
-            for tau, bits in KEPT + TAKEN + KNOWN
-            if cell(loss, tau, bits) in results.cells
-        )
+    wide = [(tau, bits, DIMENSIONS) for tau, bits in KEPT + TAKEN + KNOWN]
+    narrow = [(tau, bits, FEW) for tau, bits in FLAT]
+    for number, (loss, places) in enumerate((*((loss, wide) for loss in LOSSES), ("InfoNCE", narrow))):
+        there = [place for place in places if cell(loss, *place) in results.cells]
+        found = sorted((room(*place), list(results.values(*cell(loss, *place)).values())) for place in there)
         axes.errorbar(
             [x for x, _ in found],
             [statistics.mean(seeds) for _, seeds in found],
             [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for _, seeds in found],
-            label=loss,
-            marker=marker,
+            label=loss if places is wide else f"{loss}, {FEW} dimensions",
+            color=f"C{number % len(LOSSES)}",
+            marker="os"[number % len(LOSSES)],
+            markerfacecolor=None if places is wide else "none",
             linestyle="none",
             capsize=3,
         )
-    for tau, bits in KEPT + TAKEN + KNOWN:
-        if cell(LOSSES[0], tau, bits) in results.cells:
-            side = {(0.3, 6): (4, 10), (0.2, 8): (-4, -12)}.get((tau, bits), (8, 6))  # two settings lie close
-            height = statistics.mean(results.values(*cell(LOSSES[0], tau, bits)).values())
+        for tau, bits, dimensions in there if loss == LOSSES[0] else ():
+            side = SIDES.get((tau, bits, dimensions), (8, 6))
+            height = statistics.mean(results.values(*cell(loss, tau, bits, dimensions)).values())
             axes.annotate(
                 f"tau {tau}, {bits} bits",
-                (room(tau, bits), height),
+                (room(tau, bits, dimensions), height),
                 side,
                 textcoords="offset points",
                 fontsize=8,
             )
     axes.axhline(10, color="0.6", linewidth=0.8)
     axes.axvline(0, color="0.6", linewidth=0.8)
+    axes.set_xlim(left=-4)
     axes.set_ylim(0, 100)
     axes.set(xlabel="room on the sphere beside the bits, nats", ylabel=capacity.LINEAR)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower right", fontsize=8)
     return figure
 
 

@@ -75,7 +75,7 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
     """A verb over some tables; the exit status."""
     options = parser(about).parse_args(argv)
     if options.verb in ("plan", "diff") and hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # they only print: `| head` ends them without a traceback
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends what only prints without a traceback
 
     def chosen(table: ModuleType) -> list[Cell]:
         return [c for c in table.RUNS.get(options.scale, {}) if options.cells.search(" | ".join(c))]
