@@ -42,7 +42,7 @@ def found_by_scale(table: ModuleType) -> dict[str, Any]:
         of = {}
         for scale in SCALES:
             if scale != "smoke":
-                of[scale] = Results(table, scale).paired()
+                of[scale] = Results(table, scale)
             if scale == FEW_TOO:
                 of[f"{scale} by {FEW.removesuffix(', %')}"] = of[scale].by_few_labels()
     return {scale: results for scale, results in of.items() if results}

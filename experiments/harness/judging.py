@@ -134,8 +134,8 @@ def pooled(values: Sequence[float], squares: float, variance: float, freedom: in
 
 def alike(results: Results, heading: str) -> bool:
     """Whether the cells of a table spread alike, by Bartlett's test of what is left beside means of cells and seeds."""
-    rest = results.residuals(list(results.cells), heading)
-    return len(rest) > 2 and len(rest[0]) > 1 and bool(stats.bartlett(*rest).pvalue > OWN_VARIANCE)
+    rest, _ = results.residuals(list(results.cells), heading)
+    return len(rest) > 2 and bool(stats.bartlett(*rest).pvalue > OWN_VARIANCE)
 
 
 def weights(claim: Claim, results: Results) -> list[dict[Cell, float]]:
@@ -173,9 +173,10 @@ def of_formula(claim: Claim, values: Sequence[float]) -> Judgement:
     return Judgement(word, statistics.mean(values), min(values), max(values), f"range of {n}{about}")
 
 
-def _numbers(read: Results, cell: Cell, heading: str) -> tuple[float, ...]:
-    """A cell's numbers; those of another cell are equal where both are the same runs."""
-    return tuple(read.values(*cell, heading).values())
+def same_runs(read: Results, cell: Cell, other: Cell, heading: str) -> bool:
+    """Whether two cells are the same runs: one's numbers, seed by seed, are the other's or some of them."""
+    one, two = (read.values(*of, heading).items() for of in (cell, other))
+    return one <= two or two <= one
 
 
 def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judgement, float]:
@@ -188,10 +189,8 @@ def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judge
     estimates, about = [student(sample) for sample in found], f"n = {n}"
     if claim.pool and isinstance(read, Results) and alike(read, claim.pool):
         for i, of in enumerate(weights(claim, read)):
-            read_too = {
-                _numbers(read, cell, claim.pool) for cell, weight in of.items() if abs(weight) >= 1e-9
-            }
-            others = [cell for cell in of if _numbers(read, cell, claim.pool) not in read_too]
+            inside = [cell for cell, weight in of.items() if abs(weight) >= 1e-9]
+            others = [c for c in of if not any(same_runs(read, c, cell, claim.pool) for cell in inside)]
             estimates[i] = pooled(
                 found[i], sum(w * w for w in of.values()), *read.variance(others, claim.pool)
             )
@@ -214,13 +213,19 @@ def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judge
 
 def judge(claim: Claim, read: Any = None) -> Judgement:
     """The verdict of what is kept of a table, after the claim's gates."""
-    watched = read.watched() if isinstance(read, Results) else read
-    if not (found := samples(claim, watched)):
+    asked = read
+    if isinstance(read, Results):
+        watched = read.of_one_seed().watched()
+        samples(claim, watched)
+        asked = read.of_claim(watched.asked)
+        read = read.paired(watched.asked) if watched.asked else read
+        if not read:
+            return Judgement("not tested", why=claim.needs)
+    if not (found := samples(claim, read)):
         return Judgement("not tested", why=claim.needs)
     said, half = (
         (of_formula(claim, found[0]), 0.0) if claim.by == "formula" else of_samples(claim, found, read)
     )
-    asked = read.of_claim(watched.asked) if isinstance(read, Results) else read
     reasons = [why for gate in claim.gates if (why := gate(asked, half))]
     if not reasons:
         return said

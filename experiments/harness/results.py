@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from experiments.harness import records
 from experiments.harness.jobs import Job, choose, sweep_points
 from experiments.harness.records import pick
@@ -47,10 +49,8 @@ class Results:
             return {}
         path = TEN_LABELS if self.few and path == ALL_LABELS else path
         cell = str(row), str(column)
-        if isinstance(self.asked, set) and cell in self.cells:
-            self.asked.add(cell)
-        seeds, moved = self.cells.get(cell, {"seeds": {}})["seeds"], self._moved.get(cell, 0.0)
-        return {seed: pick(result, path) + moved for seed, result in seeds.items()}
+        moved = self._moved.get(cell, 0.0)
+        return {seed: pick(result, path) + moved for seed, result in self._seeds(cell).items()}
 
     def mean(self, row: Any, column: Any, heading: str | None = None) -> float:
         """Over the seeds; nan if not run."""
@@ -64,19 +64,26 @@ class Results:
 
     def variance(self, cells: Sequence[Cell], heading: str | None = None) -> tuple[float, int]:
         """Of a cell's number beyond its cell's mean and its seed's, pooled over cells; its degrees of freedom."""
-        rest = self.residuals(cells, heading)
-        freedom = max(0, (len(rest) - 1) * (len(rest[0]) - 1)) if rest else 0
+        rest, freedom = self.residuals(cells, heading)
         return (sum(v * v for of in rest for v in of) / freedom if freedom else 0.0), freedom
 
-    def residuals(self, cells: Sequence[Cell], heading: str | None = None) -> list[list[float]]:
-        """Return each cell's numbers less its mean and its seed's, a list a cell.
+    def residuals(self, cells: Sequence[Cell], heading: str | None = None) -> tuple[list[list[float]], int]:
+        """Return each cell's numbers less its own effect and its seeds', and their degrees of freedom.
 
-        The cells must have the same seeds (:meth:`paired`). Cells that are the same runs count once.
+        The effects are those of least squares: cells may lack seeds. Cells of one seed say nothing and are left out;
+        cells that are the same runs count once.
         """
-        values = list(dict.fromkeys(tuple(self.values(*cell, heading).values()) for cell in cells))
-        centred = [[v - statistics.mean(of) for v in of] for of in values]
-        by_seed = [statistics.mean(seed) for seed in zip(*centred, strict=True)]
-        return [[v - mean for v, mean in zip(of, by_seed, strict=True)] for of in centred]
+        kept = dict.fromkeys(tuple(self.values(*cell, heading).items()) for cell in cells)
+        of = [values for values in kept if len(values) > 1]
+        if not of:
+            return [], 0
+        numbers = np.array([value for values in of for _, value in values])
+        cell = np.repeat(np.arange(len(of)), [len(values) for values in of])
+        seed = np.array([seed for values in of for seed, _ in values])
+        effects = np.hstack([cell[:, None] == np.unique(cell), seed[:, None] == np.unique(seed)]).astype(float)
+        fitted, _, rank, _ = np.linalg.lstsq(effects, numbers, rcond=None)
+        rest = numbers - effects @ fitted
+        return [rest[cell == i].tolist() for i in range(len(of))], len(numbers) - int(rank)
 
     def moved(self, cell: Cell) -> "Results":
         """The same with every number of a cell larger by one."""
@@ -111,16 +118,26 @@ class Results:
         kept.judged = cells
         return kept
 
-    def paired(self) -> "Results":
-        """Of the seeds alone that every cell has: what is compared is of the same seeds, in one order."""
+    def paired(self, cells: Collection[Cell]) -> "Results":
+        """These cells with the seeds alone that each of them has, in one order; the others as they are.
+
+        Without a seed in common these cells are left out.
+        """
         kept = copy.copy(self)
-        common = (
-            set.intersection(*(set(entry["seeds"]) for entry in self.cells.values())) if self.cells else set()
-        )
+        common = sorted(set.intersection(*(set(self.cells[cell]["seeds"]) for cell in cells)))
         kept.cells = {
-            cell: entry | {"seeds": {seed: entry["seeds"][seed] for seed in sorted(common)}}
+            cell: entry if cell not in cells else entry | {"seeds": {s: entry["seeds"][s] for s in common}}
             for cell, entry in self.cells.items()
-            if common
+            if common or cell not in cells
+        }
+        return kept
+
+    def of_one_seed(self) -> "Results":
+        """The same with one seed a cell, under one name, for what is asked of cells that have no seed in common."""
+        kept = copy.copy(self)
+        kept.cells = {
+            cell: entry | {"seeds": {"any": next(iter(entry["seeds"].values()))}}
+            for cell, entry in self.cells.items()
         }
         return kept
 
@@ -140,12 +157,18 @@ class Results:
 
     def curve(self, row: Any, column: Any, name: str) -> dict[str, tuple[list, list]]:
         """Seed -> (epochs, values) of one of CURVES."""
-        entry = self.cells.get((str(row), str(column)), {"seeds": {}})
         return {
             seed: tuple(result["curves"][name])
-            for seed, result in entry["seeds"].items()
+            for seed, result in self._seeds((str(row), str(column))).items()
             if name in result.get("curves", {})
         }
+
+    def _seeds(self, cell: Cell) -> Mapping[str, Any]:
+        if cell not in self.cells:
+            return {}
+        if isinstance(self.asked, set):
+            self.asked.add(cell)
+        return self.cells[cell]["seeds"]
 
 
 def _record(table: ModuleType, scale: str, cell: Cell) -> dict[str, Any] | None:

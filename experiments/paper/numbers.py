@@ -300,7 +300,7 @@ def printed_gain(one: str, other: str) -> str:
 
 def seen(table: str, scale: str, heading: str = LINEAR, n: int = 5) -> str:
     """Return the half-width of a difference of two cells at n seeds, points, by the pooled variance of a table."""
-    results = Results(table_of(table), scale).paired()
+    results = Results(table_of(table), scale)
     variance, freedom = results.variance(list(results.cells), heading)
     return f"{stats.t.ppf(0.975, freedom) * math.sqrt(2 * variance / n):.1f}"
 

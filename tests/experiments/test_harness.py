@@ -109,10 +109,12 @@ def test_what_is_compared_is_of_the_seeds_that_all_have(table, tmp_path):
     jobs.collect(table, "cpu")
     found = harness.Results(table, "cpu")
     assert set(found.values("A", "x")) == {"0", "1"} and set(found.values("B", "x")) == {"1", "2"}
-    paired = found.paired()
+    paired = found.paired({("A", "x"), ("B", "x")})
     assert paired.values("A", "x") == pytest.approx({"1": 20}) and paired.values("B", "x") == pytest.approx(
         {"1": 70}
     )
+    paired = found.paired({("A", "x")})
+    assert set(paired.values("A", "x")) == {"0", "1"} and set(paired.values("B", "x")) == {"1", "2"}
 
 
 def test_a_run_is_done_once(table):

@@ -127,10 +127,18 @@ def table_of_six(rng, gap=0.0, spread=1.0):
     return made({cell: values.tolist() for cell, values in cells.items()})
 
 
+def with_seeds_to_come(rng):
+    """Those six cells while one of them, in which no claim has a part, still runs."""
+    results = table_of_six(rng)
+    del results.cells["A", "256"]["seeds"]["2"]
+    return results
+
+
 def test_a_pooled_variance_decides_more_and_is_no_more_often_false():
     own, pooled = (Claim("", "", lambda r: r.differences(*BOTH), pool=pool) for pool in ("", "a"))
-    said = words(pooled, table_of_six)
-    assert said["holds"] <= MOST and said["does not hold"] <= MOST, said
+    for draw in (table_of_six, with_seeds_to_come):
+        said = words(pooled, draw)
+        assert said["holds"] <= MOST and said["does not hold"] <= MOST, said
     seen = [words(claim, lambda rng: table_of_six(rng, 3.0), 300)["holds"] for claim in (own, pooled)]
     assert seen[1] > 1.4 * seen[0], seen
 
@@ -151,6 +159,38 @@ def test_cells_that_are_unlike_each_other_are_not_pooled():
     assert "pooled" in judge(claim, made({cell: list(v) for cell, v in cells.items()})).about
     cells |= {cell: 30 * values for cell, values in cells.items() if cell not in BOTH and cell[1] == "256"}
     assert "pooled" not in judge(claim, made({cell: list(v) for cell, v in cells.items()})).about
+
+
+def test_what_is_left_beside_means_of_cells_and_seeds():
+    results = table_of_six(np.random.default_rng(0))
+    rest, freedom = results.residuals(list(results.cells))
+    values = np.array([list(results.values(*cell).values()) for cell in results.cells])
+    centred = values - values.mean(1, keepdims=True)
+    assert rest == pytest.approx(centred - centred.mean(0)) and freedom == (6 - 1) * (3 - 1)
+    same = made({cell: list(results.values(*cell).values()) for cell in results.cells})
+    same.cells["C", "16"] = results.cells["A", "16"]  # the same runs under another name
+    same.cells["D", "16"] = made({("D", "16"): [70.0]}).cells["D", "16"]  # a single seed
+    again, freedom = same.residuals(list(same.cells))
+    assert again == [pytest.approx(of) for of in rest] and freedom == 10
+
+
+def test_a_claim_is_judged_by_the_seeds_of_its_own_cells():
+    cells = {("A", "16"): [3.0, 3.1, 3.2, 3.3], ("B", "16"): [1.0, 1.1, 1.3], ("C", "16"): [0.0]}
+    of_three, of_one = (
+        judge(Claim("", "", lambda r, other=other: r.differences(("A", "16"), (other, "16"))), made(cells))
+        for other in "BC"
+    )
+    assert (of_three.word, of_three.about) == ("holds", "n = 3")
+    assert (of_one.word, of_one.why) == ("cannot be judged here", "one seed is no sample")
+
+    def of_both(read):
+        gaps = [read.differences(("A", "16"), (other, "16")) for other in "BC"]
+        return [sum(seed) for seed in zip(*gaps, strict=True)]
+
+    assert judge(Claim("", "", of_both), made(cells)).about == "n = 1"
+    apart = made(cells)
+    apart.cells["C", "16"]["seeds"] = {"7": apart.cells["C", "16"]["seeds"]["0"]}
+    assert judge(Claim("", "", of_both), apart).word == "not tested"  # no seed in common
 
 
 def test_what_simclr_meets_too_is_not_judged():
