@@ -1,6 +1,7 @@
 """The numbers of the paper, as its prose names them: words, from the kept records of the tables."""
 
 import functools
+import itertools
 import math
 import pathlib
 import statistics
@@ -24,8 +25,8 @@ from experiments.less_can_be_more import figure_4_fixed
 __all__ = [
     "above_chance", "again", "arm", "at_most", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "count",
     "counts", "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention", "lead", "left",
-    "mean", "nats", "printed_best", "printed_gain", "reached", "room", "rows", "seen", "signal", "sphere", "swept",
-    "weight", "with_bits",
+    "mean", "nats", "printed_best", "printed_gain", "quieted", "reached", "room", "rows", "seen", "signal", "sphere",
+    "swept", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -250,6 +251,22 @@ def at_rest() -> str:
         ["gradient with", "at weights trained with all 254", "at weights trained with ten"],
         [(arm, *(of(arm, weights) for weights in few_negatives.TRAINED)) for arm in few_negatives.ARMS],
     )
+
+
+def quieted() -> str:
+    """Return what the second half of a training leaves of mean gradients, by the negatives it was trained with."""
+    found = measured.found(few_negatives) or {}
+
+    def of(values: list[float]) -> str:
+        return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+
+    body = []
+    for weights, arm in itertools.product(few_negatives.TRAINED, few_negatives.TRAINED):
+        shares = (few_negatives.shares(found, name, weights, arm) for name in ("square", "noise"))
+        ratios = (few_negatives.to_all(found, weights, arm, point) for point in few_negatives.STRETCH)
+        body.append((weights, arm, *map(of, shares), *map(of, ratios)))
+    head = ["trained with", "gradient with", "squared mean, end / middle", "variance, end / middle"]
+    return rows([*head, "ratio to all, middle", "ratio to all, end"], body)
 
 
 def bounds() -> str:
