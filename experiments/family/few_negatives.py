@@ -42,10 +42,10 @@ training with ten, as it rises over that of a training with all (from 0.28 to 2.
 bias, m^2 - v / n summed over parameters. A surprise would be an own share no smaller than the other's: then it is the
 variance that tells the two apart, and not rest.
 
-Read after it was: as predicted in each of the six trainings. Of its own objective 5 % of the squared mean are left (with
-all) and 2 % (with ten), of the other 26 % and 48 %; the last differ so much between seeds (36 to 71 %) that the first
-claim is undecided. Variances are within 22 % of what they were, so that the mean alone moves the ratio: of ten, from
-0.24 to 0.05 of that of all in a training with ten, from 0.31 to 2.74 in one with all.
+Read after it was: as predicted in each of the six trainings. Of its own objective 5 % of the squared mean are left
+(with all) and 2 % (with ten), of the other 26 % and 48 %; the last differ so much between seeds (36 to 71 %) that the
+first claim is undecided. Variances are within 22 % of what they were, so that the mean alone moves the ratio: of ten,
+from 0.24 to 0.05 of that of all in a training with ten, from 0.31 to 2.74 in one with all.
 """
 
 import itertools

@@ -74,16 +74,16 @@ class Results:
         cells that are the same runs count once.
         """
         kept = dict.fromkeys(tuple(self.values(*cell, heading).items()) for cell in cells)
-        of = [values for values in kept if len(values) > 1]
-        if not of:
+        found = [values for values in kept if len(values) > 1]
+        if not found:
             return [], 0
-        numbers = np.array([value for values in of for _, value in values])
-        cell = np.repeat(np.arange(len(of)), [len(values) for values in of])
-        seed = np.array([seed for values in of for seed, _ in values])
-        effects = np.hstack([cell[:, None] == np.unique(cell), seed[:, None] == np.unique(seed)]).astype(float)
+        numbers = np.array([value for values in found for _, value in values])
+        cell = np.repeat(np.arange(len(found)), [len(values) for values in found])
+        seed = np.array([seed for values in found for seed, _ in values])
+        effects = np.hstack([of[:, None] == np.unique(of) for of in (cell, seed)]).astype(float)
         fitted, _, rank, _ = np.linalg.lstsq(effects, numbers, rcond=None)
         rest = numbers - effects @ fitted
-        return [rest[cell == i].tolist() for i in range(len(of))], len(numbers) - int(rank)
+        return [rest[cell == i].tolist() for i in range(len(found))], len(numbers) - int(rank)
 
     def moved(self, cell: Cell) -> "Results":
         """The same with every number of a cell larger by one."""
