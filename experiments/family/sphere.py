@@ -31,6 +31,7 @@ the dimension is no part of it. And the runs without bits, which were missing: e
 
 Read after the runs in 4 dimensions: 8 bits leave 11 % and 4 bits 67, less than the 70 predicted and above the half. So
 at one temperature, batch and number of bits the dimension of the projection decides; neighbours find 34 and 75 %.
+Without bits 95.8 to 96.4 % are learnt at each temperature: none of them takes the image by itself.
 """
 
 import itertools
