@@ -29,7 +29,7 @@ SGD = (
 SCREEN = SGD + harness.screen()
 SWEEP = dict.fromkeys(harness.SMALL, {"schedule.learning_rate": (0.03, 0.1, 0.3, 1.0)})
 ALSO = harness.FEW_LABELS
-SMALL = "CIFAR-10, 5 epochs, batch 128 (127 other keys), momentum 0.99, SGD with warm-up and cosine"
+SMALL = "CIFAR-10 or MNIST, 5 epochs, batch 128 (127 other keys), momentum 0.99, SGD with warm-up and cosine"
 SWEPT = f"{SMALL}; rate chosen for each cell from 0.03 to 1 x batch / 256"
 
 
