@@ -66,13 +66,14 @@ def swept() -> str:
     return ", ".join(f"{score:.1f}" for (score,) in scores)
 
 
-def gained(what: str, batch: int) -> str:
-    """Return what unit ``scale`` or uniform ``attention`` gains under AdamW at one rate, points, 10 labels a class."""
+def gained(what: str, batch: int, optimizer: str = "AdamW") -> str:
+    """Return what unit ``scale`` or uniform ``attention`` gains at a common rate, points, 10 labels a class."""
     plus, minus = {
         "scale": (gains.UNIT, gains.SMALLER), "attention": (gains.UNIFORM, gains.FOLLOWING),
     }[what]  # fmt: skip
-    evidence = gains.effect(plus, minus, "AdamW", gains.RATES[0], (batch,))
-    return interval(evidence(Results(table_of("family.gains"), EASY)))
+    evidence = gains.effect(plus, minus, optimizer, gains.RATES[0], (batch,))
+    cells = [(gains.row(loss, optimizer, gains.RATES[0]), f"batch {batch}") for loss in gains.LOSSES]
+    return interval(evidence(Results(table_of("family.gains"), EASY).paired(cells)))
 
 
 def kept() -> str:
