@@ -100,7 +100,7 @@ def check_experiment(file, arguments):
     """By the file's own parser, or the harness's: the file is run until its arguments are read."""
     text = file.read_text()
     if file == ROOT / "experiments" / "harness" / "__main__.py" and (
-        arguments in (["ledger"], ["stale"]) or arguments[:1] == ["compare"] and len(arguments) in (2, 3)
+        arguments in (["pages"], ["stale"]) or arguments[:1] == ["compare"] and len(arguments) in (2, 3)
     ):
         return
     if file.parent.name == "harness" or "sys.exit(harness.main())" in text:
@@ -184,7 +184,7 @@ def test_every_command_exists(written):
         "python -m experiments.flatnce.figure_2 plan run",
         "python -m experiments.flatnce.figure_99 run",
         "python -m experiments.harness job",
-        "python -m experiments.harness ledger --scale=cpu",
+        "python -m experiments.harness pages --scale=cpu",
         "python -m experiments.harness compare",
         "python experiments/digits/table_flatclr.py play",
         "pytest tests/loses -q",

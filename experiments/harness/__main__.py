@@ -1,4 +1,4 @@
-"""``jobs``: cells, for a worker process; ``ledger``; ``stale``: records to remove; ``compare``; or a verb for all."""
+"""``jobs``: cells, for a worker process; ``pages``; ``stale``: records to remove; ``compare``; or a verb for all."""
 
 import json
 import sys
@@ -8,6 +8,7 @@ from experiments.harness.cli import command_line
 from experiments.harness.compare import compare, of_revision, of_tree
 from experiments.harness.jobs import Job, stale
 from experiments.harness.ledger import pages
+from experiments.harness.pages import page_of, render
 from experiments.harness.running import run_jobs
 from experiments.harness.table import ROOT, all_tables, table_of
 
@@ -17,10 +18,16 @@ if sys.argv[1:2] == ["jobs"]:
         [Job(n, scale, tuple(cell), tuple(map(tuple, p)), chosen) for n, scale, cell, p, chosen in found],
         replicas,
     )
-elif sys.argv[1:] == ["ledger"]:
+elif sys.argv[1:] == ["pages"]:
+    import experiments.paper.__main__ as paper
+
+    for table in map(table_of, all_tables()):
+        render(table)
+        print(page_of(table).relative_to(ROOT))
     for file, text in pages().items():
         file.write_text(text)
         print(file.relative_to(ROOT))
+    print(*(file.relative_to(ROOT) for file in paper.write()), sep="\n")
 elif sys.argv[1:] == ["stale"]:
     print(*stale(), sep="\n")
 elif sys.argv[1:2] == ["compare"]:

@@ -1,6 +1,7 @@
 """The command: render the page and its figures."""
 
 import argparse
+import pathlib
 import sys
 
 import experiments.paper
@@ -27,15 +28,18 @@ def text() -> str:
     return environment.get_template("text.jinja").render({n: getattr(numbers, n) for n in numbers.__all__})
 
 
-def main() -> int:
-    """Writes them."""
-    argparse.ArgumentParser(description=experiments.paper.__doc__.splitlines()[0]).parse_args()
+def write() -> list[pathlib.Path]:
+    """Write the page and its figures; the files."""
     from experiments.paper import figures  # the tables, and what they read
 
     PAGE.write_text(text())
-    for file in figures.save():
-        print(file.relative_to(ROOT))
-    print(PAGE.relative_to(ROOT))
+    return [*figures.save(), PAGE]
+
+
+def main() -> int:
+    """Writes them."""
+    argparse.ArgumentParser(description=experiments.paper.__doc__.splitlines()[0]).parse_args()
+    print(*(file.relative_to(ROOT) for file in write()), sep="\n")
     return 0
 
 

@@ -233,7 +233,7 @@ def test_a_claim_has_evidence_where_its_table_has_runs(name, claim):
 
 def test_the_ledger_is_current():
     for file, text in ledger.pages().items():
-        assert file.read_text() == text, "python -m experiments.harness ledger"
+        assert file.read_text() == text, "python -m experiments.harness pages"
 
 
 def test_the_front_page_counts_as_the_ledger_does():
