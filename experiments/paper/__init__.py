@@ -1,4 +1,6 @@
-"""A short paper on the family, ``docs/paper.md``: its prose in ``text.jinja``, its numbers from kept records.
+"""A short paper on the family and what was found, ``docs/paper.md`` and ``docs/findings.md``, from kept records.
 
-python -m experiments.paper     # writes the page and its figures; computes nothing, in seconds
+The prose is in ``paper.jinja`` and ``findings.jinja``, its numbers are functions of ``numbers``.
+
+python -m experiments.paper     # writes both pages and the figures; computes nothing, in seconds
 """

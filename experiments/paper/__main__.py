@@ -1,4 +1,4 @@
-"""The command: render the page and its figures."""
+"""The command: render the pages and their figures."""
 
 import argparse
 import pathlib
@@ -7,11 +7,11 @@ import sys
 import experiments.paper
 from experiments.harness import ROOT
 
-PAGE = ROOT / "docs" / "paper.md"
+PAGES = {ROOT / "docs" / f"{name}.md": f"{name}.jinja" for name in ("paper", "findings")}  # -> prose
 
 
-def text() -> str:
-    """Return the page.
+def text(prose: str) -> str:
+    """Return a page by the name of its prose.
 
     Raises:
       jinja2.UndefinedError: the prose names a number that there is not.
@@ -25,15 +25,16 @@ def text() -> str:
         loader=jinja2.PackageLoader("experiments.paper", ""), undefined=jinja2.StrictUndefined,
         variable_start_string="[[", variable_end_string="]]", keep_trailing_newline=True,
     )  # fmt: skip
-    return environment.get_template("text.jinja").render({n: getattr(numbers, n) for n in numbers.__all__})
+    return environment.get_template(prose).render({n: getattr(numbers, n) for n in numbers.__all__})
 
 
 def write() -> list[pathlib.Path]:
-    """Write the page and its figures; the files."""
+    """Write the pages and their figures; the files."""
     from experiments.paper import figures  # the tables, and what they read
 
-    PAGE.write_text(text())
-    return [*figures.save(), PAGE]
+    for page, prose in PAGES.items():
+        page.write_text(text(prose))
+    return [*figures.save(), *PAGES]
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The numbers of the paper, as its prose names them: words, from the kept records of the tables."""
+"""The numbers of the paper and of the findings, as their prose names them: words, from the tables' kept records."""
 
 import functools
 import itertools
@@ -12,7 +12,7 @@ from scipy import stats
 from experiments.family import bounds as bounds_page
 from experiments.family import capacity, few_negatives, gains, yoked
 from experiments.family.sphere import resolved
-from experiments.flatnce import table_1
+from experiments.flatnce import figure_s2, table_1
 from experiments.harness import FEW, Results, markdown, measured, table_of
 from experiments.harness.claims import Row, of_paper
 from experiments.harness.gates import room as room_of
@@ -24,9 +24,9 @@ from experiments.less_can_be_more import figure_4_fixed
 
 __all__ = [
     "above_chance", "again", "arm", "at_most", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "count",
-    "counts", "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention", "lead", "left",
-    "mean", "nats", "printed_best", "printed_gain", "quieted", "reached", "room", "rows", "seen", "signal", "sphere",
-    "swept", "weight", "with_bits",
+    "counts", "difference", "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention",
+    "lead", "learnt_sooner", "left", "mean", "nats", "printed_best", "printed_gain", "quieted", "reached", "room", "rows",
+    "seen", "signal", "sphere", "swept", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -135,6 +135,19 @@ def mean(table: str, scale: str, row: str, column: str, heading: str, decimals: 
     if math.isnan(found):
         raise LookupError(f"{table}, {scale}: {row}, {column} has not run")
     return f"{found:.{decimals}f}"
+
+
+def difference(
+    table: str, scale: str, one: tuple[str, str], other: tuple[str, str], heading: str = LINEAR, decimals: int = 1
+) -> str:
+    """Return how much more one cell has than another, paired over seeds."""
+    return interval(Results(table_of(table), scale).differences(one, other, heading), decimals)
+
+
+def learnt_sooner() -> str:
+    """Return what batch 256 has more than 1,024 after an epoch in FlatNCE's Figure S2, points of kNN."""
+    (values,) = figure_s2.early(Results(table_of("flatnce.figure_s2"), "small"))
+    return interval(values)
 
 
 def weight(batch: int | str, decimals: int = 2) -> str:

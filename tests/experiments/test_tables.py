@@ -122,11 +122,12 @@ def test_pages_are_what_their_numbers_say(name):
             assert cell in table.RUNS[scale] and set(entry["seeds"]) <= set(map(str, seeds_of(table, scale)))
 
 
-def test_the_paper_is_what_the_records_say():
+def test_the_paper_and_the_findings_are_what_the_records_say():
     from experiments.paper import __main__ as paper
     from experiments.paper import figures
 
-    assert paper.PAGE.read_text() == paper.text(), "python -m experiments.paper"
+    for page, prose in paper.PAGES.items():
+        assert page.read_text() == paper.text(prose), "python -m experiments.harness pages"
     assert all((figures.FOLDER / f"{draw.__name__}.svg").exists() for draw in figures.FIGURES)
 
 
