@@ -25,8 +25,8 @@ from experiments.less_can_be_more import figure_4_fixed
 __all__ = [
     "above_chance", "again", "arm", "at_most", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "count",
     "counts", "difference", "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention",
-    "lead", "learnt_sooner", "left", "mean", "nats", "printed_best", "printed_gain", "quieted", "reached", "room", "rows",
-    "seen", "signal", "sphere", "swept", "weight", "with_bits",
+    "lead", "learnt_sooner", "left", "mean", "nats", "printed_best", "printed_gain", "quieted", "reached", "room",
+    "rows", "seen", "signal", "sphere", "swept", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -138,7 +138,12 @@ def mean(table: str, scale: str, row: str, column: str, heading: str, decimals: 
 
 
 def difference(
-    table: str, scale: str, one: tuple[str, str], other: tuple[str, str], heading: str = LINEAR, decimals: int = 1
+    table: str,
+    scale: str,
+    one: tuple[str, str],
+    other: tuple[str, str],
+    heading: str = LINEAR,
+    decimals: int = 1,
 ) -> str:
     """Return how much more one cell has than another, paired over seeds."""
     return interval(Results(table_of(table), scale).differences(one, other, heading), decimals)
