@@ -38,8 +38,8 @@ is now judged by the seeds of its own cells, so that cells may run in any order.
 then LARS, then at own rates; EqCo's Figure 3, which shares its cells with the three tables; Figure A.2; MACL's Table 4;
 EqCo's Figure 4; temperature by batch; Figure 2's contrast at twice the width.
 
-Changed a sixth time, before the runs of that day: an M14 run takes two minutes of a core now, an image of 32 pixels five
-times one of 14. FlatNCE's lead at batch 16 is confirmed at twice the width (`lead`) before more tables are begun, as
-nothing of it is; DigitOnImage (Intriguing Properties' Figure 6) runs its first and last columns, which its claims ask of.
-Then SGD at five seeds, EqCo's Tables 3, 4 and 2 and LARS, and the rest of the fifth list.
+Changed a sixth time, before the runs of that day: a run on MNIST takes two minutes of a core now, an image of 32 pixels
+five times one of 14. FlatNCE's lead at batch 16 is asked again at twice the width (`lead`) before more tables are
+begun, as nothing of it is confirmed; DigitOnImage (Intriguing Properties' Figure 6) runs the columns that its claims
+read. Then SGD at five seeds, EqCo's Tables 3, 4 and 2 and LARS, and the rest of the fifth list.
 """
