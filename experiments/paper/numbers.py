@@ -25,8 +25,8 @@ from experiments.less_can_be_more import figure_4_fixed
 __all__ = [
     "above_chance", "again", "arm", "at_most", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "count",
     "counts", "difference", "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention",
-    "lead", "learnt_sooner", "left", "mean", "nats", "printed_best", "printed_gain", "quieted", "reached", "room",
-    "rows", "seen", "signal", "sphere", "swept", "weight", "with_bits",
+    "larger", "lead", "learnt_sooner", "left", "mean", "nats", "printed_best", "printed_gain", "quieted", "reached",
+    "room", "rows", "seen", "signal", "sphere", "swept", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -74,6 +74,18 @@ def gained(what: str, batch: int, optimizer: str = "AdamW") -> str:
     evidence = gains.effect(plus, minus, optimizer, gains.RATES[0], (batch,))
     cells = [(gains.row(loss, optimizer, gains.RATES[0]), f"batch {batch}") for loss in gains.LOSSES]
     return interval(evidence(Results(table_of("family.gains"), EASY).paired(cells)))
+
+
+def larger() -> str:
+    """Return FlatNCE's mean norm of a query's gradient over InfoNCE's: SGD, batch 16, over the training."""
+    results = Results(table_of("family.gains"), EASY)
+
+    def norm(loss: str) -> float:
+        cell = (gains.row(loss, "SGD", gains.RATES[0]), "batch 16")
+        curves = results.curve(*cell, "query_gradient_norm").values()
+        return statistics.mean(statistics.mean(values) for _, values in curves)
+
+    return f"{norm('FlatNCE') / norm('InfoNCE'):.1f}"
 
 
 def kept() -> str:
