@@ -71,17 +71,28 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     return made
 
 
+def _end_quietly() -> None:
+    """Ends what only prints from here on without a traceback where its output is cut off, ``| head``."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
 def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -> int:
     """A verb over some tables; the exit status."""
     options = parser(about).parse_args(argv)
-    if options.verb in ("plan", "diff") and hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends what only prints without a traceback
+    if options.verb == "render":
+        pages = [render(table) for table in tables]
+        _end_quietly()
+        print(*pages, sep="\n")
+        return 0
+    if options.verb in ("plan", "diff"):
+        _end_quietly()
 
     def chosen(table: ModuleType) -> list[Cell]:
         return [c for c in table.RUNS.get(options.scale, {}) if options.cells.search(" | ".join(c))]
 
     trained = [table for table in tables if not is_measured(table)]
-    if options.verb != "render" and trained and not any(map(chosen, trained)):
+    if trained and not any(map(chosen, trained)):
         scales = [scale for scale in SCALES if any(scale in table.RUNS for table in trained)]
         found = f"--cells={options.cells.pattern} finds no cell" if options.cells.pattern else "no cell"
         parser(about).error(f"{found} at --scale={options.scale}; there are cells at {', '.join(scales)}")
@@ -108,12 +119,10 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
         plan(tables, cells, options.scale, options.device, options.utilisation, options.price)
         return 0
     for table in tables:
-        if is_measured(table) and options.verb != "render":
+        if is_measured(table):
             print(f"{where(table)}: no runs; `run` measures in this process")
         elif options.verb == "collect":
             print(f"{where(table)}: {collect(table, options.scale)} runs are kept")
-        elif options.verb == "render":
-            print(render(table))
         else:
             for leaf, values in differing(table, options.scale).items():
                 print(leaf, *(f"  {' | '.join(cell)}: {value!r}" for cell, value in values.items()), sep="\n")
