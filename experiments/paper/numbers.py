@@ -23,9 +23,9 @@ from experiments.intriguing import figure_b1, figure_b3
 from experiments.less_can_be_more import figure_4_fixed
 
 __all__ = [
-    "above_chance", "again", "arm", "at_most", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "count",
-    "counts", "difference", "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention",
-    "larger", "lead", "learnt_sooner", "left", "mean", "nats", "printed_best", "printed_gain", "quieted", "reached",
+    "above_chance", "again", "arm", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "count", "counts",
+    "difference", "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention", "larger",
+    "lead", "learnt_sooner", "left", "mean", "on_sphere", "printed_best", "printed_gain", "quieted", "reached",
     "room", "rows", "seen", "signal", "sphere", "swept", "weight", "with_bits",
 ]  # fmt: skip
 
@@ -102,17 +102,6 @@ def kept() -> str:
 def reached(loss: str, bits: int, batch: int = 64, tau: float = 0.05, heading: str = LINEAR) -> str:
     """Return what a loss reaches with shared bits, MNIST, percent."""
     return mean("family.capacity", EASY, capacity.row(loss, tau, batch), str(bits), heading)
-
-
-def at_most(tau: float, bits: int) -> str:
-    """Return the most that any loss that has run reaches with shared bits at a temperature, linear top-1 in percent."""
-    results = Results(table_of("family.capacity"), EASY)
-    found = [
-        results.mean(*cell, LINEAR)
-        for cell in results.cells
-        if cell[1] == str(bits) and f"tau {tau}" in cell[0]
-    ]
-    return f"{max(found):.1f}"
 
 
 def again(scale: str, loss: str) -> str:
@@ -240,6 +229,23 @@ def sphere(tau: float, dimensions: int) -> str:
     return f"{resolved(tau, dimensions):.2f}"
 
 
+def on_sphere() -> str:
+    """Return what shared bits leave at batch 512, by the nats that the sphere resolves: linear top-1 / kNN, percent."""
+    body = []
+    for tau, bits in ((0.05, 8), (0.1, 8), (0.2, 4), (0.2, 8), (0.3, 6)):
+        cells = [
+            " / ".join(
+                mean("family.sphere", EASY, loss, f"tau {tau}, {bits} bits", heading)
+                for heading in (LINEAR, "kNN top-1, %")
+            )
+            for loss in ("InfoNCE", "FlatNCE")
+        ]
+        body.append((f"{tau}", f"{bits}", sphere(tau, 64), nats(bits), *cells))
+    return rows(
+        ["tau", "bits", "nats that the sphere resolves", "nats of the bits", "InfoNCE", "FlatNCE"], body
+    )
+
+
 def nats(bits: int) -> str:
     """Return the nats of random bits."""
     return f"{bits * math.log(2):.2f}"
@@ -284,20 +290,18 @@ def at_rest() -> str:
     )
 
 
-def quieted() -> str:
-    """Return what the second half of a training leaves of mean gradients, by the negatives it was trained with."""
+def quieted(own: bool) -> str:
+    """Return what the second half of a training leaves of a squared mean gradient, percent, "2 to 5" over trainings.
+
+    Of the training's ``own`` objective, or of the other; means over seeds.
+    """
     found = measured.found(few_negatives) or {}
-
-    def of(values: list[float]) -> str:
-        return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
-
-    body = []
-    for weights, arm in itertools.product(few_negatives.TRAINED, few_negatives.TRAINED):
-        shares = (few_negatives.shares(found, name, weights, arm) for name in ("square", "noise"))
-        ratios = (few_negatives.to_all(found, weights, arm, point) for point in few_negatives.STRETCH)
-        body.append((weights, arm, *map(of, shares), *map(of, ratios)))
-    head = ["trained with", "gradient with", "squared mean, end / middle", "variance, end / middle"]
-    return rows([*head, "ratio to all, middle", "ratio to all, end"], body)
+    left = [
+        100 * statistics.mean(few_negatives.shares(found, "square", weights, arm))
+        for weights, arm in itertools.product(few_negatives.TRAINED, few_negatives.TRAINED)
+        if (weights == arm) == own
+    ]
+    return f"{min(left):.0f} to {max(left):.0f}"
 
 
 def bounds() -> str:
