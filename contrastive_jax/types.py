@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any, dataclass_transform
 
 import jax
+import numpy as np
 
 Array = jax.Array
 PyTree = Any
@@ -19,6 +20,25 @@ PyTree = Any
 def record(cls):
     """A frozen dataclass that is a pytree; every field is a child."""
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+
+
+def fit_32_bits(ids: np.ndarray) -> bool:
+    """Return whether an int32 holds each of the ids."""
+    limits = np.iinfo(np.int32)
+    whole = ids.dtype.kind in "iub"
+    return whole and (not ids.size or bool(limits.min <= ids.min() and ids.max() <= limits.max))
+
+
+def narrow_ids(*ids: np.ndarray) -> list[np.ndarray]:
+    """Return ids that 32 bits hold and that are equal where those given are, also of one array to another's.
+
+    Ids that fit are kept; others, hashes for instance, are numbered anew, together.
+    """
+    if all(map(fit_32_bits, ids)):
+        return [of.astype(np.int32) for of in ids]
+    _, places = np.unique(np.concatenate([of.reshape(-1) for of in ids]), return_inverse=True)
+    parts = np.split(places.reshape(-1).astype(np.int32), np.cumsum([of.size for of in ids])[:-1])
+    return [part.reshape(of.shape) for part, of in zip(parts, ids, strict=True)]
 
 
 @record

@@ -200,6 +200,18 @@ def test_a_function_that_is_not_there_is_one_sentence(mine, override, message):
         configs.resolve("digits", [override])
 
 
+def test_a_temperature_is_one_number(tmp_path, monkeypatch):
+    (tmp_path / "several.py").write_text(
+        "import jax.numpy as jnp\nfrom contrastive_jax.contrast.temperature import Temperature\n"
+        "def two(total_steps, *, tau=0.1):\n"
+        "    return Temperature(lambda: (), lambda state, step, a: jnp.full(2, tau), lambda state, step, ess: state)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = configs.resolve("digits:scale=smoke", [("temperature", "several:two")])
+    with pytest.raises(ValueError, match=r"temperature.name is 'several:two', which gives an array \(2,\)"):
+        runs.prepare(configs.plain(settings))
+
+
 def test_arrays_are_a_data_set():
     images, labels = np.zeros((6, 4, 4, 1), np.uint8), np.array([0, 1, 2, 0, 1, -1])
     source = data.from_arrays(images, labels, images[:2], labels[:2], name="six")
@@ -209,6 +221,13 @@ def test_arrays_are_a_data_set():
         ((images.astype(float),), "uint8"),
         ((images, labels[:5]), r"need label \[6\]"),
         ((images, labels, images[:, 1:], labels), "one shape"),
+        ((images, labels + 0.5), "labels are float64; they must be whole numbers"),
+        ((images, labels, None, labels), "test_labels are given without test_images"),
+        (
+            (images, np.eye(6, 3, dtype=int), images[:2], labels[:2]),
+            r"labels are \[6, 3\] and test_labels \[2\]",
+        ),
+        ((images, np.eye(6, 3, dtype=int), images[:2], np.eye(2, dtype=int)), r"test_labels \[2, 2\]"),
     ):
         with pytest.raises(ValueError, match=message):
             data.from_arrays(*wrong)

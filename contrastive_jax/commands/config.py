@@ -217,4 +217,7 @@ def main(argv: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except Exception as error:  # a config file is Python, and may raise anything
+        print(f"error: {' '.join(argv[1:])}: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
     return 0

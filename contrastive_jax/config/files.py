@@ -4,6 +4,7 @@ import ast
 import difflib
 import importlib.util
 import json
+import os
 import pathlib
 import re
 from collections.abc import Mapping
@@ -86,7 +87,7 @@ def suggest(name: str, known: Mapping[str, Any]) -> str:
     return f"{f'Options of {section}' if section else 'Sections'}: {', '.join(here)}."
 
 
-def load(spec: str) -> ConfigDict:
+def load(spec: str | os.PathLike[str]) -> ConfigDict:
     """Return the config of ``FILE[:key=value,...]``, of a replication's name, of a workdir or of a ``config.json``.
 
     A name is that of a file of ``configs/``: here, or beside the package. A workdir may be an address, ``gs://...``.
@@ -94,7 +95,7 @@ def load(spec: str) -> ConfigDict:
     Raises:
       ValueError: there is none, or it cannot be read as one, in one sentence.
     """
-    address, path, arg = re.fullmatch(r"(\w+://)?([^:]*):?(.*)", spec, re.DOTALL).groups()
+    address, path, arg = re.fullmatch(r"(\w+://)?([^:]*):?(.*)", os.fspath(spec), re.DOTALL).groups()
     try:
         file = epath.Path((address or "") + path)
         file = file / "config.json" if file.is_dir() else file

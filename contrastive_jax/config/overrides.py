@@ -27,18 +27,19 @@ from contrastive_jax.contrast.terms import canonical
 _LIST = re.compile(r"[^,()\[\]{}'\"]+(,[^,()\[\]{}'\"]+)+")  # of words, with commas between
 
 
-def resolve(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
+def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] = ()) -> ConfigDict:
     """Return the config of a file, a workdir or a name, with overrides applied and every option filled in.
 
     Args:
       spec: as :func:`contrastive_jax.config.load` takes it; None is the base config.
-      overrides: ``(section.option, text)``; of a leaf that is set twice the last counts.
+      overrides: ``(section.option, value)``, the value itself or its text; of a leaf that is set twice the last
+        counts.
 
     Raises:
       ValueError: an unknown leaf or function, or a text that is no such value, in one sentence.
     """
     before = complete(base() if spec is None else load(spec))
-    config, given = copy.deepcopy(before), dict(overrides)
+    config, given = copy.deepcopy(before), {name: str(value) for name, value in overrides}
     with config.unlocked(), config.ignore_type():
         choices = {name: _choose(config, name, text) for name, text in given.items()}
         config = settle(config, before, {chosen or name for name, chosen in choices.items()})

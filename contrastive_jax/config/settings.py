@@ -189,6 +189,10 @@ def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]
         function = function_of(section, name)
         return set() if function is None else set(inspect.signature(function).parameters)
 
+    def layer(column, name):
+        function = evaluators.find(name, column)
+        return {"layer"} & set(() if function is None else inspect.signature(function).parameters)
+
     # (parent, its original, path, section, the leaf that names a function, which leaves outlive a change of it)
     chosen: list[tuple[Any, Any, str, str, str, Callable[[str], set[str]]]] = [
         (config, before, "", section, "name", functools.partial(options, section))
@@ -196,7 +200,14 @@ def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]
     ]
     chosen += [(config, before, "", "augment", "preset", lambda name: {"size", "views"})]
     chosen += [
-        (config.evaluators, before["evaluators"], "evaluators.", column, "name", lambda name: {"layer"})
+        (
+            config.evaluators,
+            before["evaluators"],
+            "evaluators.",
+            column,
+            "name",
+            functools.partial(layer, column),
+        )
         for column in config.evaluators
         if column in before["evaluators"]
     ]

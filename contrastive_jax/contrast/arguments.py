@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from contrastive_jax.types import Array
+from contrastive_jax.types import Array, fit_32_bits, narrow_ids
 
 
 def check_arrays(function: str, **arrays: Any) -> None:
@@ -28,6 +28,39 @@ def check_arrays(function: str, **arrays: Any) -> None:
             )
         if not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(f"{function}.{name} is {value.dtype}; it must be floating.")
+
+
+def ids_of(function: str, **ids: Any) -> list[Array | None]:
+    """Return ids of rows as arrays of JAX that are equal where those given are; None stays.
+
+    JAX would cut ids of more than 32 bits without a word: known ones, hashes, are numbered anew, together.
+
+    Raises:
+      ValueError: one sentence that names the argument: it is no array of ids, or traced beside ids of more bits.
+    """
+    given = {
+        name: value if isinstance(value, jax.Array) else np.asarray(value)
+        for name, value in ids.items()
+        if value is not None
+    }
+    for name, value in given.items():
+        if value.dtype.kind not in "iub":
+            raise ValueError(f"{function}.{name} is {value.dtype}; it must be ids, whole numbers.")
+    traced = [name for name, value in given.items() if isinstance(value, jax.core.Tracer)]
+    wide = [
+        name
+        for name, value in given.items()
+        if name not in traced and value.dtype != np.int32 and not fit_32_bits(np.asarray(value))
+    ]
+    if wide and traced:
+        raise ValueError(
+            f"{function}.{wide[0]} has ids of more than 32 bits, and {traced[0]} is traced: number both anew before"
+            " jit, numpy.unique(ids, return_inverse=True)[1]."
+        )
+    if wide:
+        found = narrow_ids(*(np.asarray(value) for value in given.values()))
+        given = dict(zip(given, found, strict=True))
+    return [jnp.asarray(given[name]) if name in given else None for name in ids]
 
 
 def positive_or_nan(temperature: Array) -> Array:

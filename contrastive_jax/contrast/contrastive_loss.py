@@ -17,7 +17,7 @@ from contrastive_jax import native, sharding
 from contrastive_jax.contrast import candidates as sources
 from contrastive_jax.contrast import margin as margins
 from contrastive_jax.contrast import temperature as rules
-from contrastive_jax.contrast.arguments import check_arrays, positive_or_nan
+from contrastive_jax.contrast.arguments import check_arrays, ids_of, positive_or_nan
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.comparison import Compare, cosine, dot
 from contrastive_jax.contrast.margin import Margin
@@ -284,6 +284,9 @@ def contrastive_loss(
         if value not in allowed:
             raise ValueError(f"contrastive_loss.{argument} is {value!r}; allowed: {', '.join(allowed)}.")
     rows = _check_shapes(a, b, queue, queue_group, group, positives)
+    group, positives, queue_group = ids_of(
+        "contrastive_loss", group=group, positives=positives, queue_group=queue_group
+    )
     if positives is not None:
         _check_several(loss, term, summation)
         group = positives
@@ -310,14 +313,22 @@ def contrastive_loss(
         )
     if margin is not None and getattr(term.function, "margin_cancels", False):
         raise ValueError(f"contrastive_loss.margin cancels in the gradient of {loss!r}; it must be None.")
+    if margin is not None and not term.multiples:
+        raise ValueError(
+            f"contrastive_loss.margin is given to {loss!r}, which reads no contrast; it must be None."
+        )
+    if score != "cosine" and term.cosine_only:
+        raise ValueError(
+            f"contrastive_loss.score is {score!r}; {loss!r} as asked for is defined for cosine alone."
+        )
     embed, number = SCORES[score], DIRECTIONS[directions]
-    group = jnp.arange(rows, dtype=jnp.int32) if group is None else jnp.asarray(group)
+    group = jnp.arange(rows, dtype=jnp.int32) if group is None else group
     if queue is not None and queue_group is None:
         group, queue_group = _places(group), jnp.full(queue.shape[0], -1)
     group = sharding.shard_batch(group)
     if engine == RING:
         _check_ring(loss, term, negatives, queue)
-    extra = None if queue is None else sharding.replicate(Pool(embed(queue), jnp.asarray(queue_group)))
+    extra = None if queue is None else sharding.replicate(Pool(embed(queue), queue_group))
     pools = _pools(candidates, rows, number, extra)
     if engine == RING:
         pools = _sharded(pools, candidates)
@@ -495,6 +506,12 @@ def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
     given = temperature if callable(temperature) else lambda mean_positive: jnp.asarray(temperature)
 
     def value(state, step, mean_positive):
-        return positive_or_nan(given(mean_positive))
+        tau = given(mean_positive)
+        if jnp.ndim(tau):
+            raise ValueError(
+                f"contrastive_loss.temperature returns an array {jnp.shape(tau)}; a function of the alignment must"
+                " return a scalar."
+            )
+        return positive_or_nan(tau)
 
     return Temperature(lambda: (), value, lambda state, step, ess: state)

@@ -14,7 +14,7 @@ from jax import lax
 
 from contrastive_jax import sharding
 from contrastive_jax.contrast import ring
-from contrastive_jax.contrast.arguments import check_arrays, positive_or_nan
+from contrastive_jax.contrast.arguments import check_arrays, ids_of, positive_or_nan
 from contrastive_jax.contrast.comparison import cosine, dot
 from contrastive_jax.contrast.similarity import (
     ENGINES,
@@ -75,9 +75,9 @@ def ntxent(
       >>> jax.grad(ntxent)(views, labels).shape
       (6, 2)
     """
+    (labels,) = ids_of("ntxent", labels=labels)
     _check_rows("ntxent", "embeddings", embeddings, labels, "labels", engine)
     tau = _scalar("ntxent.temperature", temperature).astype(jnp.promote_types(embeddings.dtype, jnp.float32))
-    labels = jnp.asarray(labels)
     row = jnp.arange(labels.shape[0], dtype=jnp.int32)
     query = normalize(sharding.shard_batch(embeddings))
     everyone, everyones = sharding.replicate(query), sharding.replicate(labels)
@@ -150,7 +150,8 @@ def sigmoid_loss(
         raise ValueError(f"sigmoid_loss: a {a.shape} and b {b.shape} must both be [N, D], not empty.")
     if score not in SCORES:
         raise ValueError(f"sigmoid_loss.score is {score!r}; allowed: {', '.join(SCORES)}.")
-    ids = jnp.arange(a.shape[0], dtype=jnp.int32) if positives is None else jnp.asarray(positives)
+    ids = jnp.arange(a.shape[0], dtype=jnp.int32) if positives is None else positives
+    (ids,) = ids_of("sigmoid_loss", positives=ids)
     _check_rows("sigmoid_loss", "a", a, ids, "positives", engine, (*ENGINES, RING))
     query, key = (SCORES[score](sharding.shard_batch(x)) for x in (a, b))
     dtype = jnp.promote_types(query.dtype, key.dtype)
@@ -344,10 +345,8 @@ def _check_rows(
             " not empty."
         )
     rows = embeddings.shape[0]
-    if jnp.shape(ids) != (rows,) or not jnp.issubdtype(jnp.result_type(ids), jnp.integer):
-        raise ValueError(
-            f"{function}.{name} is {jnp.result_type(ids)}{list(jnp.shape(ids))}; it must be integers, [{rows}]."
-        )
+    if ids.shape != (rows,):
+        raise ValueError(f"{function}.{name} is {ids.dtype}{list(ids.shape)}; it must be integers, [{rows}].")
     if engine not in engines:
         raise ValueError(f"{function}.engine is {engine!r}; allowed: {', '.join(engines)}.")
     if sharding.on_mesh() and rows % (devices := jax.sharding.get_abstract_mesh().shape[sharding.AXIS]):

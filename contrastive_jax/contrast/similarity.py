@@ -378,12 +378,13 @@ def _add(state, score, permitted, scale):
     score = jnp.where(permitted, score, -jnp.inf)
     highest = jnp.maximum(hardest, jnp.max(score, axis=-1))
     peak = jnp.where(highest == -jnp.inf, 0, highest)  # -inf - -inf would be NaN
-    shrink = jnp.exp(scale[:, None] * (hardest - peak))
-    score = score - peak[:, None]
-    raw = jnp.where(permitted, score, 0)
-    weight = [jnp.exp(scale[s] * score) for s in range(scale.shape[0])]
+    # No scale is multiplied by -inf: the derivative would be NaN.
+    met, move = hardest > -jnp.inf, jnp.where(hardest > -jnp.inf, hardest - peak, 0)
+    shrink = jnp.where(met, jnp.exp(scale[:, None] * move), 0)
+    raw = jnp.where(permitted, score - peak[:, None], 0)
+    weight = [jnp.where(permitted, jnp.exp(scale[s] * raw), 0) for s in range(scale.shape[0])]
     # first moment about the peak, which moves
-    moved = first + jnp.where(total > 0, hardest - peak, 0) * total
+    moved = first + jnp.where(total > 0, move, 0) * total
     total = shrink * total + jnp.stack([jnp.sum(w, axis=-1) for w in weight])
     first = shrink * moved + jnp.stack([jnp.sum(w * raw, axis=-1) for w in weight])
     return count + jnp.sum(permitted, axis=-1, dtype=jnp.int32), highest, total, first

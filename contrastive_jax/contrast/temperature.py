@@ -129,6 +129,10 @@ def ess(
       max_tau: upper clamp.
     """
     _positive("tau", tau), _positive("min_tau", min_tau), _positive("max_tau", max_tau)
+    if not min_tau <= tau <= max_tau:
+        raise ValueError(
+            f"temperature.tau is {tau}; it must lie from temperature.min_tau={min_tau} to max_tau={max_tau}."
+        )
     for option, share in (("target", target), ("target_end", target_end or target)):
         if not 0.0 < share <= 1.0:
             raise ValueError(f"temperature.{option} is {share}; an ESS target lies in (0, 1].")

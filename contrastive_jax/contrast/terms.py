@@ -58,6 +58,12 @@ class Term(NamedTuple):
         """Return how many labels an image has that the loss reads, "one" or "several"; "" where it does not say."""
         return getattr(self.function, "labels", "")
 
+    @property
+    def cosine_only(self) -> bool:
+        """Return whether the loss, with its options, is defined for cosines alone."""
+        says = getattr(self.function, "cosine_only", False)
+        return says(**self.options) if callable(says) else says
+
     def values(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
         """The loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
         contrasts = [comparison.contrast(multiple) for multiple in self.multiples]

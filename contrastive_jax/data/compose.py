@@ -88,6 +88,9 @@ def binary(
     return Source(f"{bits} random bits", split(examples, TRAIN), split(test_examples, TEST), classes)
 
 
+binary.draws_all = True  # type: ignore[attr-defined]
+
+
 def multi_digits(
     source: Source,
     another: Callable[..., Source],

@@ -79,7 +79,8 @@ def folder(
         stream, workers, corrupt, resize: see :func:`storage.stored`.
 
     Raises:
-        ValueError: an image that cannot be read, by its path; images without a row or rows without an image;
+        ValueError: an image that cannot be read, by its path; test images that are among the training images; images
+            without a row or rows without an image;
             a group that fits no image, or all.
         FileNotFoundError: a folder or file that is not there.
     """
@@ -217,14 +218,28 @@ def split_folders(
         return train, next((root / t for t in ("test", "val", "validation") if (root / t).is_dir()), None)
     if test_split and not (root / test_split).is_dir():
         raise FileNotFoundError(f"data.test_split={test_split}: there is no folder {root / test_split}")
-    return train, root / test_split if test_split else None
+    if not test_split:
+        return train, None
+    one, other = sorted((train.resolve(), (root / test_split).resolve()), key=lambda path: len(path.parts))
+    if other.is_relative_to(one):
+        raise ValueError(
+            f"data.test_split={test_split}: {root / test_split} and the training images' {train} are one folder, or one"
+            " inside the other: test images would be trained on"
+        )
+    return train, root / test_split
 
 
 def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
     """Paths of the images under ``below_root``, relative to ``root``, with / and sorted."""
     found = []
     for place, below, names in os.walk(below_root, followlinks=True):
-        below[:] = [name for name in below if not name.startswith(".")]
+        here = pathlib.Path(place).resolve()
+        below[:] = [
+            name
+            for name in below
+            if not name.startswith(".")
+            and not here.is_relative_to(pathlib.Path(place, name).resolve())  # a link that closes a circle
+        ]
         found += [
             pathlib.Path(place, name).relative_to(root).as_posix()
             for name in names

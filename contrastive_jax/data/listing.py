@@ -65,7 +65,7 @@ def _read(file: pathlib.Path, path_key: str, label_key: str, label_separator: st
     path_key = path_key or next((name for name in PATHS if name in columns), PATHS[0])
     grouped = bool(group) and group in columns
     needed = {"path_key": path_key, "label_key": label_key, "group": group if grouped else ""}
-    rows, places, several = {}, {}, bool(label_separator)
+    rows, places, several = {}, {}, bool(label_separator and label_key)
     for place, entry in entries:
         for option, key in needed.items():
             if key and key not in entry:
@@ -74,7 +74,7 @@ def _read(file: pathlib.Path, path_key: str, label_key: str, label_separator: st
         if path in rows:
             raise ValueError(f"{path} is there twice: {places[path]} and {place}")
         value = entry[label_key] if label_key else None
-        if label_separator:
+        if several and label_separator:
             value = [part.strip() for part in value.split(label_separator) if part.strip()]
         several |= isinstance(value, list)
         own = entry[group] if grouped else None

@@ -106,14 +106,25 @@ def from_arrays(
         name: what the set is called.
 
     Raises:
-        ValueError: other shapes or dtypes, or test images of another shape.
+        ValueError: other shapes or dtypes, test images or labels of another shape, labels of no images.
     """
+    if test_labels is not None and test_images is None:
+        raise ValueError("test_labels are given without test_images")
+    for argument, given in (("labels", labels), ("test_labels", test_labels)):
+        if given is not None and np.asarray(given).dtype.kind not in "iub":
+            raise ValueError(f"{argument} are {np.asarray(given).dtype}; they must be whole numbers")
     train = Split(np.asarray(images), labels)
     test = None if test_images is None else Split(np.asarray(test_images), test_labels)
     if test is not None and test.shape != train.shape:
         raise ValueError(
             f"training images are {list(train.shape)} and test images {list(test.shape)}: one shape"
         )
+    if test is not None and labels is not None and test_labels is not None:
+        if test.label.shape[1:] != train.label.shape[1:]:
+            raise ValueError(
+                f"labels are {list(train.label.shape)} and test_labels {list(test.label.shape)}: one kind, and as many"
+                " classes"
+            )
     if train.label.ndim == 2:
         count = train.label.shape[1]
     else:

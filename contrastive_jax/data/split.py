@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from contrastive_jax.data.composites import Made
+from contrastive_jax.types import narrow_ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Split:
             )
         n = len(self.image)
         label = np.full(n, -1, np.int32) if self.label is None else np.asarray(self.label)
-        group = np.arange(n, dtype=np.int32) if self.group is None else np.asarray(self.group, np.int32)
+        (group,) = narrow_ids(np.arange(n) if self.group is None else np.asarray(self.group))
         label = label.astype(np.uint8 if label.ndim == 2 else np.int32, copy=False)
         if label.ndim not in (1, 2) or len(label) != n:
             raise ValueError(f"{n} images need label [{n}] or [{n}, C], not {list(label.shape)}")

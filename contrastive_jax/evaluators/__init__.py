@@ -5,7 +5,6 @@ Evaluators of features read arrays, ``[n, F]`` and ``[n]``, and never see a netw
 """
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -102,9 +101,6 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[st
     for row in settings["rows"]:
         if row not in ROWS:
             raise ValueError(f"evaluate.rows names {row!r}. {near(row, ROWS)}")
-    for column in settings["look"]:
-        if column not in config["evaluators"] and re.search("[1-9]", settings["every"]):
-            raise ValueError(f"evaluate.look names {column!r}. {near(column, config['evaluators'])}")
     if settings["metric"] not in ("auto", *METRICS):
         raise ValueError(
             f"evaluate.metric is {settings['metric']!r}. {near(settings['metric'], ('auto', *METRICS))}"

@@ -44,7 +44,9 @@ def frozen(
         )
     outputs = training.linear_outputs(fitted.variables, test[layer])
     seen = _said(crop_min, flip)
-    return linear_probe.outcome(outputs, test_labels, fitted, plan, name=name, augment=seen, layer=layer)
+    return linear_probe.outcome(
+        outputs, test_labels, fitted, plan, name=name, augment=seen, crop=crop, layer=layer
+    )
 
 
 def finetuned(
@@ -97,9 +99,9 @@ def finetuned(
     what = f"whole network, {100 * fraction:g} % of the labels ({len(images)})"
     result = linear_probe.outcome(
         outputs, test_labels, fitted, plan,
-        name=name, augment=_said(crop_min, flip), layer="pooled", what=what,
+        name=name, augment=_said(crop_min, flip), crop=crop, layer="pooled", what=what,
     )  # fmt: skip
-    result["settings"] |= {"fraction": fraction, "crop_min": crop_min, "flip": flip, "crop": crop}
+    result["settings"] |= {"fraction": fraction, "crop_min": crop_min, "flip": flip}
     return result | {"labels": len(images)}
 
 

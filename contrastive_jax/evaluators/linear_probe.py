@@ -157,8 +157,24 @@ def _validated(Cs, train, labels, tolerance, max_iterations) -> float:
 
 
 def validation_rows(labels: np.ndarray) -> np.ndarray:
-    """A fixed tenth of the images, of every class where an image has one label: a mask ``[n]``."""
-    return stratified(labels if np.ndim(labels) == 1 else np.zeros(len(labels), int), VALIDATION)
+    """A fixed tenth of the images, of every class where an image has one label: a mask ``[n]``.
+
+    At least one of a class of two and more.
+
+    Raises:
+        ValueError: no class has two images.
+    """
+    kinds = labels if np.ndim(labels) == 1 else np.zeros(len(labels), int)
+    aside = stratified(kinds, VALIDATION)
+    for kind in np.unique(kinds):
+        members = np.flatnonzero(kinds == kind)
+        if len(members) > 1 and not aside[members].any():
+            aside[members[0]] = True
+    if not aside.any():
+        raise ValueError(
+            "there is one training image a class, and none to choose by: give one value instead."
+        )
+    return aside
 
 
 def _classifier(train, labels, C, tolerance, max_iterations):
@@ -305,11 +321,13 @@ def by_gradient(
     standardize: bool = False,
     learning_rates: tuple[float, ...] = (),
     layer: str = "pooled",
+    crop: float | None = None,
 ) -> dict:
     """A linear classifier trained by ``plan`` on cached features, without augmentation.
 
     ``name`` says in the protocol whose it is. With ``learning_rates`` the plan's is the one of these that
-    does best on a fixed stratified tenth of the training images after training on the rest.
+    does best on a fixed stratified tenth of the training images after training on the rest. ``crop`` is that of the
+    images whose features these are, for the protocol.
 
     Returns:
         ``{"top1", "mean_per_class", "train_loss", "epochs", "converged", "protocol", "settings"}``; accuracies
@@ -331,7 +349,7 @@ def by_gradient(
     outputs = training.linear_outputs(fitted.variables, test)
     return outcome(
         outputs, test_labels, fitted, plan,
-        name=name, standardize=standardize, learning_rates=learning_rates, augment="", layer=layer,
+        name=name, standardize=standardize, learning_rates=learning_rates, augment="", crop=crop, layer=layer,
     )  # fmt: skip
 
 
@@ -360,7 +378,7 @@ def class_count(labels: np.ndarray) -> int:
 
 
 def outcome(
-    outputs, labels, fitted: training.Fitted, plan: Plan, *, name, layer, augment, standardize=False,
+    outputs, labels, fitted: training.Fitted, plan: Plan, *, name, layer, augment, crop=None, standardize=False,
     learning_rates=(), what="linear, all labels",
 ) -> dict:  # fmt: skip
     """Return what an evaluator does whose classifier was trained by ``plan``."""
@@ -369,14 +387,17 @@ def outcome(
         f" (the rate of {len(learning_rates)}, on a tenth of the training images)" if learning_rates else ""
     )
     state = "" if fitted.converged else ", NOT CONVERGED"
+    centre = f", the centred {crop:g} of test images" if crop and augment else ""
+    centre = f", the centred {crop:g} of images" if crop and not augment else centre
     protocol = (
         f"{what}, {f'{name}: ' if name else ''}{plan.describe()}{chosen}{scaling}, "
-        f"{augment or 'no augmentation'}, layer {layer}{state}"
+        f"{augment or 'no augmentation'}{centre}, layer {layer}{state}"
     )
     settings = plan._asdict() | {
         "standardize": standardize,
         "learning_rates": list(learning_rates),
         "augment": augment,
+        "crop": crop,
         "layer": layer,
     }
     if not math.isfinite(fitted.train_loss):

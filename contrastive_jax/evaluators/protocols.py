@@ -155,7 +155,7 @@ def _linear(
         linear_probe.check(train, labels, test, test_labels)
         return linear_probe.by_gradient(
             train, labels, test, test_labels, within, name=title, standardize=standardize,
-            learning_rates=learning_rates, layer=subject.layer(layer),
+            learning_rates=learning_rates, layer=subject.layer(layer), crop=crop or None,
         )  # fmt: skip
 
     return evaluate

@@ -60,10 +60,13 @@ def scores(
     return found
 
 
+FAILURES = (ValueError, ArithmeticError, RuntimeError)  # a RuntimeError: out of the device's memory
+
+
 def _judged(judge: Callable[[EvaluationData], dict], subject: EvaluationData) -> dict:
     try:
         return judge(subject)
-    except (ValueError, ArithmeticError, RuntimeError) as error:  # a RuntimeError: out of the device's memory
+    except FAILURES as error:
         return {"failed": str(error)}
 
 

@@ -11,6 +11,7 @@ logsumexp_pos(s / tau) - mean_pos(s) / tau. A loss that reads it is defined for 
 another function of c alone for the first; one that reads ``positive``, the score of one, and no surplus is for none.
 
 A loss whose gradient is dc times what c does not change says ``margin_cancels``: a margin changes its value at most.
+One that takes scores for cosines says ``cosine_only``, or by which of its options it does.
 """
 
 import jax
@@ -187,6 +188,7 @@ def macl_w(c: Array, positive: Array) -> Array:
 
 
 macl_w.margin_cancels = True  # type: ignore[attr-defined]
+macl_w.cosine_only = True  # type: ignore[attr-defined]
 
 
 def dclw(c: Array, positive: Array, temperature: Array, *, sigma: float = 0.5, detach: bool = True) -> Array:
@@ -258,6 +260,9 @@ def decoupled_nt_xent(
     return plus(value, None if surplus is None else temperature * surplus)
 
 
+decoupled_nt_xent.cosine_only = lambda *, lambda_weight=None, self_pair=False: self_pair  # type: ignore[attr-defined]
+
+
 def debiased(c: Array, count: Array, positive: Array, temperature: Array, *, tau_plus: float = 0.1) -> Array:
     """Debiased InfoNCE, ``log(1 + g)``: what negatives of the positive's class add is estimated and taken off.
 
@@ -273,6 +278,9 @@ def debiased(c: Array, count: Array, positive: Array, temperature: Array, *, tau
     if not 0 <= tau_plus < 1:
         raise ValueError(f"debiased.tau_plus is {tau_plus}; it must be in [0, 1).")
     return _debiased(at_least_float32(c), count, positive, temperature, tau_plus)
+
+
+debiased.cosine_only = lambda *, tau_plus=0.1: tau_plus > 0  # type: ignore[attr-defined]
 
 
 def _debiased(c: Array, count: Array, positive: Array, temperature: Array, tau_plus: float) -> Array:
@@ -325,6 +333,7 @@ def hard_nce(
 
 hard_nce.scales = lambda *, beta=1.0, tau_plus=0.0: (1.0 + beta, beta)  # type: ignore[attr-defined]
 hard_nce.margin_cancels = True  # type: ignore[attr-defined]
+hard_nce.cosine_only = lambda *, beta=1.0, tau_plus=0.0: tau_plus > 0  # type: ignore[attr-defined]
 
 
 def hardness_weighted(c_alpha: Array, positive: Array, temperature: Array, *, alpha: float = 1.0) -> Array:

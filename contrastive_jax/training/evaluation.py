@@ -97,6 +97,7 @@ class Evaluator:
         }
         self.has_labels = "" in self.sets
         self._unbalanced = False
+        self._failed: set[str] = set()
 
     def subject(
         self, name: str, weights: tuple[PyTree, PyTree] | None, columns: Any = None, on: str = ""
@@ -111,11 +112,26 @@ class Evaluator:
             name, seen, *self.sets[on], layers=layers, batch_size=self.settings["batch_size"]
         )
 
-    def look(self, state: TrainState) -> dict[str, float]:
-        """The quick look while a run trains: the columns that ``evaluate.look`` names."""
+    def look(self, state: TrainState, report: Callable[[str], None] = print) -> dict[str, float]:
+        """The quick look while a run trains: the columns that ``evaluate.look`` names.
+
+        A column that fails is left out, and ``report`` told why, once: it takes no training with it.
+
+        Raises:
+            NotFinite: the encoder's features are not finite, which is the training's failure.
+        """
         columns = self.settings["look"]
         subject = self.subject("", (state.params, state.stats), columns)
-        scores = {column: self.evaluators[column](subject) for column in columns}
+        scores = {}
+        for column in columns:
+            try:
+                scores[column] = self.evaluators[column](subject)
+            except features.NotFinite:
+                raise
+            except table.FAILURES as error:
+                if column not in self._failed:
+                    self._failed.add(column)
+                    report(f"evaluate.look: {column} failed: {error}")
         metric = table.metric_of("", several(subject.test.split))
         return {
             f"eval/{column}_{name}": value

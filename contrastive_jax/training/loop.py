@@ -172,7 +172,7 @@ def train(
     """Trains to the end of ``train.duration``, or goes on where the workdir's run stopped.
 
     Args:
-      config: a plain config (:func:`contrastive_jax.config.plain`).
+      config: what :func:`contrastive_jax.config.resolve` gives, or the same as plain dictionaries (``config.plain``).
       workdir: a folder, or ``gs://bucket/run``: config.json, config_diff.txt, metrics.jsonl, checkpoints/,
         result.json, curves.png.
       quiet: print the final table only.
@@ -236,7 +236,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
                         recorder.look()
                     if evaluator.has_labels and run.evaluate_every and step % run.evaluate_every == 0:
                         with recorder.pause("evaluation"):
-                            recorder.write(step, evaluator.look(state))
+                            recorder.write(step, evaluator.look(state, log))
                     late = look and distributed.agreed(
                         time.monotonic() - last_save > settings["every_seconds"]
                     )

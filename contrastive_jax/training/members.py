@@ -151,6 +151,11 @@ class Recorders(contextlib.ExitStack):
         ]
 
 
+def _of(number: int, report: Callable[[str], None], sentence: str) -> None:
+    """Report what is said of one replica."""
+    report(f"replica {number}: {sentence}")
+
+
 class Evaluators:
     """Evaluators of all replicas, one after the other, by one program."""
 
@@ -169,14 +174,14 @@ class Evaluators:
                 lost = not any(x.any() for x in jax.tree.leaves(mine[0]))  # see Recorders.sound
                 yield number, replicate(mine, mesh) if sound and not lost else None
 
-    def look(self, state: TrainState) -> list[dict[str, float]]:
+    def look(self, state: TrainState, report: Callable[[str], None] = print) -> list[dict[str, float]]:
         """Look at every replica while they train; nothing is said of one that diverged."""
         looks: list[dict[str, float]] = [{} for _ in self._each]
         for number, found in self._of_each((state.params, state.stats)):
             with contextlib.suppress(NotFinite):  # the next log point says so
                 if found:
                     here = dataclasses.replace(state, params=found[0], stats=found[1])
-                    looks[number] = self._each[number].look(here)
+                    looks[number] = self._each[number].look(here, functools.partial(_of, number, report))
         return looks
 
     def table(

@@ -127,6 +127,23 @@ def _check_quantities(
             raise ValueError(f"loss.{term.name}: {said}")
 
 
+def _check_scalar(rule: temperature.Temperature, name: str) -> None:
+    """Refuse a temperature that is no one number for the batch."""
+    scalar = jax.ShapeDtypeStruct((), "float32")
+    try:
+        found = jax.eval_shape(
+            lambda step, alignment: rule.value(rule.init(), step, alignment),
+            jax.ShapeDtypeStruct((), "int32"),
+            scalar,
+        )
+    except (TypeError, ValueError):  # own functions are called by the step, which says what is wrong
+        return
+    if found.shape:
+        raise ValueError(
+            f"temperature.name is {name!r}, which gives an array {found.shape}; it must give a scalar."
+        )
+
+
 def _check_critic(terms: tuple[Term, ...], name: str) -> None:
     """Refuse a loss that reads the second critic where there is none, and a critic that no loss reads."""
     reading = [term.name for term in terms if "u" in term.quantities]
@@ -232,12 +249,22 @@ def build(
             f"margin.name is {config['margin']['name']!r}, which cancels in the gradient of loss.{cancelling[0]}: take"
             " none."
         )
+    margin_name = config["margin"]["name"]
+    if margin_name != "none" and not any(t.weight and t.multiples for t in terms):
+        raise ValueError(f"margin.name is {margin_name!r}, and no loss reads a contrast: take none.")
+    bounded = [t.name for t in terms if t.weight and t.cosine_only]
+    if bounded and config["score"] != "cosine":
+        raise ValueError(
+            f"score is {config['score']!r}; loss.{bounded[0]} as asked for is defined for cosine alone."
+        )
+    tau = pick(temperature, "temperature", config["temperature"], total_steps)
+    _check_scalar(tau, config["temperature"]["name"])
     multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
     compare = Compare(
         embed=scores[config["score"]],
         candidates=pool,
         negatives=choose,
-        temperature=pick(temperature, "temperature", config["temperature"], total_steps),
+        temperature=tau,
         margin=pick(margin, "margin", config["margin"]),
         multiples=tuple(multiples),
     )

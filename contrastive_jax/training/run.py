@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
 from contrastive_jax import augment, data, evaluators, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import schema
 from contrastive_jax.data import compose
-from contrastive_jax.lookup import call, is_own, pick
+from contrastive_jax.lookup import call, is_own, near, pick
 from contrastive_jax.training.recipe import Recipe, build
 from contrastive_jax.training.step import init_state
 from contrastive_jax.types import PyTree, TrainState
@@ -69,6 +70,12 @@ def source_of(config: Mapping[str, Any], load: Callable[..., data.Source] = data
                 f"data.name={config['data']['name']!r} returned a {type(source).__name__}; it must return a data set,"
                 " see contrastive_jax.data.from_arrays."
             )
+    name, validation = config["compose"]["name"], section.get("validation", 0)
+    if validation and getattr(configs.function_of("compose", name), "draws_all", False):
+        raise ValueError(
+            f"data.validation is {validation}; compose.name={name} uses no images of data and draws its own test"
+            " images: take 0."
+        )
     return pick(compose, "compose", config["compose"], source, another)
 
 
@@ -95,6 +102,7 @@ def prepare(
       ValueError: one sentence that names an option, its value and what is allowed.
       FileNotFoundError: a missing data set, with the command that prepares it.
     """
+    config = configs.plain(config) if isinstance(config, ConfigDict) else config
     schema.check(config)
     source = source or source_of(config)
     check_constant(config["augment"], source)
@@ -144,6 +152,10 @@ def prepare(
         total_steps=total_steps,
         steps_per_epoch=max(1, round(examples / batch_size)),
     )
+    looks = steps("evaluate.every", config["evaluate"]["every"])
+    for column in config["evaluate"]["look"] if looks else ():
+        if column not in config["evaluators"]:
+            raise ValueError(f"evaluate.look names {column!r}. {near(column, config['evaluators'])}")
     size, channels = config["evaluate"]["size"], source.train.shape[2]
     evaluators.resized(config["augment"], size, recipe.network, channels)  # or why not
     return Run(
@@ -153,7 +165,7 @@ def prepare(
         mesh,
         total_steps,
         examples / batch_size,
-        steps("evaluate.every", config["evaluate"]["every"]),
+        looks,
         steps("checkpoint.keep_every", config["checkpoint"]["keep_every"]),
         evaluators.prepare(config, source),  # refused before hours of training, not after them
     )

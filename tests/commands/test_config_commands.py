@@ -214,3 +214,11 @@ def test_a_value_that_is_a_section_is_refused_inside_of_columns_and_losses_too()
             ValueError, match=rf"{section}.{name}.\w+ is {{'a': 1}}; it is one value, not a section"
         ):
             schema.check(config)
+
+
+def test_a_config_that_raises_is_a_sentence(tmp_path, capsys):
+    file = tmp_path / "bad.py"
+    file.write_text("def get_config(arg=''):\n    return None.tau\n")
+    assert config_commands.main(["show", str(file)]) == 2
+    said = "AttributeError: 'NoneType' object has no attribute 'tau'"
+    assert capsys.readouterr().err == f"error: {file}: {said}\n"

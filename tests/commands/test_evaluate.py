@@ -205,6 +205,32 @@ def test_a_look_is_at_any_columns(trained):
     assert set(seen) == {"eval/knn_top1", "eval/nearer_top1"}
 
 
+def test_a_column_that_fails_in_a_look_takes_no_training_with_it(trained):
+    _, config = trained
+    settings = config["evaluate"] | {"look": ["bad", "knn"], "every": "1 step", "final": False}
+    columns = {"knn": config["evaluators"]["knn"], "bad": {"name": "sgd", "learning_rate": 1e38, "epochs": 1}}
+    run = runs.prepare(config | {"evaluate": settings, "evaluators": columns})
+    judge, said = evaluate.Evaluator(run.config, run.source, run.mesh), []
+    with jax.set_mesh(run.mesh):
+        state = runs.replicate(init_state(run.recipe, 0), run.mesh)
+        looks = [judge.look(state, said.append) for _ in range(2)]
+    assert all(set(seen) == {"eval/knn_top1"} for seen in looks)
+    assert len(said) == 1 and "evaluate.look: bad failed: " in said[0]
+
+
+def test_columns_can_be_others_than_those_of_the_looks(trained, tmp_path):
+    """--mode=evaluate of a run that looked while it trained: evaluate.every and its columns are the run's own."""
+    run, config = trained
+    looking = config | {
+        "evaluate": config["evaluate"] | {"look": ["knn"], "every": "1 step", "rows": ["trained"]}
+    }
+    found = evaluate.evaluate(
+        looking | {"evaluators": {"nearer": {"name": "knn", "k": 1}}, "evaluate": looking["evaluate"]
+                   | {"checkpoint": str(run)}}, tmp_path, quiet=True,
+    )  # fmt: skip
+    assert set(found["results"]["trained"]) == {"nearer"}
+
+
 def test_the_metric_is_the_sets_own_whatever_is_made_of_its_images():
     """A display name such as "oxford_flowers102 + 2 random bits" is in no list."""
     config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))

@@ -1,5 +1,7 @@
 """What people type: overrides of a config, in any order, by the names that they know."""
 
+import pathlib
+
 import pytest
 
 from contrastive_jax import config as configs
@@ -74,6 +76,24 @@ def test_an_override_that_cannot_be_is_refused_with_a_hint(override, message):
         config = configs.plain(configs.resolve(DIGITS, [tuple(override.split("=", 1))]))
         recipe.build(config, image_shape=(8, 8, 1), classes=10, several_labels=False, streamed=False,
                      total_steps=4, steps_per_epoch=4)  # fmt: skip
+
+
+def test_values_and_paths_are_what_their_text_is():
+    texts = [
+        ("seed", "1"),
+        ("temperature.tau", "0.2"),
+        ("embed.layers", "('pooled',)"),
+        ("probe.gradient", "True"),
+    ]
+    values = [("seed", 1), ("temperature.tau", 0.2), ("embed.layers", ("pooled",)), ("probe.gradient", True)]
+    found = configs.resolve(pathlib.Path("configs/digits.py"), values)
+    assert found.to_dict() == configs.resolve("configs/digits.py", texts).to_dict()
+
+
+def test_a_column_can_become_a_protocol_without_a_layer():
+    found = leaves("evaluators.linear=finetune_simclr")
+    assert "evaluators.linear.layer" not in found and found["evaluators.linear.name"] == "finetune_simclr"
+    assert leaves("evaluators.linear=knn")["evaluators.linear.layer"] == "pooled"
 
 
 def test_a_config_is_found_by_its_name(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contrastive_jax import contrastive_loss, macl_temperature, sharding
+from contrastive_jax import contrastive_loss, macl_temperature, ntxent, sharding, sigmoid_loss
 from contrastive_jax.contrast import margin
 from contrastive_jax.contrast.contrastive_loss import CANDIDATES
 
@@ -473,18 +473,35 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
         (dict(candidates="queue"), "it needs queue"),
         (dict(queue=jnp.ones((5, 3))), r"queue has shape \(5, 3\); it must be \[M, 2\]"),
         (dict(queue_group=jnp.ones(5)), "there is no queue"),
-        (dict(queue=jnp.ones((5, 2)), queue_group=jnp.ones(4)), r"it must be \(5,\)"),
+        (dict(queue=jnp.ones((5, 2)), queue_group=jnp.ones(4, int)), r"it must be \(5,\)"),
         (dict(group=jnp.ones(8)), r"group has shape \(8,\); it must be \(4,\)"),
         (dict(positives=jnp.ones(3)), r"positives has shape \(3,\); it must be \(4,\)"),
-        (dict(positives=jnp.ones(4), group=jnp.ones(4)), "positives is given beside group"),
-        (dict(positives=jnp.ones(4), summation="mean"), "summation is 'mean'; allowed: out, in"),
-        (dict(loss="macl", positives=jnp.ones(4)), "'macl'.*summation='in' only"),
-        (dict(loss="macl_w", positives=jnp.ones(4), summation="in"), "'macl_w', which reads 'positive'"),
-        (dict(loss="relic_kl", positives=jnp.ones(4)), "'relic_kl', which reads 'cross', of one positive"),
+        (dict(positives=jnp.ones(4, int), group=jnp.ones(4, int)), "positives is given beside group"),
+        (dict(positives=jnp.ones(4, int), summation="mean"), "summation is 'mean'; allowed: out, in"),
+        (dict(loss="macl", positives=jnp.ones(4, int)), "'macl'.*summation='in' only"),
+        (dict(loss="macl_w", positives=jnp.ones(4, int), summation="in"), "'macl_w', which reads 'positive'"),
+        (
+            dict(loss="relic_kl", positives=jnp.ones(4, int)),
+            "'relic_kl', which reads 'cross', of one positive",
+        ),
         (
             dict(loss="hard_nce", margin=margin.eqco(alpha=64.0)),
             "margin cancels in the gradient of 'hard_nce'",
         ),
+        (
+            dict(loss="relic_kl", margin=margin.eqco(alpha=64.0)),
+            "margin is given to 'relic_kl', which reads no contrast",
+        ),
+        (dict(temperature=lambda a: jnp.full(4, 0.1)), r"temperature returns an array \(4,\)"),
+        (
+            dict(loss="macl_w", score="dot"),
+            "score is 'dot'; 'macl_w' as asked for is defined for cosine alone",
+        ),
+        (dict(loss="debiased", score="dot"), "'debiased' as asked for"),
+        (dict(loss="hard_nce", tau_plus=0.1, score="dot"), "'hard_nce' as asked for"),
+        (dict(loss="decoupled_nt_xent", self_pair=True, score="dot"), "'decoupled_nt_xent' as asked for"),
+        (dict(group=np.array([0.0, 1, 2, 3])), "group is float64; it must be ids, whole numbers"),
+        (dict(positives=np.array(list("aabc"))), "positives is <U1; it must be ids"),
         (dict(loss="hard_nce", beta=0.0), "hard_nce.beta is 0.0; it must be positive"),
         (dict(loss="debiased", tau_plus=1.0), r"debiased.tau_plus is 1.0; it must be in \[0, 1\)"),
         (
@@ -503,6 +520,35 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
 def test_what_cannot_be_is_refused_in_a_sentence(arguments, message):
     with pytest.raises(ValueError, match=message):
         contrastive_loss(**{"a": A, "b": B} | arguments)
+
+
+@pytest.mark.parametrize(
+    "wide", [np.array([0, 2**32, 1, 1 + 2**32]), np.array([2**32 - 1, 0, 1, 2], np.uint32)]
+)
+def test_ids_of_more_than_32_bits_stay_apart(wide):
+    """JAX cuts them: ids that differ by 2^32 were one group, and the largest of 32 bits was -1."""
+    few = np.array([0, 1, 2, 3])
+    a, b, further = jax.random.normal(jax.random.key(1), (3, 4, 2))
+    for name in ("group", "positives"):
+
+        def read(ids, *queue_group, name=name):
+            found = {"queue": further, "queue_group": np.array(queue_group), name: ids}
+            return contrastive_loss(a, b, "info_nce", **found)
+
+        np.testing.assert_array_equal(read(wide, -1, wide[1], wide[1], -1), read(few, -1, 1, 1, -1))
+    np.testing.assert_array_equal(ntxent(a, wide), ntxent(a, few))
+    np.testing.assert_array_equal(sigmoid_loss(a, b, positives=wide), sigmoid_loss(a, b, positives=few))
+    with pytest.raises(ValueError, match="queue_group has ids of more than 32 bits, and group is traced"):
+        jax.jit(lambda g: contrastive_loss(a, b, group=g, queue=further, queue_group=[2**40, 1, 2, 3]))(few)
+
+
+def test_a_score_of_its_own_range_is_allowed_where_no_cosine_is_read():
+    for options in (
+        dict(loss="hard_nce"),
+        dict(loss="decoupled_nt_xent"),
+        dict(loss="debiased", tau_plus=0.0),
+    ):
+        assert np.isfinite(contrastive_loss(A, B, score="dot", **options)).all()
 
 
 def test_a_traced_temperature_that_is_not_positive_is_nan():

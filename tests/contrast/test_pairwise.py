@@ -250,7 +250,7 @@ X = jnp.ones((4, 2))
         ),
         (lambda: ntxent(jnp.ones((4, 2), int), np.arange(4)), r"embeddings is int32; it must be floating"),
         (lambda: ntxent(X, np.arange(3)), r"ntxent.labels is int32\[3\]; it must be integers, \[4\]"),
-        (lambda: ntxent(X, np.ones(4)), r"ntxent.labels is float32\[4\]"),
+        (lambda: ntxent(X, np.ones(4)), r"ntxent.labels is float64; it must be ids, whole numbers"),
         (lambda: ntxent(X, np.arange(4), 0.0), "ntxent.temperature is 0.0; a temperature must be positive"),
         (lambda: ntxent(X, np.arange(4), jnp.ones(2)), "it must be a positive number or a scalar array"),
         (

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from suite import sampled
 
-from contrastive_jax import sharding
+from contrastive_jax import contrastive_loss, sharding
 from contrastive_jax.contrast import similarity
 from contrastive_jax.types import Negatives, Pool
 
@@ -248,6 +248,22 @@ def test_auto_is_dense_when_small():
     arguments = case()
     assert "scan" not in str(jax.make_jaxpr(program("auto"))(*arguments))
     assert "scan" in str(jax.make_jaxpr(program("tiled"))(*arguments))
+
+
+def test_the_temperatures_second_derivative_is_dense_ones_tile_by_tile():
+    """It was NaN: a scale times the -inf of what is not permitted."""
+    a, b = np.random.default_rng(0).normal(size=(2, 8, 4))
+
+    def second(engine):
+        def loss(tau):
+            return contrastive_loss(
+                a, b, "info_nce", tau, engine=engine, differentiate_temperature=True
+            ).mean()
+
+        return jax.grad(jax.grad(loss))(0.1)
+
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(second("tiled"), second("dense"), rtol=1e-10)
 
 
 def test_tiled_under_vmap_and_scalar_scale():

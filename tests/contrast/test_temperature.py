@@ -174,6 +174,8 @@ def test_no_gradient_flows_through_tau():
         ("ess", {"target_end": -0.1}, "temperature.target_end is -0.1"),
         ("ess", {"rate": 1.0}, "temperature.rate is 1.0"),
         ("ess", {"min_tau": 0.0}, "temperature.min_tau is 0.0"),
+        ("ess", {"min_tau": 0.2}, "temperature.tau is 0.1; it must lie from temperature.min_tau=0.2"),
+        ("ess", {"min_tau": 11.0}, "temperature.tau is 0.1; it must lie"),
         ("macl_a", {"alpha": 0.0}, "temperature.alpha is 0.0"),
         ("macl_b", {"beta": 1.0}, "temperature.beta is 1.0"),
         ("macl_icml", {"min_tau": 0.0}, "temperature.min_tau is 0.0"),

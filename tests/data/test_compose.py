@@ -190,6 +190,11 @@ def test_images_of_bits_alone():
         lambda id: np.full((4, 4, 3), [255 * (integers[id] >> k & 1) for k in range(3)], np.uint8),
     )
     np.testing.assert_array_equal(made.train.label, [[x >> k & 1 for k in range(3)] for x in integers])
+    settings = configs.resolve("configs/digits.py", [("compose", "binary"), ("data.validation", 0.2)])
+    with pytest.raises(
+        ValueError, match="data.validation is 0.2; compose.name=binary uses no images of data"
+    ):
+        source_of(configs.plain(settings))
 
 
 def test_streamed_images_get_the_same_bits():

@@ -1,6 +1,7 @@
 """Folders of images as people have them."""
 
 import errno
+import functools
 import io
 import os
 import pathlib
@@ -365,6 +366,29 @@ def test_messages_for_folders_that_are_not_there(tmp_path):
         data.load(name="folder", dir=str(tmp_path), test_split="holdout")
     with pytest.raises(FileNotFoundError, match="data.train_split=tarin"):
         data.load(name="folder", dir=str(tmp_path), train_split="tarin")
+
+
+def test_test_images_are_no_training_images(tmp_path):
+    for place in ("train", "train/held", "validation"):
+        save(tmp_path / place / "0.png", rgb())
+    load = functools.partial(data.load, name="folder", dir=str(tmp_path))
+    for options in (
+        dict(test_split="train"),
+        dict(test_split="train/held"),
+        dict(train_split=".", test_split="validation"),
+    ):
+        with pytest.raises(ValueError, match="test images would be trained on"):
+            load(**options)
+    assert len(load(test_split="validation").train) == 2
+
+
+def test_a_link_that_closes_a_circle_multiplies_no_image(tmp_path):
+    save(tmp_path / "photos/a/0.png", rgb())
+    save(tmp_path / "elsewhere/1.png", rgb())
+    (tmp_path / "photos/a/loop").symlink_to(tmp_path / "photos")
+    (tmp_path / "photos/b").symlink_to(tmp_path / "elsewhere")
+    source = data.load(name="folder", dir=str(tmp_path / "photos"))
+    assert len(source.train) == 2 and source.classes == ("a", "b")
 
 
 def test_memory_limit_is_checked_before_decoding(tmp_path):

@@ -156,3 +156,6 @@ def test_options_that_do_not_apply(images):
     with pytest.raises(ValueError, match="data.labels='x.csv' does not apply to digits"):
         data.load(name="digits", labels="x.csv")
     assert data.load(name="folder", dir=str(images), label_key="").train.label.tolist() == [-1] * 4
+    rows = lines("path,label", *(f"{path},sea|dog" for path in PATHS))
+    unlabelled = load(images, rows, label_key="", label_separator="|")
+    assert unlabelled.train.label.tolist() == [-1] * 4

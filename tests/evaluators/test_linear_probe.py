@@ -250,6 +250,17 @@ def test_the_rate_is_chosen_on_a_tenth_of_the_training_images():
     assert found["settings"]["learning_rate"] == 1.0 and "the rate of 2" in found["protocol"]
 
 
+def test_something_is_set_aside_also_of_few_images():
+    """A tenth of four is none: the first of the values was taken, and said to be chosen."""
+    labels = np.repeat(np.arange(3), 4)
+    aside = linear_probe.validation_rows(labels)
+    assert np.bincount(labels[aside], minlength=3).tolist() == [1, 1, 1]
+    assert linear_probe.validation_rows(np.eye(4, dtype=int)).sum() == 1
+    assert linear_probe.validation_rows(np.array([0, 0, 1])).tolist()[2] is False
+    with pytest.raises(ValueError, match="one training image a class, and none to choose by"):
+        linear_probe.validation_rows(np.arange(3))
+
+
 def test_one_class_is_refused():
     with pytest.raises(ValueError, match="one class only"):
         linear_probe.lbfgs(TRAIN[0], np.zeros(90, int), *TEST)

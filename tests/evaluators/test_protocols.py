@@ -205,6 +205,8 @@ def test_layers_and_crops_are_those_asked_for():
     whole, centre = on.arrays("pooled")[0].numpy(), on.arrays("pooled", 0.5)[0].numpy()
     assert np.abs(whole - centre).max() > 1e-3
     assert "layer projection_2" in judge("knn", on, layer="projection_2")["protocol"]
+    found = judge("sgd", on, crop=0.5, epochs=1)
+    assert "the centred 0.5 of images" in found["protocol"] and found["settings"]["crop"] == 0.5
 
 
 def normalised(size, views):

@@ -294,6 +294,11 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             r"margin.name is 'eqco', which cancels in the gradient of loss.hard_nce",
         ),
         (
+            {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"sliced_wasserstein": {"weight": 1.0}}},
+            r"margin.name is 'eqco', and no loss reads a contrast",
+        ),
+        ({"score": "dot", "loss": {"macl_w": 1.0}}, r"score is 'dot'; loss.macl_w .* for cosine alone"),
+        (
             {"candidates": {"name": "queue", "size": 96 + 1}},
             r"candidates.size is 97; .* multiple of the 64 keys",
         ),
