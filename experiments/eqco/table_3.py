@@ -10,6 +10,9 @@ surprise would be no loss: SimCLR, too, has keys of the network itself, and its 
 
 CIFAR-10 had no room. On MNIST (small_mnist, by 10 labels a class), written before any run there and after that on
 CIFAR-10, where no momentum was 1.0 above: without it SiMo is within 2 points. A surprise would be a loss of more.
+
+Read after the runs: as predicted, 0.4 above without momentum (1.2 below to 1.9 above). A loss of 2 points, on either
+set, is excluded; that the momentum encoder is of no use is not shown.
 """
 
 import sys
