@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from contrastive_jax import native, sharding
 from contrastive_jax.contrast import candidates as sources
@@ -298,6 +299,10 @@ def contrastive_loss(
             if key is None
             else "contrastive_loss.key is given without negatives, their number; nothing would be drawn."
         )
+    if key is not None and not isinstance(key, jax.Array | np.ndarray):
+        raise ValueError(f"contrastive_loss.key is {key!r}; it must be a jax random key, jax.random.key(0).")
+    if isinstance(negatives, numbers.Integral):  # NumPy's too
+        negatives = int(negatives)
     if shared and negatives is None:
         raise ValueError(
             "contrastive_loss.shared is True without negatives, their number; nothing would be drawn."
@@ -497,6 +502,10 @@ def _with_rows(source: Candidates, own: int, rows: int) -> Candidates:
 def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
     """The step's temperature rule for a number, a traced scalar, or a function of the alignment."""
     if isinstance(temperature, numbers.Real):
+        if not 0 < temperature < float("inf"):
+            raise ValueError(
+                f"contrastive_loss.temperature is {temperature}; a temperature must be positive."
+            )
         return rules.fixed(1, tau=float(temperature))
     if not callable(temperature) and getattr(temperature, "shape", None) != ():
         raise ValueError(

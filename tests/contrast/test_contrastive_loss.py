@@ -293,7 +293,7 @@ def test_all_negatives_are_the_plain_loss(x64):
     key = jax.random.key(0)
     for candidates, most in (("both_views", 2 * (ROWS - 1)), ("other_view", ROWS - 1)):
         loss = functools.partial(contrastive_loss, loss="info_nce", temperature=0.3, candidates=candidates)
-        drawn = compiled(functools.partial(loss, negatives=most, key=key))(a, b)
+        drawn = compiled(functools.partial(loss, negatives=np.int64(most), key=key))(a, b)
         np.testing.assert_allclose(drawn, compiled(loss)(a, b), rtol=1e-12)
 
 
@@ -462,7 +462,9 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
         (dict(engine="sparse", negatives=3, key=jax.random.key(0)), "engine is 'sparse'; allowed"),
         (dict(engine="tiled", negatives=3, key=jax.random.key(0)), "engine is 'tiled', .* must be 'auto'"),
         (dict(shared=True), "shared is True without negatives"),
-        (dict(temperature=0.0), "tau is 0.0; a temperature must be positive"),
+        (dict(temperature=0.0), "contrastive_loss.temperature is 0.0; a temperature must be positive"),
+        (dict(temperature=float("nan")), "contrastive_loss.temperature is nan"),
+        (dict(negatives=3, key=0), "contrastive_loss.key is 0; it must be a jax random key"),
         (dict(temperature=jnp.ones(4)), "it must be a positive number"),
         (dict(temperature="0.1"), "temperature is '0.1'; it must be a positive number"),
         (dict(negatives=3), "negatives is 3; to draw them it needs key"),
