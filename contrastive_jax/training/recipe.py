@@ -61,9 +61,13 @@ def _check_labels(terms: tuple[Term, ...], classes: int, several: bool) -> bool:
     return bool(reading)
 
 
-def _check_gradient(terms: tuple[Term, ...], gradient: bool) -> None:
-    """Refuse losses whose gradients all end at the probe."""
+def _check_gradient(terms: tuple[Term, ...], gradient: bool, probe_weight: float) -> None:
+    """Refuse losses whose gradients all end at the probe, and none at all."""
     weighed = [term for term in terms if term.weight]
+    if not weighed and not (gradient and probe_weight):
+        raise ValueError(
+            f"loss.{terms[0].name}.weight is 0, as of every loss: nothing would train the encoder."
+        )
     read = {name for term in weighed for name in (*term.quantities, *term.multiples)}
     if read and read <= {"logits", "label"} and not gradient:
         raise ValueError(
@@ -208,7 +212,7 @@ def build(
     _check_signs(terms)
     if not _check_labels(terms, classes, several_labels) and several_labels:
         classes = 0
-    _check_gradient(terms, config["probe"]["gradient"])
+    _check_gradient(terms, config["probe"]["gradient"], config["probe"]["weight"])
     _check_critic(terms, config["critic"]["name"])
     norm = dict(config["norm"])
     modules: dict[str, Any] = {

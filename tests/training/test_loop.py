@@ -310,6 +310,7 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             {"loss": {"cross_entropy": {"weight": 1.0}, "info_nce": {"weight": 0.0}}},
             r"loss.cross_entropy trains the probe alone while probe.gradient is False",
         ),
+        ({"loss": {"dcl": {"weight": 0.0}}}, r"loss.dcl.weight is 0, as of every loss: nothing would train"),
         (
             {"loss": {"info_nce": {"weight": 1.0}, "EqCo_estimate": {"alpha": 64.0}}},
             r"loss.EqCo_estimate.weight is 1.0, .* to be maximised: take loss.eqco,",
