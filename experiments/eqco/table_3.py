@@ -11,8 +11,9 @@ surprise would be no loss: SimCLR, too, has keys of the network itself, and its 
 CIFAR-10 had no room. On MNIST (small_mnist, by 10 labels a class), written before any run there and after that on
 CIFAR-10, where no momentum was 1.0 above: without it SiMo is within 2 points. A surprise would be a loss of more.
 
-Read after the runs: as predicted, 0.4 above without momentum (1.2 below to 1.9 above). A loss of 2 points, on either
-set, is excluded; that the momentum encoder is of no use is not shown.
+Read after the runs: as predicted, 0.4 above without momentum (1.2 below to 1.9 above). But all labels chose the rates,
+by which they hardly differ on MNIST, and by the 10 a class that judge there another is better for a momentum of 0.99:
+88.6 at a rate of 0.03 against 86.0 at the chosen 1.0 (held-out images, one seed). So MNIST judges nothing here either.
 """
 
 import sys

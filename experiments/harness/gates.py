@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments.harness.jobs import RATE, choose, choosing
 from experiments.harness.judging import Gate
+from experiments.harness.records import pick
 from experiments.harness.results import ALL_LABELS, TEN_LABELS, Results
 from experiments.harness.table import ROOT, SCALES, SMALL, Cell, table_of
 
@@ -109,7 +110,11 @@ def _median_w(results: Results, cell: Cell) -> float:
 
 
 def tuned(results: Results, half: float, ending: str = "") -> str:
-    """Every cell's rate was chosen, inside what was tried; ``ending``: of the rows that end so."""
+    """Every cell's rate was chosen, inside what was tried; ``ending``: of the rows that end so.
+
+    Where 10 labels a class judge and all labels chose, another rate must not be better by more than the claim's
+    interval can show.
+    """
     edges, untuned = [], []
     cells = [cell for cell in results.cells if cell[0].endswith(ending)]
     for cell in cells:
@@ -123,7 +128,31 @@ def tuned(results: Results, half: float, ending: str = "") -> str:
             edges.append(", ".join(cell))
     if untuned:
         return f"edge: the learning rate was not chosen for {len(untuned)} of {len(cells)} cells"
-    return f"edge: the learning rate is at the edge of the sweep in {'; '.join(edges)}" if edges else ""
+    if edges:
+        return f"edge: the learning rate is at the edge of the sweep in {'; '.join(edges)}"
+    lost = [
+        f"{', '.join(cell)} ({chosen:.1f} against {best:.1f})"
+        for cell in (results.judged or cells)
+        for chosen, best in _by_ten_labels(results, cell)
+        if best - chosen > half
+    ]
+    if lost:
+        return f"edge: all labels chose the rates, and by 10 a class another is better in {'; '.join(lost)}"
+    return ""
+
+
+def _by_ten_labels(results: Results, cell: Cell) -> list[tuple[float, float]]:
+    """Return what the chosen rate and the best one reach by 10 labels on the images that choose; [] if all judge."""
+    if not results.few:
+        return []
+    scores = {}
+    for job in choosing(results.table, results.scale, cell):
+        found = [job.result(seed) for seed in job.seeds()]
+        known = [r for r in found if r and "few_labels" in r.get("evaluations", {}).get("trained", {})]
+        if known and len(known) == len(found):
+            scores[job.point] = statistics.mean(pick(result, TEN_LABELS) for result in known)
+    chosen = choose(results.table, results.scale, cell)
+    return [(scores[chosen], max(scores.values()))] if chosen in scores else []
 
 
 def tuned_in(ending: str) -> Gate:

@@ -319,6 +319,26 @@ def test_a_rate_is_chosen_inside_of_what_was_tried(tried, chosen, why, monkeypat
     assert gates.tuned_in("A")(results, 0.0) == found and gates.tuned_in("B")(results, 0.0) == ""
 
 
+@pytest.mark.parametrize(("half", "why"), [(1.0, "A, 16 (85.0 against 88.0)"), (4.0, "")])
+def test_a_rate_that_all_labels_chose_is_asked_of_ten(half, why, monkeypatch):
+    """It may be the best by all labels, where nothing differs, and the worst by what judges."""
+
+    def job(rate, few):
+        found = {"evaluations": {"trained": {"few_labels": {"top1": few}}}}
+        return types.SimpleNamespace(
+            point=((gates.RATE, rate),), seeds=lambda: [100], result=lambda seed: found
+        )
+
+    jobs = [job(0.1, 0.88), job(0.3, 0.85), job(1.0, 0.8)]
+    monkeypatch.setattr(gates, "choosing", lambda *_: jobs)
+    monkeypatch.setattr(gates, "choose", lambda *_: jobs[1].point)
+    results = made({("A", "16"): [1.0]})
+    assert gates.tuned(results, half) == ""
+    results.few = True
+    found = gates.tuned(results, half)
+    assert found.endswith(why) and bool(found) == bool(why)
+
+
 def test_the_levels_of_digits_are_those_of_the_committed_runs():
     known = gates.levels("cpu")
     file = gates.ROOT / "experiments/digits/results/methods/supervised.json"
