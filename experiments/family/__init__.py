@@ -43,9 +43,9 @@ five times one of 14. FlatNCE's lead at batch 16 is asked again at twice the wid
 begun, as nothing of it is confirmed; DigitOnImage (Intriguing Properties' Figure 6) runs the columns that its claims
 read. Then SGD at five seeds, EqCo's Tables 3, 4 and 2 and LARS, and the rest of the fifth list.
 
-Read after these: FlatNCE's lead is confirmed, and larger at twice the width. EqCo's tables on MNIST chose their rates by
-all labels, where rates hardly differ, and are judged by 10 a class, where they do: before more of them run, tables on
-that set should choose by what judges, as the family's do. Next: that; gains under LARS and at own rates; SimCLR's cells
-of DigitOnImage; EqCo's Figures 1 to 4; MACL's Table 4, at batch 64 now; Figure A.2; temperature by batch; FlatNCE's lead
-on a second set, CIFAR-10 at batch 16.
+Read after these: FlatNCE's lead is confirmed, and larger at twice the width. EqCo's tables on MNIST chose their rates
+by all labels, where rates hardly differ, and are judged by 10 a class, where they do: before more of them run, tables
+on that set should choose by what judges, as the family's do. Next: that; gains under LARS and at own rates; SimCLR's
+cells of DigitOnImage; EqCo's Figures 1 to 4; MACL's Table 4, at batch 64 now; Figure A.2; temperature by batch;
+FlatNCE's lead on a second set, CIFAR-10 at batch 16.
 """
