@@ -114,7 +114,9 @@ def resolved(
     except Exception as error:  # a config file is Python, and may raise anything
         if debug:
             traceback.print_exc()
-        raise ValueError(f"{_raised(spec or str(workdir), error)}; --debug shows the stack trace.") from None
+        raise ValueError(
+            f"--config={configs.raised(spec or str(workdir), error)}; --debug shows the stack trace."
+        ) from None
     found = [configs.plain(config) for config in found]
     for config in found:
         schema.check(config)  # its name is part of the workdir's
@@ -169,16 +171,6 @@ def perform(mode: str, found: Sequence[dict[str, Any]], workdir: str, quiet: boo
                 print(f"replica {number} is not evaluated: {why}", flush=True)
     else:
         (module.train if mode == "train" else module.describe_replicas)(found, workdir, quiet=quiet)
-
-
-def _raised(spec: str, error: Exception) -> str:
-    """Return what a user's config file raised, and where."""
-    if isinstance(error, SyntaxError):
-        place, what = (error.filename, error.lineno), error.msg
-    else:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place, what = (last.filename, last.lineno), " ".join(str(error).split())
-    return f"--config={spec} raised {type(error).__name__}: {what} ({place[0]}, line {place[1]})"
 
 
 def _fail(message: str, code: int = 2) -> None:

@@ -205,10 +205,17 @@ def test_a_temperature_is_one_number(tmp_path, monkeypatch):
         "import jax.numpy as jnp\nfrom contrastive_jax.contrast.temperature import Temperature\n"
         "def two(total_steps, *, tau=0.1):\n"
         "    return Temperature(lambda: (), lambda state, step, a: jnp.full(2, tau), lambda state, step, ess: state)\n"
+        "def short(total_steps, *, tau=0.1):\n"
+        "    return Temperature(lambda: (), lambda state, step: tau, lambda state, step, ess: state)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     settings = configs.resolve("digits:scale=smoke", [("temperature", "several:two")])
     with pytest.raises(ValueError, match=r"temperature.name is 'several:two', which gives an array \(2,\)"):
+        runs.prepare(configs.plain(settings))
+    settings = configs.resolve("digits:scale=smoke", [("temperature", "several:short")])
+    with pytest.raises(
+        ValueError, match="'several:short', which cannot be called by the step: .*2 positional"
+    ):
         runs.prepare(configs.plain(settings))
 
 

@@ -218,6 +218,6 @@ def main(argv: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except Exception as error:  # a config file is Python, and may raise anything
-        print(f"error: {' '.join(argv[1:])}: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"error: {config.raised(' '.join(argv[1:]), error)}", file=sys.stderr)
         return 2
     return 0

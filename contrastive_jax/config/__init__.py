@@ -6,7 +6,7 @@ nothing else (:mod:`contrastive_jax.commands.config` has more commands):
     python -m contrastive_jax.config diff configs/digits.py:method=simclr configs/digits.py:method=flatclr
 """
 
-from contrastive_jax.config.files import load, parse, sibling, suggest, use_method
+from contrastive_jax.config.files import load, parse, raised, sibling, suggest, use_method
 from contrastive_jax.config.identity import (
     MAY_CHANGE,
     diff,
@@ -50,6 +50,7 @@ __all__ = [
     "on_small_images",
     "parse",
     "plain",
+    "raised",
     "resolve",
     "settle",
     "sibling",

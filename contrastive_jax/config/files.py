@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import traceback
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -120,6 +121,16 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
     if not hasattr(module, "get_config"):
         raise ValueError(f"{path} is no config: it has no function get_config(arg).")
     return module.get_config(arg)
+
+
+def raised(spec: str, error: Exception) -> str:
+    """Return what a user's config file raised, and where."""
+    if isinstance(error, SyntaxError):
+        place, what = (error.filename, error.lineno), error.msg
+    else:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place, what = (last.filename, last.lineno), " ".join(str(error).split())
+    return f"{spec} raised {type(error).__name__}: {what} ({place[0]}, line {place[1]})"
 
 
 def folders() -> list[pathlib.Path]:

@@ -185,13 +185,14 @@ def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) 
 
 
 def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) -> ConfigDict:
-    def options(section, name):
-        function = function_of(section, name)
+    def parameters(function):
         return set() if function is None else set(inspect.signature(function).parameters)
 
+    def options(section, name):
+        return parameters(function_of(section, name))
+
     def layer(column, name):
-        function = evaluators.find(name, column)
-        return {"layer"} & set(() if function is None else inspect.signature(function).parameters)
+        return {"layer"} & parameters(evaluators.find(name, column))
 
     # (parent, its original, path, section, the leaf that names a function, which leaves outlive a change of it)
     chosen: list[tuple[Any, Any, str, str, str, Callable[[str], set[str]]]] = [

@@ -50,7 +50,9 @@ def ids_of(function: str, **ids: Any) -> list[Array | None]:
     wide = [
         name
         for name, value in given.items()
-        if name not in traced and value.dtype != np.int32 and not fit_32_bits(np.asarray(value))
+        if name not in traced
+        and not np.can_cast(value.dtype, np.int32)  # narrow ones stay on the device
+        and not fit_32_bits(np.asarray(value))
     ]
     if wide and traced:
         raise ValueError(

@@ -414,14 +414,14 @@ def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
         raise ValueError(
             f"contrastive_loss.queue has shape {queue.shape}; it must be [M, {width}], not empty."
         )
-    if queue_group is not None and (queue is None or jnp.shape(queue_group) != queue.shape[:1]):
+    if queue_group is not None and (queue is None or np.shape(queue_group) != queue.shape[:1]):
         needed = "there is no queue" if queue is None else f"it must be {queue.shape[:1]}"
-        raise ValueError(f"contrastive_loss.queue_group has shape {jnp.shape(queue_group)}; {needed}.")
-    if group is not None and jnp.shape(group) != (rows,):
-        raise ValueError(f"contrastive_loss.group has shape {jnp.shape(group)}; it must be ({rows},).")
-    if positives is not None and jnp.shape(positives) != (rows,):
+        raise ValueError(f"contrastive_loss.queue_group has shape {np.shape(queue_group)}; {needed}.")
+    if group is not None and np.shape(group) != (rows,):
+        raise ValueError(f"contrastive_loss.group has shape {np.shape(group)}; it must be ({rows},).")
+    if positives is not None and np.shape(positives) != (rows,):
         raise ValueError(
-            f"contrastive_loss.positives has shape {jnp.shape(positives)}; it must be ({rows},)."
+            f"contrastive_loss.positives has shape {np.shape(positives)}; it must be ({rows},)."
         )
     if positives is not None and group is not None:
         raise ValueError("contrastive_loss.positives is given beside group; rows of one id are a group.")

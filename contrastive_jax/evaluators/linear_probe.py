@@ -387,8 +387,7 @@ def outcome(
         f" (the rate of {len(learning_rates)}, on a tenth of the training images)" if learning_rates else ""
     )
     state = "" if fitted.converged else ", NOT CONVERGED"
-    centre = f", the centred {crop:g} of test images" if crop and augment else ""
-    centre = f", the centred {crop:g} of images" if crop and not augment else centre
+    centre = f", the centred {crop:g} of {'test ' if augment else ''}images" if crop else ""
     protocol = (
         f"{what}, {f'{name}: ' if name else ''}{plan.describe()}{chosen}{scaling}, "
         f"{augment or 'no augmentation'}{centre}, layer {layer}{state}"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from contrastive_jax import augment, models, optim
@@ -133,15 +134,13 @@ def _check_quantities(
 
 def _check_scalar(rule: temperature.Temperature, name: str) -> None:
     """Refuse a temperature that is no one number for the batch."""
-    scalar = jax.ShapeDtypeStruct((), "float32")
+    step, alignment = (jax.ShapeDtypeStruct((), dtype) for dtype in ("int32", "float32"))
     try:
-        found = jax.eval_shape(
-            lambda step, alignment: rule.value(rule.init(), step, alignment),
-            jax.ShapeDtypeStruct((), "int32"),
-            scalar,
-        )
-    except (TypeError, ValueError):  # own functions are called by the step, which says what is wrong
-        return
+        found = jax.eval_shape(lambda *at: jnp.asarray(rule.value(rule.init(), *at)), step, alignment)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"temperature.name is {name!r}, which cannot be called by the step: {error}"
+        ) from error
     if found.shape:
         raise ValueError(
             f"temperature.name is {name!r}, which gives an array {found.shape}; it must give a scalar."
@@ -247,15 +246,14 @@ def build(
             f" directions={config['directions']} and target={config['target']['name']} offers a query {most}; take"
             f" k <= {most} or negatives.name=all."
         )
+    shift = config["margin"]["name"]
     cancelling = [t.name for t in terms if t.weight and getattr(t.function, "margin_cancels", False)]
-    if cancelling and config["margin"]["name"] != "none":
+    if cancelling and shift != "none":
         raise ValueError(
-            f"margin.name is {config['margin']['name']!r}, which cancels in the gradient of loss.{cancelling[0]}: take"
-            " none."
+            f"margin.name is {shift!r}, which cancels in the gradient of loss.{cancelling[0]}: take none."
         )
-    margin_name = config["margin"]["name"]
-    if margin_name != "none" and not any(t.weight and t.multiples for t in terms):
-        raise ValueError(f"margin.name is {margin_name!r}, and no loss reads a contrast: take none.")
+    if shift != "none" and not any(t.weight and t.multiples for t in terms):
+        raise ValueError(f"margin.name is {shift!r}, and no loss reads a contrast: take none.")
     bounded = [t.name for t in terms if t.weight and t.cosine_only]
     if bounded and config["score"] != "cosine":
         raise ValueError(

@@ -220,5 +220,5 @@ def test_a_config_that_raises_is_a_sentence(tmp_path, capsys):
     file = tmp_path / "bad.py"
     file.write_text("def get_config(arg=''):\n    return None.tau\n")
     assert config_commands.main(["show", str(file)]) == 2
-    said = "AttributeError: 'NoneType' object has no attribute 'tau'"
-    assert capsys.readouterr().err == f"error: {file}: {said}\n"
+    said = f"AttributeError: 'NoneType' object has no attribute 'tau' ({file}, line 2)"
+    assert capsys.readouterr().err == f"error: {file} raised {said}\n"

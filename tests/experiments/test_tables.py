@@ -249,6 +249,16 @@ def test_the_front_page_counts_as_the_ledger_does():
         assert row.endswith(f" | {' | '.join(counts)} |"), row
 
 
+def test_the_front_page_has_the_leads_of_the_records():
+    from experiments.paper.numbers import FEW, difference, lead
+
+    text = (harness.ROOT / "README.md").read_text()
+    for batch in ("16", "256"):
+        again = difference("family.lead", "small_mnist", ("FlatNCE", batch), ("InfoNCE", batch), FEW)
+        for found in (lead(batch), again):
+            assert found.removeprefix("+") in text, f"batch {batch}: {found}"
+
+
 def test_every_paper_has_tables_and_a_smoke_cell():
     assert {name.split(".")[1] for name in TABLES} == set(
         ("flatnce", "intriguing", "eqco", "less_can_be_more", "macl", "family")
