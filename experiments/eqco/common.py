@@ -28,9 +28,9 @@ SGD = (
 )
 SCREEN = SGD + harness.screen()
 SWEEP = dict.fromkeys(harness.SMALL, {"schedule.learning_rate": (0.03, 0.1, 0.3, 1.0)})
-ALSO = harness.FEW_LABELS
+ALSO, CHOOSES = harness.FEW_LABELS, harness.BY_FEW_LABELS
 SMALL = "CIFAR-10 or MNIST, 5 epochs, batch 128 (127 other keys), momentum 0.99, SGD with warm-up and cosine"
-SWEPT = f"{SMALL}; rate chosen for each cell from 0.03 to 1 x batch / 256"
+SWEPT = f"{SMALL}; rate chosen for each cell from 0.03 to 1 x batch / 256, on MNIST by 10 labels a class"
 
 
 def simo(k: int = 16, alpha: int = 256, overrides: str = "", scale: str = "paper") -> str:

@@ -32,7 +32,7 @@ RUNS = {
     },
     "cpu": {cell: text for cell, text in figure_2.RUNS["cpu"].items() if cell[0].startswith("SimCLR")},
 }
-SWEEP = figure_2.SWEEP
+SWEEP, CHOOSES = figure_2.SWEEP, figure_2.CHOOSES
 REPORTED = {LOSS: dict.fromkeys(RUNS["paper"])}
 ASSUMED = {"K": "lost in the text at hand"}
 ASSUMED |= {f"paper: {name}": why for name, why in common.MOCO_V2.items()} | {"cpu": figure_2.ASSUMED["cpu"]}

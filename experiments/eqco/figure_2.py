@@ -70,7 +70,7 @@ RUNS = {
     "smoke": simclr((8,), "smoke", harness.BRIEF, alphas=(256,)),
 }
 RUNS["small"] |= moco("MoCo v2", "moco_v2_imagenet", (8, 4096), "small", GROUPS + SCREEN, alphas=(65536,))
-SWEEP, ALSO = common.SWEEP, common.ALSO
+SWEEP, CHOOSES, ALSO = common.SWEEP, common.CHOOSES, common.ALSO
 REPORTED = {
     "linear top-1, %": dict.fromkeys(RUNS["paper"])
     | {
@@ -88,7 +88,7 @@ ASSUMED = {
     "SimCLR's optimizer": "momentum 0.9, learning rate 0.03 x N / 256, weight decay 1e-4: MoCo's SGD",
     "MoCo": "MoCo's published code where the paper says 'the original settings'",
     "small, small_mnist": "5 epochs, batch 64 (MoCo v2: groups of 32, CIFAR-10 alone), SGD, rate chosen for each"
-    " cell from 0.03 to 1 x batch / 256",
+    " cell from 0.03 to 1 x batch / 256, on MNIST by 10 labels a class",
     "cpu": "digits, batch 128, 20 epochs, AdamW; alpha 256 for SimCLR and 1,024 for MoCo v2",
 }
 

@@ -23,7 +23,8 @@ from experiments.harness import gates
 
 COLUMNS = (1, 2, 4, 8, 16, 32, 64, 128, 255)
 ROWS = {"SiMo without EqCo": 0, "SiMo": 256}  # -> alpha
-METRIC, ALSO, SWEEP = common.METRIC, common.ALSO, common.SWEEP
+METRIC, ALSO = common.METRIC, common.ALSO
+SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
 RUNS = {
     "paper": {(row, str(k)): common.simo(k, alpha) for row, alpha in ROWS.items() for k in COLUMNS},
     **{

@@ -32,7 +32,7 @@ RUNS = {
     },
     "gpu": {cell: text for cell, text in figure_2.RUNS["gpu"].items() if cell[0].startswith("SimCLR")},
 }
-SWEEP = figure_2.SWEEP
+SWEEP, CHOOSES = figure_2.SWEEP, figure_2.CHOOSES
 REPORTED = {heading: {cell: None for cell in RUNS["paper"] if cell[0] == "MoCo v2"} for heading in NORMS}
 ASSUMED = common.MOCO_V2 | {
     "K": "lost in the text at hand",

@@ -17,7 +17,8 @@ from experiments import harness
 from experiments.eqco import common
 from experiments.harness import Claim, Results, gates
 
-METRIC, ALSO, SWEEP = common.METRIC, common.ALSO, common.SWEEP
+METRIC, ALSO = common.METRIC, common.ALSO
+SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
 SHORT = {"paper": "200", "small": "5", "small_mnist": "5"}  # epochs
 RUNS = {
     "paper": {

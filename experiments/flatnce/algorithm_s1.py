@@ -28,7 +28,7 @@ RUNS = {
     for scale, cells in figure_6.RUNS.items()
     if scale != "smoke"
 }
-SWEEP = figure_6.SWEEP
+SWEEP, CHOOSES = figure_6.SWEEP, figure_6.CHOOSES
 REPORTED = {}  # the algorithm is printed, no result of it
 ASSUMED = figure_6.ASSUMED | {
     "sign": "ESS above its target raises beta = 1 / tau; printed is the opposite",

@@ -31,7 +31,7 @@ RUNS = {
         for name, method in METHODS.items()
     }
 }
-SWEEP = {"small_mnist": figure_2.SWEEP["small_mnist"]}
+SWEEP, CHOOSES = {"small_mnist": figure_2.SWEEP["small_mnist"]}, harness.BY_FEW_LABELS
 ASSUMED = {
     "temperature of the bound": "1, the paper's text where nothing else is said; InfoNCE's is 0.1",
     "small_mnist": figure_2.ASSUMED["small, small_mnist"] + "; batch 64",

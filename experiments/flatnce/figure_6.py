@@ -57,7 +57,7 @@ RUNS = {
     | {(FIXED, str(tau)): arguments(scale, "simclr", tau) for tau in TAUS[scale]}
     for scale in TARGETS
 } | {"smoke": figure_2.RUNS["smoke"]}
-SWEEP = {"small_mnist": figure_2.SWEEP["small_mnist"]}
+SWEEP, CHOOSES = {"small_mnist": figure_2.SWEEP["small_mnist"]}, harness.BY_FEW_LABELS
 REPORTED = {"linear top-1, %": {cell: None for cell in RUNS["paper"]}}  # drawn
 ASSUMED = {
     "targets and temperatures": "the paper prints the good range alone",

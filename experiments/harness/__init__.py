@@ -8,13 +8,13 @@ A table is a module of ``experiments/<paper>/`` that says
 * ``REPORTED``: heading -> (row, column) -> the paper's number, :func:`doubtful` or None where it is lost;
 * ``ASSUMED``: what the paper does not print -> our choice and its source;
 
-and may say ``SEEDS`` (scale -> seeds), ``SWEEP`` (scale -> leaf -> values, or scale -> row -> leaf -> values: chosen
-on a validation part of the training images, by the first heading of ``METRIC`` and a seed that judges nothing, or as
-many as ``CHOOSING_SEEDS`` has for the scale; at small scales a sweep of rates goes on beyond its edge, twice or
-``FURTHER`` times), ``ALSO`` (scale -> further headings and paths, which its runs alone have), ``CURVES`` (metrics kept
-over training), ``NEEDS`` (what a cell that is not run would take), ``CLAIMS`` (what the table is evidence for, by the
-rules of ``judging`` and after the claim's ``gates``; a claim that no small scale has cells for says why, ``needs``) and
-``draw(results)`` (a matplotlib figure).
+and may say ``SEEDS`` (scale -> seeds), ``SWEEP`` (scale -> leaf -> values, or scale -> row -> leaf -> values: chosen on
+a validation part of the training images, by the first heading of ``METRIC`` or the path that ``CHOOSES`` has for the
+scale, and a seed that judges nothing, or as many as ``CHOOSING_SEEDS`` has for the scale; at small scales a sweep of
+rates goes on beyond its edge, twice or ``FURTHER`` times), ``ALSO`` (scale -> further headings and paths, which its
+runs alone have), ``CURVES`` (metrics kept over training), ``NEEDS`` (what a cell that is not run would take),
+``CLAIMS`` (what the table is evidence for, by the rules of ``judging`` and after the claim's ``gates``; a claim that no
+small scale has cells for says why, ``needs``) and ``draw(results)`` (a matplotlib figure).
 
 A table without training runs (a formula, a measurement of seconds) says ``measure() -> dict`` in the place of ``RUNS``
 and ``METRIC`` (or ``read()``, of what another file has measured), and ``page(found)``, the lines of Markdown that show
@@ -41,6 +41,7 @@ from experiments.harness.results import Results
 from experiments.harness.table import (
     ADAMW_RATES,
     BRIEF,
+    BY_FEW_LABELS,
     FEW,
     FEW_LABELS,
     ROOT,
@@ -59,7 +60,7 @@ from experiments.harness.table import (
 )
 
 __all__ = [
-    "BRIEF", "FEW", "FEW_LABELS", "ROOT", "SCALES", "SEEDS", "SMALL", "Claim", "Results", "above_all",
-    "all_tables", "brief", "command", "config_of", "doubtful", "gates", "grid", "lines", "main",
+    "BRIEF", "BY_FEW_LABELS", "FEW", "FEW_LABELS", "ROOT", "SCALES", "SEEDS", "SMALL", "Claim", "Results",
+    "above_all", "all_tables", "brief", "command", "config_of", "doubtful", "gates", "grid", "lines", "main",
     "ADAMW_RATES", "markdown", "of_extremes", "rates", "screen", "summary", "table_of",
 ]  # fmt: skip

@@ -12,8 +12,8 @@ from typing import Any
 from experiments.harness.jobs import RATE, choose, choosing
 from experiments.harness.judging import Gate
 from experiments.harness.records import pick
-from experiments.harness.results import ALL_LABELS, TEN_LABELS, Results
-from experiments.harness.table import ROOT, SCALES, SMALL, Cell, table_of
+from experiments.harness.results import Results
+from experiments.harness.table import ALL_LABELS, ROOT, SCALES, SMALL, TEN_LABELS, Cell, table_of
 
 ROOM = 5.0  # half-widths of the claim's interval that accuracy must be able to move by
 REGIME = 0.5  # median W = sigmoid(c) of InfoNCE; above it InfoNCE's gradient is dc but for a scalar, as its rivals' is

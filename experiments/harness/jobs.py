@@ -165,15 +165,17 @@ def choose(table: ModuleType, scale: str, cell: Cell) -> Point | None:
 
 
 def _score_of(table: ModuleType, job: Job) -> float:
-    return _score(table, [job.result(seed) for seed in job.seeds()])
-
-
-def _score(table: ModuleType, results: Sequence[dict[str, Any]]) -> float:
-    """What a sweep chooses by, the first heading of METRIC; the worst where a run diverged."""
-    if any("diverged" in result for result in results):
+    """Of a point whose runs have finished: the mean over its seeds; the worst where one diverged."""
+    found = [job.result(seed) for seed in job.seeds()]
+    if any("diverged" in result for result in found):
         return -math.inf
-    score = statistics.mean(records.pick(result, next(iter(table.METRIC.values()))) for result in results)
+    score = statistics.mean(records.pick(result, chosen_by(table, job.scale)) for result in found)
     return score if math.isfinite(score) else -math.inf
+
+
+def chosen_by(table: ModuleType, scale: str) -> str:
+    """Return the path of what a sweep chooses by, CHOOSES of the scale or else that of METRIC's first heading."""
+    return getattr(table, "CHOOSES", {}).get(scale, next(iter(table.METRIC.values())))
 
 
 def jobs(table: ModuleType, scale: str, cells: Sequence[Cell] | None = None) -> list[Job]:

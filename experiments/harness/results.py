@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from experiments.harness import records
-from experiments.harness.jobs import Job, choose, sweep_points
+from experiments.harness.jobs import Job, choose, chosen_by, sweep_points
 from experiments.harness.records import pick
-from experiments.harness.table import Cell, metric_of, seeds_of
-
-ALL_LABELS, TEN_LABELS = "trained.linear.top1 %", "trained.few_labels.top1 %"
+from experiments.harness.table import ALL_LABELS, TEN_LABELS, Cell, metric_of, seeds_of
 
 
 class Results:
@@ -142,11 +140,11 @@ class Results:
         return kept
 
     def swept(self, row: Any, column: Any) -> list[list[float]]:
-        """Return what every point of a cell's declared sweep reached on the images that choose, by the first heading.
+        """Return what every point of a cell's declared sweep reached on the images that choose, by what chooses.
 
         A list a point, of a number a seed that chooses; 0 for one that diverged; [] before all have run.
         """
-        name, path = self.table.__name__, next(iter(self.table.METRIC.values()))
+        name, path = self.table.__name__, chosen_by(self.table, self.scale)
         cell = (str(row), str(column))
         points = sweep_points(self.table, self.scale, cell[0])
         jobs = [Job(name, self.scale, cell, point, chosen=False) for point in points]

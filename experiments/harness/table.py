@@ -26,7 +26,9 @@ SEEDS = {scale: (0, 1, 2) for scale in SCALES} | {
 
 
 FEW = "10 labels a class, %"
-FEW_LABELS = dict.fromkeys(SMALL, {FEW: "trained.few_labels.top1 %"})  # what `screen` adds, as ALSO
+ALL_LABELS, TEN_LABELS = "trained.linear.top1 %", "trained.few_labels.top1 %"
+FEW_LABELS = dict.fromkeys(SMALL, {FEW: TEN_LABELS})  # what `screen` adds, as ALSO
+BY_FEW_LABELS = {"small_mnist": TEN_LABELS}  # as CHOOSES: what judges there chooses too
 
 
 VALIDATION = 0.2  # of the training images, where a SWEEP chooses

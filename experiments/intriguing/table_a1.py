@@ -87,7 +87,7 @@ SWEEP = {
         for row in (name, *(f"{name}, batch {b}" for b in BATCHES))
     }
 }
-ALSO = harness.FEW_LABELS
+ALSO, CHOOSES = harness.FEW_LABELS, harness.BY_FEW_LABELS
 REPORTED = {
     "linear top-1, %": printed(
         BATCHES,

@@ -22,7 +22,7 @@ PUBLISHED = {
     "sensitivity": SENSITIVITY,
 }
 LINEAR, KNN, S = "linear top-1, %", "kNN top-1, %", "semantic sensitivity S"
-ALSO = harness.FEW_LABELS
+ALSO, CHOOSES = harness.FEW_LABELS, harness.BY_FEW_LABELS
 METRIC = {
     LINEAR: "trained.linear.top1 %",
     KNN: "trained.knn.top1 %",

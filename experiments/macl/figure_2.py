@@ -25,7 +25,7 @@ METRIC = {heading: common.METRIC[heading] for heading in (common.LINEAR, common.
     "uniformity": "trained.sensitivity.uniformity",
 }  # a sweep chooses by the first
 CURVES = common.CURVES
-RUNS, SWEEP = table_1.RUNS, table_1.SWEEP
+RUNS, SWEEP, CHOOSES = table_1.RUNS, table_1.SWEEP, table_1.CHOOSES
 REPORTED = {common.S: dict.fromkeys(RUNS["paper"])}
 ASSUMED = table_1.ASSUMED
 

@@ -31,7 +31,7 @@ CONSTANTS = {
 SMALL_ROWS = dict.fromkeys(harness.SMALL, ("Fixed", "Linear-2", *CONSTANTS))
 ROWS = {"paper": STRATEGIES, "gpu": STRATEGIES, **SMALL_ROWS, "cpu": ("Fixed", "Linear-2")}
 SEEDS = harness.SEEDS
-SWEEP = common.SWEEP
+SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
 
 METRIC, CURVES = common.METRIC, common.CURVES
 ALSO = common.ALSO

@@ -21,7 +21,8 @@ from experiments.macl import common
 EPOCHS = (100, 200, 300, 500)
 
 SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, tuple(range(8)))  # Table 2's, whose runs 5 epochs are
-METRIC, ALSO, SWEEP = common.METRIC, common.ALSO, common.SWEEP
+METRIC, ALSO = common.METRIC, common.ALSO
+SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
 ASSUMED = common.ASSUMED | {
     "epochs": "each length is a run of its own; at small 5 and 20, 20 of InfoNCE and MACL-a alone",
     "set at small": "CIFAR-10 (MNIST at small_mnist) at batch 256, not CIFAR-100",

@@ -47,7 +47,7 @@ RUNS = {
     "smoke": common.smoke(),
 }
 SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, tuple(range(8)))
-SWEEP = common.SWEEP
+SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
 REPORTED = {
     common.LINEAR: harness.grid(ROWS, SETS, [(87.37, 60.81, 82.68), (86.34, 59.64, 81.71)]),
     common.KNN: harness.grid(ROWS, SETS, [(85.52, 55.70, 80.13), (84.90, 54.87, 80.53)]),

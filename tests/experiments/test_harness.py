@@ -256,6 +256,18 @@ def test_a_sweep_chooses_on_the_validation_part_and_reads_no_other(table, monkey
     assert job.arguments().endswith("--config.lr=0.1")
 
 
+def test_a_sweep_may_choose_by_what_judges_at_its_scale(table):
+    table.SWEEP, table.CHOOSES = {"cpu": {"lr": (0.1, 0.3)}}, {"cpu": "trained.few_labels.top1 %"}
+    cell = ("A", "x")
+    first, second = jobs.choosing(table, "cpu", cell)
+    finish(first, jobs.CHOOSING, 0.9, few_labels={"top1": 0.5})
+    finish(second, jobs.CHOOSING, 0.8, few_labels={"top1": 0.6})
+    assert jobs.choose(table, "cpu", cell) == second.point
+    assert results.Results(table, "cpu").swept(*cell) == [[50.0], [60.0]]
+    table.CHOOSES = {"small": "trained.few_labels.top1 %"}
+    assert jobs.choose(table, "cpu", cell) == first.point
+
+
 def test_a_small_sweep_goes_on_beyond_its_edge_twice_at_most(table):
     table.RUNS["small"], table.SWEEP = dict(table.RUNS["cpu"]), {"small": {jobs.RATE: (0.1, 0.2, 0.4)}}
 
