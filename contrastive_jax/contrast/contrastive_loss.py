@@ -420,9 +420,7 @@ def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
     if group is not None and np.shape(group) != (rows,):
         raise ValueError(f"contrastive_loss.group has shape {np.shape(group)}; it must be ({rows},).")
     if positives is not None and np.shape(positives) != (rows,):
-        raise ValueError(
-            f"contrastive_loss.positives has shape {np.shape(positives)}; it must be ({rows},)."
-        )
+        raise ValueError(f"contrastive_loss.positives has shape {np.shape(positives)}; it must be ({rows},).")
     if positives is not None and group is not None:
         raise ValueError("contrastive_loss.positives is given beside group; rows of one id are a group.")
     if sharding.on_mesh() and rows % (devices := jax.sharding.get_abstract_mesh().shape[sharding.AXIS]):

@@ -144,7 +144,7 @@ def make_term(name: str, settings: Mapping[str, Any] | float) -> Term:
     if set(settings) - options or required - set(settings):
         wrong = sorted(set(settings) - options)
         what = f"no option {wrong[0]!r}" if wrong else f"needs {sorted(required - set(settings))[0]!r}"
-        raise ValueError(f"loss.{name}: {what}; it is {name}{signature}.")
+        raise ValueError(f"loss.{name}: {what}; it is {name}{_shown(signature)}.")
     inputs = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
     if hasattr(function, "scales"):
         multiples = tuple(float(m) for m in function.scales(**settings))
@@ -154,9 +154,15 @@ def make_term(name: str, settings: Mapping[str, Any] | float) -> Term:
     if unknown := [q for q in quantities if q not in QUANTITIES]:
         raise ValueError(
             f"loss.{name} reads {unknown[0]!r}, which a step does not have;"
-            f" it has c, {', '.join(QUANTITIES)}. The loss is {name}{signature}."
+            f" it has c, {', '.join(QUANTITIES)}. The loss is {name}{_shown(signature)}."
         )
     return Term(name, float(weight), function, settings, multiples, quantities)
+
+
+def _shown(signature: inspect.Signature) -> str:
+    """Return a signature without its types: ``(c, *, alpha)``."""
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return str(inspect.Signature(bare))
 
 
 def make_terms(section: Mapping[str, Any]) -> tuple[Term, ...]:

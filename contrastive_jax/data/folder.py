@@ -156,6 +156,7 @@ class FolderRecords:
 
     Attributes:
         label: of every image, [n] int32 or [n, C] uint8: known without reading any.
+        group: of every image, [n].
         paths: [n] str, relative to the root.
     """
 
@@ -170,7 +171,7 @@ class FolderRecords:
         shape: tuple[int | None, int | None, int],
         white: int = pixels.WHITE,
     ):
-        self._root, self._group, self._white = root, group, white
+        self._root, self.group, self._white = root, group, white
         self.paths = np.array(paths)
         self.shape, self.label, self.label_shape = shape, label, label.shape[1:]
         self.labelled = label.ndim == 2 or bool((label >= 0).any())
@@ -198,7 +199,7 @@ class FolderRecords:
             image = pixels.plain(file, self.shape[2], self._white)
         except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
             raise Unreadable(f"cannot read {self.name(row)}: {error}") from error
-        return Record(image, label if label.ndim else int(label), int(self._group[row]))
+        return Record(image, label if label.ndim else int(label), int(self.group[row]))
 
     def name(self, row: int) -> str:
         """Return what to call a record in a message."""

@@ -64,6 +64,13 @@ def known_labels(split: Any) -> np.ndarray | None:
     return split.label if isinstance(split, data.Split) else getattr(split.records, "label", None)
 
 
+def known_groups(part: LabelledSubset) -> np.ndarray | None:
+    """The groups of near-duplicates among a part's images, [n]; None where they are only in records not yet read."""
+    split = part.split
+    found = split.group if isinstance(split, data.Split) else getattr(split.records, "group", None)
+    return found if found is None or part.rows is None else found[part.rows]
+
+
 def several(split: Any) -> bool:
     """Return whether an image may have several labels."""
     return split.label.ndim == 2 if isinstance(split, data.Split) else bool(split.records.label_shape)

@@ -31,6 +31,7 @@ def lbfgs(
     tolerance: float = 1e-5,
     max_iterations: int = 10_000,
     layer: str = "pooled",
+    groups: np.ndarray | None = None,
 ) -> dict:
     """Multinomial logistic regression at its optimum (scikit-learn, L-BFGS, float64).
 
@@ -53,12 +54,14 @@ def lbfgs(
         tolerance: largest absolute entry of the objective's gradient at which a fit counts as converged.
         max_iterations: of one fit.
         layer: name of the features, for the protocol.
+        groups: ``[n]`` whole numbers; training images of one are near-duplicates, of which ``Cs`` never has some to
+            learn from and some to choose by.
 
     Returns:
         ``{"top1", "mean_per_class", "converged", "protocol", "settings"}``, accuracies in [0, 1], and ``top5``
-        with more than 5 classes; with draws the means over them, and ``top1_std``, ... (deviation of one draw,
-        ddof 1). A fit
-        that stops short is not hidden: ``converged`` is False, the protocol says so, and a warning is given.
+        with more than 5 classes; with draws the means over them, and with several ``top1_std``, ... (deviation of
+        one draw, ddof 1). A fit that stops short is not hidden: ``converged`` is False, the protocol says so, and
+        a warning is given.
 
     Raises:
         ValueError: an option out of its range, a class with fewer than ``labels_per_class`` labels, or
@@ -69,7 +72,7 @@ def lbfgs(
     train_labels, chosen = np.asarray(train_labels), C
     train, test = standardized(train_features, test_features)
     if Cs:
-        chosen = _validated(Cs, train, train_labels, tolerance, max_iterations)
+        chosen = _validated(Cs, train, train_labels, tolerance, max_iterations, groups)
     if labels_per_class:
         subsets = [balanced_draw(train_labels, labels_per_class, seed, draw) for draw in range(draws)]
     else:
@@ -84,13 +87,16 @@ def lbfgs(
         gradients.append(gradient)
 
     result = {name: float(np.mean([score[name] for score in found])) for name in found[0]}
-    if labels_per_class:
-        spread = 1 if draws > 1 else 0
+    if len(found) > 1:
         result |= {
-            f"{name}_std": float(np.std([score[name] for score in found], ddof=spread)) for name in found[0]
+            f"{name}_std": float(np.std([score[name] for score in found], ddof=1)) for name in found[0]
         }
     converged = max(gradients) <= tolerance
-    amount = f"{labels_per_class} labels per class, {draws} draws" if labels_per_class else "all labels"
+    amount = (
+        f"{labels_per_class} labels per class, {draws} draw{'' if draws == 1 else 's'}"
+        if labels_per_class
+        else "all labels"
+    )
     if train_labels.ndim == 2:
         amount += ", one class against the rest"
     state = "" if converged else f", NOT CONVERGED (gradient {max(gradients):.1e} > {tolerance:g})"
@@ -146,9 +152,9 @@ def _too_few(labels_per_class, classes, counts) -> str:
     )
 
 
-def _validated(Cs, train, labels, tolerance, max_iterations) -> float:
+def _validated(Cs, train, labels, tolerance, max_iterations, groups) -> float:
     """The C that does best on the validation images: by top-1, or by mean average precision."""
-    aside, worth = validation_rows(labels), []
+    aside, worth = validation_rows(labels, groups), []
     for C in Cs:
         classify, _ = _classifier(train[~aside], labels[~aside], C, tolerance, max_iterations)
         score = features.scores(classify(train[aside]), labels[aside])
@@ -156,24 +162,24 @@ def _validated(Cs, train, labels, tolerance, max_iterations) -> float:
     return Cs[int(np.argmax(worth))]
 
 
-def validation_rows(labels: np.ndarray) -> np.ndarray:
+def validation_rows(labels: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
     """A fixed tenth of the images, of every class where an image has one label: a mask ``[n]``.
 
-    At least one of a class of two and more.
+    At least one image of a class of two and more; of groups ``[n]`` all images or none, so that at least one group.
 
     Raises:
-        ValueError: no class has two images.
+        ValueError: no class has two images, or two groups.
     """
     kinds = labels if np.ndim(labels) == 1 else np.zeros(len(labels), int)
-    aside = stratified(kinds, VALIDATION)
+    of_group = np.arange(len(kinds)) if groups is None else np.asarray(groups)
+    aside = stratified(kinds, VALIDATION, of_group)
     for kind in np.unique(kinds):
         members = np.flatnonzero(kinds == kind)
-        if len(members) > 1 and not aside[members].any():
-            aside[members[0]] = True
+        if len(np.unique(of_group[members])) > 1 and not aside[members].any():
+            aside |= of_group == of_group[members[0]]
     if not aside.any():
-        raise ValueError(
-            "there is one training image a class, and none to choose by: give one value instead."
-        )
+        one = "training image" if groups is None else "group of training images"
+        raise ValueError(f"there is one {one} a class, and none to choose by: give one value instead.")
     return aside
 
 
@@ -322,12 +328,13 @@ def by_gradient(
     learning_rates: tuple[float, ...] = (),
     layer: str = "pooled",
     crop: float | None = None,
+    groups: np.ndarray | None = None,
 ) -> dict:
     """A linear classifier trained by ``plan`` on cached features, without augmentation.
 
     ``name`` says in the protocol whose it is. With ``learning_rates`` the plan's is the one of these that
     does best on a fixed stratified tenth of the training images after training on the rest. ``crop`` is that of the
-    images whose features these are, for the protocol.
+    images whose features these are, for the protocol. ``groups`` are those of :func:`lbfgs`.
 
     Returns:
         ``{"top1", "mean_per_class", "train_loss", "epochs", "converged", "protocol", "settings"}``; accuracies
@@ -344,7 +351,7 @@ def by_gradient(
     if standardize:
         train, test = features.standardized_rows(train, test)
     if learning_rates:
-        plan = plan._replace(learning_rate=_best_rate(train, train_labels, plan, learning_rates))
+        plan = plan._replace(learning_rate=_best_rate(train, train_labels, plan, learning_rates, groups))
     fitted = _fit_cached(train, train_labels, plan)
     outputs = training.linear_outputs(fitted.variables, test)
     return outcome(
@@ -360,8 +367,8 @@ def _fit_cached(train: Rows, labels, plan: Plan, rows: np.ndarray | None = None)
     return training.fit(plan, feed, training.linear, first)
 
 
-def _best_rate(train: Rows, labels, plan: Plan, learning_rates) -> float:
-    aside, worth = validation_rows(labels), []
+def _best_rate(train: Rows, labels, plan: Plan, learning_rates, groups) -> float:
+    aside, worth = validation_rows(labels, groups), []
     rows = np.flatnonzero(~aside)
     plan = plan._replace(batch_size=min(plan.batch_size, len(rows)))
     for rate in learning_rates:

@@ -40,7 +40,13 @@ from typing import Any, NamedTuple
 
 from contrastive_jax.evaluators import finetune, linear_probe
 from contrastive_jax.evaluators import knn as _knn
-from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, at_least, left_out
+from contrastive_jax.evaluators.evaluation_data import (
+    EvalSpec,
+    EvaluationData,
+    at_least,
+    known_groups,
+    left_out,
+)
 from contrastive_jax.evaluators.training import Plan
 from contrastive_jax.variants import options_of, variant
 
@@ -115,7 +121,9 @@ def lbfgs(
 
     def evaluate(subject):
         arrays = subject.arrays(layer)
-        return linear_probe.lbfgs(*arrays, **options, seed=seed, layer=subject.layer(layer))
+        return linear_probe.lbfgs(
+            *arrays, **options, seed=seed, layer=subject.layer(layer), groups=known_groups(subject.train)
+        )
 
     return evaluate
 
@@ -156,6 +164,7 @@ def _linear(
         return linear_probe.by_gradient(
             train, labels, test, test_labels, within, name=title, standardize=standardize,
             learning_rates=learning_rates, layer=subject.layer(layer), crop=crop or None,
+            groups=known_groups(subject.train),
         )  # fmt: skip
 
     return evaluate

@@ -59,6 +59,12 @@ def source_of(config: Mapping[str, Any], load: Callable[..., data.Source] = data
             raise type(error)(f"compose.digits={name!r}: {error}") from None
 
     section = dict(config["data"])
+    name, validation = config["compose"]["name"], section.get("validation", 0)
+    if validation and getattr(configs.function_of("compose", name), "draws_all", False):
+        raise ValueError(
+            f"data.validation is {validation}; compose.name={name} uses no images of data and draws its own test"
+            " images: take 0."
+        )
     function = configs.function_of("data", section["name"])
     if function is data.load:
         source = call(load, "data", section)
@@ -70,12 +76,6 @@ def source_of(config: Mapping[str, Any], load: Callable[..., data.Source] = data
                 f"data.name={config['data']['name']!r} returned a {type(source).__name__}; it must return a data set,"
                 " see contrastive_jax.data.from_arrays."
             )
-    name, validation = config["compose"]["name"], section.get("validation", 0)
-    if validation and getattr(configs.function_of("compose", name), "draws_all", False):
-        raise ValueError(
-            f"data.validation is {validation}; compose.name={name} uses no images of data and draws its own test"
-            " images: take 0."
-        )
     return pick(compose, "compose", config["compose"], source, another)
 
 

@@ -446,7 +446,10 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
     ("arguments", "message"),
     [
         (dict(loss="flat_nec"), "there is no loss 'flat_nec'. Did you mean 'flat_nce'"),
-        (dict(loss="hoelder_flat_nce", gama=2.0), r"no option 'gama'; it is hoelder_flat_nce\(c_gamma"),
+        (
+            dict(loss="hoelder_flat_nce", gama=2.0),
+            r"no option 'gama'; it is hoelder_flat_nce\(c_gamma, surplus=None, \*, gamma=1.0\)",
+        ),
         (dict(loss="hoelder_flat_nce", gamma=np.inf), "hoelder_flat_nce.gamma is inf; it must be in"),
         (dict(loss="eqco"), r"needs 'alpha'; it is eqco\(c"),
         (dict(engin="tiled"), "no option 'engin'.*Did you mean contrastive_loss's own 'engine'"),

@@ -191,6 +191,8 @@ def test_images_of_bits_alone():
     )
     np.testing.assert_array_equal(made.train.label, [[x >> k & 1 for k in range(3)] for x in integers])
     settings = configs.resolve("configs/digits.py", [("compose", "binary"), ("data.validation", 0.2)])
+    settings.data.dir = "/nowhere"  # refused before anything is read
+    settings.data.name = "folder"
     with pytest.raises(
         ValueError, match="data.validation is 0.2; compose.name=binary uses no images of data"
     ):

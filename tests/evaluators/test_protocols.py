@@ -21,6 +21,7 @@ from contrastive_jax.evaluators.evaluation_data import (
     EvaluationData,
     LabelledSubset,
     Pretrained,
+    known_groups,
     training_view,
 )
 from contrastive_jax.lookup import functions_of
@@ -207,6 +208,18 @@ def test_layers_and_crops_are_those_asked_for():
     assert "layer projection_2" in judge("knn", on, layer="projection_2")["protocol"]
     found = judge("sgd", on, crop=0.5, epochs=1)
     assert "the centred 0.5 of images" in found["protocol"] and found["settings"]["crop"] == 0.5
+
+
+def test_options_are_chosen_on_images_that_are_no_copies_of_what_was_learnt():
+    """Frames of a video in both parts of the training images make the weakest penalty the best."""
+    random, group = np.random.default_rng(0), np.repeat(np.arange(30), 4)
+    noise, labels = random.integers(0, 256, (30, 8, 8, 3), np.uint8)[group], random.integers(0, 2, 30)[group]
+    known = data.Split(noise, labels, group)
+    for train, chosen in ((data.Split(noise, labels), 1e3), (known, 1e-6)):
+        found = judge("lbfgs", subject(train=train, pixels=True), Cs=(1e-6, 1e3))
+        assert found["settings"]["C"] == chosen
+    some = LabelledSubset(known, np.array([0, 5, 6]))
+    np.testing.assert_array_equal(known_groups(some), [0, 1, 1])
 
 
 def normalised(size, views):
