@@ -151,6 +151,21 @@ def test_a_replicas_folder_is_the_workdir_of_its_run(whole, tmp_path):
     assert again["evaluations"] == results[1]["evaluations"]
 
 
+@pytest.mark.run
+def test_a_column_that_fails_while_they_train_is_said_once_of_each(tmp_path, capfd):
+    given = several()
+    for config in given:
+        config["evaluators"] = KNN["evaluators"] | {"bad": {"name": "sgd", "learning_rate": 1e38, "epochs": 1}}
+        config["evaluate"] |= {"look": ["bad", "knn"], "final": False}
+    replicas.train(given, str(tmp_path), devices=ONE)
+    said = [line for line in capfd.readouterr().out.splitlines() if "evaluate.look: bad failed: " in line]
+    assert len(said) == 2 and all(f"replica {number}" in line for number, line in enumerate(said))
+    for number in (0, 1):
+        rows = lines(tmp_path / f"replica_{number}")
+        assert [row["step"] for row in rows if "eval/knn_top1" in row] == [2, 4]
+        assert not any("eval/bad_top1" in row for row in rows)
+
+
 def test_replicas_start_from_an_encoder_as_their_runs_do(whole):
     _, workdir, _ = whole
     given = [tiny("flatclr", seed=seed, **{"init.checkpoint": str(workdir / "replica_0")}) for seed in (0, 1)]
