@@ -155,7 +155,9 @@ def test_a_replicas_folder_is_the_workdir_of_its_run(whole, tmp_path):
 def test_a_column_that_fails_while_they_train_is_said_once_of_each(tmp_path, capfd):
     given = several()
     for config in given:
-        config["evaluators"] = KNN["evaluators"] | {"bad": {"name": "sgd", "learning_rate": 1e38, "epochs": 1}}
+        config["evaluators"] = KNN["evaluators"] | {
+            "bad": {"name": "sgd", "learning_rate": 1e38, "epochs": 1}
+        }
         config["evaluate"] |= {"look": ["bad", "knn"], "final": False}
     replicas.train(given, str(tmp_path), devices=ONE)
     said = [line for line in capfd.readouterr().out.splitlines() if "evaluate.look: bad failed: " in line]
