@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -100,6 +101,24 @@ def agreed(value: bool) -> bool:
     return bool(multihost_utils.broadcast_one_to_all(np.array(value)))
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, where nothing waits for the end of a step."""
+
+
+class Insisted(KeyboardInterrupt):
+    """A second Ctrl-C, before the step that would have ended the run."""
+
+
+def end_by_sigterm() -> None:
+    """Let SIGTERM end this process as Ctrl-C does, by an exception; several processes have a handler of jax's."""
+
+    def end(number: int, frame: Any) -> None:
+        raise Terminated
+
+    if jax.process_count() == 1:
+        signal.signal(signal.SIGTERM, end)
+
+
 @contextlib.contextmanager
 def stop_requests() -> Iterator[Callable[[int], int]]:
     """``asked(step)``: the signal that asked this run to stop, or 0; the same on every process at every step.
@@ -121,7 +140,7 @@ def stop_requests() -> Iterator[Callable[[int], int]]:
 
     def ask(number, frame):
         if number == signal.SIGINT and got:
-            raise KeyboardInterrupt
+            raise Insisted
         got.append(number)
 
     previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}

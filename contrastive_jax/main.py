@@ -12,6 +12,7 @@ import importlib
 import os
 import pathlib
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -221,6 +222,7 @@ def main(argv: list[str]) -> None:
     try:
         native.keep_pages()
         distributed.start(_DISTRIBUTED.value)
+        distributed.end_by_sigterm()
     except (ValueError, RuntimeError, OSError) as error:
         _fail(str(error))
     _find_devices()
@@ -242,13 +244,12 @@ def main(argv: list[str]) -> None:
         if distributed.first():
             print(stopped, flush=True)
         sys.exit(stopped.code)
+    except distributed.Insisted:
+        _fail("interrupted twice: what came after the last checkpoint is lost.", 130)
+    except distributed.Terminated:
+        _fail("terminated.", 128 + signal.SIGTERM)
     except KeyboardInterrupt:
-        _fail(
-            "interrupted twice: what came after the last checkpoint is lost."
-            if _MODE.value == "train"
-            else "interrupted.",
-            130,
-        )
+        _fail("interrupted.", 130)
     except ImportError as error:
         if _DEBUG.value:
             traceback.print_exc()
@@ -259,12 +260,20 @@ def main(argv: list[str]) -> None:
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if _DEBUG.value:
             traceback.print_exc()
+        there = "; --config.data.corrupt=replace takes another in its place" if _replaceable(error) else ""
         _fail(
-            str(error)
+            f"{error}{there}"
             if isinstance(error, ValueError | OSError | ArithmeticError)
             else f"{type(error).__name__}: {error}",
             1,
         )
+
+
+def _replaceable(error: Exception) -> bool:
+    """Return whether an error is of a damaged image that another may stand in for."""
+    from contrastive_jax.data.records import Unreadable
+
+    return isinstance(error, Unreadable) and _MODE.value in ("train", "evaluate")
 
 
 def run() -> None:

@@ -223,11 +223,14 @@ def look(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mappin
 
 
 def neighbours(embedded: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
-    """Positions [q, count] of the rows of largest cosine with each of ``queries``, itself left out."""
+    """Positions [q, count] of the rows of largest cosine with each of ``queries``, itself left out.
+
+    Fewer where there are no more rows.
+    """
     unit = embedded / np.maximum(np.linalg.norm(embedded, axis=1, keepdims=True), 1e-12)
     score = unit[queries] @ unit.T
     score[np.arange(len(queries)), queries] = -np.inf
-    return np.argsort(-score, axis=1, kind="stable")[:, :count]
+    return np.argsort(-score, axis=1, kind="stable")[:, : min(count, len(embedded) - 1)]
 
 
 def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
@@ -431,22 +434,29 @@ def embedding_map(run: Shown, settings: Mapping[str, Any]) -> tuple[str, str]:
     if isinstance(run.seen, str):
         return "", run.seen
     seen = run.seen
+    if min(seen.features.shape) < 2:
+        count, wide = seen.features.shape
+        return (
+            "",
+            f"{count} {seen.split} images with features of {wide} numbers make no map: 2 of each at least.",
+        )
     points, how = plane(seen.features, settings["map"])
     figure, axes = curves.grid(1, 1, 5.0, 4.2)
     place, known = axes.flat[0], sorted(set(seen.label[seen.label >= 0].tolist()))
     import matplotlib
 
     colours = matplotlib.colormaps["tab10" if len(known) <= 10 else "tab20" if len(known) <= 20 else "hsv"]
+    drawn, classes = [], [seen.classes[label].replace("$", r"\$") for label in known]  # $ begins a formula
     for number, label in enumerate(known):
         some = points[seen.label == label]
         colour = colours(number if len(known) <= 20 else number / len(known))
-        place.scatter(*some.T, s=9, color=colour, linewidths=0, label=seen.classes[label])
+        drawn.append(place.scatter(*some.T, s=9, color=colour, linewidths=0))
     rest = points[seen.label < 0]
     place.scatter(*rest.T, s=9, color="#8a8f96", linewidths=0)
     place.set_xticks([]), place.set_yticks([]), place.grid(False)
     if 0 < len(known) <= 20:
         beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
-        place.legend(fontsize=7, frameon=False, labelcolor=INK, markerscale=2, **beside)
+        place.legend(drawn, classes, fontsize=7, frameon=False, labelcolor=INK, markerscale=2, **beside)
     said = f"{len(points)} {seen.split} images, layer {settings['layer']}, step {seen.step}: {how}."
     return _svg(figure), said
 
@@ -458,6 +468,8 @@ def nearest(run: Shown, settings: Mapping[str, Any]) -> tuple[list, str]:
     seen = run.seen
     if not settings["queries"]:
         return [], "report.queries is 0."
+    if len(seen.features) < 2:
+        return [], f"there is one {seen.split} image, and none beside it."
     queries = np.random.default_rng(0).permutation(len(seen.features))[: settings["queries"]]
     found = neighbours(seen.features, queries, settings["neighbours"])
     positions = np.concatenate([queries[:, None], found], axis=1)

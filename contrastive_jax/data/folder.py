@@ -216,7 +216,7 @@ def split_folders(
             raise FileNotFoundError(f"data.train_split={train_split}: there is no folder {train}")
         return root, None
     if test_split == "auto":
-        return train, next((root / t for t in ("test", "val", "validation") if (root / t).is_dir()), None)
+        test_split = next((name for name in ("test", "val", "validation") if (root / name).is_dir()), "")
     if test_split and not (root / test_split).is_dir():
         raise FileNotFoundError(f"data.test_split={test_split}: there is no folder {root / test_split}")
     if not test_split:
@@ -225,7 +225,7 @@ def split_folders(
     if other.is_relative_to(one):
         raise ValueError(
             f"data.test_split={test_split}: {root / test_split} and the training images' {train} are one folder, or one"
-            " inside the other: test images would be trained on"
+            " inside the other: test images would be trained on; data.test_split='' takes no test images"
         )
     return train, root / test_split
 
@@ -288,7 +288,7 @@ def class_names(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> tu
             f"test images have the classes {', '.join(unknown)}, of which there is no training image"
         )
     numbers = all(re.fullmatch(r"-?\d+", name) for name in known)
-    return tuple(sorted(known, key=int if numbers else None))
+    return tuple(sorted(known, key=lambda name: (int(name) if numbers else 0, name)))  # "1" and "01" are two
 
 
 def label_array(names: list[tuple[str, ...]], classes: tuple[str, ...], several: bool) -> np.ndarray:
@@ -347,7 +347,7 @@ def common_shape(files: list[pathlib.Path], skip: bool = False) -> tuple[int | N
         except Exception as error:  # Pillow's plugins raise nearly anything on a damaged file
             if skip and not _outside(error):
                 return None
-            raise ValueError(f"cannot read the image {file}: {error}") from error
+            raise Unreadable(f"cannot read the image {file}: {error}") from error
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         met = [(file, shape) for file, shape in zip(files, pool.map(header, files), strict=True) if shape]

@@ -7,6 +7,7 @@ import numpy as np
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's name for c channels of 8 bits
 GREY = ("1", "L", "LA", "La")
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+PNG = b"\x89PNG\r\n\x1a\n"
 NUMPY = b"\x93NUMPY"
 WHITE = 65535
 
@@ -34,16 +35,19 @@ def header(file) -> tuple[int, int, int]:
     """
     from PIL import Image
 
-    magic = file.read(4)
+    begin = file.read(26)
     file.seek(0)
-    if magic in TIFF and (page := _samples(file)) is not None:
+    if begin.startswith(TIFF) and (page := _samples(file)) is not None:
         return page.imagelength, page.imagewidth, 3 if _has_alpha(page) else page.samplesperpixel
     with Image.open(file) as image:
         width, height = image.size
+        if image.format == "TIFF":  # as stored: some versions of Pillow turn the size themselves
+            width, height = image.tag_v2[256], image.tag_v2[257]  # type: ignore[attr-defined]
         # Asked for EXIF that may lie behind its pixels, a PNG would decode them: such a one is met later.
         if _orientation(image, late=False) in (5, 6, 7, 8):  # turned by a quarter
             width, height = height, width
-        return height, width, 1 if image.mode in GREY or image.mode.startswith("I") else 3
+        grey = image.mode in GREY or image.mode.startswith("I") or _png_of_16_bits(begin) == 4
+        return height, width, 1 if grey else 3
 
 
 def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
@@ -60,11 +64,17 @@ def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
     with Image.open(io.BytesIO(image)) as picture:
         upright = _orientation(picture, late=b"eXIf" in image) in (None, 1)
         simple = picture.mode in ("L", "RGB") and not picture.has_transparency_data
-        if white != WHITE and picture.format == "PNG" and image[24] == 16 and image[25] in (2, 6):
-            raise ValueError("data.white cannot be met: 16-bit colour is read from TIFF only")
+        if white != WHITE and _png_of_16_bits(image) in (2, 4, 6):
+            raise ValueError(
+                "data.white cannot be met: 16-bit colour, or grey with alpha, is read from TIFF only"
+            )
         if upright and simple and not image.startswith(TIFF):
             return image
-        return _npy(to_array(opaque(eight_bits(ImageOps.exif_transpose(picture), white)), channels, 0))
+        # Of 16 bits Pillow leaves it to us that 0 may be white.
+        tags = getattr(picture, "tag_v2", {})  # of TIFF
+        white_is_0 = tags.get(262) == 0
+        seen = eight_bits(ImageOps.exif_transpose(picture), white, inverted=white_is_0)
+        return _npy(to_array(opaque(seen), channels, 0))
 
 
 def decode(image: bytes, channels: int, size: int = 0) -> np.ndarray:
@@ -82,8 +92,13 @@ def decode(image: bytes, channels: int, size: int = 0) -> np.ndarray:
         return to_array(opaque(picture) if channels in (1, 3) else picture, channels, size)
 
 
-def eight_bits(image, white: int = WHITE):
-    """A 16-bit grey image as 8 bits, round(255 x / white); any other image as it is."""
+def _png_of_16_bits(begin: bytes) -> int | None:
+    """Return the colour type of a PNG file of 16 bits a sample, by how it begins."""
+    return begin[25] if begin.startswith(PNG) and begin[24:25] == b"\x10" else None
+
+
+def eight_bits(image, white: int = WHITE, inverted: bool = False):
+    """A 16-bit grey image as 8 bits, round(255 x / white), ``inverted`` of 65535 - x; any other image as it is."""
     from PIL import Image
 
     if image.mode == "F":
@@ -93,7 +108,7 @@ def eight_bits(image, white: int = WHITE):
     value = np.asarray(image).astype(np.int64)
     if value.min() < 0 or value.max() > 65535:
         raise ValueError(f"grey values {value.min()}..{value.max()} are outside 16 bits")
-    return Image.fromarray(_scaled(value, white))
+    return Image.fromarray(_scaled(65535 - value if inverted else value, white))
 
 
 def opaque(image):

@@ -133,9 +133,10 @@ def stratified(label: np.ndarray, fraction: float, group: np.ndarray | None = No
     """The fixed test split by rule: a mask [n], true for ``fraction`` of the examples of every class.
 
     Every example draws a raw 64-bit number (Philox with key (0, 0), in the order of the examples); in
-    every class (-1, no label, is one of them) the round(fraction * class size) smallest are test. Labels
-    [n, C] are not stratified. With ``group`` [n] this is done to groups, each with the label of its first
-    example, so that no near-duplicate of a training image is a test image.
+    every class (-1, no label, is one of them) the round(fraction * class size) smallest are test, of a labelled
+    one at most all but one: else nothing would teach it. Labels [n, C] are not stratified. With ``group`` [n]
+    this is done to groups, each with the label of its first example, so that no near-duplicate of a training
+    image is a test image.
     """
     if label.ndim == 2:
         label = np.zeros(len(label), np.int32)
@@ -146,6 +147,6 @@ def stratified(label: np.ndarray, fraction: float, group: np.ndarray | None = No
     test = np.zeros(len(label), bool)
     for value in np.unique(label):
         members = np.flatnonzero(label == value)
-        count = int(fraction * len(members) + 0.5)
+        count = min(int(fraction * len(members) + 0.5), len(members) - int(value >= 0))
         test[members[np.argsort(draw[members], kind="stable")[:count]]] = True
     return test

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,11 @@ class Rows:
         else:
             tiles = np.stack([np.asarray(_one_tile(self.tiles, t)) for t in range(self.tiles.shape[0])])
         return tiles.reshape(-1, tiles.shape[2])[: self.count]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """:meth:`numpy`, for ``np.asarray`` and whatever takes arrays."""
+        found = self.numpy()
+        return found if dtype is None else found.astype(dtype, copy=False)
 
 
 @native.jit

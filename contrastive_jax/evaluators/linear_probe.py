@@ -194,6 +194,9 @@ def _classifier(train, labels, C, tolerance, max_iterations):
         if 0 < column.sum() < len(column)  # else there is nothing to tell apart: output 0
     }
 
+    if not fits:
+        raise ValueError("no label tells training images apart: each is on all of them or on none.")
+
     def outputs(x):
         found = np.zeros((len(x), labels.shape[1]))
         for number, (model, _) in fits.items():

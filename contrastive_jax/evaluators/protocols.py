@@ -38,6 +38,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from contrastive_jax.evaluators import finetune, linear_probe
 from contrastive_jax.evaluators import knn as _knn
 from contrastive_jax.evaluators.evaluation_data import (
@@ -116,6 +118,13 @@ def lbfgs(
     )  # fmt: skip
     if labels_per_class and facts.labels is not None and facts.labels.ndim == 2:
         return _leave_out("labels_per_class needs sets of one label an image")
+    if (
+        facts.labels is not None
+        and facts.labels.ndim == 1
+        and len(facts.labels)
+        and np.ptp(facts.labels) == 0
+    ):
+        return _leave_out("all labelled training images are of one class")
     at_least("seed", seed, 0)
     linear_probe.check_lbfgs(facts.labels, **options)
 

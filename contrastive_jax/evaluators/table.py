@@ -1,5 +1,6 @@
 """The table at the end of a run: subjects by protocols, each number with how it was made."""
 
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -60,14 +61,19 @@ def scores(
     return found
 
 
-FAILURES = (ValueError, ArithmeticError, RuntimeError)  # a RuntimeError: out of the device's memory
+def failure(error: Exception) -> str:
+    """Return why a column failed; of an error that is no sentence its kind and the line that raised it, too."""
+    if isinstance(error, ValueError | ArithmeticError | RuntimeError):  # the last: out of the device's memory
+        return str(error)
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
 
 
 def _judged(judge: Callable[[EvaluationData], dict], subject: EvaluationData) -> dict:
     try:
         return judge(subject)
-    except FAILURES as error:
-        return {"failed": str(error)}
+    except Exception as error:  # an evaluator may be the user's own
+        return {"failed": failure(error)}
 
 
 def print_table(
@@ -111,7 +117,7 @@ def print_table(
 def _protocol(score: dict) -> str:
     if "failed" in score:
         return f"FAILED: {score['failed']}"
-    return score.get("protocol") or f"left out: {score['left_out']}"
+    return score.get("protocol") or f"left out: {score.get('left_out', 'its evaluator says no protocol')}"
 
 
 def _without_layer(score: dict) -> str:
@@ -125,6 +131,6 @@ def cell(score: dict, metric: str = "top1", beside: str = "") -> str:
     if metric not in score:
         return "—"
     spread = f" ± {100 * score[f'{metric}_std']:.1f}" if f"{metric}_std" in score else ""
-    second = f" ({100 * score[beside]:.1f})" if beside else ""
+    second = f" ({100 * score[beside]:.1f})" if beside in score else ""
     converged = "" if score.get("converged", True) else " (not converged)"
     return f"{100 * score[metric]:.1f}{spread}{second}{converged}"

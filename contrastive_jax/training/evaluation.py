@@ -128,10 +128,10 @@ class Evaluator:
                 scores[column] = self.evaluators[column](subject)
             except features.NotFinite:
                 raise
-            except table.FAILURES as error:
+            except Exception as error:  # an evaluator may be the user's own
                 if column not in self._failed:
                     self._failed.add(column)
-                    report(f"evaluate.look: {column} failed: {error}")
+                    report(f"evaluate.look: {column} failed: {table.failure(error)}")
         metric = table.metric_of("", several(subject.test.split))
         return {
             f"eval/{column}_{name}": value
@@ -150,7 +150,9 @@ class Evaluator:
         seed = self.config["seed"] if seed is None else seed
         size, channels = self.config["augment"]["size"], self.source.train.shape[2]
         params, stats = replicate(self.network.init(seed, (size, size, channels)), self.mesh)
-        count = max(self.mesh.size, min(1024, len(self.source.train)) // self.mesh.size * self.mesh.size)
+        share = math.lcm(self.mesh.size, 8)  # one device takes as many images as eight
+        there = min(1024, len(self.source.train))
+        count = there // share * share or max(self.mesh.size, there // self.mesh.size * self.mesh.size)
         view = self.subject("", (params, stats)).view()
         order = np.random.default_rng(seed).permutation(len(self.source.train))  # a folder is sorted by class
         rows = np.resize(order, count)

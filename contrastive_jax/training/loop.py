@@ -62,12 +62,18 @@ def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
     )
 
 
+def about(run: Run) -> dict[str, Any]:
+    """Return what a checkpoint says of its run."""
+    train = run.source.train
+    return {"config": run.config, "channels": train.shape[2], "examples": len(train)}
+
+
 class One:
     """A run as :func:`train_to_end` sees it; :class:`~contrastive_jax.training.replicas.Replicas` are several."""
 
     def __init__(self, run: Run):
         self.run, self.mesh, self.together = run, run.mesh, 1
-        self.about = {"config": run.config, "channels": run.source.train.shape[2]}
+        self.about = about(run)
 
     @property
     def words(self) -> str:
@@ -136,6 +142,12 @@ def restored(trainee: One, saved: checkpoint.Checkpoints, report: Callable[[str]
             changes = "; ".join(f"{name} was {was!r}, is {now!r}" for name, (was, now) in wrong.items())
             raise ValueError(
                 f"this workdir's run has another config: {changes}. Take those back, or choose another --workdir."
+            )
+        there = len(run.source.train)
+        if (had := meta[1].get("examples", there)) != there:
+            raise ValueError(
+                f"data has {there:,} training images, and this workdir's run began with {had:,}: their order and its"
+                " epochs would be others. Bring the same images, or choose another --workdir."
             )
         if before["train"]["duration"] != run.config["train"]["duration"]:
             report(
@@ -265,12 +277,12 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
             encoders = (state.params, state.stats)
             try:
                 evaluations = evaluator.table(encoders, quiet=not first, show_progress=first and not quiet)
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as stop:
                 which = "no evaluations yet" if start < run.total_steps else "the evaluations of before"
                 raise Stopped(
                     f"stopped while evaluating. The run is trained and saved in {workdir}, its result.json has {which}."
                     " The same command evaluates it.",
-                    128 + signal.SIGINT,
+                    128 + (signal.SIGTERM if isinstance(stop, distributed.Terminated) else signal.SIGINT),
                 ) from None
             result = recorder.result(step, evaluations, time.perf_counter() - began)
         log(

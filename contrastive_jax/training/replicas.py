@@ -99,8 +99,7 @@ class Replicas(loop.One):
         self.runs = [run._replace(evaluators=first.evaluators, mesh=everywhere) for run in runs]
         self.run, self.together = self.runs[0], len(given)
         self.mesh = sharding.make_replica_mesh(len(given), devices)
-        channels = first.source.train.shape[2]
-        self.each_about = [{"config": run.config, "channels": channels} for run in self.runs]
+        self.each_about = [loop.about(run) for run in self.runs]
         self.about = self.each_about[0] | {"replicas": self.differences}
         self._states = [init_state(run.recipe, run.config["seed"]) for run in self.runs]
         for number, state in enumerate(self._states):

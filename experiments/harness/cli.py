@@ -10,7 +10,7 @@ from types import ModuleType
 from experiments.harness.jobs import collect, jobs, without_choice
 from experiments.harness.measured import is_measured, measure
 from experiments.harness.pages import render
-from experiments.harness.plan import DEVICES, differing, plan
+from experiments.harness.plan import DEVICES, UTILISATION, differing, plan
 from experiments.harness.running import run
 from experiments.harness.table import ROOT, SCALES, SMALL, Cell, table_of, where
 
@@ -66,7 +66,7 @@ def parser(about: str | None) -> argparse.ArgumentParser:
         help="run: a submitit parameter",
     )  # fmt: skip
     made.add_argument("--device", choices=DEVICES, default="a100", help="plan: a device")
-    made.add_argument("--utilisation", type=float, default=0.35, help="plan: share of its peak")
+    made.add_argument("--utilisation", type=float, default=UTILISATION, help="plan: share of its peak")
     made.add_argument("--price", type=float, default=0.0, help="plan: of a device-hour")
     return made
 

@@ -17,6 +17,9 @@ DEVICES = {  # as jax names them
     "a100": "NVIDIA A100-SXM4-80GB", "h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200", "v4": "TPU v4",
     "v5e": "TPU v5 lite",
 }  # fmt: skip
+UTILISATION = (
+    0.08  # of the peak: what `experiments/performance/pod_model.py` predicts for a ResNet-50 on H100s
+)
 
 
 def images_of(config: Mapping[str, Any]) -> tuple[int, int]:
@@ -47,8 +50,10 @@ def training_flops(config: Mapping[str, Any]) -> float:
 
 
 def cost(job: Job, device: str, utilisation: float) -> float:
-    """Hours of a seed of a job: at small scales by the images a second of kept runs, on a core; else device-hours by
-    its FLOPs, at a share of the device's published peak."""
+    """Hours of a seed of a job: at small scales by the images a second of kept runs, on a core; else device-hours.
+
+    Those by the FLOPs of the training, at a share of the device's published peak for its dtype; judging not counted.
+    """
     from contrastive_jax.training.utilisation import peak
 
     config = config_of(job.arguments())
@@ -57,7 +62,7 @@ def cost(job: Job, device: str, utilisation: float) -> float:
     return (
         training_flops(config)
         * images_seen(config)
-        / (peak(DEVICES[device], "bfloat16") * utilisation)
+        / (peak(DEVICES[device], config["dtype"]) * utilisation)
         / 3600
     )
 
@@ -115,9 +120,12 @@ def plan(
         known = seconds[job.table]
         one = statistics.median(known) / 3600 if known else cost(job, device, utilisation)
         total += one * len(left)
-        print(f"{job.name}: {len(left)} of {len(job.seeds())} runs left, {one * len(left):.2f} hours")
+        print(f"{job.name}: {len(left)} of {len(job.seeds())} runs left, {one:.2f} hours each")
     basis = "the seconds an image of the kept runs of small scales, on a core" if scale in SMALL else ""
-    basis = basis or f"FLOPs at {utilisation:.0%} of the published bfloat16 peak of one {device}"
+    basis = basis or (
+        f"FLOPs of training at {utilisation:.0%} of one {device}'s published peak, which is assumed; judging not"
+        " counted"
+    )
     if any(seconds.values()):
         basis = f"the median of the table's finished runs; without these {basis}"
     dollars = f", {total * price:,.0f} at {price:g} an hour" if price else ""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from scipy import stats
 
 from experiments.family import bounds as bounds_page
-from experiments.family import capacity, few_negatives, gains, yoked
+from experiments.family import capacity, few_negatives, gains, tau_by_batch, yoked
 from experiments.family.sphere import resolved
 from experiments.flatnce import figure_s2, table_1
 from experiments.harness import FEW, Results, markdown, measured, table_of
@@ -26,7 +26,7 @@ __all__ = [
     "above_chance", "again", "arm", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "count", "counts",
     "difference", "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention", "larger",
     "lead", "learnt_sooner", "left", "mean", "on_sphere", "printed_best", "printed_gain", "quieted", "reached",
-    "room", "rows", "seen", "signal", "sphere", "swept", "weight", "with_bits",
+    "room", "rows", "seen", "signal", "sphere", "swept", "temperatures", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -74,6 +74,20 @@ def gained(what: str, batch: int, optimizer: str = "AdamW") -> str:
     evidence = gains.effect(plus, minus, optimizer, gains.RATES[0], (batch,))
     cells = [(gains.row(loss, optimizer, gains.RATES[0]), f"batch {batch}") for loss in gains.LOSSES]
     return interval(evidence(Results(table_of("family.gains"), EASY).paired(cells)))
+
+
+def temperatures() -> str:
+    """Return InfoNCE's accuracy over temperatures and batch sizes, and FlatNCE's lead there; 10 labels a class."""
+    results = Results(table_of("family.tau_by_batch"), EASY)
+
+    def cell(tau: float, batch: int) -> str:
+        info, flat = ((f"{loss}, tau {tau}", f"batch {batch}") for loss in tau_by_batch.LOSSES)
+        if not {info, flat} <= results.cells.keys():
+            return "not run"
+        return f"{results.mean(*info):.1f}, {interval(results.differences(flat, info))}"
+
+    body = [(f"{tau}", *(cell(tau, batch) for batch in tau_by_batch.BATCHES)) for tau in tau_by_batch.TAUS]
+    return rows(["tau", *(f"batch {batch}" for batch in tau_by_batch.BATCHES)], body)
 
 
 def larger() -> str:

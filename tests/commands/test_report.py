@@ -9,6 +9,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -229,6 +230,32 @@ def test_what_evaluate_added_is_beside_the_runs_own_or_says_what_it_is_of(tmp_pa
     (path / "evaluation.json").write_text(json.dumps(later | {"data": {"name": "cifar100"}}))
     text = of(path)[1].text
     assert "Top-1, %; evaluation.json: images of cifar100 nearest" in text and "87.6" in text
+
+
+def seen(count, classes, width=3):
+    """The images of a run, in features by chance, a class each."""
+    random = np.random.default_rng(0)
+    found = report.Seen(
+        1, "test", random.normal(size=(count, width)), np.arange(count) % len(classes), classes,
+        lambda positions: np.zeros((len(positions), 2, 2, 3), np.uint8),
+    )  # fmt: skip
+    return types.SimpleNamespace(seen=found, colour="#000000")
+
+
+def test_an_image_is_no_neighbour_of_its_own_where_there_are_few():
+    given = {"queries": 4, "neighbours": 7, "map": "pca", "layer": "pooled"}
+    lines, said = report.nearest(seen(4, ("a", "b", "c", "d")), given)
+    assert np.shape(lines) == (4, 4, 3) and "the other 3 by cosine; 0% are of" in said
+    assert report.nearest(seen(1, ("a",)), given) == ([], "there is one test image, and none beside it.")
+
+
+def test_a_map_shows_every_class_or_says_why_there_is_none():
+    given = {"map": "pca", "layer": "pooled"}
+    drawn, _ = report.embedding_map(seen(6, ("_b", "$^$")), given)
+    assert "_b" in drawn and "$^$" in drawn
+    for one in (seen(1, ("a",)), seen(6, ("a",), width=1)):
+        drawn, why = report.embedding_map(one, given)
+        assert not drawn and "make no map" in why
 
 
 def test_the_maps_say_what_they_are():

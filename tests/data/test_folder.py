@@ -6,7 +6,9 @@ import io
 import os
 import pathlib
 import pickle
+import struct
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -14,8 +16,9 @@ from PIL import Image
 
 from contrastive_jax import augment, data
 from contrastive_jax.data import pixels
-from contrastive_jax.data.folder import FolderRecords
+from contrastive_jax.data.folder import FolderRecords, class_names
 from contrastive_jax.data.records import Unreadable
+from contrastive_jax.data.split import stratified
 
 random = np.random.default_rng(0)
 
@@ -121,8 +124,28 @@ def test_sixteen_bits_become_eight(tmp_path, extension):
     np.testing.assert_array_equal(image[0, ..., 0], [[0, 0, 1, 77, 254, 255]])
 
 
+def test_grey_of_sixteen_bits_is_grey_with_alpha_too_and_white_where_a_tiff_says_0_is(tmp_path):
+    def chunk(kind, content):
+        sum32 = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", sum32)
+
+    row = b"\0" + struct.pack(">HH", 257 * 77, 65535) * 2  # Pillow opens such a file as RGBA, and writes none
+    parts = (
+        (b"IHDR", struct.pack(">IIBBBBB", 2, 2, 16, 4, 0, 0, 0)),
+        (b"IDAT", zlib.compress(row * 2)),
+        (b"IEND", b""),
+    )
+    (tmp_path / "0.png").write_bytes(pixels.PNG + b"".join(chunk(*part) for part in parts))
+    save(tmp_path / "1.tif", np.full((2, 2), 65535 - 257 * 77, np.uint16), tiffinfo={262: 0})
+    image = data.load(name="folder", dir=str(tmp_path)).train.image
+    np.testing.assert_array_equal(image, np.full((2, 2, 2, 1), 77))
+    with pytest.raises(ValueError, match="0.png: data.white cannot be met"):
+        data.load(name="folder", dir=str(tmp_path), white=10_000)
+
+
+@pytest.mark.parametrize("kind", ["png", "tif"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation(tmp_path, orientation):
+def test_exif_orientation(tmp_path, orientation, kind):
     """The eight orientations of the EXIF standard, each by its definition: where row 0, column 0 are seen."""
     upright = random.integers(0, 256, (4, 7), np.uint8)
     stored = {
@@ -137,7 +160,7 @@ def test_exif_orientation(tmp_path, orientation):
     }[orientation]
     exif = Image.Exif()
     exif[0x0112] = orientation
-    save(tmp_path / "0.png", np.ascontiguousarray(stored), exif=exif)
+    save(tmp_path / f"0.{kind}", np.ascontiguousarray(stored), exif=exif)
     save(tmp_path / "1.png", upright)  # of the same size only once both are upright
     image = data.load(name="folder", dir=str(tmp_path)).train.image
     np.testing.assert_array_equal(image[..., 0], [upright, upright])
@@ -380,6 +403,26 @@ def test_test_images_are_no_training_images(tmp_path):
         with pytest.raises(ValueError, match="test images would be trained on"):
             load(**options)
     assert len(load(test_split="validation").train) == 2
+    (tmp_path / ".linked").mkdir()
+    for name in ("train", "test"):  # links to one folder; train_split="" does not look into it
+        (tmp_path / ".linked" / name).symlink_to(tmp_path / "train")
+    for options in (dict(train_split=""), dict(dir=str(tmp_path / ".linked"))):
+        with pytest.raises(ValueError, match="test images would be trained on; data.test_split='' takes no"):
+            load(**options)
+    assert len(load(train_split="", test_split="").train) == 3
+
+
+def test_classes_have_one_order_where_names_are_one_number():
+    """A set of "1" and "01" has another order in every process."""
+    labels = [(name,) for name in ("01", "1", "-0", "0", "2", "001", "02")]
+    assert class_names(labels, []) == ("-0", "0", "001", "01", "1", "02", "2")
+
+
+def test_every_class_keeps_an_image_to_learn_from():
+    labels = np.array([0, 0, 0, 0, 1, -1])
+    assert stratified(labels, 0.5).tolist()[4:] == [False, True]
+    assert stratified(labels, 0.9)[:4].sum() == 3
+    assert not stratified(labels, 0.5, np.array([0, 1, 2, 3, 4, 5]))[4]
 
 
 def test_a_link_that_closes_a_circle_multiplies_no_image(tmp_path):

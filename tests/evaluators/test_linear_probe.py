@@ -282,6 +282,12 @@ def test_something_is_set_aside_also_of_few_images():
         linear_probe.validation_rows(np.arange(3))
 
 
+def test_labels_that_tell_nothing_apart_are_refused():
+    same = np.tile([1, 0], (90, 1))
+    with pytest.raises(ValueError, match="no label tells training images apart"):
+        linear_probe.lbfgs(TRAIN[0], same, TRAIN[0], same)
+
+
 def test_one_class_is_refused():
     with pytest.raises(ValueError, match="one class only"):
         linear_probe.lbfgs(TRAIN[0], np.zeros(90, int), *TEST)

@@ -1,5 +1,6 @@
 import io
 import json
+import types
 
 import numpy as np
 import pytest
@@ -46,6 +47,18 @@ def judged(subjects, sections=SECTIONS, **options):
     screen = Console(file=io.StringIO(), width=120)
     table.print_table(found, console=screen, **options)
     return found, screen.file.getvalue()
+
+
+def test_an_own_evaluator_that_fails_or_says_little_takes_no_other_column_with_it(capsys):
+    def broken(subject):
+        return {}["key"]
+
+    subject = types.SimpleNamespace(name="trained")
+    found = table.scores([subject], {"broken": broken, "short": lambda subject: {"top1": 0.5}})["trained"]
+    assert found["short"] == {"top1": 0.5}
+    assert found["broken"]["failed"].startswith("KeyError: 'key' (") and "test_table.py, line" in str(found)
+    table.print_table({"trained": found}, beside="mean_per_class")
+    assert {"failed", "50.0"} <= set(capsys.readouterr().out.replace("|", " ").split())
 
 
 def test_table_and_result_say_the_same_and_carry_protocols():

@@ -440,12 +440,14 @@ def test_a_plan_has_every_run_once_and_a_sweeps_final_ones(table, tmp_path, monk
     both = {one.__name__: list(one.RUNS["cpu"]) for one in (table, other)}
     plan.plan([table, other], both, "cpu", "a100", 0.35, 2.0)
     lines = capsys.readouterr().out.splitlines()
+    assert lines[2].endswith(": 3 of 3 runs left, 1.00 hours each")
     assert [line.partition(":")[0] for line in lines] == [
         "paper.table_1 A | x | lr=0.1 | choosing",
         "paper.table_1 A | x | lr=0.3 | choosing",
         "paper.table_1 B | x",
         "paper.table_1 A | x | lr=0.1",
-        "4 cells, 8.0 device-hours, 16 at 2 an hour (FLOPs at 35% of the published bfloat16 peak of one a100)",
+        "4 cells, 8.0 device-hours, 16 at 2 an hour (FLOPs of training at 35% of one a100's published"
+        " peak, which is assumed; judging not counted)",
     ]
     plan.plan([table, other], {table.__name__: [("B", "x")], other.__name__: []}, "cpu", "a100", 0.35, 0.0)
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[:-1]] == [

@@ -1,15 +1,21 @@
 """What an evaluation shows, and what is left where it is interrupted."""
 
+import dataclasses
 import io
 import json
+import os
+import signal
 
 import jax
+import numpy as np
 import pytest
 from rich.console import Console
 
 from contrastive_jax import config as configs
+from contrastive_jax import distributed
 from contrastive_jax.evaluators import progress
 from contrastive_jax.training import evaluation, loop
+from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import EvaluationProgress
 
 
@@ -43,19 +49,27 @@ def test_an_interrupted_evaluation_says_what_is_there_and_the_same_command_makes
     one = jax.devices()[:1]
 
     def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(evaluation.table, "scores", interrupted)
-        with pytest.raises(
-            loop.Stopped, match="trained and saved .* has no evaluations yet. The same command"
-        ) as stopped:
-            loop.train(config, str(tmp_path), devices=one)
-    assert stopped.value.code == 130
+    handler = signal.getsignal(signal.SIGTERM)
+    distributed.end_by_sigterm()
+    for number, has in ((signal.SIGINT, "no evaluations yet"), (signal.SIGTERM, "the evaluations of before")):
+        with monkeypatch.context() as patch:
+            patch.setattr(evaluation.table, "scores", interrupted)
+            with pytest.raises(
+                loop.Stopped, match=f"trained and saved .* has {has}. The same command"
+            ) as stopped:
+                loop.train(config, str(tmp_path), devices=one)
+        assert stopped.value.code == 128 + number
+    signal.signal(signal.SIGTERM, handler)
     assert json.loads((tmp_path / "result.json").read_text())["evaluations"] == {}
     capsys.readouterr()
     result = loop.train(config, str(tmp_path), devices=one)
     assert set(result["evaluations"]) == {"trained", "untrained", "raw pixels"}
+    source = runs.source_of(config)
+    fewer = dataclasses.replace(source, train=source.train[np.arange(1_000)])
+    with pytest.raises(ValueError, match="data has 1,000 training images, and .* run began with 1,437"):
+        loop.train(config, str(tmp_path), devices=one, source=fewer)
     said = capsys.readouterr().out
     assert "evaluating trained, untrained, raw pixels by knn; 1,437 training and 360 test images" in said
     assert said.index("trained, knn: ") < said.index("raw pixels, knn: ") < said.index("Top-1")
