@@ -23,8 +23,8 @@ from experiments.intriguing import figure_b1, figure_b3
 from experiments.less_can_be_more import figure_4_fixed
 
 __all__ = [
-    "above_chance", "again", "arm", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "count", "counts",
-    "difference", "doubled", "doubling_room", "exact", "exchanged", "gained", "kept", "kept_by_attention", "larger",
+    "above_chance", "again", "arm", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "could_bring", "count",
+    "counts", "difference", "doubled", "exact", "exchanged", "gained", "kept", "kept_by_attention", "larger",
     "lead", "learnt_sooner", "left", "mean", "on_sphere", "printed_best", "printed_gain", "quieted", "reached",
     "room", "rows", "seen", "signal", "sphere", "swept", "temperatures", "weight", "with_bits",
 ]  # fmt: skip
@@ -222,8 +222,10 @@ def claims(*tables: str, only: Sequence[str] = ("",)) -> str:
 
 
 def b3(row: str, what: str) -> str:
-    """Return a cell of Figure B.3 at 12 bits, nats: what is "resolved", what is "there", what a batch has "shown"."""
-    heading = {"resolved": figure_b3.RESOLVED, "there": figure_b3.THERE, "shown": figure_b3.SHOWN}[what]
+    """Return a cell of Figure B.3 at 12 bits, nats: what is "resolved", or was "untrained", and what is "there"."""
+    heading = {
+        "resolved": figure_b3.RESOLVED, "untrained": figure_b3.UNTRAINED, "there": figure_b3.THERE,
+    }[what]  # fmt: skip
     return mean("intriguing.figure_b3", "small", row, "12", heading, 2)
 
 
@@ -231,6 +233,11 @@ def doubled(setting: str) -> str:
     """Return the bits that a doubling of the batch resolves more in Figure B.3 at 12 bits."""
     found = figure_b3.doubling(Results(table_of("intriguing.figure_b3"), "small"), setting)
     return f"{statistics.mean(found) + 1:.2f}"
+
+
+def could_bring() -> str:
+    """Return the bits that a doubling of the batch could have brought in Figure B.3, beyond untrained outputs."""
+    return f"{figure_b3.could_bring(Results(table_of('intriguing.figure_b3'), 'small')):.2f}"
 
 
 def ceiling(batch: int) -> str:
@@ -263,12 +270,6 @@ def on_sphere() -> str:
 def nats(bits: int) -> str:
     """Return the nats of random bits."""
     return f"{bits * math.log(2):.2f}"
-
-
-def doubling_room(tau: float, there: str, dimensions: int = 64) -> str:
-    """Return the bits a doubling of the batch can bring from 32 to 512, where 32 resolve no more than they show."""
-    most = min(float(there), resolved(tau, dimensions))
-    return f"{(most - math.log(63)) / math.log(2) / 4:.2g}"
 
 
 def above_chance() -> str:
