@@ -13,10 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.neighbors import NearestCentroid
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, load_encoder, lookup, main, sharding
 from contrastive_jax.commands import describe, embed, evaluate, export
+from contrastive_jax.evaluators import table
 from contrastive_jax.training import evaluation, loop
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import read_metrics
@@ -24,7 +26,7 @@ from contrastive_jax.workdir import read_metrics
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = (ROOT / "docs/how_to/own_functions.md").read_text()
 CODE, COMMANDS = (re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) for language in ("python", "sh"))
-FILES = ("mine", "encoders")
+FILES = ("mine", "encoders", "judges")
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,19 @@ def test_the_config_has_their_options_and_no_others(config):
     assert config["optimizer"] == {"name": "mine:lion", "weight_decay": 1e-4}  # digits' own stays
     assert config["schedule"] == {"name": "mine:triangle", "peak": 0.002}
     assert config["augment"] == {"preset": "mine:shifted", "size": 8, "shift": 0.1}
+
+
+def test_an_evaluator_of_ones_own_is_a_column_beside_the_others(modules):
+    (config,) = main.resolved(arguments(2), None, "train")
+    assert {"linear", "knn", "centroid"} <= set(config["evaluators"])
+    assert config["evaluators"]["centroid"] == {"name": "judges:centroid", "layer": "pooled"}
+    run = runs.prepare(config, jax.devices()[:1])
+    judge = evaluation.Evaluator(run.config, run.source, run.mesh, run.evaluators)
+    subject = judge.subject("raw pixels", None, ["centroid"])
+    found = table.scores([subject], {"centroid": run.evaluators[""]["centroid"]})["raw pixels"]["centroid"]
+    train, test = run.source.train, run.source.test
+    expected = NearestCentroid().fit(train.image.reshape(len(train), -1), train.label)
+    assert found["top1"] == expected.score(test.image.reshape(len(test), -1), test.label)
 
 
 @pytest.mark.run

@@ -50,7 +50,9 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] = ()) -> Conf
             continue
         name = _leaf(name)
         if name not in known and not _is_required(settings, name):
-            raise ValueError(f"--config.{name}: there is no such option. {suggest(name, known)}")
+            of_command = name in ("mode", "workdir", "quiet", "debug", "distributed")
+            hint = f"Write --{name}=..." if of_command else suggest(name, known)
+            raise ValueError(f"--config.{name}: there is no such option. {hint}")
         values[name] = _value(settings, name, text)
     with config.ignore_type():
         config.update_from_flattened_dict(values)

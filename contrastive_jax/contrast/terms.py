@@ -120,6 +120,10 @@ def find_loss(name: str) -> Callable[..., Array]:
     if is_own(name):
         return own(name, "loss")
     found = canonical(name)
+    if "," in name:
+        raise ValueError(
+            f"loss is {name!r}: replicas differ in seed and in numbers; run the command once for each loss."
+        )
     if found not in known_losses():
         near = difflib.get_close_matches(found, known_losses(), 1)
         hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known_losses())}."

@@ -135,7 +135,11 @@ def could_bring(results: Results, setting: str = "") -> float:
 def room(results: Results, half: float) -> str:
     """Gate: a doubling of the batch can bring the bit that the claim is about, but for its margin."""
     most = could_bring(results)
-    return "" if most >= 0.75 else f"room: beyond what untrained outputs resolve a doubling can bring {most:.2f} bits"
+    return (
+        ""
+        if most >= 0.75
+        else f"room: beyond what untrained outputs resolve a doubling can bring {most:.2f} bits"
+    )
 
 
 CLAIMS = (
