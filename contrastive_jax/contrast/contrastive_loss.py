@@ -75,7 +75,7 @@ def macl_temperature(
 def contrastive_loss(
     a: Array,
     b: Array,
-    loss: str = "flat_nce",
+    loss: str | Callable[..., Array] = "flat_nce",
     temperature: float | Array | Callable[[Array], Array] = 0.1,
     *,
     score: str = "cosine",
@@ -134,7 +134,7 @@ def contrastive_loss(
       a: [N, D] embeddings, not normalised.
       b: [N, D] the other view of the same examples.
       loss: a function of :mod:`contrastive_jax.losses` that reads contrasts (or ReLIC's ``relic_kl``), by its
-        name; ``module:function`` for your own. Its keyword-only parameters are ``options``.
+        name; for your own ``module:function``, or the function itself. Its keyword-only parameters are ``options``.
       temperature: tau > 0, a number or a traced scalar (a schedule's), or a function of the mean score of rows
         i with each other: :func:`macl_temperature`. It is held constant unless ``differentiate_temperature``.
       score: ``cosine`` normalises the rows; ``dot`` takes them as they are.
@@ -269,12 +269,13 @@ def contrastive_loss(
       (3, 2)
     """
     native.compiler.warn_of_reductions()
-    if not isinstance(loss, str):
+    if not (isinstance(loss, str) or callable(loss)):
         raise ValueError(
-            f"contrastive_loss.loss is a {type(loss).__name__}; name one of contrastive_jax.losses, or your own as"
-            " 'module:function'."
+            f"contrastive_loss.loss is a {type(loss).__name__}; it must be the name of one of contrastive_jax.losses,"
+            " or a function of the contrast."
         )
     term = _term(loss, options)
+    loss = term.name
     for argument, value, allowed in (
         ("score", score, SCORES),
         ("candidates", candidates, CANDIDATES),
@@ -373,21 +374,24 @@ def contrastive_loss(
     return sharding.shard_batch(sharding.replicate(values).T.reshape(-1))
 
 
-def _term(loss: str, options: dict[str, Any]) -> Term:
+def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
     """The loss with its options; a wrong option may have been meant for :func:`contrastive_loss` itself."""
     own = [name for name in inspect.signature(contrastive_loss).parameters if name != "options"]
     if "weight" in options:
         raise ValueError("contrastive_loss has no weight; multiply what it returns.")
     try:
-        term = make_term(loss, options)
+        if isinstance(loss, str):
+            term = make_term(loss, options)
+        else:
+            term = make_term(getattr(loss, "__name__", "loss"), options, loss)
     except ValueError as error:
         near = [match for name in options for match in difflib.get_close_matches(name, own, 1)]
         hint = f" Did you mean contrastive_loss's own {near[0]!r}?" if near else ""
         raise ValueError(f"{error}{hint}") from None
     if other := [name for name in term.quantities if name not in PROVIDED]:
         raise ValueError(
-            f"contrastive_loss.loss is {loss!r}, which reads {other[0]!r}, none of two views' contrasts: call"
-            f" contrastive_jax.losses.{loss}{inspect.signature(term.function)} itself."
+            f"contrastive_loss.loss is {term.name!r}, which reads {other[0]!r}, none of two views' contrasts: call"
+            f" contrastive_jax.losses.{term.name}{inspect.signature(term.function)} itself."
         )
     return term
 

@@ -131,8 +131,12 @@ def find_loss(name: str) -> Callable[..., Array]:
     return getattr(losses, found)
 
 
-def make_term(name: str, settings: Mapping[str, Any] | float) -> Term:
+def make_term(
+    name: str, settings: Mapping[str, Any] | float, function: Callable[..., Array] | None = None
+) -> Term:
     """One term from its entry in the config's ``loss`` section: a weight, or ``weight`` and options.
+
+    ``function``: the loss itself; None: the one that the name has.
 
     Raises:
       ValueError: unknown loss or option; the message shows the loss's signature.
@@ -141,7 +145,7 @@ def make_term(name: str, settings: Mapping[str, Any] | float) -> Term:
     weight = settings.pop("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         raise ValueError(f"loss.{name}.weight is {weight!r}; it must be a number.")
-    function = find_loss(name)
+    function = function or find_loss(name)
     signature = inspect.signature(function)
     options = {p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
     required = {n for n in options if signature.parameters[n].default is inspect.Parameter.empty}

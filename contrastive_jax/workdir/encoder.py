@@ -128,6 +128,13 @@ class LoadedEncoder:
         self.layers = tuple(found)
         self._encode = Partial(self.network.encode, self.params, self.stats)
 
+    def __repr__(self) -> str:
+        name = self.config.get("encoder", {}).get("name", "resnet")
+        return (
+            f"LoadedEncoder({name}, step {self.step}, images of {self.channels} channels, layers"
+            f" {', '.join(self.layers)})"
+        )
+
     def __call__(self, images: np.ndarray, *, layer: str = "pooled", batch_size: int = 256) -> np.ndarray:
         """Features ``[n, F]`` of images ``[n, h, w, c]`` uint8, in their order; float32.
 

@@ -58,7 +58,8 @@ def test_a_checkpoint_that_does_not_say_its_channels_is_a_resnets(tmp_path):
     params, stats = random_arrays(config_of(), 3)
     with checkpoint.Checkpoints(tmp_path / "checkpoints") as saved:
         saved.save(1, jax.tree.map(jnp.asarray, {"params": params, "stats": stats}), {"config": config_of()})
-    assert contrastive_jax.load_encoder(tmp_path).channels == 3
+    loaded = contrastive_jax.load_encoder(tmp_path)
+    assert loaded.channels == 3 and re.match(r"LoadedEncoder\(resnet, step \w+, images of 3 ch", repr(loaded))
 
 
 def test_there_and_back_bit_for_bit(trained):

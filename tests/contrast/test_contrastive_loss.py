@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contrastive_jax import contrastive_loss, macl_temperature, ntxent, sharding, sigmoid_loss
+from contrastive_jax import contrastive_loss, losses, macl_temperature, ntxent, sharding, sigmoid_loss
 from contrastive_jax.contrast import margin
 from contrastive_jax.contrast.contrastive_loss import CANDIDATES
 
@@ -442,6 +442,18 @@ def test_candidates_that_are_not_permitted_change_nothing(seed, size):
 A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
 
 
+def test_a_loss_may_be_a_function_too():
+    """In a notebook there is no module to name it by."""
+
+    def squared(c, *, power=2.0):
+        return jnp.maximum(c, 0.0) ** power
+
+    c = contrastive_loss(A, B, "dcl", 0.2)
+    np.testing.assert_array_equal(contrastive_loss(A, B, losses.dcl, 0.2), c)
+    found = jax.jit(lambda a, b: contrastive_loss(a, b, squared, 0.2, power=3.0))(A, B)
+    np.testing.assert_allclose(found, np.maximum(c, 0) ** 3, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -517,7 +529,8 @@ A, B = jnp.ones((4, 2)), jnp.ones((4, 2))
         (dict(a=[[1.0, 2.0]]), "contrastive_loss.a is a list; it must be an array"),
         (dict(a=lambda x: x), "contrastive_loss.a is a function; it must be an array"),
         (dict(b=np.ones((4, 2), int)), "contrastive_loss.b is int64; it must be floating"),
-        (dict(loss=lambda c: c), "contrastive_loss.loss is a function; name one of"),
+        (dict(loss=3), "contrastive_loss.loss is a int; it must be the name of"),
+        (dict(loss=lambda x: x), "loss.<lambda> reads 'x', which a step does not have; it has c"),
         (dict(b=jnp.ones((4, 3))), r"a \(4, 2\) and b \(4, 3\) must both be \[N, D\]"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
