@@ -47,8 +47,12 @@ def diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple
 
 
 def diff_text(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    """:func:`diff`, a line a leaf."""
-    return "".join(f"{name}: {one!r} -> {two!r}\n" for name, (one, two) in diff(first, second).items())
+    """:func:`diff`, a line a leaf; "absent" where one config does not have it."""
+    both = leaves(first), leaves(second)
+    return "".join(
+        f"{name}: {' -> '.join(repr(of[name]) if name in of else 'absent' for of in both)}\n"
+        for name in diff(first, second)
+    )
 
 
 def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

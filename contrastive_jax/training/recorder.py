@@ -58,9 +58,8 @@ class Recorder(contextlib.ExitStack):
         self._pending, self._step, self._last, self._together = [], start, {}, together
         self._watch = alarms.Watch(run.config)
         if active:
-            workdirs.write_config(
-                workdir, run.config, configs.diff_text(configs.plain(configs.base()), run.config)
-            )
+            base = configs.plain(configs.complete(configs.base()))
+            workdirs.write_config(workdir, run.config, configs.diff_text(base, run.config))
         self._book = workdirs.Logbook(
             workdir,
             start_step=start,

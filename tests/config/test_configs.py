@@ -328,21 +328,21 @@ def test_docstring_says_how_to_run_it_and_what_is_assumed(name):
 
 FROZEN = {
     ("flatclr_imagenet.py", "flatclr_imagenet.py:method=simclr"): """
-        loss.flat_nce.weight: 1.0 -> None
-        loss.info_nce.weight: None -> 1.0
+        loss.flat_nce.weight: 1.0 -> absent
+        loss.info_nce.weight: absent -> 1.0
     """,
     ("flatclr_cifar10.py", "flatclr_cifar10.py:method=simclr"): """
-        loss.flat_nce.weight: 1.0 -> None
-        loss.info_nce.weight: None -> 1.0
+        loss.flat_nce.weight: 1.0 -> absent
+        loss.info_nce.weight: absent -> 1.0
     """,
     ("flatclr_imagenet.py", "flatclr_imagenet.py:ess=0.3"): """
         temperature.name: 'fixed' -> 'ess'
         temperature.tau: 0.1 -> 1.0
-        temperature.target: None -> 0.3
-        temperature.rate: None -> 0.01
-        temperature.target_end: None -> 0.0
-        temperature.min_tau: None -> 0.005
-        temperature.max_tau: None -> 10.0
+        temperature.target: absent -> 0.3
+        temperature.rate: absent -> 0.01
+        temperature.target_end: absent -> 0.0
+        temperature.min_tau: absent -> 0.005
+        temperature.max_tau: absent -> 10.0
     """,
     ("simclr_cifar10.py", "simclr_imagenet.py"): """
         name: 'simclr_cifar10' -> 'simclr_imagenet'
@@ -370,17 +370,17 @@ FROZEN = {
         schedule.name: 'step' -> 'cosine'
         schedule.milestones: ['120 epochs', '160 epochs'] -> []
         schedule.per_epoch: False -> True
-        augment.jitter: None -> 0.8
-        augment.blur: None -> 0.5
+        augment.jitter: absent -> 0.8
+        augment.blur: absent -> 0.5
     """,
     ("moco_imagenet.py", "moco_imagenet.py:k=256,alpha=65536"): """
         candidates.size: 65536 -> 256
         margin.name: 'none' -> 'eqco'
-        margin.alpha: None -> 65536.0
+        margin.alpha: absent -> 65536.0
     """,
     ("moco_v2_imagenet.py:k=256", "moco_v2_imagenet.py:k=256,alpha=65536"): """
         margin.name: 'none' -> 'eqco'
-        margin.alpha: None -> 65536.0
+        margin.alpha: absent -> 65536.0
     """,
     ("eqco_simclr_imagenet.py", "eqco_simclr_imagenet.py:alpha=4096"): """
         margin.alpha: 256.0 -> 4096.0
@@ -389,7 +389,7 @@ FROZEN = {
         projector.norm: 'all' -> 'all_with_bias'
         negatives.k: 16 -> 255
         margin.name: 'eqco' -> 'none'
-        margin.alpha: 256.0 -> None
+        margin.alpha: 256.0 -> absent
     """,
     ("moco_v2_imagenet.py", "simo_imagenet.py"): """
         name: 'moco_v2_imagenet' -> 'simo_imagenet'
@@ -398,16 +398,16 @@ FROZEN = {
         norm.groups: 8 -> 1
         target.shuffle: True -> False
         candidates.name: 'queue' -> 'other_view'
-        candidates.size: 65536 -> None
-        candidates.same_group: 'keep' -> None
+        candidates.size: 65536 -> absent
+        candidates.same_group: 'keep' -> absent
         negatives.name: 'all' -> 'random'
-        negatives.engine: 'auto' -> None
+        negatives.engine: 'auto' -> absent
         margin.name: 'none' -> 'eqco'
         schedule.warmup: '0 epochs' -> '10 epochs'
-        negatives.k: None -> 16
-        negatives.shared: None -> True
-        negatives.per_example: None -> False
-        margin.alpha: None -> 256.0
+        negatives.k: absent -> 16
+        negatives.shared: absent -> True
+        negatives.per_example: absent -> False
+        margin.alpha: absent -> 256.0
     """,
     ("intriguing_cifar10.py", "intriguing_imagenet.py"): """
         name: 'intriguing_cifar10' -> 'intriguing_imagenet'
@@ -428,10 +428,10 @@ FROZEN = {
         projector.layers: 2 -> 3
     """,
     ("intriguing_cifar10.py", "intriguing_cifar10.py:loss=decoupled"): """
-        loss.info_nce.weight: 2.0 -> None
-        loss.decoupled_nt_xent.weight: None -> 15.625
-        loss.decoupled_nt_xent.lambda_weight: None -> 0.1
-        loss.decoupled_nt_xent.self_pair: None -> True
+        loss.info_nce.weight: 2.0 -> absent
+        loss.decoupled_nt_xent.weight: absent -> 15.625
+        loss.decoupled_nt_xent.lambda_weight: absent -> 0.1
+        loss.decoupled_nt_xent.self_pair: absent -> True
     """,
     ("intriguing_cifar10.py:loss=swd_normal", "intriguing_cifar10.py:loss=swd_hypersphere"): """
         loss.alignment.weight: 1.0 -> 1000.0
@@ -453,9 +453,9 @@ FROZEN = {
     ("multidigits.py:size=60", "multidigits.py:size=60,method=supervised"): """
         probe.weight: 1.0 -> 0.0
         probe.gradient: False -> True
-        loss.info_nce.weight: 1.0 -> None
-        loss.cross_entropy_of_parts.weight: None -> 1.0
-        loss.cross_entropy_of_parts.parts: None -> 2
+        loss.info_nce.weight: 1.0 -> absent
+        loss.cross_entropy_of_parts.weight: absent -> 1.0
+        loss.cross_entropy_of_parts.parts: absent -> 2
     """,
     ("digit_on_imagenet.py:unique=10", "digit_on_imagenet.py:unique=1000,tau=0.2"): """
         compose.unique: 10 -> 1000
@@ -474,15 +474,15 @@ FROZEN = {
         projector.widths: [4096, 2048, 1024, 512, 128] -> [2048, 128]
         candidates.name: 'other_view' -> 'both_views'
         negatives.k: 1 -> 2
-        loss.relic_kl.weight: 2.0 -> None
-        loss.relic_kl.positive: 'included' -> None
-        loss.relic_kl.stop_gradient_same: False -> None
+        loss.relic_kl.weight: 2.0 -> absent
+        loss.relic_kl.positive: 'included' -> absent
+        loss.relic_kl.stop_gradient_same: False -> absent
     """,
     ("few_negatives_cifar100.py:k=2", "few_negatives_cifar100.py:k=2,reading=printed,draw=example"): """
         negatives.per_example: False -> True
-        loss.info_nce.weight: 2.0 -> None
+        loss.info_nce.weight: 2.0 -> absent
         loss.relic_kl.positive: 'included' -> 'excluded'
-        loss.dcl.weight: None -> 2.0
+        loss.dcl.weight: absent -> 2.0
     """,
     ("few_negatives_cifar100.py:k=100", "few_negatives_imagenet64.py:k=100"): """
         name: 'few_negatives_cifar100' -> 'few_negatives_imagenet64'
@@ -491,7 +491,7 @@ FROZEN = {
         augment.size: 32 -> 64
         augment.strength: 0.5 -> 1.0
         augment.blur: 0.0 -> 0.5
-        augment.eval_crop: None -> 1.0
+        augment.eval_crop: absent -> 1.0
         train.batch_size: 1120 -> 4096
         evaluate.rows: ['trained', 'untrained', 'raw pixels'] -> ['trained']
         evaluators.linear.weight_decay: 0.0 -> 1e-06
@@ -500,14 +500,14 @@ FROZEN = {
     """,
     ("macl_cifar10.py", "macl_cifar10.py:method=simclr"): """
         temperature.name: 'macl_a' -> 'fixed'
-        temperature.alpha: 2.0 -> None
-        loss.macl.weight: 1.0 -> None
-        loss.info_nce.weight: None -> 1.0
+        temperature.alpha: 2.0 -> absent
+        loss.macl.weight: 1.0 -> absent
+        loss.info_nce.weight: absent -> 1.0
     """,
     ("macl_cifar10.py", "macl_cifar10.py:method=macl_b"): """
         temperature.name: 'macl_a' -> 'macl_b'
-        temperature.alpha: 2.0 -> None
-        temperature.beta: None -> 0.5
+        temperature.alpha: 2.0 -> absent
+        temperature.beta: absent -> 0.5
     """,
     ("macl_cifar10.py", "macl_cifar100.py"): """
         name: 'macl_cifar10' -> 'macl_cifar100'
