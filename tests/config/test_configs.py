@@ -491,7 +491,7 @@ FROZEN = {
         augment.size: 32 -> 64
         augment.strength: 0.5 -> 1.0
         augment.blur: 0.0 -> 0.5
-        augment.eval_crop: absent -> 1.0
+        augment.eval_crop: None -> 1.0
         train.batch_size: 1120 -> 4096
         evaluate.rows: ['trained', 'untrained', 'raw pixels'] -> ['trained']
         evaluators.linear.weight_decay: 0.0 -> 1e-06
