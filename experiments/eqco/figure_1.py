@@ -74,14 +74,14 @@ CLAIMS = (
         margin=common.REMAINS,
     ),
     Claim(
-        "It depends on K less than without EqCo",
+        "The bound on mutual information depends on K less than without EqCo",
         "the same",
         remaining,
         expects="within",
         margin=common.LESS,
     ),
     Claim(
-        "Without EqCo it is lower the fewer the negatives",
+        "Without EqCo the bound on mutual information is lower the fewer the negatives",
         "MoCo v2 (cpu: SimCLR), bound at the smallest K - at the largest, nats",
         lambda results: over_k(results, eqco=False),
         expects="below",

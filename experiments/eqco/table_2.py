@@ -76,7 +76,7 @@ CLAIMS = (
         gates=(gates.headroom, gates.tuned),
     ),
     Claim(
-        "It stays so at 800 epochs",
+        "SiMo stays better than MoCo v2 at 800 epochs",
         "linear top-1, ImageNet, 800 epochs, SiMo at alpha 65,536 - MoCo v2, points",
         lambda results: results.differences((f"{SIMO}65,536", "800"), ("MoCo v2", "800")),
         needs="hundreds of epochs: a screen of 5 says nothing of what comes after them",

@@ -67,7 +67,7 @@ CLAIMS = (
         by="each",
     ),
     Claim(
-        "It depends on K less than InfoNCE's",
+        "EqCo's estimate of mutual information depends on K less than InfoNCE's",
         "the same",
         lambda found: [left(found, information) for information in found["eqco"]],
         expects="within",

@@ -151,7 +151,7 @@ CLAIMS = (
         gates=gated("SGD", RATES[0]),
     ),
     Claim(
-        "Under SGD it gains nothing where each loss has its own rate",
+        "Under SGD unit scale gains nothing where each loss has its own rate",
         "the same at own rates",
         effect(UNIT, SMALLER, "SGD", RATES[1]),
         expects="within",

@@ -192,7 +192,7 @@ CLAIMS = (
         by="formula",
     ),
     Claim(
-        "It drowns also where it is computed stably from scores of that precision",
+        "InfoNCE's gradient drowns also where it is computed stably from scores of low precision",
         "the same, this library's InfoNCE - FlatNCE - 0.1: float16's is 1, the others' below 0.01 (figure_precision)",
         drowning("InfoNCE ours"),
         by="formula",

@@ -27,7 +27,7 @@ ASSUMED = table_3.ASSUMED | {
 NEEDS = table_3.NEEDS
 CLAIMS = (
     Claim(
-        "It transfers better, too, where all of it is trained on",
+        "FlatCLR's encoder transfers better, too, where all of it is trained on",
         "fine-tuned on five other sets, FlatCLR - SimCLR, points",
         needs="the encoders of Table 2, trained on ImageNet, and full-size images to transfer to",
     ),

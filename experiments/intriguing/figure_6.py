@@ -108,12 +108,12 @@ CLAIMS = (
         expects="below",
     ),
     Claim(
-        "They raise that on digits",
+        "More unique digits raise SimCLR's accuracy on digits",
         "linear top-1 on digits, tau 0.1, most unique digits - fewest, points",
         over_digits("SimCLR, tau 0.1", DIGITS),
     ),
     Claim(
-        "They do not lower supervised training's",
+        "More unique digits do not lower supervised training's accuracy on objects",
         "linear top-1 on objects, supervised, most unique digits - fewest, plus one, points",
         not_lower,
         pool=OBJECTS,

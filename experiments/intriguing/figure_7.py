@@ -106,7 +106,7 @@ CLAIMS = (
         share_lost,
     ),
     Claim(
-        "Neither a queue nor BYOL avoids it",
+        "Neither a queue nor BYOL avoids the suppression by shared bits",
         "linear top-1, BYOL and MoCo v2 each with the most bits - without (where that has not run: NT-Xent), points",
         falls,
         expects="below",

@@ -84,7 +84,7 @@ CLAIMS = (
         expects="below",
     ),
     Claim(
-        "So does a larger weight of the distribution term",
+        "A larger weight of the distribution term fits the prior better",
         "distance to the normal distribution, largest lambda - smallest",
         over("Decoupled NT-Xent, lambda"),
         expects="below",

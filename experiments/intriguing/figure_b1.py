@@ -120,14 +120,14 @@ CLAIMS = (
     ),
     Claim("MoCo's queue does not avoid it", f"{SHARE} with a queue of 4,096", taken("MoCo v2, queue 4,096")),
     Claim(
-        "Nor does any other loss of the family",
+        "No other loss of the family avoids the suppression by shared bits",
         f"{SHARE} of each of the losses",
         lambda results: [seeds for row in LOSSES if (seeds := taken(row)(results))],
         by="each",
         gates=(gates.ran(*((row, bits) for row in LOSSES for bits in ("0", "12"))),),
     ),
     Claim(
-        "A larger weight of the distribution term does not avoid it",
+        "A larger weight of the distribution term does not avoid the suppression by shared bits",
         f"{SHARE} of SWD to the hypersphere at lambda 5",
         taken("SWD (uniform hypersphere), lambda 5"),
     ),

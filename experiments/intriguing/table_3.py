@@ -89,7 +89,7 @@ CLAIMS = (
         placement,
     ),
     Claim(
-        "Nor supervised training",
+        "Up to 8 digits cost supervised training nothing",
         "linear top-1 on single digits, supervised, random, 8 digits - 1, points",
         cost("Supervised, random"),
         expects="within",

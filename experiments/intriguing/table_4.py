@@ -133,7 +133,7 @@ CLAIMS = (
         gates=(SEEN,),
     ),
     Claim(
-        "It does not in supervised training",
+        "The larger digit does not suppress the smaller in supervised training",
         "the same, supervised, points",
         fall("Supervised"),
         expects="within",

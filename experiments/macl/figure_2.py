@@ -38,7 +38,7 @@ CLAIMS = (
         gates=(gates.tuned,),
     ),
     Claim(
-        "It is higher where the temperature rises",
+        "Semantic sensitivity is higher where the temperature rises",
         "S at the end, Linear-2 - Fixed",
         difference("Linear-2", "Fixed", common.S),
         gates=(gates.tuned,),
