@@ -19,7 +19,8 @@ the same 18.
 
 Changed once more before any of its final runs, after `tau_by_batch` at batch 16: both losses are best there at the
 largest temperature tried, 0.5, by three to six points. The sweep's temperatures are 0.1, 0.3 and 1 (were 0.05, 0.1 and
-0.2), so that the best may lie inside. Of the area 0.3 to 1 points are predicted now, as one of three temperatures is low.
+0.2), so that the best may lie inside. Of the area 0.3 to 1 points are predicted now, as one of three temperatures is
+low.
 """
 
 import statistics
