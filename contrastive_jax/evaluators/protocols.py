@@ -53,6 +53,7 @@ from contrastive_jax.evaluators.training import Plan
 from contrastive_jax.variants import options_of, variant
 
 Evaluate = Callable[[EvaluationData], dict]
+ONE_CLASS = "all labelled training images are of one class"
 
 
 def knn(
@@ -77,6 +78,8 @@ def knn(
     at_least("temperature", temperature, 0)
     if facts.labels is not None and k > len(facts.labels):
         raise ValueError(f"k is {k}; there are {len(facts.labels)} labelled training images.")
+    if _one_class(facts):
+        return _leave_out(ONE_CLASS)
 
     def evaluate(subject):
         options = dict(k=k, temperature=temperature, standardize=standardize, layer=subject.layer(layer))
@@ -118,13 +121,8 @@ def lbfgs(
     )  # fmt: skip
     if labels_per_class and facts.labels is not None and facts.labels.ndim == 2:
         return _leave_out("labels_per_class needs sets of one label an image")
-    if (
-        facts.labels is not None
-        and facts.labels.ndim == 1
-        and len(facts.labels)
-        and np.ptp(facts.labels) == 0
-    ):
-        return _leave_out("all labelled training images are of one class")
+    if _one_class(facts):
+        return _leave_out(ONE_CLASS)
     at_least("seed", seed, 0)
     linear_probe.check_lbfgs(facts.labels, **options)
 
@@ -160,6 +158,8 @@ def _linear(
         plan._replace(learning_rate=rate).check()
     if augment and (standardize or learning_rates):
         raise ValueError("augment=True has no cached features for standardize and learning_rates.")
+    if _one_class(facts):
+        return _leave_out(ONE_CLASS)
 
     def evaluate(subject):
         if augment and subject.encoder is None:
@@ -195,6 +195,8 @@ def _finetune(
         raise ValueError(f"fraction={fraction} must be above 0 and at most 1.")
     if fraction < 1 and facts.labels is not None and facts.labels.ndim == 2:
         return _leave_out("a class-balanced fraction needs sets of one label an image")
+    if _one_class(facts):
+        return _leave_out(ONE_CLASS)
 
     def evaluate(subject):
         if subject.encoder is None:
@@ -203,6 +205,11 @@ def _finetune(
         return finetune.finetuned(subject, plan, name=title, **view)
 
     return evaluate
+
+
+def _one_class(facts: EvalSpec) -> bool:
+    labels = facts.labels
+    return labels is not None and labels.ndim == 1 and len(labels) > 0 and bool(np.ptp(labels) == 0)
 
 
 def _leave_out(why: str) -> Evaluate:
