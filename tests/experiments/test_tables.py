@@ -257,13 +257,16 @@ def test_the_front_page_counts_as_the_ledger_does():
 
 
 def test_the_front_page_has_the_leads_of_the_records():
-    from experiments.paper.numbers import FEW, difference, lead
+    from experiments.family import tau_by_batch
+    from experiments.paper.numbers import FEW, difference, interval, lead
 
     text = (harness.ROOT / "README.md").read_text()
     for batch in ("16", "256"):
         again = difference("family.lead", "small_mnist", ("FlatNCE", batch), ("InfoNCE", batch), FEW)
         for found in (lead(batch), again):
             assert found.removeprefix("+") in text, f"batch {batch}: {found}"
+    tuned = interval(tau_by_batch.best(Results(tau_by_batch, "small_mnist")))
+    assert f"the best of each differ by {tuned.removeprefix('+')} " in text
 
 
 def test_every_paper_has_tables_and_a_smoke_cell():
