@@ -49,19 +49,22 @@ def test_an_interrupted_evaluation_says_what_is_there_and_the_same_command_makes
     one = jax.devices()[:1]
 
     def interrupted(*arguments, **options):
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         os.kill(os.getpid(), number)
 
-    handler = signal.getsignal(signal.SIGTERM)
-    distributed.end_by_sigterm()
     for number, has in ((signal.SIGINT, "no evaluations yet"), (signal.SIGTERM, "the evaluations of before")):
         with monkeypatch.context() as patch:
             patch.setattr(evaluation.table, "scores", interrupted)
+            before = signal.getsignal(signal.SIGTERM)
+            distributed.end_by_sigterm()
             with pytest.raises(
                 loop.Stopped, match=f"trained and saved .* has {has}. The same command"
             ) as stopped:
                 loop.train(config, str(tmp_path), devices=one)
+        signal.signal(signal.SIGTERM, before)
         assert stopped.value.code == 128 + number
-    signal.signal(signal.SIGTERM, handler)
+    number = signal.SIGINT
     assert json.loads((tmp_path / "result.json").read_text())["evaluations"] == {}
     capsys.readouterr()
     result = loop.train(config, str(tmp_path), devices=one)
