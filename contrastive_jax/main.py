@@ -222,10 +222,10 @@ def main(argv: list[str]) -> None:
     try:
         native.keep_pages()
         distributed.start(_DISTRIBUTED.value)
-        distributed.end_by_sigterm()
     except (ValueError, RuntimeError, OSError) as error:
         _fail(str(error))
     _find_devices()
+    distributed.end_by_sigterm()  # it asks for the processes, and so for the devices
     _use_compilation_cache()
     try:
         found = resolved(argv, _WORKDIR.value, _MODE.value, _DEBUG.value)

@@ -70,9 +70,9 @@ def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
             )
         if upright and simple and not image.startswith(TIFF):
             return image
-        # Of 16 bits Pillow leaves it to us that 0 may be white.
-        tags = getattr(picture, "tag_v2", {})  # of TIFF
-        white_is_0 = tags.get(262) == 0
+        white_is_0 = (
+            getattr(picture, "tag_v2", {}).get(262) == 0
+        )  # Pillow inverts a TIFF of 8 bits, none of 16
         seen = eight_bits(ImageOps.exif_transpose(picture), white, inverted=white_is_0)
         return _npy(to_array(opaque(seen), channels, 0))
 

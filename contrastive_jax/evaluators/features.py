@@ -50,7 +50,13 @@ class Rows:
         return tiles.reshape(-1, tiles.shape[2])[: self.count]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """:meth:`numpy`, for ``np.asarray`` and whatever takes arrays."""
+        """:meth:`numpy`, for ``np.asarray`` and whatever takes arrays; always a copy.
+
+        Raises:
+            ValueError: ``copy=False``.
+        """
+        if copy is False:
+            raise ValueError("features come from the devices: NumPy's array of them is a copy.")
         found = self.numpy()
         return found if dtype is None else found.astype(dtype, copy=False)
 

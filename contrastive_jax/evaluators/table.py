@@ -72,6 +72,8 @@ def failure(error: Exception) -> str:
 def _judged(judge: Callable[[EvaluationData], dict], subject: EvaluationData) -> dict:
     try:
         return judge(subject)
+    except OSError:  # the images' file system: it ends the run
+        raise
     except Exception as error:  # an evaluator may be the user's own
         return {"failed": failure(error)}
 

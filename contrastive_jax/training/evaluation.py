@@ -126,7 +126,7 @@ class Evaluator:
         for column in columns:
             try:
                 scores[column] = self.evaluators[column](subject)
-            except features.NotFinite:
+            except (features.NotFinite, OSError):  # the training's failure, the images' file system's
                 raise
             except Exception as error:  # an evaluator may be the user's own
                 if column not in self._failed:

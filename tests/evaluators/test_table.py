@@ -57,6 +57,12 @@ def test_an_own_evaluator_that_fails_or_says_little_takes_no_other_column_with_i
     subject = types.SimpleNamespace(name="trained")
     found = table.scores([subject], {"broken": broken, "short": lambda subject: {"top1": 0.5}})["trained"]
     assert found["short"] == {"top1": 0.5}
+
+    def gone(subject):
+        raise OSError("the file system does not answer")
+
+    with pytest.raises(OSError, match="does not answer"):  # it is no fault of the column's
+        table.scores([subject], {"gone": gone})
     assert found["broken"]["failed"].startswith("KeyError: 'key' (") and "test_table.py, line" in str(found)
     table.print_table({"trained": found}, beside="mean_per_class")
     assert {"failed", "50.0"} <= set(capsys.readouterr().out.replace("|", " ").split())

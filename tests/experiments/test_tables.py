@@ -265,8 +265,15 @@ def test_the_front_page_has_the_leads_of_the_records():
         again = difference("family.lead", "small_mnist", ("FlatNCE", batch), ("InfoNCE", batch), FEW)
         for found in (lead(batch), again):
             assert found.removeprefix("+") in text, f"batch {batch}: {found}"
-    tuned = interval(tau_by_batch.best(Results(tau_by_batch, "small_mnist")))
+    results = Results(tau_by_batch, "small_mnist")
+    tuned = interval(tau_by_batch.best(results))
     assert f"the best of each differ by {tuned.removeprefix('+')} " in text
+    gained = [
+        results.mean(f"{loss}, tau 0.5", f"batch {b}") - results.mean(f"{loss}, tau 0.1", f"batch {b}")
+        for loss in tau_by_batch.LOSSES
+        for b in tau_by_batch.BATCHES
+    ]
+    assert (round(min(gained)), round(max(gained))) == (3, 6) and "both gain three to six points" in text
 
 
 def test_every_paper_has_tables_and_a_smoke_cell():
