@@ -24,6 +24,16 @@ OF_A_BEGUN_RUN = ("train.duration", "init", "data.dir", "data.labels", "compose.
 MAY_CHANGE = (*RESOURCES, *PRESENTATION, *OF_A_BEGUN_RUN)
 
 
+class Absent:
+    """A leaf that one of two configs does not have."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = Absent()
+
+
 def _under(prefixes: tuple[str, ...]) -> re.Pattern:
     return re.compile("|".join(rf"{re.escape(prefix)}(\.|$)" for prefix in prefixes))
 
@@ -40,19 +50,19 @@ def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The leaves in which two configs differ: ``section.option`` -> (first, second); None where it is absent."""
+    """The leaves in which two configs differ: ``section.option`` -> (first, second), ABSENT where it is not there."""
     one, two = leaves(first), leaves(second)
     names = [*one, *(name for name in two if name not in one)]
-    return {name: (one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)}
+    return {
+        name: (one.get(name, ABSENT), two.get(name, ABSENT))
+        for name in names
+        if one.get(name) != two.get(name)
+    }
 
 
 def diff_text(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    """:func:`diff`, a line a leaf; "absent" where one config does not have it."""
-    both = leaves(first), leaves(second)
-    return "".join(
-        f"{name}: {' -> '.join(repr(of[name]) if name in of else 'absent' for of in both)}\n"
-        for name in diff(first, second)
-    )
+    """:func:`diff`, a line a leaf."""
+    return "".join(f"{name}: {one!r} -> {two!r}\n" for name, (one, two) in diff(first, second).items())
 
 
 def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -77,8 +77,8 @@ def test_diff_says_what_differs_and_what_that_is(capsys):
     digits = f"{ROOT}/configs/digits.py"
     assert config_commands.main(["diff", f"{digits}:method=simclr", f"{digits}:method=macl"]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert "temperature.alpha: None -> 2.0" in said
-    meaning = said[said.index("temperature.alpha: None -> 2.0") + 1]
+    assert "temperature.alpha: absent -> 2.0" in said
+    meaning = said[said.index("temperature.alpha: absent -> 2.0") + 1]
     assert (
         meaning.strip()
         == schema.meanings(schema.named({"temperature": {"name": "macl_a"}}, "temperature")[0])["alpha"]
