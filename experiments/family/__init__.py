@@ -57,4 +57,8 @@ best at the largest that was tried. So R3's sweep reaches to 1, and the next run
 Tables 3, 4 and 2 and Figure 3 at rates that 10 labels choose; MACL's Table 4; EqCo's Figures 1, 2 and 4; InfoNCE at
 batch 16 under SGD with 2, 4 and 8 times the rate, which tells whether the gain there is scale; shared bits at batch 64
 stopped after the steps of batch 512; DigitOnImage at four times the epochs; Figure A.2; FlatNCE's lead on CIFAR-10.
+
+Changed an eighth time, before a day's runs: what the front page says of temperatures and of FlatNCE's lead is known of
+digits alone, so CIFAR-10 at batch 16 (`second_set`) comes before LARS; then tau 1, SiMo's Tables 3, 4 and 2, and
+MACL's Table 4.
 """
