@@ -14,7 +14,8 @@ import jax
 import numpy as np
 
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.models import resnet, torchvision_names
+from contrastive_jax.models import encoders, resnet, torchvision_names
+from contrastive_jax.models.norm import norm
 from contrastive_jax.types import PyTree
 
 SUFFIX = ".safetensors"
@@ -71,11 +72,19 @@ def load(path: str | os.PathLike) -> Weights:
     try:
         params, stats = torchvision_names.from_torchvision(state)
         about = {name: json.loads(text[name]) for name in FACTS if name in text}
-        architecture(params)
+        _check_shapes(params)
         _check_statistics(state)
     except ValueError as error:
         raise ValueError(f"{path} holds no ResNet in torchvision's naming: {error}") from None
     return Weights(params, stats, about)
+
+
+def _check_shapes(params: PyTree) -> None:
+    network = encoders.resnet(norm(), np.float32, **architecture(params))
+    image = jax.ShapeDtypeStruct((1, 32, 32, channels(params)), np.float32)
+    ours = jax.eval_shape(network.init, jax.random.key(0), image)["params"]
+    if other := difference(params, ours):
+        raise ValueError(f"its {other} (a wide or grouped ResNet is not one of encoder.name=resnet).")
 
 
 def _check_statistics(state: Mapping[str, np.ndarray]) -> None:

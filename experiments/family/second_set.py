@@ -32,7 +32,7 @@ RUNS = {
     }
 }
 ASSUMED = {
-    "rate": "0.001 sqrt(batch) for all, AdamW, 5 epochs; not tuned (at batch 256 sweeps ended at twice that)",
+    "rate": "0.001 sqrt(batch) for all, AdamW, 5 epochs; not tuned (at batch 128 sweeps ended at twice that)",
     "the other settings": "those of the scale",
 }
 

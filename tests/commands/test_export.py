@@ -198,6 +198,13 @@ def test_wrong_choices_and_files_end_in_a_sentence(trained, tmp_path):
             "layer1.0.bn1 lacks running_var",
         ),
         ({"fc.weight": np.zeros((3, 3), np.float32)}, "no residual blocks"),
+        (
+            state
+            | {
+                "layer1.0.conv2.weight": np.zeros((16, 8, 3, 3), np.float32)
+            },  # as in torchvision's wide ResNets
+            "group1_block0/conv2/kernel is 3x3x8x16, not 3x3x8x8",
+        ),
     ):
         save_file(wrong, tmp_path / "wrong.safetensors")
         with pytest.raises(ValueError, match=f"holds no ResNet in torchvision's naming: .*{sentence}"):
