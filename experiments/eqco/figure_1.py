@@ -79,6 +79,7 @@ CLAIMS = (
         remaining,
         expects="within",
         margin=common.LESS,
+        ours=True,
     ),
     Claim(
         "Without EqCo the bound on mutual information is lower the fewer the negatives",

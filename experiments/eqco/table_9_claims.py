@@ -73,6 +73,7 @@ CLAIMS = (
         expects="within",
         margin=common.LESS,
         by="each",
+        ours=True,
     ),
     Claim(
         "InfoNCE's grows with K",

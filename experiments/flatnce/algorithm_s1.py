@@ -60,6 +60,7 @@ CLAIMS = (
         expects="within",
         margin=NEAR,
         by="each",
+        ours=True,
     ),
     Claim(
         "Algorithm S1 as printed holds its target",

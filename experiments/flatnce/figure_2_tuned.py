@@ -45,6 +45,7 @@ CLAIMS = (
         smallest,
         pool=figure_2.LINEAR,
         gates=(gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
+        ours=True,
     ),
 )
 

@@ -196,6 +196,7 @@ CLAIMS = (
         "the same, this library's InfoNCE - FlatNCE - 0.1: float16's is 1, the others' below 0.01 (figure_precision)",
         drowning("InfoNCE ours"),
         by="formula",
+        ours=True,
     ),
 )
 

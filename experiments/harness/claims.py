@@ -13,11 +13,16 @@ from experiments.harness.table import FEW, SCALES, all_tables, table_of, where
 
 
 class Row(NamedTuple):
-    """A claim in the ledger: its sentence, the evidence in words, and the judgement."""
+    """A claim in the ledger: its sentence, the evidence in words, the judgement, and whether the sentence is ours."""
 
     text: str
     evidence: str
     said: Judgement
+    ours: bool = False
+
+    def sentence(self) -> str:
+        """The claim, marked where it is our reading."""
+        return self.text + " (our reading)" * self.ours
 
     def verdict(self) -> str:
         """In Markdown, with the half-width where nothing is decided; and the reason where nothing can be."""
@@ -70,7 +75,7 @@ def ledger_rows(table: ModuleType) -> list[Row]:
             about += f": {said.mean:+.3g}{ends} ({said.about}, {scale})"
             if claim.expects == "within":
                 about += f", margin {claim.margin:g}"
-        rows.append(Row(claim.text, about, said))
+        rows.append(Row(claim.text, about, said, claim.ours))
     return rows
 
 

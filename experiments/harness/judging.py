@@ -46,6 +46,7 @@ class Claim(NamedTuple):
         empty: not pooled.
       gates: what has to be met before the numbers are a judgement.
       needs: why no cell at a small scale can test it; the ledger says so where nothing has.
+      ours: the paper does not print it: a weaker or corrected reading, or a control, which the ledger counts apart.
     """
 
     text: str
@@ -57,6 +58,7 @@ class Claim(NamedTuple):
     pool: str = ""
     gates: tuple[Gate, ...] = ()
     needs: str = ""
+    ours: bool = False
 
 
 class Estimate(NamedTuple):

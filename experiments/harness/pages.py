@@ -118,7 +118,7 @@ def text(table: ModuleType) -> str:
     lines = [f"# {title.rstrip('.')}", "", *([prose, ""] if prose else [])]
     if table.CLAIMS:
         lines += ["| verdict | claim | evidence |", "| --- | --- | --- |"]
-        lines += [f"| {row.verdict()} | {row.text} | {row.evidence} |" for row in ledger_rows(table)]
+        lines += [f"| {row.verdict()} | {row.sentence()} | {row.evidence} |" for row in ledger_rows(table)]
         lines += ["", "Each claim by itself; [the ledger](../README.md) decides among all of a paper's.", ""]
     lines += [f"![{scale}]({page_of(table).stem}/{scale}.svg)\n" for scale in drawn(table)]
     if is_measured(table):

@@ -83,6 +83,7 @@ CLAIMS = (
         "linear top-1 with 12 bits, trained - untrained, points",
         above_untrained,
         gates=(CONTROLS,),
+        ours=True,
     ),
 )
 

@@ -229,12 +229,14 @@ CLAIMS = (
         "At fixed weights few negatives raise the gradient's signal-to-noise ratio",
         "squared ratio with 5 negatives over that with all, less one; InfoNCE, tau 1, end of training",
         above_all(5),
+        ours=True,
     ),
     Claim(
         "At fixed weights a single negative is a case of its own",
         "squared ratio with 1 negative over that with all, less one; InfoNCE, tau 1, end of training",
         above_all(1),
         expects="below",
+        ours=True,
     ),
 )
 

@@ -127,6 +127,7 @@ CLAIMS = (
         "Semantic sensitivity rises during training, whatever the loss",
         "S, end - first look, mean over all cells",
         rise(common.LOSSES),
+        ours=True,
     ),
     Claim(
         "On STL-10 MACL is the best at tau0 = 0.1",
@@ -149,6 +150,7 @@ CLAIMS = (
         expects="within",
         margin=1e-5,
         by="formula",
+        ours=True,
     ),
 )
 

@@ -17,7 +17,7 @@ from experiments.harness import FEW, Results, markdown, measured, table_of
 from experiments.harness.claims import Row, of_paper
 from experiments.harness.gates import room as room_of
 from experiments.harness.judging import student
-from experiments.harness.ledger import OURS, VERDICTS
+from experiments.harness.ledger import OURS, VERDICTS, printed
 from experiments.harness.table import PAPERS, where
 from experiments.intriguing import figure_b1, figure_b3
 from experiments.less_can_be_more import figure_4_fixed
@@ -200,8 +200,8 @@ def ledger(paper: str) -> list[tuple[pathlib.Path, Row]]:
 
 
 def verdicts(paper: str) -> list[str]:
-    """Return the verdict of each claim of a paper."""
-    return [row.said.word for _, row in ledger(paper)]
+    """Return the verdict of each claim that a paper prints."""
+    return [row.said.word for row in printed(ledger(paper))]
 
 
 def count(*verdict: str) -> int:
@@ -218,7 +218,7 @@ def claims(*tables: str, only: Sequence[str] = ("",)) -> str:
         for path, row in ledger(name.split(".")[0])
         if path == where(table_of(name)) and any(words in row.text for words in only)
     ]
-    return rows(["claim", "evidence", "verdict"], [(r.text, r.evidence, r.verdict()) for r in found])
+    return rows(["claim", "evidence", "verdict"], [(r.sentence(), r.evidence, r.verdict()) for r in found])
 
 
 def b3(row: str, what: str) -> str:

@@ -256,6 +256,22 @@ def test_the_front_page_counts_as_the_ledger_does():
         assert row.endswith(f" | {' | '.join(counts)} |"), row
 
 
+def test_our_readings_of_claims_are_marked_and_not_counted_as_the_papers():
+    marked = 0
+    for paper in ("flatnce", "intriguing", "eqco", "less_can_be_more", "macl"):
+        page = (harness.ROOT / "experiments" / paper / "README.md").read_text()
+        claims = page.partition("## Tables and figures")[0]
+        rows = re.findall(r"^\| (?!claim|---).*$", claims, re.M)
+        heads = re.findall(r"^## [A-Z].*: (\d+) of (\d+)$", claims, re.M)
+        ours = [row for row in rows if " (our reading) | " in row]
+        assert {int(total) for _, total in heads} == {len(rows) - len(ours)}
+        assert sum(int(count) for count, _ in heads) == len(rows) - len(ours)
+        marked += len(ours)
+    overview = (harness.ROOT / "experiments" / "README.md").read_text()
+    (row,) = re.findall(r"^\| our readings of them.*$", overview, re.M)
+    assert sum(map(int, re.findall(r"\d+", row))) == marked > 0
+
+
 def test_the_front_page_has_the_leads_of_the_records():
     from experiments.family import tau_by_batch
     from experiments.paper.numbers import FEW, difference, interval, lead
