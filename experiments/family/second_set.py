@@ -14,9 +14,9 @@ are solved (InfoNCE's median W 0.3 to 0.5 at batch 16; 0.6 to 0.8 at 64); InfoNC
 
 Read after InfoNCE's ten runs: the surprise is there, tau 0.5 is about 2 points below 0.1 on every seed. Two questions
 more, with predictions written before any of their runs. Where is the best temperature, then: tau 0.2, both losses,
-within a point of 0.1? Is it the length of the training: InfoNCE for 20 epochs (three of the five seeds at first), is tau 0.5 still below 0.1,
-by 0 to 2 points, since a low temperature learns faster at first? A surprise would be 0.5 ahead at 20 epochs, or further
-behind than at 5.
+within a point of 0.1? Is it the length of the training: InfoNCE for 20 epochs (three of the five seeds at first), is
+tau 0.5 still below 0.1, by 0 to 2 points, since a low temperature learns faster at first? A surprise would be 0.5 ahead
+at 20 epochs, or further behind than at 5.
 """
 
 import sys
