@@ -39,6 +39,10 @@ FEW_TOO = (
 )
 
 
+def _by_few(scale: str) -> str:
+    return f"{scale} by {FEW.removesuffix(', %')}"
+
+
 def found_by_scale(table: ModuleType) -> dict[str, Any]:
     """Scale -> results, from the largest; ``{"measured": ...}`` of a table without runs. Without empty ones."""
     if is_measured(table):
@@ -49,19 +53,26 @@ def found_by_scale(table: ModuleType) -> dict[str, Any]:
             if scale != "smoke":
                 of[scale] = Results(table, scale)
             if scale == FEW_TOO:
-                of[f"{scale} by {FEW.removesuffix(', %')}"] = of[scale].by_few_labels()
+                of[_by_few(scale)] = of[scale].by_few_labels()
     return {scale: results for scale, results in of.items() if results}
 
 
 def judged(claim: Claim, by_scale: Mapping[str, Any]) -> tuple[str, Judgement]:
     """The largest scale whose runs can judge a claim, and what they say; without one the largest that has evidence.
 
-    ``("", ...)`` where no scale has any.
+    Of the latter by 10 labels a class where these could have judged. ``("", ...)`` where no scale has any.
     """
     said = [(scale, judge(claim, read)) for scale, read in by_scale.items()]
     tested = [(scale, one) for scale, one in said if one.word != "not tested"]
     judging = [(scale, one) for scale, one in tested if one.word != "cannot be judged here"]
-    return next(iter(judging or tested), ("", Judgement("not tested", why=claim.needs)))
+    if not tested:
+        return "", Judgement("not tested", why=claim.needs)
+    scale, first = (judging or tested)[0]
+    if not judging and scale == FEW_TOO:
+        by_few = dict(tested).get(_by_few(scale))
+        if by_few and by_few.mean != first.mean:  # equal where the evidence is no accuracy
+            return _by_few(scale), by_few
+    return scale, first
 
 
 def ledger_rows(table: ModuleType) -> list[Row]:

@@ -500,6 +500,9 @@ def test_where_all_labels_leave_no_room_ten_a_class_judge_and_the_neighbours_do_
     assert linear.said.word == "holds" and linear.said.mean == pytest.approx(5.667, abs=0.01)
     assert "small_mnist by 10 labels a class" in linear.evidence
     assert knn.said.word == "cannot be judged here" and "0.3 points" in knn.said.why
+    rooms[True] = 87.0  # neither can: the reason is that of ten labels
+    row = claims.ledger_rows(table)[0]
+    assert row.said.word == "cannot be judged here" and "small_mnist by 10 labels a class" in row.evidence
     rooms[False] = 99.0  # all labels come first where they can judge
     assert claims.ledger_rows(table)[0].said.mean == pytest.approx(0.2)
 
