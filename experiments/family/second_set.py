@@ -17,17 +17,21 @@ more, with predictions written before any of their runs. Where is the best tempe
 within a point of 0.1? Is it the length of the training: InfoNCE for 20 epochs (three of the five seeds at first), is
 tau 0.5 still below 0.1, by 0 to 2 points, since a low temperature learns faster at first? A surprise would be 0.5 ahead
 at 20 epochs, or further behind than at 5.
+
+Read after FlatNCE's ten runs: it leads by 0.7 points at tau 0.1, as predicted, where InfoNCE's median W is 0.50, and
+the gate asks for less. The design is changed once: tau 0.05. Predictions, before its runs: W is below 0.35, FlatNCE
+leads by 0.5 to 2.5 points, and both losses are 0 to 2 points below tau 0.1.
 """
 
 import sys
 
 from experiments import harness
-from experiments.harness import Claim, Results, gates
+from experiments.harness import Claim, gates
 
 LINEAR = "linear top-1, %"
 METRIC = {LINEAR: "trained.linear.top1 %", harness.FEW: "trained.few_labels.top1 %"}
 LOSSES = {"InfoNCE": "info_nce", "FlatNCE": "flat_nce"}
-TAUS = (0.1, 0.2, 0.5)
+TAUS = (0.05, 0.1, 0.2, 0.5)
 LONGER = "InfoNCE, 20 epochs"
 
 
@@ -49,9 +53,9 @@ ASSUMED = {
 }
 
 
-def lead(results: Results) -> list[float]:
-    """FlatNCE - InfoNCE at tau 0.1, a seed each."""
-    return results.differences(("FlatNCE", "tau 0.1"), ("InfoNCE", "tau 0.1"))
+def lead(tau: float):
+    """Evidence: FlatNCE - InfoNCE, a seed each."""
+    return lambda results: results.differences(("FlatNCE", f"tau {tau}"), ("InfoNCE", f"tau {tau}"))
 
 
 def warmer(row: str):
@@ -60,12 +64,15 @@ def warmer(row: str):
 
 
 CLAIMS = (
-    Claim(
-        "FlatNCE leads InfoNCE at batch 16 and tau 0.1: CIFAR-10",
-        "linear top-1, FlatNCE - InfoNCE, points",
-        lead,
-        pool=LINEAR,
-        gates=(gates.headroom, gates.regime("InfoNCE", "tau 0.1")),
+    *(
+        Claim(
+            f"FlatNCE leads InfoNCE at batch 16 and tau {tau}: CIFAR-10",
+            "linear top-1, FlatNCE - InfoNCE, points",
+            lead(tau),
+            pool=LINEAR,
+            gates=(gates.headroom, gates.regime("InfoNCE", f"tau {tau}")),
+        )
+        for tau in (0.05, 0.1)
     ),
     Claim(
         "InfoNCE is better at tau 0.5 than at 0.1, at batch 16: CIFAR-10",
