@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from scipy import stats
 
 from experiments.family import bounds as bounds_page
-from experiments.family import capacity, few_negatives, gains, tau_by_batch, yoked
+from experiments.family import capacity, few_negatives, gains, second_set, tau_by_batch, yoked
 from experiments.family.sphere import resolved
 from experiments.flatnce import figure_s2, table_1
 from experiments.harness import FEW, Results, markdown, measured, table_of
@@ -25,8 +25,9 @@ from experiments.less_can_be_more import figure_4_fixed
 __all__ = [
     "above_chance", "again", "arm", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "could_bring", "count",
     "counts", "difference", "doubled", "exact", "exchanged", "gained", "kept", "kept_by_attention", "larger",
-    "lead", "learnt_sooner", "left", "mean", "on_sphere", "printed_best", "printed_gain", "quieted", "reached",
-    "room", "rows", "seen", "signal", "sphere", "swept", "temperatures", "weight", "with_bits",
+    "lead", "learnt_sooner", "left", "mean", "on_photographs", "on_sphere", "printed_best",
+    "printed_gain", "quieted", "reached", "room", "rows", "seen", "signal", "sphere", "swept", "temperatures",
+    "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -88,6 +89,28 @@ def temperatures() -> str:
 
     body = [(f"{tau}", *(cell(tau, batch) for batch in tau_by_batch.BATCHES)) for tau in tau_by_batch.TAUS]
     return rows(["tau", *(f"batch {batch}" for batch in tau_by_batch.BATCHES)], body)
+
+
+def on_photographs() -> str:
+    """Return InfoNCE's accuracy and W over temperatures on CIFAR-10, batch 16, and FlatNCE's lead; all labels."""
+    results = Results(table_of("family.second_set"), "small")
+
+    def line(tau: float) -> tuple[str, ...]:
+        info, flat, longer = ((row, f"tau {tau}") for row in (*second_set.LOSSES, second_set.LONGER))
+        if not {info, flat} <= results.cells.keys():
+            return (f"{tau}", *["not run"] * 4)
+        return (
+            f"{tau}",
+            f"{results.mean(*info):.1f}",
+            f"{results.mean(*info, 'metrics.w_p50'):.2f}",
+            interval(results.differences(flat, info)),
+            f"{results.mean(*longer):.1f} (n = {len(results.values(*longer))})"
+            if longer in results.cells
+            else "",
+        )
+
+    head = ["tau", "InfoNCE, 5 epochs", "its W", "FlatNCE - InfoNCE", "InfoNCE, 20 epochs"]
+    return rows(head, [line(tau) for tau in second_set.TAUS])
 
 
 def larger() -> str:

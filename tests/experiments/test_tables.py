@@ -290,6 +290,11 @@ def test_the_front_page_has_the_leads_of_the_records():
         for b in tau_by_batch.BATCHES
     ]
     assert (round(min(gained)), round(max(gained))) == (3, 6) and "both gain three to six points" in text
+    photographs = "family.second_set", "small"
+    warmer = difference(*photographs, ("InfoNCE", "tau 0.1"), ("InfoNCE", "tau 0.5"))
+    assert f"InfoNCE loses {warmer.removeprefix('+')} on CIFAR-10" in text
+    led = difference(*photographs, ("FlatNCE", "tau 0.1"), ("InfoNCE", "tau 0.1"))
+    assert f"{led.removeprefix('+')} on CIFAR-10;" in text
 
 
 def test_every_paper_has_tables_and_a_smoke_cell():
