@@ -417,7 +417,7 @@ OPTIMIZERS = of(
     ("norms are decayed and kernels not", '"bias" if path[:-1] in with_weight else "norm"', '"norm"'),
     ("a weight must be called kernel", 'or (axes > 1 and OF_A_NORM.isdisjoint(path[-1:]))', "or False"),
     ("turns are of one half", "schedule(2 * count + turn)", "schedule(count)"),
-    ("gradients are not clipped", "optax.clip_by_global_norm(clip_norm) if clip_norm", "optax.identity() if clip_norm"),
+    ("gradients are not clipped", "_clip(clip_norm, apart) if clip_norm", "optax.identity() if clip_norm"),
     ("nothing is adapted by its norm", "trust_coefficient=trust_coefficient), _mask(exclude_from_adaptation)",
      "trust_coefficient=trust_coefficient), _mask(exclude)"),
 )  # fmt: skip

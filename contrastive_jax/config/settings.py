@@ -32,7 +32,11 @@ CHOICES = {
 
 
 # Arguments of functions that a config does not say, but the run.
-GIVEN = {"schedule": ("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"), "encoder": ("remat",)}
+GIVEN = {
+    "schedule": ("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"),
+    "encoder": ("remat",),
+    "optimizer": ("apart",),
+}
 # Sections whose built-in names one function tells apart: their options are its own, whatever the name (but for
 # data.name=synthetic, whose options are those of data.synthetic).
 TAKERS: dict[str, Callable[..., Any]] = {

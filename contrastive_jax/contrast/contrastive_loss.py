@@ -69,7 +69,12 @@ def macl_temperature(
         rule = rules.macl_a(1, tau=tau0, alpha=alpha)
     else:
         rule = rules.macl_b(1, tau=tau0, beta=alpha)
-    return lambda mean_positive: rule.value((), jnp.zeros(()), mean_positive)
+
+    def temperature(alignment: Array) -> Array:
+        return rule.value((), jnp.zeros(()), alignment)
+
+    temperature.cosine_only = True  # type: ignore[attr-defined]
+    return temperature
 
 
 def contrastive_loss(
@@ -317,8 +322,8 @@ def contrastive_loss(
         raise ValueError(
             f"contrastive_loss.margin is {margin!r}; it must be a rule of contrast.margin: eqco(alpha=...)."
         )
-    if margin is not None and getattr(term.function, "margin_cancels", False):
-        raise ValueError(f"contrastive_loss.margin cancels in the gradient of {loss!r}; it must be None.")
+    if margin is not None and term.no_margin:
+        raise ValueError(f"contrastive_loss.margin {term.no_margin} {loss!r}; it must be None.")
     if margin is not None and not term.multiples:
         raise ValueError(
             f"contrastive_loss.margin is given to {loss!r}, which reads no contrast; it must be None."
@@ -326,6 +331,10 @@ def contrastive_loss(
     if score != "cosine" and term.cosine_only:
         raise ValueError(
             f"contrastive_loss.score is {score!r}; {loss!r} as asked for is defined for cosine alone."
+        )
+    if score != "cosine" and getattr(temperature, "cosine_only", False):
+        raise ValueError(
+            f"contrastive_loss.score is {score!r}; macl_temperature reads the mean cosine of positives, take 'cosine'."
         )
     embed, number = SCORES[score], DIRECTIONS[directions]
     group = jnp.arange(rows, dtype=jnp.int32) if group is None else group

@@ -46,24 +46,24 @@ def fixed(total_steps: int, *, tau: float = 0.1) -> Temperature:
 
 
 def linear(total_steps: int, *, tau: float = 0.07, end: float = 0.1) -> Temperature:
-    """From ``tau`` at the first step to ``end`` at the last, in a straight line (MACL, Table 1: from 0.07).
+    """From ``tau`` at the first step towards ``end`` after the last, in a straight line (MACL, Table 1: from 0.07).
 
     Args:
       total_steps: length of the run.
       tau: temperature at the first step.
-      end: temperature at the last step.
+      end: temperature after the last step.
     """
     _positive("tau", tau), _positive("end", end)
     return _stateless(lambda step, alignment: tau + (end - tau) * jnp.minimum(step / total_steps, 1.0))
 
 
 def cosine(total_steps: int, *, tau: float = 0.1, end: float = 0.5) -> Temperature:
-    """From ``tau`` at the first step to ``end`` at the last, along half a cosine.
+    """From ``tau`` at the first step towards ``end`` after the last, along half a cosine.
 
     Args:
       total_steps: length of the run.
       tau: temperature at the first step.
-      end: temperature at the last step.
+      end: temperature after the last step.
     """
     _positive("tau", tau), _positive("end", end)
 
@@ -194,3 +194,9 @@ def macl_icml(
     """
     _positive("tau", tau), _positive("min_tau", min_tau)
     return _stateless(lambda step, alignment: jnp.maximum(tau * (1.0 + alpha * (alignment - a0)), min_tau))
+
+
+# Their A is a cosine, in [-1, 1]; of other scores it has no bound, and tau neither, or it is negative.
+macl_a.cosine_only = True  # type: ignore[attr-defined]
+macl_b.cosine_only = True  # type: ignore[attr-defined]
+macl_icml.cosine_only = True  # type: ignore[attr-defined]

@@ -36,6 +36,8 @@ def logged(file: str) -> tuple[list[int], list[float]]:
                 if not 0.0 < tau < math.inf:
                     raise ValueError
         except (ValueError, KeyError, TypeError):
+            if number == len(lines) and found and not line.endswith("}"):
+                break  # the run died while it wrote
             raise ValueError(
                 f"temperature.file is {file!r}, whose line {number} is no record with a step and a positive tau."
             ) from None

@@ -64,6 +64,11 @@ class Term(NamedTuple):
         says = getattr(self.function, "cosine_only", False)
         return says(**self.options) if callable(says) else says
 
+    @property
+    def no_margin(self) -> str:
+        """Return why a margin is not for the loss, as a verb; "" where it takes one."""
+        return getattr(self.function, "no_margin", "")
+
     def values(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
         """The loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
         contrasts = [comparison.contrast(multiple) for multiple in self.multiples]

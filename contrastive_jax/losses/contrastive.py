@@ -10,7 +10,8 @@ logsumexp_pos(s / tau), and ``surplus`` what the loss has beside its function of
 logsumexp_pos(s / tau) - mean_pos(s) / tau. A loss that reads it is defined for both readings of several positives,
 another function of c alone for the first; one that reads ``positive``, the score of one, and no surplus is for none.
 
-A loss whose gradient is dc times what c does not change says ``margin_cancels``: a margin changes its value at most.
+A loss that takes no margin (:mod:`contrastive_jax.contrast.margin`) says why in ``no_margin``: CANCELS where its
+gradient is dc times what c does not change, HAS_ONE where it is EqCo's own, MISREADS where c is part of an estimate.
 One that takes scores for cosines says ``cosine_only``, or by which of its options it does.
 """
 
@@ -19,6 +20,10 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 
 from contrastive_jax.types import Array
+
+CANCELS = "cancels in the gradient of"
+HAS_ONE = "would be added to the one that is in"
+MISREADS = "would falsify the estimate in"
 
 
 def at_least_float32(array: Array) -> Array:
@@ -73,7 +78,7 @@ def dcl(c: Array, surplus: Array | None = None) -> Array:
     return plus(at_least_float32(c), surplus)
 
 
-dcl.margin_cancels = True  # type: ignore[attr-defined]
+dcl.no_margin = CANCELS  # type: ignore[attr-defined]
 
 
 def flat_nce(c: Array, surplus: Array | None = None) -> Array:
@@ -85,7 +90,7 @@ def flat_nce(c: Array, surplus: Array | None = None) -> Array:
     return value_with_gradient_of(jnp.ones_like(c), plus(c, surplus))
 
 
-flat_nce.margin_cancels = True  # type: ignore[attr-defined]
+flat_nce.no_margin = CANCELS  # type: ignore[attr-defined]
 
 
 def flat_nce_plus(c: Array, surplus: Array | None = None) -> Array:
@@ -124,7 +129,7 @@ def _order(*, gamma: float = 1.0) -> tuple[float]:
 
 
 hoelder_flat_nce.scales = _order  # type: ignore[attr-defined]
-hoelder_flat_nce.margin_cancels = True  # type: ignore[attr-defined]
+hoelder_flat_nce.no_margin = CANCELS  # type: ignore[attr-defined]
 
 
 def eqco(c: Array, count: Array, surplus: Array | None = None, *, alpha: float) -> Array:
@@ -139,6 +144,9 @@ def eqco(c: Array, count: Array, surplus: Array | None = None, *, alpha: float) 
     positive_option("eqco.alpha", alpha)
     c = at_least_float32(c)
     return plus(jax.nn.softplus(c + jnp.log(alpha / jnp.maximum(count, 1).astype(c.dtype))), surplus)
+
+
+eqco.no_margin = HAS_ONE  # type: ignore[attr-defined]
 
 
 def relative(c: Array, count: Array) -> Array:
@@ -175,7 +183,7 @@ def macl(c: Array) -> Array:
     return value_with_gradient_of(softplus_over_sigmoid(c), c)
 
 
-macl.margin_cancels = True  # type: ignore[attr-defined]
+macl.no_margin = CANCELS  # type: ignore[attr-defined]
 
 
 def macl_w(c: Array, positive: Array) -> Array:
@@ -187,7 +195,7 @@ def macl_w(c: Array, positive: Array) -> Array:
     return value_with_gradient_of(weight * softplus_over_sigmoid(c), c, weight)
 
 
-macl_w.margin_cancels = True  # type: ignore[attr-defined]
+macl_w.no_margin = CANCELS  # type: ignore[attr-defined]
 macl_w.cosine_only = True  # type: ignore[attr-defined]
 
 
@@ -209,7 +217,7 @@ def dclw(c: Array, positive: Array, temperature: Array, *, sigma: float = 0.5, d
     return c + (1.0 - weight) * positive / temperature
 
 
-dclw.margin_cancels = True  # type: ignore[attr-defined]
+dclw.no_margin = CANCELS  # type: ignore[attr-defined]
 
 
 def dual_temperature(c: Array, c_beta: Array, *, factor: float = 10.0) -> Array:
@@ -280,6 +288,7 @@ def debiased(c: Array, count: Array, positive: Array, temperature: Array, *, tau
     return _debiased(at_least_float32(c), count, positive, temperature, tau_plus)
 
 
+debiased.no_margin = MISREADS  # type: ignore[attr-defined]
 debiased.cosine_only = lambda *, tau_plus=0.1: tau_plus > 0  # type: ignore[attr-defined]
 
 
@@ -332,7 +341,7 @@ def hard_nce(
 
 
 hard_nce.scales = lambda *, beta=1.0, tau_plus=0.0: (1.0 + beta, beta)  # type: ignore[attr-defined]
-hard_nce.margin_cancels = True  # type: ignore[attr-defined]
+hard_nce.no_margin = CANCELS  # type: ignore[attr-defined]
 hard_nce.cosine_only = lambda *, beta=1.0, tau_plus=0.0: tau_plus > 0  # type: ignore[attr-defined]
 
 

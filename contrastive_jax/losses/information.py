@@ -26,7 +26,15 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
-from contrastive_jax.losses.contrastive import at_least_float32, eqco, info_nce, value_with_gradient_of
+from contrastive_jax.losses.contrastive import (
+    CANCELS,
+    HAS_ONE,
+    MISREADS,
+    at_least_float32,
+    eqco,
+    info_nce,
+    value_with_gradient_of,
+)
 from contrastive_jax.types import Array
 
 
@@ -92,7 +100,7 @@ def flat_nce_estimate(c: Array, count: Array) -> Array:
 
 
 flat_nce_estimate.maximised = True  # type: ignore[attr-defined]
-flat_nce_estimate.margin_cancels = True  # type: ignore[attr-defined]
+flat_nce_estimate.no_margin = CANCELS  # type: ignore[attr-defined]
 
 
 def eqco_estimate(c: Array, count: Array, *, alpha: float) -> Array:
@@ -107,6 +115,7 @@ def eqco_estimate(c: Array, count: Array, *, alpha: float) -> Array:
 
 
 eqco_estimate.maximised = True  # type: ignore[attr-defined]
+eqco_estimate.no_margin = HAS_ONE  # type: ignore[attr-defined]
 
 
 def fenchel_legendre(c: Array, count: Array, u: Array) -> Array:
@@ -119,6 +128,9 @@ def fenchel_legendre(c: Array, count: Array, u: Array) -> Array:
     """
     c = at_least_float32(c)
     return u + jnp.exp(c - jnp.log(jnp.maximum(count, 1).astype(c.dtype)) - u) - 1.0
+
+
+fenchel_legendre.no_margin = MISREADS  # type: ignore[attr-defined]
 
 
 def donsker_varadhan(c: Array, count: Array, positive: Array, temperature: Array) -> Array:
@@ -135,6 +147,9 @@ def donsker_varadhan(c: Array, count: Array, positive: Array, temperature: Array
     marginal = jnp.where(count > 0, c + joint, least)
     number = jnp.maximum(jnp.sum(count, axis=0), 1)
     return logsumexp(marginal, axis=0) - jnp.log(number.astype(c.dtype)) - joint
+
+
+donsker_varadhan.no_margin = MISREADS  # type: ignore[attr-defined]
 
 
 def jensen_shannon_surrogate(scores: Array) -> Array:

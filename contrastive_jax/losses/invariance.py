@@ -27,7 +27,8 @@ def relic_kl(
 ) -> Array:
     """ReLIC's invariance penalty ``KL(p^vw || p^ww)`` from rows of scores over tau: [..., 1 + K] -> [...].
 
-    ``cross`` holds view v of the query against view w of the candidates, ``same`` view w against view w.
+    ``cross`` holds view v of the query against view w of the candidates, ``same`` view w against view w: eq. 3 is that
+    of ``candidates=other_view``; with both_views each row holds view v of the other examples too.
     Column 0 is the query's own example (so ``same[..., 0]`` is its similarity to itself); -inf is a candidate
     that is not permitted. The paper leaves open whether the positive is among the M candidates (``positive``
     "included" or "excluded") and whether p^ww is a target (``stop_gradient_same``).

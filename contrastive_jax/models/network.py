@@ -252,9 +252,19 @@ def _describe(modules: Modules, image_shape: tuple[int, int, int]) -> tuple[list
 
 
 def _width(modules: Modules, image_shape: tuple[int, int, int]) -> int:
-    """The width of projections."""
+    """The width of projections, which predictions must have too, as they are compared.
+
+    Raises ValueError where they have not.
+    """
     last = modules.projector.widths[-1] if modules.projector.widths else 0
-    return last or modules.encoder.shapes(tuple(image_shape))[2]
+    width = last or modules.encoder.shapes(tuple(image_shape))[2]
+    predicted = modules.predictor.widths[-1] if modules.predictor.widths else 0
+    if predicted not in (0, width):
+        raise ValueError(
+            f"predictor.out (or the last of predictor.widths) is {predicted}, and a prediction is compared with a"
+            f" projection of {width}: take {width}, or 0 for the same."
+        )
+    return width
 
 
 @functools.lru_cache(maxsize=64)

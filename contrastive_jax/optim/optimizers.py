@@ -28,6 +28,7 @@ COMMON_NAMES = frozenset({"encoder", "projector", "predictor", "probe", "norm", 
 
 def optimizer(
     schedule: Schedule,
+    apart: tuple[str, ...] = (),
     *,
     name: str = "lars",
     momentum: float = 0.9,
@@ -77,6 +78,7 @@ def optimizer(
 
     Args:
       schedule: step -> learning rate.
+      apart: modules whose gradient ``clip_norm`` clips by itself.
       name: update rule: lars, sgd, adam or adamw.
       momentum: of lars and sgd.
       nesterov: Nesterov's momentum; with adam, Nadam.
@@ -91,7 +93,7 @@ def optimizer(
       b1: decay of the first moment, of adam and adamw.
       b2: decay of the second moment, of adam and adamw.
       eps: added to the root of the second moment, of adam and adamw.
-      clip_norm: largest global norm of the gradient; 0 does not clip.
+      clip_norm: largest global norm of the gradient, the online probe's apart from the others'; 0 does not clip.
       shard_state: each device keeps and updates a share of the moments (ZeRO, stage 1); changes no result.
       alternate: parts of a parameter's path that are updated at every other step, and the rest in between; () updates
         all at every step.
@@ -110,7 +112,7 @@ def optimizer(
     _names("optimizer.exclude_from_adaptation", exclude_from_adaptation)
     alternate = _names("optimizer.alternate", alternate)
 
-    clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
+    clip = _clip(clip_norm, apart) if clip_norm else optax.identity()
     decay = optax.add_decayed_weights(weight_decay, mask=_mask(exclude)) if weight_decay else optax.identity()
     trace = optax.trace(momentum, nesterov) if momentum else optax.identity()
     moments = optax.scale_by_adam(b1, b2, eps, nesterov=nesterov)
@@ -141,6 +143,21 @@ def optimizer(
 
     found = optax.GradientTransformation(init, update_rule.update)
     return _shared(found) if shard_state else found
+
+
+def _clip(most: float, apart: tuple[str, ...]) -> optax.GradientTransformation:
+    """Return a clip of the global norm, that of the modules ``apart`` by itself."""
+    clip = optax.clip_by_global_norm(most)
+
+    def update(updates: PyTree, params: PyTree | None = None) -> PyTree:
+        parts = (
+            {name: tree for name, tree in updates.items() if (name in apart) == by_itself}
+            for by_itself in (False, True)
+        )
+        clipped = [clip.update(part, clip.init(part))[0] for part in parts]
+        return clipped[0] | clipped[1]
+
+    return optax.stateless(update) if apart else clip
 
 
 def _in_turns(

@@ -55,7 +55,7 @@ def schedule(
       milestones: when a step schedule decays, as durations since the start.
       decay: factor of a step schedule at each milestone.
       end_factor: what cosine and linear end at, as a share of the peak.
-      per_epoch: the decay moves at the beginning of an epoch only (MoCo v2).
+      per_epoch: the decay moves at the beginning of an epoch only (MoCo v2), of as many whole steps as come nearest.
       steps_per_epoch: read by per_epoch.
     """
     one_of("schedule.name", name, SCHEDULES)

@@ -89,14 +89,14 @@ def dimensional_collapse(record: Mapping[str, float], config: Mapping[str, Any])
 
 
 def saturation(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
-    """The loss's gradient is lost in rounding for most queries."""
+    """The loss's gradient gives most queries next to no weight."""
     contrasts = [name for name, term in _terms(config) if term.multiples]
     if not contrasts or not set(contrasts) <= set(VANISHING) or not record["saturated"] > SATURATED:
         return None
     return (
-        f"saturation: {record['saturated']:.0%} of the queries weigh less than {config['dtype']} resolves"
-        f" (W <= {rounds_to_zero(config['dtype']):.1g}) in the gradient of {' and '.join(contrasts)}: they teach"
-        " nothing. More negatives, stronger augmentation, a higher temperature, or a loss whose gradient does"
+        f"saturation: {record['saturated']:.0%} of the queries have a weight of W <="
+        f" {rounds_to_zero(config['dtype']):.1g} in the gradient of {' and '.join(contrasts)}: next to nothing is"
+        " learnt from them. More negatives, stronger augmentation, a higher temperature, or a loss whose gradient does"
         " not vanish (flat_nce, dcl) helps."
     )
 

@@ -13,7 +13,7 @@ from contrastive_jax.contrast import candidates, margin, negatives, target, temp
 from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import Term, make_terms
-from contrastive_jax.lookup import call, is_own, near, pick
+from contrastive_jax.lookup import call, find, is_own, near, pick
 from contrastive_jax.optim.gradient_snr import GradientSNR, gradient_snr
 from contrastive_jax.types import Array, Outputs, PyTree
 
@@ -212,6 +212,8 @@ def build(
     if not _check_labels(terms, classes, several_labels) and several_labels:
         classes = 0
     _check_gradient(terms, config["probe"]["gradient"], config["probe"]["weight"])
+    if not config["probe"]["weight"] and not any("logits" in term.quantities for term in terms):
+        classes = 0  # a probe that nothing trains has nothing to report
     _check_critic(terms, config["critic"]["name"])
     norm = dict(config["norm"])
     modules: dict[str, Any] = {
@@ -247,10 +249,10 @@ def build(
             f" k <= {most} or negatives.name=all."
         )
     shift = config["margin"]["name"]
-    cancelling = [t.name for t in terms if t.weight and getattr(t.function, "margin_cancels", False)]
-    if cancelling and shift != "none":
+    refusing = [t for t in terms if t.weight and t.no_margin]
+    if refusing and shift != "none":
         raise ValueError(
-            f"margin.name is {shift!r}, which cancels in the gradient of loss.{cancelling[0]}: take none."
+            f"margin.name is {shift!r}, which {refusing[0].no_margin} loss.{refusing[0].name}: take none."
         )
     if shift != "none" and not any(t.weight and t.multiples for t in terms):
         raise ValueError(f"margin.name is {shift!r}, and no loss reads a contrast: take none.")
@@ -258,6 +260,12 @@ def build(
     if bounded and config["score"] != "cosine":
         raise ValueError(
             f"score is {config['score']!r}; loss.{bounded[0]} as asked for is defined for cosine alone."
+        )
+    rule = find(temperature, config["temperature"]["name"], "temperature.name")
+    if config["score"] != "cosine" and getattr(rule, "cosine_only", False):
+        raise ValueError(
+            f"score is {config['score']!r}; temperature={config['temperature']['name']} reads the mean cosine of"
+            " positives: take score=cosine, or another temperature."
         )
     tau = pick(temperature, "temperature", config["temperature"], total_steps)
     _check_scalar(tau, config["temperature"]["name"])
@@ -280,7 +288,8 @@ def build(
     if is_own(config["optimizer"]["name"]):
         optimizer = pick(None, "optimizer", config["optimizer"], learning_rate)
     else:
-        optimizer = call(optim.optimizer, "optimizer", config["optimizer"], learning_rate)
+        watching = () if config["probe"]["gradient"] else ("probe",)  # its gradient is not the encoder's
+        optimizer = call(optim.optimizer, "optimizer", config["optimizer"], learning_rate, watching)
 
     def init_network(seed: int) -> tuple[PyTree, PyTree]:
         return network.init(seed, view_shape)

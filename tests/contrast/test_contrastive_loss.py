@@ -509,6 +509,14 @@ def test_a_loss_may_be_a_function_too():
             dict(loss="relic_kl", margin=margin.eqco(alpha=64.0)),
             "margin is given to 'relic_kl', which reads no contrast",
         ),
+        (
+            dict(loss="eqco", alpha=64.0, margin=margin.eqco(alpha=64.0)),
+            "margin would be added to the one that is in 'eqco'",
+        ),
+        (
+            dict(temperature=macl_temperature(0.1), score="dot"),
+            "score is 'dot'; macl_temperature reads the mean cosine",
+        ),
         (dict(temperature=lambda a: jnp.full(4, 0.1)), r"temperature returns an array \(4,\)"),
         (
             dict(loss="macl_w", score="dot"),

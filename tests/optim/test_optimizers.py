@@ -337,6 +337,18 @@ def test_clip_norm_bounds_the_global_norm():
     assert optax.tree.norm(updates) == pytest.approx(0.5 * 2.0, rel=1e-5)
 
 
+def test_what_watches_is_clipped_apart():
+    """A probe's gradient, however large, does not shorten the encoder's step."""
+    rule = optim.optimizer(lambda step: 1.0, ("probe",), name="sgd", momentum=0.0, clip_norm=2.0)
+    for watching in (0.0, 100.0):
+        gradient = jax.tree.map(jnp.ones_like, PARAMS)
+        gradient["probe"] = optax.tree.scale(watching, gradient["probe"])
+        updates, _ = rule.update(gradient, rule.init(PARAMS), PARAMS)
+        probe = updates.pop("probe")
+        assert optax.tree.norm(updates) == pytest.approx(2.0, rel=1e-5)
+        assert optax.tree.norm(probe) == pytest.approx(2.0 if watching else 0.0, rel=1e-5)
+
+
 def test_alternate_updates_its_part_at_even_steps_and_the_rest_at_odd_ones():
     """At the run's rate, with moments that know of their own steps only."""
     rule = optim.optimizer(lambda step: 1.0 + step, name="sgd", momentum=0.5, alternate=("probe",))

@@ -297,6 +297,22 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"sliced_wasserstein": {"weight": 1.0}}},
             r"margin.name is 'eqco', and no loss reads a contrast",
         ),
+        (
+            {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"eqco": {"alpha": 64.0}}},
+            r"margin.name is 'eqco', which would be added to the one that is in loss.eqco: take none",
+        ),
+        (
+            {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"donsker_varadhan": 1.0}},
+            r"margin.name is 'eqco', which would falsify the estimate in loss.donsker_varadhan",
+        ),
+        (
+            {"score": "dot", "temperature": {"name": "macl_a"}},
+            r"score is 'dot'; temperature=macl_a reads the mean cosine of positives",
+        ),
+        (
+            {"predictor.layers": 2, "predictor.out": 1},
+            r"predictor.out .* is 1, and a prediction is compared with a projection of 16: take 16, or 0",
+        ),
         ({"score": "dot", "loss": {"macl_w": 1.0}}, r"score is 'dot'; loss.macl_w .* for cosine alone"),
         (
             {"candidates": {"name": "queue", "size": 96 + 1}},
