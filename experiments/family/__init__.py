@@ -61,4 +61,9 @@ stopped after the steps of batch 512; DigitOnImage at four times the epochs; Fig
 Changed an eighth time, before a day's runs: what the front page says of temperatures and of FlatNCE's lead is known of
 digits alone, so CIFAR-10 at batch 16 (`second_set`) comes before LARS; then tau 1, SiMo's Tables 3, 4 and 2, and
 MACL's Table 4.
+
+Read after its runs: the best temperature is another on CIFAR-10, 0.05 to 0.2, and FlatNCE's lead there has MNIST's sign
+and is undecided, with W near one half. SiMo's tables came out as predicted and are too noisy for five seeds. Next, in
+order: LARS and own rates, which end `gains`; MACL's Table 4; tau 1; FlatNCE at 20 epochs of CIFAR-10 (tau 0.1, batch
+16), where InfoNCE's W is 0.14, and its two last seeds; appendix D of FlatNCE; then the rest of the seventh list.
 """
