@@ -158,7 +158,7 @@ def contrastive_loss(
       summation: of several positives, ``out`` of the logarithm or ``in`` it; the same for one.
       differentiate_temperature: whether gradients flow into ``temperature``.
       margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss but those
-        in whose gradient it cancels (DCL's, FlatNCE's, MACL's).
+        in whose gradient it cancels (DCL's, FlatNCE's, MACL's), that have it (EqCo's) or read c as an estimate.
       engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size; drawn negatives
         are gathered and take ``auto`` alone. On a mesh these hold all candidates on every device; ``ring`` is tiled
         and lets each device's share of them go round, so that memory does not grow with devices (not with drawn

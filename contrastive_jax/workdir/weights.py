@@ -84,7 +84,7 @@ def _check_shapes(params: PyTree) -> None:
     image = jax.ShapeDtypeStruct((1, 32, 32, channels(params)), np.float32)
     ours = jax.eval_shape(network.init, jax.random.key(0), image)["params"]
     if other := difference(params, ours):
-        raise ValueError(f"its {other} (a wide or grouped ResNet is not one of encoder.name=resnet).")
+        raise ValueError(f"its {other} (encoder.name=resnet is neither wide nor grouped).")
 
 
 def _check_statistics(state: Mapping[str, np.ndarray]) -> None:

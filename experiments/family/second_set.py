@@ -23,7 +23,7 @@ the gate asks for less. The design is changed once: tau 0.05. Predictions, befor
 leads by 0.5 to 2.5 points, and both losses are 0 to 2 points below tau 0.1.
 
 Read after all of these runs: from 0.05 to 0.2 the temperature hardly matters, and 0.5 is worse. FlatNCE is 0.5 to 0.7
-points ahead at each of the three and behind at 0.5, undecided at five seeds; InfoNCE's W at 0.05 is 0.48, not below
+points ahead at each of the three and behind at 0.5, which decides nothing; InfoNCE's W at 0.05 is 0.48, not below
 0.35. After 20 epochs (three seeds) tau 0.5 is 1.1 points below 0.1, half of what it was, as predicted. By 10 labels a
 class it is 1.6 above then, which nobody predicted: what is best may depend on how many labels judge, too.
 """

@@ -51,3 +51,5 @@ def test_losses_say_whether_a_margin_cancels_in_their_gradients():
     without, beside = gradients(jnp.zeros(4)), gradients(jnp.asarray([0.0, 0.5, 1.0, 2.0]))
     cancels = {term.name for term in family if term.no_margin == CANCELS}
     assert cancels == {name for name in without if np.allclose(without[name], beside[name], rtol=1e-5)}
+    others = {term.name for term in family if term.no_margin not in ("", CANCELS)}
+    assert others == {"eqco", "eqco_estimate", "debiased", "donsker_varadhan", "fenchel_legendre"}
