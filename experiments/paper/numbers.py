@@ -23,8 +23,8 @@ from experiments.intriguing import figure_b1, figure_b3
 from experiments.less_can_be_more import figure_4_fixed
 
 __all__ = [
-    "above_chance", "again", "arm", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "could_bring", "count",
-    "counts", "difference", "doubled", "exact", "exchanged", "gained", "kept", "kept_by_attention", "larger",
+    "FEW", "above_chance", "again", "arm", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "could_bring",
+    "count", "counts", "difference", "doubled", "exact", "exchanged", "gained", "kept", "kept_by_attention", "larger",
     "lead", "learnt_sooner", "left", "mean", "on_photographs", "on_sphere", "printed_best",
     "printed_gain", "quieted", "reached", "room", "rows", "seen", "signal", "sphere", "swept", "temperatures",
     "weight", "with_bits",
