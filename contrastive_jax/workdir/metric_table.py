@@ -51,7 +51,10 @@ METRICS = {
     ),
     "probe_loss": Metric("cross-entropy of the online probe; 0 where there is none.", unit="nats"),
     "learning_rate": Metric("of this step.", "learning rate", "curves"),
-    "gradient_norm": Metric("of all parameters together.", "gradient norm", "curves", logarithmic=True),
+    "gradient_norm": Metric(
+        "of all parameters together before clipping, the online probe's too, which is clipped apart.",
+        "gradient norm", "curves", logarithmic=True,
+    ),
     "eval/<column>_top1": Metric("accuracy on the test images by this column of the evaluators."),
     "eval/<column>_map_11_point": Metric(
         "of sets with several labels an image: the 11-point mean average precision."
