@@ -118,17 +118,16 @@ def test_they_train_as_the_page_says_and_go_on_bit_for_bit(mine, tmp_path, monke
 
 
 @pytest.mark.run
-@pytest.mark.parametrize("encoder", ["cnn", "mlp"])
+@pytest.mark.parametrize("encoder", ["cnn", "layer", "mlp"])
 def test_an_encoder_of_ones_own_reaches_what_a_resnet_reaches(
     modules, encoder, tmp_path, monkeypatch, capsys
 ):
     given = [f"--config.encoder=encoders:{encoder}" if "encoder=" in a else a for a in arguments(1)]
     given = [a for a in given if encoder == "cnn" or "channels" not in a]
+    options = {"cnn": {"channels": 8}, "layer": {"channels": 16}, "mlp": {"hidden": 64}}[encoder]
     leaves = ["train.duration=4 steps", "log.every=1", "evaluators={'knn': {'name': 'knn', 'k': 3}}"]
     (config,) = main.resolved([*given, *(f"--config.{leaf}" for leaf in leaves)], None, "train")
-    assert config["encoder"] == {"name": f"encoders:{encoder}"} | (
-        {"channels": 8} if encoder == "cnn" else {"hidden": 64}
-    )
+    assert config["encoder"] == {"name": f"encoders:{encoder}"} | options
     loop.train(config, str(tmp_path / "whole"), quiet=True, devices=jax.devices()[:1])
     stopped_and_gone_on(config, tmp_path / "run", monkeypatch)
     assert numbers(tmp_path / "run") == numbers(tmp_path / "whole")
@@ -136,14 +135,16 @@ def test_an_encoder_of_ones_own_reaches_what_a_resnet_reaches(
     assert rows["trained"]["knn"]["top1"] > 0.3 and rows["untrained"]["knn"]
     written = embed.embed(config, str(tmp_path / "run"), quiet=True)
     with np.load(written["test"]) as found:
-        assert found["pooled"].shape[1] == (16 if encoder == "cnn" else 64) and found["pooled"].std() > 0
+        assert found["pooled"].shape[1] == (64 if encoder == "mlp" else 16) and found["pooled"].std() > 0
         features = found["pooled"]
     loaded = load_encoder(tmp_path / "run")
     images = runs.source_of(config).test.pictures(np.arange(5))
     np.testing.assert_allclose(loaded(images), features[:5], rtol=1e-4, atol=1e-5)
     describe.describe(config, str(tmp_path / "described"))
-    parameters = 64 * 64 + 64 if encoder == "mlp" else 9 * 8 + 8 + 9 * 8 * 16 + 16 + 2 * (8 + 16)
-    assert f"encoder: {parameters:,} parameters" in capsys.readouterr().out
+    parameters = {
+        "cnn": 9 * 8 + 8 + 9 * 8 * 16 + 16 + 2 * (8 + 16), "layer": 9 * 16 + 3 * 16, "mlp": 64 * 64 + 64
+    }  # fmt: skip
+    assert f"encoder: {parameters[encoder]:,} parameters" in capsys.readouterr().out
     with pytest.raises(ValueError, match=f"is 'encoders:{encoder}'; export writes ResNets"):
         export.export(config, str(tmp_path / "run"))
     start = config | {"init": {"checkpoint": str(tmp_path / "run")}}

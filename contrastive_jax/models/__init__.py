@@ -1,7 +1,8 @@
 """Encoders, heads and batch norm as pure functions: the only place that knows flax."""
 
 from contrastive_jax.models.encoder import Encoder
+from contrastive_jax.models.from_nnx import from_nnx
 from contrastive_jax.models.network import Network, network
 from contrastive_jax.models.norm import BatchNorm
 
-__all__ = ["BatchNorm", "Encoder", "Network", "network"]
+__all__ = ["BatchNorm", "Encoder", "Network", "from_nnx", "network"]

@@ -58,7 +58,7 @@ def component(made: Any, name: str) -> Component:
     else:
         raise ValueError(
             f"encoder.name={name!r} returned a {type(made).__name__}; it must return a contrastive_jax.models.Encoder"
-            " or a Flax linen module."
+            " (models.from_nnx makes one of an NNX model) or a Flax linen module."
         )
     shapes = functools.partial(_shapes, encoder, getattr(made, "features", None))
     init = functools.partial(_init, encoder, getattr(made, "draw", None))

@@ -161,7 +161,8 @@ class Evaluator:
         images = features.on_devices(images)
 
         def update(stats: PyTree) -> PyTree:
-            return _statistics(forgetful.apply, finish, params, stats, images)
+            # One pass at a time: emulated devices share their threads, and passes that queue can wait for each other.
+            return jax.block_until_ready(_statistics(forgetful.apply, finish, params, stats, images))
 
         # An own encoder's batch norm may have a momentum that norm.momentum does not reach.
         return params, settled(update, stats) if is_own(self.config["encoder"].get("name")) else update(stats)
