@@ -40,8 +40,13 @@ def own(name: str, option: str) -> Callable:
     module, _, function = name.partition(":")
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(f"{option} is {name!r}: {module} is Python's own module, none of yours.")
+    if not module or not function:
+        raise ValueError(f"{option} is {name!r}; a function of your own is module:function.")
     try:
-        return getattr(importlib.import_module(module), function)
+        found = getattr(importlib.import_module(module), function)
+        if not callable(found):
+            raise ValueError(f"{option} is {name!r}: that is a {type(found).__name__}, no function.")
+        return found
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise  # one that the module itself imports
@@ -49,9 +54,9 @@ def own(name: str, option: str) -> Callable:
             f"{option} is {name!r}: there is no module {error.name!r} where Python looks for modules."
         ) from None
     except AttributeError:
-        found = functions_of(importlib.import_module(module))
+        known = functions_of(importlib.import_module(module))
         raise ValueError(
-            f"{option} is {name!r}: {module} has no function {function!r}. {near(function, found)}"
+            f"{option} is {name!r}: {module} has no function {function!r}. {near(function, known)}"
         ) from None
 
 

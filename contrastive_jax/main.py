@@ -42,6 +42,11 @@ _DISTRIBUTED = flags.DEFINE_string(
 _DEBUG = flags.DEFINE_bool("debug", False, "Show the stack trace of an error.")
 
 
+def _workdir() -> str | None:
+    """Return the flag with its ``~``, which a shell leaves alone behind ``=``."""
+    return _WORKDIR.value and ",".join(map(os.path.expanduser, _WORKDIR.value.split(",")))
+
+
 def split(argv: Sequence[str]) -> tuple[str | None, list[tuple[str, str]], list[str]]:
     """Split a command line into the config, its overrides ``(section.option, text)``, and the other words.
 
@@ -125,18 +130,37 @@ def resolved(
         raise ValueError(
             f"--mode={mode} takes one run, and these are {len(found)} replicas; name the folder of one of them."
         )
-    section = found[0]["data"]
-    told = (
-        any(name.partition(".")[0] == "data" for name, _ in overrides) or found[0]["evaluate"]["checkpoint"]
-    )
-    if spec is not None and saved and mode != "train" and not told:
-        was, now = configs.plain(configs.load(saved[0]))["data"]["name"], section["name"]
-        if was != now:
-            raise ValueError(
-                f"data.name is {now!r} and the run of --workdir={workdir} is of {was!r}: leave --config out to take the"
-                f" run's own, or set --config.data.name if you mean the other."
-            )
+    if spec is not None and saved and mode != "train" and not found[0]["evaluate"]["checkpoint"]:
+        told = {name for name, _ in overrides}
+        _check_data(found[0], configs.plain(configs.load(saved[0])), told, mode, str(workdir))
     return found
+
+
+def _check_data(
+    now: Mapping[str, Any], run: Mapping[str, Any], told: set[str], mode: str, workdir: str
+) -> None:
+    """Refuse a config whose images are not those of the workdir's run, but for what the command line says."""
+    from contrastive_jax import config as configs
+
+    hint = "leave --config out to take the run's own, or set"
+    name, of_the_run = (config["data"]["name"] for config in (now, run))
+    if name != of_the_run:
+        if not any(leaf.partition(".")[0] == "data" for leaf in told):
+            raise ValueError(
+                f"data.name is {name!r} and the run of --workdir={workdir} is of {of_the_run!r}: {hint}"
+                " --config.data.name if you mean the other."
+            )
+    elif mode in ("evaluate", "embed") and not told & {
+        "data",
+        "data.name",
+        "data.dir" if name == "folder" else "",
+    }:
+        sections = ({part: config[part] for part in ("data", "compose")} for config in (run, now))
+        for leaf, (was, given) in configs.diff(*sections).items():
+            if leaf not in told and not configs.may_change(leaf):
+                raise ValueError(
+                    f"{leaf} is {given!r}, and {was!r} in the run of --workdir={workdir}: {hint} --config.{leaf}."
+                )
 
 
 def default_workdir(found: Sequence[Mapping[str, Any]]) -> str:
@@ -228,11 +252,11 @@ def main(argv: list[str]) -> None:
     distributed.end_by_sigterm()  # it asks for the processes, and so for the devices
     _use_compilation_cache()
     try:
-        found = resolved(argv, _WORKDIR.value, _MODE.value, _DEBUG.value)
+        found = resolved(argv, _workdir(), _MODE.value, _DEBUG.value)
         native.start()
     except (ValueError, OSError, RuntimeError) as error:  # the last two: a workdir that cannot be reached
         _fail(str(error))
-    workdir = _WORKDIR.value
+    workdir = _workdir()
     if workdir is None:
         workdir = default_workdir(found)
         if _MODE.value == "train" and distributed.first():

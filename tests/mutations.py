@@ -320,9 +320,10 @@ SPLIT = of(
     ),
     (
         "near duplicates are torn apart",
-        "return stratified(label[first], fraction)[member]",
-        "return stratified(label, fraction)",
+        "test = stratified(label[first], fraction)[member]",
+        "test = stratified(label, fraction)",
     ),
+    ("a class is held out whole, by its group", "test &= member != member[examples[0]]", "pass"),
 )
 NOISE = of(
     "data/noise.py",

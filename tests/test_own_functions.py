@@ -210,9 +210,16 @@ def test_one_device_equals_eight(config, tmp_path):
         (("augment", "mine:shiftet"), "Did you mean 'shifted'"),
         (("loss", "mine:square"), "mine has no function 'square'"),
         (("optimizer", "mine:sgd"), "optimizer.name is .* mine has no function 'sgd'"),
+        (("data", "numpy:pi"), "data.name is 'numpy:pi': that is a float, no function"),
+        (("data", ":f"), "data.name is ':f'; a function of your own is module:function"),
+        (("schedule", "pathlike:f"), "schedule.root has a PosixPath as its default; a config holds numbers"),
     ],
 )
-def test_a_function_that_is_not_there_is_one_sentence(mine, override, message):
+def test_a_function_that_is_not_there_is_one_sentence(mine, override, message, tmp_path, monkeypatch):
+    (tmp_path / "pathlike.py").write_text(
+        "import pathlib\ndef f(steps, *, root=pathlib.PosixPath()): return lambda step: 1.0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=message):
         configs.resolve("digits", [override])
 
@@ -246,6 +253,8 @@ def test_arrays_are_a_data_set():
         ((images, labels[:5]), r"need label \[6\]"),
         ((images, labels, images[:, 1:], labels), "one shape"),
         ((images, labels + 0.5), "labels are float64; they must be whole numbers"),
+        ((images, labels + 2**31), "labels .* are whole numbers from -1 .none. to 2147483647"),
+        ((images, labels - 1), "labels .* are whole numbers from -1"),
         ((images, labels, None, labels), "test_labels are given without test_images"),
         (
             (images, np.eye(6, 3, dtype=int), images[:2], labels[:2]),

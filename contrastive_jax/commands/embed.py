@@ -55,6 +55,8 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
     with jax.set_mesh(mesh):
         saved = encoder.read(path, sharding=sharding.named(mesh, sharding.REPLICATED))
         check_channels(saved, source, path)
+        if distributed.first():
+            workdirs.check_writable(workdir)
         section = evaluators.resized(
             known.get("augment", config["augment"]),
             config["evaluate"]["size"],

@@ -48,6 +48,8 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
                 f"data.name={config['data']['name']!r} has no labelled test images to evaluate on."
             )
         weights, step = restored(path, evaluator)
+        if first:
+            workdirs.check_writable(workdir)
         log(path if step is None else f"step {step} of {path}")
         results = evaluator.table(weights, quiet=True, show_progress=first and not quiet)
     if first:
@@ -65,9 +67,7 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
         **workdirs.environment(),
     }
     if first:
-        file = epath.Path(workdir) / "evaluation.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        workdirs.write_json(file, found)
+        workdirs.write_json(epath.Path(workdir) / "evaluation.json", found)
     return found
 
 

@@ -8,12 +8,12 @@ nothing else (:mod:`contrastive_jax.commands.config` has more commands):
 
 from contrastive_jax.config.files import load, parse, raised, sibling, suggest, use_method
 from contrastive_jax.config.identity import (
-    MAY_CHANGE,
     diff,
     diff_text,
     fingerprint,
     forbidden_changes,
     leaves,
+    may_change,
 )
 from contrastive_jax.config.overrides import expand, resolve
 from contrastive_jax.config.scales import SCALES, SMALL, at_scale, limit, on_digits, on_small_images
@@ -30,7 +30,6 @@ from contrastive_jax.config.settings import (
 
 __all__ = [
     "CHOICES",
-    "MAY_CHANGE",
     "SCALES",
     "SMALL",
     "at_scale",
@@ -46,6 +45,7 @@ __all__ = [
     "leaves",
     "limit",
     "load",
+    "may_change",
     "on_digits",
     "on_small_images",
     "parse",

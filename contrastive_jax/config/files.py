@@ -36,7 +36,11 @@ def parse(arg: str, **defaults: Any) -> ConfigDict:
     defaults = {key: v[0] if isinstance(v, tuple) else v for key, v in defaults.items()}
     options = dict(defaults)
     for pair in filter(None, (arg or "").split(",")):
-        key, _, text = pair.partition("=")
+        key, given, text = pair.partition("=")
+        if not given:
+            raise ValueError(
+                f"config argument {pair!r} has no value; one that has a comma is set by --config.section.option=VALUE."
+            )
         if key not in defaults:
             raise ValueError(f"config argument {key!r} is unknown. {near(key, defaults)}")
         default = defaults[key]
@@ -98,7 +102,7 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
     """
     address, path, arg = re.fullmatch(r"(\w+://)?([^:]*):?(.*)", os.fspath(spec), re.DOTALL).groups()
     try:
-        file = epath.Path((address or "") + path)
+        file = epath.Path((address or "") + path) if address else epath.Path(os.path.expanduser(path))
         file = file / "config.json" if file.is_dir() else file
     except (KeyError, ImportError) as error:  # no such kind of store, or its library is missing
         raise ValueError(f"the config {(address or '') + path!r} cannot be read here ({error}).") from None
@@ -116,7 +120,11 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
             saved = json.loads(file.read_text())
         except ValueError as error:
             raise ValueError(f"{file} is no JSON ({error}); it is damaged, or no config.json.") from None
+        if not isinstance(saved, dict) or not saved:
+            raise ValueError(f"{file} holds no config: an object of sections is expected.")
         return completed(saved)
+    if file.suffix != ".py":
+        raise ValueError(f"{path} is no config: a file that ends in .py or .json is expected.")
     module = _module(pathlib.Path(file))
     if not hasattr(module, "get_config"):
         raise ValueError(f"{path} is no config: it has no function get_config(arg).")

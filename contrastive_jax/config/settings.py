@@ -235,7 +235,20 @@ def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...
                 known = [k for k in (int, float, tuple) if re.search(rf"\b{k.__name__}\b", str(p.annotation))]
                 config[section][p.name] = config_dict.placeholder(known[0] if known else object)
             elif p.default is not p.empty:
+                _check_kind(f"{section}.{p.name}", p.default)
                 config[section][p.name] = p.default
+
+
+def _check_kind(option: str, default: Any) -> None:
+    """Refuse a default of one's own function that a config cannot hold."""
+    if isinstance(default, tuple | list):
+        for one in default:
+            _check_kind(option, one)
+    elif not isinstance(default, bool | int | float | str | Mapping):
+        raise ValueError(
+            f"{option} has a {type(default).__name__} as its default; a config holds numbers, text, True and False, and"
+            " tuples of these."
+        )
 
 
 def plain(config: ConfigDict) -> dict[str, Any]:

@@ -29,6 +29,8 @@ EXTENSIONS = (
     ".pbm",
 )
 
+TEST, LIKE_TEST = ("test", "val", "validation"), ("testing", "valid")
+
 
 def folder(
     *,
@@ -58,7 +60,8 @@ def folder(
 
     Args:
         dir: the root.
-        train_split: this sub-folder is the root of the training images, where there is one.
+        train_split: this sub-folder is the root of the training images, where there is one; in any case of letters,
+            as ``test_split``.
         test_split: the sub-folder of the test images; "auto" takes ``test``, ``val`` or ``validation`` where
             there is a train folder beside it; "" takes none.
         test_fraction: without a test folder, this fraction of every class by the rule of
@@ -79,10 +82,10 @@ def folder(
         stream, workers, corrupt, resize: see :func:`storage.stored`.
 
     Raises:
-        ValueError: an image that cannot be read, by its path; test images that are among the training images; images
-            without a row or rows without an image;
-            a group that fits no image, or all.
-        FileNotFoundError: a folder or file that is not there.
+        ValueError: an image that cannot be read, by its path; test images that are among the training images, by their
+            folders; images without a row or rows without an image; a group that fits no image, or all.
+        FileNotFoundError: a folder or file that is not there, or a link to one.
+        OSError: a folder that cannot be listed.
     """
     if not dir:
         raise ValueError("data.name=folder needs data.dir, the folder with the images")
@@ -93,8 +96,10 @@ def folder(
         raise ValueError(f"data.test_fraction={test_fraction} is outside [0, 1)")
     if not 1 <= white <= pixels.WHITE:
         raise ValueError(f"data.white={white} is outside 1..{pixels.WHITE}")
-    if not labels and (path_key or label_separator):
-        raise ValueError("data.path_key and data.label_separator are for the file that data.labels names")
+    if not labels and (path_key or label_separator or label_key not in ("label", "")):
+        raise ValueError(
+            "data.path_key, data.label_key and data.label_separator are for the file that data.labels names"
+        )
 
     train_root, test_root = split_folders(root, train_split, test_split)
     if test_root and test_fraction and test_split != "auto":
@@ -104,6 +109,11 @@ def folder(
         )
     train = image_paths(root, train_root)
     test = image_paths(root, test_root) if test_root else []
+    if both := {*folders_of(root, train)} & {*folders_of(root, test)}:
+        raise ValueError(
+            f"{min(both)} has training images and, by a link, test images: test images would be trained on;"
+            " data.test_split='' takes no test images"
+        )
     paths = train + test
     if labels:
         listing = read_listing(
@@ -210,30 +220,71 @@ def split_folders(
     root: pathlib.Path, train_split: str, test_split: str
 ) -> tuple[pathlib.Path, pathlib.Path | None]:
     """Return where the training and the test images lie."""
-    train = root / train_split
+    with os.scandir(root) as entries:
+        there = {
+            name.lower(): root / name for name in sorted(entry.name for entry in entries if entry.is_dir())
+        }
+
+    def folder(name: str) -> pathlib.Path:
+        exact = root / name
+        return exact if exact.is_dir() else there.get(name.lower(), exact)
+
+    train = folder(train_split)
     if not train.is_dir():
         if train_split != "train" or test_split not in ("auto", ""):
             raise FileNotFoundError(f"data.train_split={train_split}: there is no folder {train}")
+        if test_split == "auto" and "training" in there and (found := there.keys() & {*TEST, *LIKE_TEST}):
+            raise ValueError(
+                f"data.dir={root} has the folders {there['training'].name} and {there[min(found)].name}, which would be"
+                " two classes: name them, data.train_split and data.test_split, or set data.test_split='' if they are"
+            )
         return root, None
     if test_split == "auto":
-        test_split = next((name for name in ("test", "val", "validation") if (root / name).is_dir()), "")
-    if test_split and not (root / test_split).is_dir():
-        raise FileNotFoundError(f"data.test_split={test_split}: there is no folder {root / test_split}")
+        test_split = next((name for name in TEST if name in there), "")
+        if not test_split and (found := there.keys() & {*LIKE_TEST}):
+            raise ValueError(
+                f"data.test_split='auto' looks for {', '.join(TEST)} beside {train}, and there is"
+                f" {there[min(found)].name}: name it, or data.test_split='' for no test images"
+            )
     if not test_split:
         return train, None
-    one, other = sorted((train.resolve(), (root / test_split).resolve()), key=lambda path: len(path.parts))
+    test = folder(test_split)
+    if not test.is_dir():
+        raise FileNotFoundError(f"data.test_split={test_split}: there is no folder {test}")
+    one, other = sorted((train.resolve(), test.resolve()), key=lambda path: len(path.parts))
     if other.is_relative_to(one):
         raise ValueError(
-            f"data.test_split={test_split}: {root / test_split} and the training images' {train} are one folder, or one"
+            f"data.test_split={test_split}: {test} and the training images' {train} are one folder, or one"
             " inside the other: test images would be trained on; data.test_split='' takes no test images"
         )
-    return train, root / test_split
+    return train, test
+
+
+def folders_of(root: pathlib.Path, paths: Sequence[str]) -> set[pathlib.Path]:
+    """Return the folders, links followed, that some images lie in."""
+    return {(root / place).resolve() for place in {path.rpartition("/")[0] for path in paths}}
+
+
+def _not_listed(error: OSError) -> None:
+    """Fail where a folder cannot be listed: its images would be missing in silence."""
+    raise OSError(
+        error.errno, f"a folder of data.dir cannot be listed ({error.strerror})", error.filename
+    ) from error
 
 
 def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
     """Paths of the images under ``below_root``, relative to ``root``, with / and sorted."""
     found = []
-    for place, below, names in os.walk(below_root, followlinks=True):
+    for place, below, names in os.walk(below_root, followlinks=True, onerror=_not_listed):
+        for name in names:  # not a file that anything needs: a link to a folder that is not mounted, say
+            if (
+                not name.startswith(".")
+                and not os.path.splitext(name)[1]
+                and not os.path.exists(os.path.join(place, name))
+            ):
+                raise FileNotFoundError(
+                    f"{os.path.join(place, name)} is a link to what is not there; remove it, or mount it"
+                )
         here = pathlib.Path(place).resolve()
         below[:] = [
             name

@@ -86,6 +86,9 @@ def _read(file: pathlib.Path, path_key: str, label_key: str, label_separator: st
 def _table(file: pathlib.Path) -> Iterator[tuple[str, dict[str, str]]]:
     with open(file, newline="", encoding="utf-8-sig") as text:  # Excel begins with a byte order mark
         reader = csv.DictReader(text, delimiter="\t" if file.suffix.lower() == ".tsv" else ",", strict=True)
+        header = [name.strip() for name in reader.fieldnames or ()]
+        if twice := {name for name in header if header.count(name) > 1}:  # else the last would count
+            raise ValueError(f"its header has {min(twice)!r} twice")
         for entry in reader:
             if None in entry or None in entry.values():
                 raise ValueError(

@@ -37,6 +37,10 @@ class Split:
         n = len(self.image)
         label = np.full(n, -1, np.int32) if self.label is None else np.asarray(self.label)
         (group,) = narrow_ids(np.arange(n) if self.group is None else np.asarray(self.group))
+        if label.ndim == 1 and not np.all((label >= -1) & (label < 2**31)):
+            raise ValueError(
+                "labels [n] are whole numbers from -1 (none) to 2147483647: number your classes from 0"
+            )
         label = label.astype(np.uint8 if label.ndim == 2 else np.int32, copy=False)
         if label.ndim not in (1, 2) or len(label) != n:
             raise ValueError(f"{n} images need label [{n}] or [{n}, C], not {list(label.shape)}")
@@ -136,13 +140,18 @@ def stratified(label: np.ndarray, fraction: float, group: np.ndarray | None = No
     every class (-1, no label, is one of them) the round(fraction * class size) smallest are test, of a labelled
     one at most all but one: else nothing would teach it. Labels [n, C] are not stratified. With ``group`` [n]
     this is done to groups, each with the label of its first example, so that no near-duplicate of a training
-    image is a test image.
+    image is a test image; where they take all examples of a labelled class, the group of its first is given back.
     """
     if label.ndim == 2:
         label = np.zeros(len(label), np.int32)
     if group is not None:
         _, first, member = np.unique(group, return_index=True, return_inverse=True)
-        return stratified(label[first], fraction)[member]
+        test = stratified(label[first], fraction)[member]
+        for value in np.unique(label[label >= 0]):
+            examples = np.flatnonzero(label == value)
+            if test[examples].all():
+                test &= member != member[examples[0]]
+        return test
     draw = np.random.Philox(key=[0, 0]).random_raw(len(label))
     test = np.zeros(len(label), bool)
     for value in np.unique(label):

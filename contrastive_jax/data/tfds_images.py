@@ -47,6 +47,10 @@ def tfds_images(
         size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images of one shape.
         memory_limit: GiB that the decoded images of both splits may take.
         stream, workers, corrupt, resize: see :func:`storage.stored`.
+
+    Raises:
+        ValueError: a split that there is not, is empty, or has images of the other; a test split without labels.
+        FileNotFoundError: a set that is not prepared.
     """
     dir = os.path.expanduser(dir or os.environ.get("TFDS_DATA_DIR", "") or "~/tensorflow_datasets")
     builder = prepared(name, dir)
@@ -65,11 +69,18 @@ def tfds_images(
     wanted = {"train_split": train_split} | ({"test_split": test_split} if test_split else {})
     for option, split in wanted.items():
         try:
-            splits[split]
+            empty = not splits[split].num_examples
         except (KeyError, ValueError) as error:
             raise ValueError(
                 f"data.{option}={split!r} is no split of {name}, which has {', '.join(splits)}"
             ) from error
+        if empty:
+            raise ValueError(f"data.{option}={split!r} of {name} has no images")
+    if test_split and overlap(splits[train_split], splits[test_split]):
+        raise ValueError(
+            f"data.train_split={train_split!r} and data.test_split={test_split!r} of {name} have images in common: test"
+            " images would be trained on; data.test_split='' takes no test images"
+        )
 
     test = records(test_split) if test_split else None
     if test and label_key and not test.labelled:
@@ -86,6 +97,14 @@ def tfds_images(
     }
     train, test = stored(name, (records(train_split), test), **options)
     return Source(name, train, test, classes)
+
+
+def overlap(one, other) -> bool:
+    """Return whether two splits, of TFDS's ``SplitInfo``, read some record of a file both."""
+    return any(
+        a.filename == b.filename and max(a.skip, b.skip) < min(a.skip + a.take, b.skip + b.take)
+        for a, b in itertools.product(one.file_instructions, other.file_instructions)
+    )
 
 
 def prepared(name: str, dir: str):

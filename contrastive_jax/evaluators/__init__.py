@@ -54,6 +54,11 @@ def build(sections: Mapping[str, Mapping[str, Any]], facts: EvalSpec) -> dict[st
             raise ValueError(f"{path}.name is {section['name']!r}. {near(section['name'], known())}")
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items() if k != "name"}
         built[column] = call(function, path, options, facts)
+        if not callable(built[column]):
+            raise ValueError(
+                f"{path}.name={section['name']!r} returned a {type(built[column]).__name__}; it must return a function"
+                " of what is evaluated."
+            )
     return built
 
 
@@ -120,7 +125,7 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[st
                 " among the first five: take top1."
             )
     return {
-        name: build(config["evaluators"], EvalSpec(layers, _judging_labels(train, test)))
+        name: build(config["evaluators"], EvalSpec(layers, _judging_labels(train, test), len(train)))
         for name, (train, test) in source.judged.items()
     }
 

@@ -23,6 +23,14 @@ class EvalSpec(NamedTuple):
 
     layers: tuple[str, ...]  # of the encoder
     labels: np.ndarray | None  # [n] or [n, C], of the labelled training images; None where not read yet
+    images: int | None = None  # for training, labelled or not
+
+    def check_count(self, name: str, value: int) -> None:
+        """Refuses an option that asks for more labelled training images than there can be."""
+        there = len(self.labels) if self.labels is not None else self.images
+        if there is not None and value > there:
+            labelled = "labelled " if self.labels is not None else ""
+            raise ValueError(f"{name} is {value}; there are {there} {labelled}training images.")
 
     def check_layer(self, layer: str) -> None:
         """Refuses a layer that the encoder does not have."""

@@ -174,9 +174,14 @@ def validation_rows(labels: np.ndarray, groups: np.ndarray | None = None) -> np.
     of_group = np.arange(len(kinds)) if groups is None else np.asarray(groups)
     aside = stratified(kinds, VALIDATION, of_group)
     for kind in np.unique(kinds):
-        members = np.flatnonzero(kinds == kind)
-        if len(np.unique(of_group[members])) > 1 and not aside[members].any():
-            aside |= of_group == of_group[members[0]]
+        here = kinds == kind
+        if aside[here].any():
+            continue
+        for group in sorted(np.unique(of_group[here]), key=lambda group: np.sum(of_group == group)):
+            more = aside | (of_group == group)
+            if set(kinds[~more]) == set(kinds[~aside]):  # every class keeps something to learn from
+                aside = more
+                break
     if not aside.any():
         one = "training image" if groups is None else "group of training images"
         raise ValueError(f"there is one {one} a class, and none to choose by: give one value instead.")

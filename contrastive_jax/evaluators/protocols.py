@@ -76,8 +76,7 @@ def knn(
     facts.check_layer(layer)
     at_least("k", k, 1)
     at_least("temperature", temperature, 0)
-    if facts.labels is not None and k > len(facts.labels):
-        raise ValueError(f"k is {k}; there are {len(facts.labels)} labelled training images.")
+    facts.check_count("k", k)
     if _one_class(facts):
         return _leave_out(ONE_CLASS)
 
@@ -125,6 +124,7 @@ def lbfgs(
         return _leave_out(ONE_CLASS)
     at_least("seed", seed, 0)
     linear_probe.check_lbfgs(facts.labels, **options)
+    facts.check_count("labels_per_class", labels_per_class)
 
     def evaluate(subject):
         arrays = subject.arrays(layer)

@@ -23,7 +23,7 @@ from contrastive_jax.evaluators import features
 from contrastive_jax.lookup import call
 from contrastive_jax.types import PyTree
 from contrastive_jax.workdir import checkpoint, weights
-from contrastive_jax.workdir.remote import checkpoints_of
+from contrastive_jax.workdir.remote import checkpoints_of, expanded
 
 MODULES = ("encoder", "projector", "predictor")
 
@@ -54,6 +54,7 @@ def read(
       FileNotFoundError: nothing there, or no checkpoint of that step.
       ValueError: a file that holds no ResNet, or a step of a file.
     """
+    path = expanded(path)
     if weights.is_file(path):
         if step is not None:
             raise ValueError(f"step is {step}, but {path} is a file, which holds one state.")
@@ -70,6 +71,7 @@ def read(
 
 def config_of(path: str | os.PathLike) -> dict[str, Any]:
     """:attr:`Saved.config` alone, without the arrays of a checkpoint."""
+    path = expanded(path)
     if weights.is_file(path):
         return _read_file(path, MODULES).config
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as there:

@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 
@@ -50,9 +51,7 @@ def lock(workdir: str | os.PathLike, report: Callable[[str], None] = print) -> I
             f"{path.parent} is in use by {_holder(path)}. Stop it first, or choose another --workdir."
         ) from None
     except OSError as error:
-        raise OSError(
-            f"the workdir {path.parent} cannot be written: {error.strerror or error}. Choose another --workdir."
-        ) from None
+        raise _not_writable(path.parent, error) from None
     try:
         if path.exists():
             report(f"took over the lock of {_holder(path)}, which is gone.")
@@ -66,6 +65,27 @@ def lock(workdir: str | os.PathLike, report: Callable[[str], None] = print) -> I
     finally:
         path.unlink(missing_ok=True)
         held.release()
+
+
+def check_writable(workdir: str | os.PathLike) -> None:
+    """Make a workdir where there is none, and refuse one that takes no file, before anything is computed for it.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    if not remote.is_remote(workdir):
+        try:
+            pathlib.Path(workdir).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=workdir):
+                pass
+        except OSError as error:
+            raise _not_writable(pathlib.Path(workdir), error) from None
+
+
+def _not_writable(workdir: pathlib.Path, error: OSError) -> OSError:
+    return OSError(
+        f"the workdir {workdir} cannot be written: {error.strerror or error}. Choose another --workdir."
+    )
 
 
 def _holder(path: pathlib.Path) -> str:

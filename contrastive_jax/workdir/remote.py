@@ -141,6 +141,11 @@ def checkpoints(workdir: str | os.PathLike) -> epath.Path:
     return (epath.Path(str(workdir)) if is_remote(workdir) else epath.Path(workdir)) / CHECKPOINTS
 
 
+def expanded(path: str | os.PathLike) -> str | os.PathLike:
+    """Return a path that a user wrote with its ``~`` as that of the home folder."""
+    return os.path.expanduser(path) if isinstance(path, str) else path
+
+
 def checkpoints_of(path: str) -> epath.Path:
     """The checkpoints of a workdir, or of the folder itself."""
     inside = checkpoints(path)

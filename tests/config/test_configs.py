@@ -553,6 +553,7 @@ def test_differs_in_exactly_these_lines(pair, lines):
         ("simclr_mnist.py:scale=huge", ["'huge'", "cpu"]),
         ("randbit_mnist.py:method=buol", ["'buol'", "'byol'"]),
         ("saturation.py:loss=lse", ["'lse'", "logsumexp"]),
+        ("folder.py:dir=my photos,2020", ["'2020'", "--config.section.option"]),
         ("multidigits.py:count=17", ["count=17", "1 to 16"]),
         ("multidigits.py:size=81", ["size=81", "20 to 80"]),
         ("multidigits.py:size=30,count=3", ["size=30", "two digits"]),

@@ -102,6 +102,16 @@ def test_a_config_is_found_by_its_name(tmp_path, monkeypatch):
     assert configs.resolve("flatclr_digits:scale=smoke").to_dict() == by_path.to_dict()
     with pytest.raises(ValueError, match="Did you mean 'flatclr_digits'"):
         configs.load("flatclr_digts")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.json").write_text(by_path.to_json())
+    assert configs.plain(configs.load("~/mine.json")) == configs.plain(by_path)
+    for name, text, why in (
+        ("notes.md", "", "ends in .py or .json"),
+        ("null.json", "null", "an object of sections"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=why):
+            configs.load(name)
 
 
 def test_a_config_of_an_address_is_not_split_at_its_colon():

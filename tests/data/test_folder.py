@@ -53,9 +53,11 @@ def test_flat_folder_has_no_labels(tmp_path):
     np.testing.assert_array_equal(source.train.image, images)
 
 
-@pytest.mark.parametrize("test_folder", ["test", "val", "validation"])
-def test_train_and_test_folders(tmp_path, test_folder):
-    for split in ("train", test_folder):
+@pytest.mark.parametrize(
+    ("folder", "test_folder"), [("train", "test"), ("Train", "VAL"), ("train", "validation")]
+)
+def test_train_and_test_folders(tmp_path, folder, test_folder):
+    for split in (folder, test_folder):
         for name in "ab":
             save(tmp_path / split / name / "0.png", rgb())
     save(tmp_path / test_folder / "b" / "1.png", rgb())
@@ -391,6 +393,37 @@ def test_messages_for_folders_that_are_not_there(tmp_path):
         data.load(name="folder", dir=str(tmp_path), train_split="tarin")
 
 
+def test_what_would_be_missing_or_a_class_in_silence_is_refused(tmp_path):
+    for place in ("training/a", "training/b", "testing/a", "testing/b"):
+        save(tmp_path / place / "0.png", rgb())
+    load = functools.partial(data.load, name="folder", dir=str(tmp_path))
+    with pytest.raises(
+        ValueError, match="the folders training and testing, which would be two classes: name them"
+    ):
+        load()
+    with pytest.raises(ValueError, match="and there is testing: name it"):
+        load(train_split="training")
+    assert len(load(train_split="training", test_split="testing").test) == 2
+    assert load(test_split="").classes == ("testing", "training")
+    (tmp_path / "training/c").symlink_to(tmp_path / "not_mounted")
+    with pytest.raises(FileNotFoundError, match="training/c is a link to what is not there"):
+        load(train_split="training", test_split="")
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
+    save(tmp_path / "a/0.png", rgb())
+    scandir = os.scandir
+
+    def fails(place):
+        if str(place).endswith("a"):
+            raise PermissionError(13, "Permission denied", str(place))
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", fails)
+    with pytest.raises(PermissionError, match="a folder of data.dir cannot be listed .*a'"):
+        data.load(name="folder", dir=str(tmp_path))
+
+
 def test_test_images_are_no_training_images(tmp_path):
     for place in ("train", "train/held", "validation"):
         save(tmp_path / place / "0.png", rgb())
@@ -410,6 +443,10 @@ def test_test_images_are_no_training_images(tmp_path):
         with pytest.raises(ValueError, match="test images would be trained on; data.test_split='' takes no"):
             load(**options)
     assert len(load(train_split="", test_split="").train) == 3
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test/cats").symlink_to(tmp_path / "train/held")
+    with pytest.raises(ValueError, match="held has training images and, by a link, test images"):
+        load()
 
 
 def test_classes_have_one_order_where_names_are_one_number():

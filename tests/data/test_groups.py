@@ -69,6 +69,10 @@ def test_groups_are_held_out_whole():
     assert np.bincount(label[test]).tolist() == [15, 15]
     alone = np.arange(100)
     np.testing.assert_array_equal(stratified(label, 0.3, alone), stratified(label, 0.3))
+    label = np.array([0, 1, 1, *[0] * 9])  # the one group with a class counts as another's
+    group = np.array([0, 0, 0, *range(1, 10)])
+    for fraction in (0.1, 0.5, 0.9):
+        assert not stratified(label, fraction, group)[:3].any()
 
 
 @pytest.mark.parametrize("engine", ["dense", "tiled"])

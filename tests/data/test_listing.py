@@ -130,6 +130,7 @@ def test_labels_of_both_splits_in_one_file(tmp_path):
         (lines("path,label", "/0.png,x"), "csv", "/0.png does not lie inside data.dir"),
         (lines("path,label", ",x"), "csv", "line 2: '' is no path"),
         (lines("path,label"), "csv", "it has no rows"),
+        (lines("path,label, label", "a/0.png,x,y"), "csv", "its header has 'label' twice"),
         ({"a/0.png": 1.5}, "json", "'a/0.png': a label is a name or a whole number, not 1.5"),
         ({"a/0.png": ["x", None]}, "json", "a label is a name or a whole number, not None"),
         (["a/0.png"], "json", "entry 0: an object is expected, not 'a/0.png'"),
@@ -148,9 +149,11 @@ def test_options_that_do_not_apply(images):
     with pytest.raises(FileNotFoundError, match="data.labels=nowhere.csv: there is no such file"):
         data.load(name="folder", dir=str(images), labels="nowhere.csv")
     with pytest.raises(
-        ValueError, match="path_key and data.label_separator are for the file that data.labels"
+        ValueError, match="path_key, data.label_key and data.label_separator are for the file that data.labels"
     ):
         data.load(name="folder", dir=str(images), label_separator=";")
+    with pytest.raises(ValueError, match="are for the file that data.labels names"):
+        data.load(name="folder", dir=str(images), label_key="species")
     with pytest.raises(ValueError, match="data.label_separator='|' is for CSV"):
         load(images, ONE, "json", label_separator="|")
     with pytest.raises(ValueError, match="data.labels='x.csv' does not apply to digits"):

@@ -130,9 +130,20 @@ def test_records_are_read_by_the_chunk(dir, monkeypatch, chunk):
 
 
 def test_splits_in_tfds_language(dir):
-    source = data.load(name="tiny", dir=dir, train_split="train+unlabelled", test_split="train[:4]")
-    assert len(source.train) == 27 and (source.train.label[20:] == -1).all()
-    np.testing.assert_array_equal(source.test.image, source.train.image[:4])
+    source = data.load(name="tiny", dir=dir, train_split="train[4:]+unlabelled", test_split="train[:4]")
+    assert len(source.train) == 23 and (source.train.label[16:] == -1).all()
+    whole = data.load(name="tiny", dir=dir).train
+    np.testing.assert_array_equal(source.test.image, whole.image[:4])
+    np.testing.assert_array_equal(source.train.image[:16], whole.image[4:])
+    for train_split, test_split in (
+        ("train", "train[:4]"),
+        ("train+test", "auto"),
+        ("train[:5]", "train[4:]"),
+    ):
+        with pytest.raises(ValueError, match="have images in common: test images would be trained on"):
+            data.load(name="tiny", dir=dir, train_split=train_split, test_split=test_split)
+    with pytest.raises(ValueError, match=r"data.train_split='train\[:0\]' of tiny has no images"):
+        data.load(name="tiny", dir=dir, train_split="train[:0]", stream="on")
     assert data.load(name="tiny", dir=dir, test_split="").test is None
     assert len(data.load(name="grey", dir=dir).test) == 3  # validation, where there is no test
     assert data.load(name="wide", dir=dir, size=4).test is None

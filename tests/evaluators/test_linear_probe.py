@@ -278,6 +278,10 @@ def test_something_is_set_aside_also_of_few_images():
     assert np.bincount(labels[aside], minlength=3).tolist() == [1, 1, 1]
     assert linear_probe.validation_rows(np.eye(4, dtype=int)).sum() == 1
     assert linear_probe.validation_rows(np.array([0, 0, 1])).tolist()[2] is False
+    labels, groups = np.array([0] * 10 + [1] * 2), np.array([0] * 11 + [1])
+    assert np.flatnonzero(linear_probe.validation_rows(labels, groups)).tolist() == [
+        11
+    ]  # not the large group
     with pytest.raises(ValueError, match="one training image a class, and none to choose by"):
         linear_probe.validation_rows(np.arange(3))
 

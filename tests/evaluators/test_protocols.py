@@ -347,6 +347,14 @@ def test_bad_options_are_refused_before_anything_is_encoded(section, sentence):
     assert sentence in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "section", [{"name": "knn", "k": 49}, {"name": "lbfgs", "labels_per_class": 49}], ids=str
+)
+def test_more_images_than_a_stream_has_are_refused_before_it_is_read(section):
+    with pytest.raises(ValueError, match="is 49; there are 48 training images"):
+        evaluators.build({"it": section}, EvalSpec(LAYERS, None, 48))
+
+
 def test_your_own_evaluator_is_a_function_and_its_name(monkeypatch):
     import sys
     import types

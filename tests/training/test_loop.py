@@ -507,6 +507,12 @@ def test_a_workdir_says_what_its_run_is_and_refuses_other_data(tmp_path):
         main.resolved(other, str(tmp_path), "embed")
     (told,) = main.resolved([*other, "--config.data.name=cifar10"], str(tmp_path), "embed")
     assert told["data"]["name"] == "cifar10"
+    held_out = "--config.data.validation=0.1"
+    workdirs.write_config(tmp_path, main.resolved(["--config=digits", held_out], None, "train")[0], "")
+    with pytest.raises(ValueError, match=r"data.validation is 0.0, and 0.1 in the run of --workdir="):
+        main.resolved(["--config=digits"], str(tmp_path), "evaluate")
+    for given, value in (([], 0.1), (["--config=digits", "--config.data.validation=0"], 0.0)):
+        assert main.resolved(given, str(tmp_path), "evaluate")[0]["data"]["validation"] == value
 
 
 @pytest.mark.run

@@ -91,6 +91,10 @@ def test_a_workdir_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch)
         locks.lock(tmp_path / "file"),
     ):
         pass
+    with pytest.raises(OSError, match="the workdir .*file/run cannot be written: Not a directory"):
+        locks.check_writable(tmp_path / "file/run")
+    locks.check_writable(tmp_path / "new")
+    assert [*(tmp_path / "new").iterdir()] == []
 
     def refuse(self):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
