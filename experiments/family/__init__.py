@@ -66,4 +66,8 @@ Read after its runs: the best temperature is another on CIFAR-10, 0.05 to 0.2, a
 and is undecided, with W near one half. SiMo's tables came out as predicted and are too noisy for five seeds. Next, in
 order: LARS and own rates, which end `gains`; MACL's Table 4; tau 1; FlatNCE at 20 epochs of CIFAR-10 (tau 0.1, batch
 16), where InfoNCE's W is 0.14, and its two last seeds; appendix D of FlatNCE; then the rest of the seventh list.
+
+Read after LARS at the common rate: its seeds spread so far that neither scale nor attention is decided. So own rates go
+first (SGD at batch 16, of which two choosing runs are there; LARS; AdamW), then MACL's Table 4, tau 1, FlatNCE at 20
+epochs of CIFAR-10, appendix D, and the rest of the seventh list.
 """

@@ -87,7 +87,7 @@ def temperatures() -> str:
             return "not run"
         return f"{results.mean(*info):.1f}, {interval(results.differences(flat, info))}"
 
-    body = [(f"{tau}", *(cell(tau, batch) for batch in tau_by_batch.BATCHES)) for tau in tau_by_batch.TAUS]
+    body = [(f"{tau}", *(cell(tau, batch) for batch in tau_by_batch.BATCHES)) for tau in (*tau_by_batch.TAUS, tau_by_batch.LARGER)]
     return rows(["tau", *(f"batch {batch}" for batch in tau_by_batch.BATCHES)], body)
 
 

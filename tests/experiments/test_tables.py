@@ -292,9 +292,9 @@ def test_the_front_page_has_the_leads_of_the_records():
     assert (round(min(gained)), round(max(gained))) == (3, 6) and "both gain three to six points" in text
     photographs = "family.second_set", "small"
     warmer = difference(*photographs, ("InfoNCE", "tau 0.1"), ("InfoNCE", "tau 0.5"))
-    assert f"InfoNCE loses {warmer.removeprefix('+')} on CIFAR-10" in text
+    assert f"On CIFAR-10 at batch 16 InfoNCE loses {warmer.removeprefix('+')} " in text
     led = difference(*photographs, ("FlatNCE", "tau 0.1"), ("InfoNCE", "tau 0.1"))
-    assert f"on CIFAR-10 {led.removeprefix('+')} at batch 16 are not decided" in text
+    assert f"on CIFAR-10 the lead at batch 16 is {led.removeprefix('+')} and not judged" in text
 
 
 def test_every_paper_has_tables_and_a_smoke_cell():
