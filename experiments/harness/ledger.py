@@ -129,7 +129,7 @@ of all numbers is in the place of the interval, and one counterexample is enough
 
 *Cannot be judged here*: a condition of the claim is not met, whatever the numbers say. *Headroom*: supervised training
 is hardly above the compared methods, or these hardly above raw pixels. *Regime*: the runs are not of the kind that the
-claim is about. *Edge*: rates were not tuned. Or a control or seeds are missing. A claim is also undecided if it is decided
-by itself but *not among all of the paper's*, at a false discovery rate of 5 % among the paper's measured claims
+claim is about. *Edge*: rates were not tuned. Or a control or seeds are missing. A claim is also undecided if it is
+decided by itself but *not among all of the paper's*, at a false discovery rate of 5 % among the paper's measured claims
 (Benjamini and Hochberg). A verdict is one at our scale, not on the paper. *Not tested*: the reason says what no small
 scale has; a claim without a reason can be run."""

@@ -87,7 +87,8 @@ def temperatures() -> str:
             return "not run"
         return f"{results.mean(*info):.1f}, {interval(results.differences(flat, info))}"
 
-    body = [(f"{tau}", *(cell(tau, batch) for batch in tau_by_batch.BATCHES)) for tau in (*tau_by_batch.TAUS, tau_by_batch.LARGER)]
+    taus = (*tau_by_batch.TAUS, tau_by_batch.LARGER)
+    body = [(f"{tau}", *(cell(tau, batch) for batch in tau_by_batch.BATCHES)) for tau in taus]
     return rows(["tau", *(f"batch {batch}" for batch in tau_by_batch.BATCHES)], body)
 
 
