@@ -149,7 +149,8 @@ def test_options_that_do_not_apply(images):
     with pytest.raises(FileNotFoundError, match="data.labels=nowhere.csv: there is no such file"):
         data.load(name="folder", dir=str(images), labels="nowhere.csv")
     with pytest.raises(
-        ValueError, match="path_key, data.label_key and data.label_separator are for the file that data.labels"
+        ValueError,
+        match="path_key, data.label_key and data.label_separator are for the file that data.labels",
     ):
         data.load(name="folder", dir=str(images), label_separator=";")
     with pytest.raises(ValueError, match="are for the file that data.labels names"):
