@@ -153,7 +153,9 @@ def test_splits_in_tfds_language(dir):
         data.load(name="tiny", dir=dir, test_split="unlabelled")
 
 
-@pytest.mark.parametrize("train_split", ["train+unlabelled", "unlabelled[2:]+train[:50%]", "unlabelled+train"])
+@pytest.mark.parametrize(
+    "train_split", ["train+unlabelled", "unlabelled[2:]+train[:50%]", "unlabelled+train"]
+)
 def test_a_streamed_set_labelled_in_part_is_judged_by_what_has_labels(dir, train_split):
     """As the resident one: the labels are only in the records, and all of a stored split have one, or none."""
     streamed, resident = (
