@@ -125,9 +125,16 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[st
                 " among the first five: take top1."
             )
     return {
-        name: build(config["evaluators"], EvalSpec(layers, _judging_labels(train, test), len(train)))
+        name: build(
+            config["evaluators"], EvalSpec(layers, _judging_labels(train, test), _judging(train, test))
+        )
         for name, (train, test) in source.judged.items()
     }
+
+
+def _judging(train: Any, test: Any) -> int | None:
+    """Return how many training images there are, where there is something to judge."""
+    return len(train) if test is not None and train.labelled else None
 
 
 def _judging_labels(train: Any, test: Any) -> np.ndarray | None:
