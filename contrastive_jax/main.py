@@ -150,11 +150,11 @@ def _check_data(
                 f"data.name is {name!r} and the run of --workdir={workdir} is of {of_the_run!r}: {hint}"
                 " --config.data.name if you mean the other."
             )
-    elif mode in ("evaluate", "embed") and not told & {
-        "data",
-        "data.name",
-        "data.dir" if name == "folder" else "",
-    }:
+        return
+    of_others = {"data", "data.name"} | (
+        {"data.dir"} if name == "folder" else set()
+    )  # other images are meant
+    if mode in ("evaluate", "embed") and not told & of_others:
         sections = ({part: config[part] for part in ("data", "compose")} for config in (run, now))
         for leaf, (was, given) in configs.diff(*sections).items():
             if leaf not in told and not configs.may_change(leaf):

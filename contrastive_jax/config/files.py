@@ -39,7 +39,8 @@ def parse(arg: str, **defaults: Any) -> ConfigDict:
         key, given, text = pair.partition("=")
         if not given:
             raise ValueError(
-                f"config argument {pair!r} has no value; one that has a comma is set by --config.section.option=VALUE."
+                f"config argument {pair!r} is no KEY=VALUE, with a key of {', '.join(defaults)}; a value that has a"
+                " comma is set by --config.section.option=VALUE."
             )
         if key not in defaults:
             raise ValueError(f"config argument {key!r} is unknown. {near(key, defaults)}")
@@ -102,7 +103,7 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
     """
     address, path, arg = re.fullmatch(r"(\w+://)?([^:]*):?(.*)", os.fspath(spec), re.DOTALL).groups()
     try:
-        file = epath.Path((address or "") + path) if address else epath.Path(os.path.expanduser(path))
+        file = epath.Path(address + path if address else os.path.expanduser(path))
         file = file / "config.json" if file.is_dir() else file
     except (KeyError, ImportError) as error:  # no such kind of store, or its library is missing
         raise ValueError(f"the config {(address or '') + path!r} cannot be read here ({error}).") from None

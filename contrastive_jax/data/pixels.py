@@ -70,7 +70,7 @@ def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
             )
         if upright and simple and not image.startswith(TIFF):
             return image
-        # Of a TIFF whose 0 is white Pillow inverts 8 bits, and not 16.
+        # Pillow inverts the 8 bits of a TIFF whose 0 is white, and not 16.
         white_is_0 = getattr(picture, "tag_v2", {}).get(262) == 0
         seen = eight_bits(ImageOps.exif_transpose(picture), white, inverted=white_is_0)
         return _npy(to_array(opaque(seen), channels, 0))

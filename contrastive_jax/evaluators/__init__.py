@@ -125,24 +125,17 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[st
                 " among the first five: take top1."
             )
     return {
-        name: build(
-            config["evaluators"], EvalSpec(layers, _judging_labels(train, test), _judging(train, test))
-        )
+        name: build(config["evaluators"], _facts(layers, train, test))
         for name, (train, test) in source.judged.items()
     }
 
 
-def _judging(train: Any, test: Any) -> int | None:
-    """Return how many training images there are, where there is something to judge."""
-    return len(train) if test is not None and train.labelled else None
-
-
-def _judging_labels(train: Any, test: Any) -> np.ndarray | None:
-    """Return those of the labelled training images, where they are known and there is something to judge."""
+def _facts(layers: tuple[str, ...], train: Any, test: Any) -> EvalSpec:
+    """Return what is known of a set before anything is encoded: of one that nobody judges the layers alone."""
     if test is None or not train.labelled:
-        return None
+        return EvalSpec(layers, None)
     labels, rows = known_labels(train), labelled(train).rows
-    return labels if labels is None or rows is None else labels[rows]
+    return EvalSpec(layers, labels if labels is None or rows is None else labels[rows], len(train))
 
 
 def layers_of(sections: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

@@ -47,7 +47,10 @@ def from_nnx(build: Callable[[Any], Any]) -> Encoder:
             values = jax.tree.map(jnp.asarray, values)  # NNX would write into arrays of NumPy
             nnx.replace_by_pure_dict(state, nnx.restore_int_paths(values))
         model = nnx.merge(graph, *states)
-        model.train() if train else model.eval()
+        if train:
+            model.train()
+        else:
+            model.eval()
         features = model(images)
         return features, _named(nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)))
 

@@ -21,10 +21,10 @@ a chance of 95 % where there is no effect, and half a point with one of 47. Adam
 over its second moment's memory, 1,000 steps, and not one that moves faster; LARS, as SimCLR uses it, divides it out of
 kernels and not of normalization and biases, so that half a point of it may be left there.
 
-Read after LARS at the common rate: nothing can be seen. Its seeds spread by 2 to 3 points where those of AdamW and SGD
-spread by about one, so that scale gains 0.1 with a half-width of 1.5 to 2, and attention 0.9 at batch 16 with one of 4.
-Rates of each loss's own, which have their cells, are the change of design; whether the common rate is too large for
-LARS is what they will tell first.
+Read after LARS at the common rate: nothing can be seen. Its seeds spread by 1.5 to 3 points where those of AdamW and
+SGD spread by about one, so that scale gains 0.1 with a half-width of 1.5 to 2, and attention 0.9 at batch 16 with one
+of 4. Rates of each loss's own, which have their cells, are the change of design; whether the common rate is too large
+for LARS is what they will tell first.
 """
 
 import itertools

@@ -82,9 +82,8 @@ def test_a_workdir_and_its_file_give_the_same_features(trained):
     found = run(images())
     assert found.shape == (5, 64) and found.dtype == np.float32
     np.testing.assert_array_equal(found, file(images()))
-    np.testing.assert_allclose(
-        found, file(images(), batch_size=2), rtol=1e-4, atol=1e-5
-    )  # not each CPU's bits
+    two_by_two = file(images(), batch_size=2)  # other bits on some CPUs
+    np.testing.assert_allclose(found, two_by_two, rtol=1e-5, atol=1e-5)
     views = images().astype(np.float32) / 255
     expected = run.network.encode(params, stats, views)
     np.testing.assert_allclose(found, expected["pooled"], rtol=1e-5, atol=1e-5)
