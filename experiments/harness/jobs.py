@@ -131,7 +131,7 @@ def choosing(table: ModuleType, scale: str, cell: Cell) -> list[Job]:
     for _ in range(getattr(table, "FURTHER", FURTHER) if scale in SMALL and found else 0):
         if any(job.result(seed) is None for job in found for seed in job.seeds()):
             break
-        best = max(found, key=lambda job: _score_of(table, job))  # of equal ones the first
+        best = max(found, key=lambda job: score_of(table, job))  # of equal ones the first
         if (point := _beyond(best, found)) is None:
             break
         found.append(best._replace(point=point))
@@ -159,13 +159,13 @@ def choose(table: ModuleType, scale: str, cell: Cell) -> Point | None:
     for job in jobs:
         if any(job.result(seed) is None for seed in job.seeds()):
             return None
-        if (score := _score_of(table, job)) > best_score:
+        if (score := score_of(table, job)) > best_score:
             best, best_score = job.point, score
     return None if jobs and best == () else best
 
 
-def _score_of(table: ModuleType, job: Job) -> float:
-    """Of a point whose runs have finished: the mean over its seeds; the worst where one diverged."""
+def score_of(table: ModuleType, job: Job) -> float:
+    """Return what chooses of a point that has run: the mean over its seeds; the worst where one diverged."""
     found = [job.result(seed) for seed in job.seeds()]
     if any("diverged" in result for result in found):
         return -math.inf

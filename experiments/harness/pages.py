@@ -1,5 +1,6 @@
 """A table as a page of Markdown, with a figure."""
 
+import math
 import pathlib
 import re
 import statistics
@@ -8,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from experiments.harness.claims import ledger_rows
+from experiments.harness.jobs import choose, choosing, chosen_by, score_of
 from experiments.harness.measured import found, is_measured
 from experiments.harness.results import Results
 from experiments.harness.table import ROOT, SCALES, Cell, Doubtful, command, metric_of, seeds_of, where
@@ -83,6 +85,7 @@ def section(table: ModuleType, scale: str) -> list[str]:
         lines += [f"{'; '.join(_machines(results))}.{known}"]
     elif runs:
         lines += ["Not run at this scale."]
+    lines += _sweeps(table, scale)
     if runs:
         lines += ["", "<details><summary>The command of every cell</summary>", "", "```sh"]
         seed = seeds_of(table, scale)[0]
@@ -91,6 +94,27 @@ def section(table: ModuleType, scale: str) -> list[str]:
         ]
         lines += ["```", "</details>", ""]
     return lines
+
+
+def _sweeps(table: ModuleType, scale: str) -> list[str]:
+    """What the points of each cell's sweep reached on the images that choose, the chosen one in bold."""
+    body, seeds = [], 0
+    for cell in table.RUNS.get(scale, {}):
+        chosen = choose(table, scale, cell)
+        ran = [job for job in choosing(table, scale, cell) if None not in map(job.result, job.seeds())]
+        tried = []
+        for job in sorted(ran, key=lambda job: [value for _, value in job.point]):
+            at, bold = ", ".join(str(value) for _, value in job.point), "**" * (job.point == chosen)
+            score = score_of(table, job)
+            tried.append(f"{bold}{at}: {f'{score:.4g}' if math.isfinite(score) else 'diverged'}{bold}")
+            leaves, seeds = ", ".join(leaf for leaf, _ in job.point), len(job.seeds())
+        if tried:
+            body.append((*cell, leaves, "; ".join(tried)))
+    if not body:
+        return []
+    said = f"What each sweep chose by, {seeds} seed{'s' * (seeds > 1)} a point"
+    head = ["row", "column", "option", f"value: `{chosen_by(table, scale)}` on the images that choose"]
+    return ["", f"<details><summary>{said}</summary>", "", *markdown(head, body), "</details>"]
 
 
 def _machines(results: Results) -> list[str]:

@@ -320,6 +320,7 @@ def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
     finish(first, jobs.CHOOSING, 0.01)
     assert jobs.choose(table, "cpu", cell) == first.point
     jobs.collect(table, "cpu")
+    assert "| A | x | lr | **0.1: 1**; 0.3: diverged |" in pages.text(table)
     assert records.read(second.key)["seeds"] == {str(jobs.CHOOSING): {"diverged": "step 3: not finite"}}
     final = jobs.Job(NAME, "cpu", cell, first.point)
     final.folder(0).mkdir(parents=True)
