@@ -1,5 +1,6 @@
 """Arguments of the losses for one's own loop: what is no array of embeddings, or no temperature, is a sentence."""
 
+import numbers
 from typing import Any
 
 import jax
@@ -63,6 +64,28 @@ def ids_of(function: str, **ids: Any) -> list[Array | None]:
         found = narrow_ids(*(np.asarray(value) for value in given.values()))
         given = dict(zip(given, found, strict=True))
     return [jnp.asarray(given[name]) if name in given else None for name in ids]
+
+
+def whole_number(argument: str, value: Any) -> int:
+    """Return a whole number of at least 1, Python's or NumPy's.
+
+    Raises:
+      ValueError: one sentence that names the argument and its value.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise ValueError(f"{argument} is {value!r}; it must be a whole number of at least 1.")
+    return int(value)
+
+
+def scalar(argument: str, value: Any) -> Array:
+    """Return a number, or an array without axes, as an array.
+
+    Raises:
+      ValueError: one sentence that names the argument: it is neither.
+    """
+    if not isinstance(value, numbers.Real) and getattr(value, "shape", None) != ():
+        raise ValueError(f"{argument} is {value!r}; it must be a number or a scalar array.")
+    return jnp.asarray(value)
 
 
 def positive_or_nan(temperature: Array) -> Array:

@@ -18,7 +18,7 @@ from contrastive_jax import native, sharding
 from contrastive_jax.contrast import candidates as sources
 from contrastive_jax.contrast import margin as margins
 from contrastive_jax.contrast import temperature as rules
-from contrastive_jax.contrast.arguments import check_arrays, ids_of, positive_or_nan
+from contrastive_jax.contrast.arguments import check_arrays, ids_of, positive_or_nan, scalar, whole_number
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.comparison import Compare, cosine, dot
 from contrastive_jax.contrast.margin import Margin
@@ -57,6 +57,8 @@ def macl_temperature(
     """
     if form not in FORMS:
         raise ValueError(f"macl_temperature.form is {form!r}; allowed: {', '.join(FORMS)}.")
+    for argument, value in {"tau0": tau0, "alpha": alpha}.items():
+        scalar(f"macl_temperature.{argument}", value)
     if not tau0 > 0:
         raise ValueError(f"macl_temperature.tau0 is {tau0}; a temperature must be positive.")
     least, most = FORMS[form]
@@ -150,7 +152,8 @@ def contrastive_loss(
       shared: draw one choice for all queries (SiMo's code) instead of one for each.
       key: a jax random key, for ``negatives``; fold your step into it.
       queue: [M, D] further candidates, of earlier steps or another device; normalised like the rest.
-      queue_group: [M] int, the groups of the queue's rows; None: of no group, so everybody's negatives.
+      queue_group: [M] int, the groups of the queue's rows, beside ``group`` or ``positives``; None: of no group, so
+        everybody's negatives.
       group: [N] int, ids of the examples: rows of one group are never each other's negatives. None: all
         differ.
       positives: [N] int, ids: rows of one id are all positives of each other, in both views; further
@@ -282,9 +285,9 @@ def contrastive_loss(
     term = _term(loss, options)
     loss = term.name
     for argument, value, allowed in (
-        ("score", score, SCORES),
+        ("score", score, tuple(SCORES)),
         ("candidates", candidates, CANDIDATES),
-        ("directions", directions, DIRECTIONS),
+        ("directions", directions, tuple(DIRECTIONS)),
         ("summation", summation, SUMMATIONS),
         ("engine", engine, ENGINES),
     ):
@@ -307,8 +310,8 @@ def contrastive_loss(
         )
     if key is not None and not isinstance(key, jax.Array | np.ndarray):
         raise ValueError(f"contrastive_loss.key is {key!r}; it must be a jax random key, jax.random.key(0).")
-    if isinstance(negatives, numbers.Integral):  # NumPy's too
-        negatives = int(negatives)
+    if negatives is not None:
+        negatives = whole_number("contrastive_loss.negatives", negatives)
     if shared and negatives is None:
         raise ValueError(
             "contrastive_loss.shared is True without negatives, their number; nothing would be drawn."
@@ -430,6 +433,11 @@ def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
     if queue_group is not None and (queue is None or np.shape(queue_group) != queue.shape[:1]):
         needed = "there is no queue" if queue is None else f"it must be {queue.shape[:1]}"
         raise ValueError(f"contrastive_loss.queue_group has shape {np.shape(queue_group)}; {needed}.")
+    if queue_group is not None and group is None and positives is None:
+        raise ValueError(
+            "contrastive_loss.queue_group is given without group (or positives), the ids of a's and b's rows that it is"
+            " compared with."
+        )
     if group is not None and np.shape(group) != (rows,):
         raise ValueError(f"contrastive_loss.group has shape {np.shape(group)}; it must be ({rows},).")
     if positives is not None and np.shape(positives) != (rows,):

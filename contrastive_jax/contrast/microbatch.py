@@ -5,6 +5,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from contrastive_jax import sharding
+from contrastive_jax.contrast.arguments import whole_number
 from contrastive_jax.types import Array, PyTree
 
 
@@ -43,8 +45,7 @@ def in_microbatches(
       >>> bool(jnp.allclose(whole, in_parts, atol=1e-5))
       True
     """
-    if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
-        raise ValueError(f"in_microbatches.parts is {parts!r}; it must be a whole number of at least 1.")
+    parts = whole_number("in_microbatches.parts", parts)
 
     def split(array: Array) -> Array:
         return jnp.moveaxis(array.reshape(array.shape[0] // parts, parts, *array.shape[1:]), 1, 0)
@@ -59,6 +60,11 @@ def in_microbatches(
             raise ValueError(
                 f"in_microbatches.parts is {parts}; the batch's arrays have {sorted(sizes)} rows: it must be one number"
                 " that parts divides."
+            )
+        rows = min(sizes)[0] // parts
+        if sharding.on_mesh() and rows % (devices := jax.sharding.get_abstract_mesh().shape[sharding.AXIS]):
+            raise ValueError(
+                f"in_microbatches.parts is {parts}; {devices} devices cannot share the {rows} rows of a part equally."
             )
         part = jax.checkpoint(encode)  # nothing of a part is kept for the backward pass but its input
         _, embeddings = jax.lax.scan(

@@ -14,7 +14,7 @@ from jax import lax
 
 from contrastive_jax import sharding
 from contrastive_jax.contrast import ring
-from contrastive_jax.contrast.arguments import check_arrays, ids_of, positive_or_nan
+from contrastive_jax.contrast.arguments import check_arrays, ids_of, positive_or_nan, scalar
 from contrastive_jax.contrast.comparison import cosine, dot
 from contrastive_jax.contrast.similarity import (
     ENGINES,
@@ -77,7 +77,9 @@ def ntxent(
     """
     (labels,) = ids_of("ntxent", labels=labels)
     _check_rows("ntxent", "embeddings", embeddings, labels, "labels", engine)
-    tau = _scalar("ntxent.temperature", temperature).astype(jnp.promote_types(embeddings.dtype, jnp.float32))
+    tau = _temperature("ntxent.temperature", temperature).astype(
+        jnp.promote_types(embeddings.dtype, jnp.float32)
+    )
     row = jnp.arange(labels.shape[0], dtype=jnp.int32)
     query = normalize(sharding.shard_batch(embeddings))
     everyone, everyones = sharding.replicate(query), sharding.replicate(labels)
@@ -155,13 +157,11 @@ def sigmoid_loss(
     _check_rows("sigmoid_loss", "a", a, ids, "positives", engine, (*ENGINES, RING))
     query, key = (SCORES[score](sharding.shard_batch(x)) for x in (a, b))
     dtype = jnp.promote_types(query.dtype, key.dtype)
-    tau = _scalar("sigmoid_loss.temperature", temperature).astype(dtype)
-    if jnp.ndim(bias):
-        raise ValueError(f"sigmoid_loss.bias has shape {jnp.shape(bias)}; it must be a number or a scalar.")
+    tau = _temperature("sigmoid_loss.temperature", temperature).astype(dtype)
     nothing = jnp.zeros_like(query[:, 0], dtype)
     gather = sharding.shard_batch if engine == RING else sharding.replicate
     pool = Pool(gather(key), gather(ids))
-    level = nothing + jnp.asarray(bias).astype(dtype)
+    level = nothing + scalar("sigmoid_loss.bias", bias).astype(dtype)
     sums = pair_sums(
         query, sharding.shard_batch(ids), None, pool, 1.0 / tau, level, nothing, sides="both", engine=engine
     )
@@ -353,7 +353,7 @@ def _check_rows(
         raise ValueError(f"{function}: {devices} devices cannot share N={rows} rows equally.")
 
 
-def _scalar(argument: str, temperature: float | Array) -> Array:
+def _temperature(argument: str, temperature: float | Array) -> Array:
     """Return a temperature as a scalar array.
 
     Raises:
@@ -361,6 +361,4 @@ def _scalar(argument: str, temperature: float | Array) -> Array:
     """
     if isinstance(temperature, numbers.Real) and not float(temperature) > 0:
         raise ValueError(f"{argument} is {temperature}; a temperature must be positive.")
-    if isinstance(temperature, str) or getattr(temperature, "shape", ()) != ():
-        raise ValueError(f"{argument} is {temperature!r}; it must be a positive number or a scalar array.")
-    return positive_or_nan(jnp.asarray(temperature))
+    return positive_or_nan(scalar(argument, temperature))

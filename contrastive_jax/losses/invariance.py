@@ -65,20 +65,23 @@ def relic(
 
     ``projection`` and ``population`` are the same rows [B, 2, D], the latter on every device. ``negative``
     [B, K] are each example's negatives as rows of the population; None is all others. The paper's ambiguities
-    are options: ``same_view`` adds the pairs v = w (their KL is 0, their positive the query itself),
-    ``positive`` and ``stop_gradient_same`` are those of :func:`relic_kl`, ``score`` is "cosine" or "dot". It
-    holds [B, 2, 2, 1 + K] scores. Source: Less Can Be More in Contrastive Learning (Mitrovic et al., 2020),
-    eq. 3.
+    are options: ``same_view`` adds the pairs v = w (their KL is 0, their positive the query itself), ``positive``
+    and ``stop_gradient_same`` are those of :func:`relic_kl`, and a positive that is excluded is no candidate of the
+    cross-entropy either, which is DCL's then; ``score`` is "cosine" or "dot". It holds [B, 2, 2, 1 + K] scores.
+    Source: Less Can Be More in Contrastive Learning (Mitrovic et al., 2020), eq. 3.
 
     Args:
       alpha: weight of the divergence.
-      positive: whether the positive is among the candidates of the two distributions: included or excluded.
+      positive: whether the positive is among the candidates, of the two distributions and of the cross-entropy (DCL's
+        where it is not): included or excluded.
       same_view: pairs of a view with itself count too.
       stop_gradient_same: as of relic_kl.
       score: cosine or dot.
     """
     if score not in ("cosine", "dot"):
         raise ValueError(f'relic.score is {score!r}; it must be "cosine" or "dot".')
+    if negative is None and population.shape[0] < 2:
+        raise ValueError(f"relic needs at least 2 examples; population has {population.shape[0]}.")
     query, key = embedding(projection, score == "cosine"), embedding(population, score == "cosine")
     own = jnp.einsum("bvd,bwd->bvw", query, query, precision=Precision.HIGHEST)
     if negative is None:

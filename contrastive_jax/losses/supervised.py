@@ -44,7 +44,7 @@ cross_entropy_of_parts.labels = "several"  # type: ignore[attr-defined]
 def sigmoid_cross_entropy(logits: Array, label: Array) -> Array:
     """Sum over classes of the binary cross-entropy, logits [B, W, C] and label [B, C] in {0, 1} -> [B, W].
 
-    For images with several classes. An entry of -1 is unknown and contributes 0.
+    For images with several classes. In your own calls an entry of -1 is unknown and contributes 0; a run's are 0 or 1.
     """
     logits = at_least_float32(logits)
     label = label[:, None].astype(logits.dtype)

@@ -195,9 +195,10 @@ def _mask(exclude: tuple[str, ...]) -> Callable[[PyTree], PyTree]:
     """Parameters -> True where a parameter is not excluded."""
 
     def included(params: PyTree) -> PyTree:
-        leaves = jax.tree_util.tree_leaves_with_path(params)
-        found = [(_parts(path), jnp.ndim(leaf)) for path, leaf in leaves]
-        with_weight = {path[:-1] for path, axes in found if _is_weight(path, axes)}
+        leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=_of_the_other_turn)
+        layers = [(_parts(path), 0 if _of_the_other_turn(leaf) else jnp.ndim(leaf)) for path, leaf in leaves]
+        with_weight = {path[:-1] for path, axes in layers if _is_weight(path, axes)}
+        found = [of for of, (_, leaf) in zip(layers, leaves, strict=True) if not _of_the_other_turn(leaf)]
 
         def names(path: tuple[str, ...], axes: int) -> set[str]:
             other = "bias" if path[:-1] in with_weight else "norm"
@@ -207,6 +208,11 @@ def _mask(exclude: tuple[str, ...]) -> Callable[[PyTree], PyTree]:
         return jax.tree.unflatten(jax.tree.structure(params), keep)
 
     return included
+
+
+def _of_the_other_turn(leaf: PyTree) -> bool:
+    """Whether ``alternate`` updates this parameter at the other steps; its layer has it all the same."""
+    return isinstance(leaf, optax.MaskedNode)
 
 
 def _is_weight(path: tuple[str, ...], axes: int) -> bool:

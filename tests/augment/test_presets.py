@@ -11,7 +11,7 @@ import pytest
 from suite import sampled
 
 from contrastive_jax import augment, sharding
-from contrastive_jax.augment import color, geometry, presets
+from contrastive_jax.augment import color, geometry, pipeline, presets
 from contrastive_jax.commands import preview
 
 SIZE = 20  # the smallest at which SimCLR's blur has more than one tap
@@ -202,6 +202,14 @@ def test_byol_differs_by_view():
     assert not solarized[:, 0].any() and near(solarized[:, 1].mean(), 0.2)
 
 
+def test_blur_sees_the_range_of_an_image():
+    """Bicubic resizing overshoots, and a view without jitter has not been clipped when it is blurred."""
+    beyond = np.asarray(jax.random.uniform(jax.random.key(0), (SIZE, SIZE, 3), minval=-0.2, maxval=1.2))
+    for edges in ("zero", "edge"):
+        blurred = pipeline.blur(SIZE, edges, blur=1.0)
+        np.testing.assert_array_equal(blurred(KEYS[0], beyond), blurred(KEYS[0], beyond.clip(0, 1)))
+
+
 def test_strengths_bound_the_factors():
     grey = np.full((400, SIZE, SIZE, 1), 0.5, np.float32)
     function = program("simclr", strength=0.5, jitter=1.0, gray=0.0, blur=0.0, **STILL)
@@ -277,6 +285,11 @@ def test_normalization_comes_last_in_training_too():
         ({"eval_crop": 0.0}, "eval_crop is 0.0, allowed"),
         ({"preset": "byol", "views": 3}, r"blur is \(1.0, 0.1\), allowed is a tuple of 3 probabilities"),
         ({"preset": "digits", "erase_sides": (3, 9)}, r"erase_sides is \(3, 9\), allowed"),
+        ({"ratio": 3}, "ratio is 3, allowed are two positive numbers in order"),
+        ({"mean": 0.5, "std": 0.5}, "mean and std are 0.5 and 0.5, allowed"),
+        ({"preset": "byol", "blur": 0.5}, "blur is 0.5, allowed is a tuple of 2 probabilities"),
+        ({"preset": "macl", "strength": 0.4}, "strength is 0.4, allowed are four numbers"),
+        ({"preset": "digits", "erase_sides": 3}, "erase_sides is 3, allowed are two numbers"),
         ({"preset": "macl", "strength": (0.4, 0.4)}, r"strength is \(0.4, 0.4\), allowed are four numbers"),
     ],
 )

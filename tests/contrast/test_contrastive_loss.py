@@ -484,13 +484,23 @@ def test_a_loss_may_be_a_function_too():
         (dict(temperature="0.1"), "temperature is '0.1'; it must be a positive number"),
         (dict(negatives=3), "negatives is 3; to draw them it needs key"),
         (dict(key=jax.random.key(0)), "key is given without negatives"),
-        (dict(negatives=0, key=jax.random.key(0)), "k is 0; it must be a whole number of at least 1"),
+        (dict(loss="eqco", alpha="64"), "eqco.alpha is '64'; it must be a number"),
+        (dict(loss="dual_temperature", factor="10"), "dual_temperature.factor is '10'; it must be a number"),
+        (dict(score=["cosine"]), r"score is \['cosine'\]; allowed: cosine, dot"),
+        *(
+            (
+                dict(negatives=wrong, key=jax.random.key(0)),
+                f"contrastive_loss.negatives is {wrong!r}; it must be a whole",
+            )
+            for wrong in (0, 2.5, "3", True)
+        ),
         (dict(negatives=7, key=jax.random.key(0)), "negatives is 7, .* offers a query 6 at N=4"),
         (dict(negatives=4, key=jax.random.key(0), candidates="other_view"), "offers a query 3 at N=4"),
         (dict(candidates="queue"), "it needs queue"),
         (dict(queue=jnp.ones((5, 3))), r"queue has shape \(5, 3\); it must be \[M, 2\]"),
         (dict(queue_group=jnp.ones(5)), "there is no queue"),
         (dict(queue=jnp.ones((5, 2)), queue_group=jnp.ones(4, int)), r"it must be \(5,\)"),
+        (dict(queue=jnp.ones((5, 2)), queue_group=jnp.ones(5, int)), "queue_group is given without group"),
         (dict(group=jnp.ones(8)), r"group has shape \(8,\); it must be \(4,\)"),
         (dict(positives=jnp.ones(3)), r"positives has shape \(3,\); it must be \(4,\)"),
         (dict(positives=jnp.ones(4, int), group=jnp.ones(4, int)), "positives is given beside group"),
@@ -586,6 +596,8 @@ def test_a_traced_temperature_that_is_not_positive_is_nan():
     ("arguments", "message"),
     [
         (dict(tau0=0.0), "macl_temperature.tau0 is 0.0"),
+        (dict(tau0="0.1"), "macl_temperature.tau0 is '0.1'; it must be a number"),
+        (dict(alpha=None), "macl_temperature.alpha is None; it must be a number"),
         (dict(alpha=-1.0), "macl_temperature.alpha is -1.0"),
         (dict(form="linear"), r"macl_temperature.alpha is 2.0; .* \(-1, 1\)"),
         (dict(form="icml"), "form is 'icml'; allowed: exponential, linear"),

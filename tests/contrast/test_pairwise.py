@@ -161,6 +161,10 @@ def test_eight_devices_are_one(x64, engine):
         assert_close(found, one[1], 1e-12)
         with pytest.raises(ValueError, match="8 devices cannot share N=12 rows equally"):
             ntxent(embeddings(rows=12), np.arange(12))
+        with pytest.raises(
+            ValueError, match="parts is 4; 8 devices cannot share the 4 rows of a part equally"
+        ):
+            microbatch.in_microbatches(lambda p, x: x, 4)((), jnp.ones((16, 2)))
 
 
 @pytest.mark.run
@@ -252,14 +256,20 @@ X = jnp.ones((4, 2))
         (lambda: ntxent(X, np.arange(3)), r"ntxent.labels is int32\[3\]; it must be integers, \[4\]"),
         (lambda: ntxent(X, np.ones(4)), r"ntxent.labels is float64; it must be ids, whole numbers"),
         (lambda: ntxent(X, np.arange(4), 0.0), "ntxent.temperature is 0.0; a temperature must be positive"),
-        (lambda: ntxent(X, np.arange(4), jnp.ones(2)), "it must be a positive number or a scalar array"),
+        (lambda: ntxent(X, np.arange(4), jnp.ones(2)), "temperature is .*; it must be a number or a scalar"),
+        (lambda: ntxent(X, np.arange(4), [0.1]), r"ntxent.temperature is \[0.1\]; it must be a number"),
+        (lambda: ntxent(X, np.arange(4), None), "ntxent.temperature is None; it must be a number"),
         (
             lambda: ntxent(X, np.arange(4), engine="fast"),
             "ntxent.engine is 'fast'; allowed: auto, dense, tiled",
         ),
         (lambda: sigmoid_loss(X, jnp.ones((4, 3))), r"a \(4, 2\) and b \(4, 3\) must both be"),
         (lambda: sigmoid_loss(X, X, -1.0), "sigmoid_loss.temperature is -1.0"),
-        (lambda: sigmoid_loss(X, X, 0.1, jnp.ones(4)), r"sigmoid_loss.bias has shape \(4,\)"),
+        (
+            lambda: sigmoid_loss(X, X, 0.1, jnp.ones(4)),
+            "sigmoid_loss.bias is .*; it must be a number or a scalar",
+        ),
+        (lambda: sigmoid_loss(X, X, 0.1, None), "sigmoid_loss.bias is None; it must be a number or a scalar"),
         (
             lambda: sigmoid_loss(X, X, positives=np.arange(5)),
             r"positives is int32\[5\]; it must be integers, \[4\]",
@@ -267,6 +277,7 @@ X = jnp.ones((4, 2))
         (lambda: sigmoid_loss(X, X, score="l2"), "sigmoid_loss.score is 'l2'; allowed: cosine, dot"),
         (lambda: pairwise.pair_sums(X, 0, None, None, 1, 0, 0, sides="none"), "sides is 'none'; allowed"),
         (lambda: microbatch.in_microbatches(None, 0), "parts is 0; it must be a whole number"),
+        (lambda: microbatch.in_microbatches(None, True), "parts is True; it must be a whole number"),
         (lambda: microbatch.in_microbatches(lambda p, x: x, 3)((), X), "parts is 3; the batch's arrays"),
         (
             lambda: microbatch.in_microbatches(lambda p, x: x, 2)((), (X, X[:2])),

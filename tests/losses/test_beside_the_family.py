@@ -132,6 +132,8 @@ def test_relic_rows_that_are_not_permitted_do_not_count():
     for options in ({"positive": "first"}, {"score": "euclid"}):
         with pytest.raises(ValueError, match="it must be"):
             losses.relic(embeddings(), embeddings(), 0.1, **options)
+    with pytest.raises(ValueError, match="relic needs at least 2 examples; population has 1"):
+        losses.relic(embeddings()[:1], embeddings()[:1], 0.1)
 
 
 def test_estimates_from_the_exact_ratio():

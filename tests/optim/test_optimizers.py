@@ -360,6 +360,22 @@ def test_alternate_updates_its_part_at_even_steps_and_the_rest_at_odd_ones():
             assert all((leaf == expected).all() for leaf in jax.tree.leaves(tree)), module
 
 
+def test_a_layer_stays_one_where_its_kernel_and_its_bias_take_turns():
+    """Beside a norm's, which is not decayed, a dense layer's bias was taken for one."""
+    rule = optim.optimizer(
+        lambda step: 1.0, name="sgd", momentum=0.0, weight_decay=0.1, exclude=("norm",), alternate=("kernel",)
+    )
+    state, nothing = rule.init(PARAMS), jax.tree.map(jnp.zeros_like, PARAMS)
+    total = nothing
+    for _ in range(2):
+        updates, state = rule.update(nothing, state, PARAMS)
+        total = optax.tree.add(total, updates)
+    of_norm = total["encoder"].pop("bn")
+    assert not any(leaf.any() for leaf in jax.tree.leaves(of_norm))
+    layers = {**PARAMS, "encoder": {"conv": PARAMS["encoder"]["conv"]}}
+    assert_close(total, optax.tree.scale(-0.1, layers), rtol=1e-6)
+
+
 def test_update_is_the_same_on_a_mesh():
     rule = optim.optimizer(lambda step: 0.5, weight_decay=0.1)
     update = jax.jit(rule.update)
