@@ -59,12 +59,21 @@ def start(spec: str) -> None:
         end = time.monotonic() + JOINING
         if peers.get("process_id"):  # jax would abort the process
             _find(peers["coordinator_address"], spec, end)
+        elif peers:
+            _check_free(peers["coordinator_address"], spec)
         jax.distributed.initialize(
             **peers,
             initialization_timeout=max(1, round(end - time.monotonic())),
             heartbeat_timeout_seconds=SECONDS,
             shutdown_timeout_seconds=SECONDS,
         )
+    except ValueError as error:
+        if spec != "auto":
+            raise
+        raise ValueError(
+            f"--distributed=auto: jax finds no SLURM, Open MPI, Kubernetes or TPU pod here ({error}); write"
+            " HOST:PORT,N,I."
+        ) from None
     finally:
         waiting.cancel()
 
@@ -85,6 +94,17 @@ def _find(address: str, spec: str, end: float) -> None:
                     " to be there, with the same HOST:PORT,N and 0: look at its log, the address and the firewall."
                 ) from None
         time.sleep(0.2)
+
+
+def _check_free(address: str, spec: str) -> None:
+    """Raises ConnectionError where the port is taken: jax would abort the process."""
+    port = int(address.rpartition(":")[2])
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"--distributed={spec}: port {port} cannot be listened at ({error}); take another one on every process."
+        ) from None
 
 
 def first() -> bool:
@@ -109,14 +129,31 @@ class Insisted(KeyboardInterrupt):
     """A second Ctrl-C, before the step that would have ended the run."""
 
 
+def _end(number: int, frame: Any) -> None:
+    raise Terminated
+
+
 def end_by_sigterm() -> None:
     """Let SIGTERM end this process as Ctrl-C does, by an exception; several processes have a handler of jax's."""
-
-    def end(number: int, frame: Any) -> None:
-        raise Terminated
-
     if jax.process_count() == 1:
-        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGTERM, _end)
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end what is inside, of several processes too: jax's handler waits for a step, and there is none."""
+    if not _handles_signals():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: jax's, which Python cannot put back
+
+
+def _handles_signals() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 @contextlib.contextmanager
@@ -124,8 +161,12 @@ def stop_requests() -> Iterator[Callable[[int], int]]:
     """``asked(step)``: the signal that asked this run to stop, or 0; the same on every process at every step.
 
     One process: Ctrl-C and SIGTERM ask, a second Ctrl-C insists. Several: either, to any of them, asks all, at a
-    step that they agree on (jax's preemption notice), so every process must ask at every step.
+    step that they agree on (jax's preemption notice), so every process must ask at every step. Outside of the main
+    thread, which alone Python lets handle signals, nothing asks.
     """
+    if not _handles_signals():
+        yield lambda step: 0
+        return
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 

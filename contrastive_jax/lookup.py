@@ -43,21 +43,20 @@ def own(name: str, option: str) -> Callable:
     if not module or not function:
         raise ValueError(f"{option} is {name!r}; a function of your own is module:function.")
     try:
-        found = getattr(importlib.import_module(module), function)
-        if not callable(found):
-            raise ValueError(f"{option} is {name!r}: that is a {type(found).__name__}, no function.")
-        return found
+        there = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise  # one that the module itself imports
         raise ValueError(
             f"{option} is {name!r}: there is no module {error.name!r} where Python looks for modules."
         ) from None
-    except AttributeError:
-        known = functions_of(importlib.import_module(module))
+    if not hasattr(there, function):
         raise ValueError(
-            f"{option} is {name!r}: {module} has no function {function!r}. {near(function, known)}"
-        ) from None
+            f"{option} is {name!r}: {module} has no function {function!r}. {near(function, functions_of(there))}"
+        )
+    if not callable(found := getattr(there, function)):
+        raise ValueError(f"{option} is {name!r}: that is a {type(found).__name__}, no function.")
+    return found
 
 
 def find(module: ModuleType, name: Any, option: str) -> Callable | None:
@@ -102,7 +101,7 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
     try:
         return function(*context, **section)
     except (TypeError, ValueError) as error:  # a TypeError: a value of a type that it cannot reckon with
-        raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from None
+        raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from error
 
 
 def pick(module: ModuleType | None, path: str, section: Mapping[str, Any], *context: Any) -> Any:

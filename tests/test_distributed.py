@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import jax
@@ -154,6 +155,41 @@ def test_one_process_needs_nothing():
         assert asked(1) == 0
         os.kill(os.getpid(), signal.SIGTERM)
         assert asked(2) == signal.SIGTERM
+
+
+def test_outside_of_the_main_thread_nothing_asks_a_run_to_stop():
+    found = []
+
+    def run():
+        with distributed.stop_requests() as asked, distributed.ended_by_sigterm():
+            found.append(asked(1))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [0]
+
+
+def test_sigterm_ends_an_evaluation_of_several_processes_too(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(distributed.Terminated), distributed.ended_by_sigterm():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_would_abort_the_process_or_names_no_option_is_a_sentence(monkeypatch):
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConnectionError, match=f"--distributed=.*: port {port} cannot be listened at"):
+            distributed.start(f"127.0.0.1:{port},2,0")
+
+    def initialize(**options):
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with pytest.raises(ValueError, match="--distributed=auto: jax finds no SLURM.*write HOST:PORT,N,I"):
+        distributed.start("auto")
 
 
 def test_where_the_first_process_is_not_there_the_others_say_so(monkeypatch):

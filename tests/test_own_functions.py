@@ -224,6 +224,15 @@ def test_a_function_that_is_not_there_is_one_sentence(mine, override, message, t
         configs.resolve("digits", [override])
 
 
+def test_debug_shows_where_a_function_of_ones_own_failed():
+    def broken(*, tau=None):
+        return tau + 1
+
+    with pytest.raises(ValueError, match="temperature: unsupported operand") as error:
+        lookup.call(broken, "temperature", {})
+    assert isinstance(error.value.__cause__, TypeError)
+
+
 def test_a_temperature_is_one_number(tmp_path, monkeypatch):
     (tmp_path / "several.py").write_text(
         "import jax.numpy as jnp\nfrom contrastive_jax.contrast.temperature import Temperature\n"

@@ -55,6 +55,11 @@ class Plan(NamedTuple):
             value = getattr(self, name)
             if not (np.isfinite(value) and value > 0):
                 raise ValueError(f"{name}={value} must be positive and finite.")
+        for name in ("batch_size", "epochs", "patience"):
+            if getattr(self, name) != int(getattr(self, name)):
+                raise ValueError(f"{name}={getattr(self, name)} must be a whole number.")
+        if self.scaling not in SCALINGS:
+            raise ValueError(f"scaling={self.scaling!r} must be {' or '.join(SCALINGS)}.")
         if self.optimizer not in ("sgd", "adam"):
             raise ValueError(f"optimizer={self.optimizer!r} must be sgd or adam.")
         if self.schedule not in SCHEDULES:
@@ -86,6 +91,7 @@ class Plan(NamedTuple):
         )
 
 
+SCALINGS = ("linear", "none")
 SCHEDULES = ("cosine", "step", "constant")
 
 
@@ -249,9 +255,9 @@ def fit(
     program = Program(plan._replace(seed=0), steps, feed.examples, feed.take, forward)
     variables, extra = jax.tree.map(jnp.copy, (variables, extra))  # they will be donated
     state = (variables, extra, _optimizer(program).init(variables))
-    losses, recent, best, waited, stop = [], [], math.inf, 0, 0
+    previous, recent, best, waited, stop = [], [], math.inf, 0, 0
     for start in range(0, steps, feed.steps):
-        stop, recent = min(start + feed.steps, steps), []
+        stop, previous, recent = min(start + feed.steps, steps), recent, []
         if feed.many:
             arrays = feed.feed(start)
             state, loss = _advance(program, state, arrays, frozen, start, stop)
@@ -260,7 +266,6 @@ def fit(
             for step in range(start, stop):
                 state, loss = _one(program, state, feed.feed(step), frozen, step)
                 recent.append(loss[None])
-        losses.append(recent)
         progress.report("training steps", stop, steps)
         if plan.tolerance:
             mean = float(np.concatenate(jax.device_get(recent)).mean())
@@ -268,9 +273,7 @@ def fit(
             best = min(best, mean)
             if waited == plan.patience:
                 break
-    last = np.concatenate([np.atleast_1d(x) for part in losses[-2:] for x in jax.device_get(part)])[
-        -feed.steps :
-    ]
+    last = np.concatenate(jax.device_get([*previous, *recent]))[-feed.steps :]
     epochs = stop * plan.batch_size / feed.examples
     return Fitted(*state[:2], float(last.mean()), epochs, waited == plan.patience if plan.tolerance else True)
 

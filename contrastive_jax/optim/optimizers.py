@@ -211,7 +211,7 @@ def _mask(exclude: tuple[str, ...]) -> Callable[[PyTree], PyTree]:
 
 
 def _of_the_other_turn(leaf: PyTree) -> bool:
-    """Whether ``alternate`` updates this parameter at the other steps; its layer has it all the same."""
+    """Return whether ``alternate`` updates a parameter at the other steps; its layer has it all the same."""
     return isinstance(leaf, optax.MaskedNode)
 
 

@@ -4,7 +4,6 @@ The loop asks the device for numbers at log points only.
 """
 
 import contextlib
-import dataclasses
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from contrastive_jax.training.recorder import Recorder
 from contrastive_jax.training.run import Run, feed_of, initial_state, prepare
 from contrastive_jax.types import TrainState
 from contrastive_jax.workdir import checkpoint, encoder, remote, weights
+from contrastive_jax.workdir import replicas as layout
 
 
 class Stopped(Exception):
@@ -32,34 +32,42 @@ class Stopped(Exception):
         self.code = code
 
 
-def check_init(path: str, workdir: str) -> None:
-    """Refuses an ``init.checkpoint`` that cannot be read, before anything is written; a begun run needs it no more."""
+def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
+    """Return what ``init.checkpoint`` (a workdir or file) holds of an encoder.
+
+    Raises:
+      FileNotFoundError: nothing is there.
+      ValueError: it is another encoder than the config's; both name the option.
+    """
+    path, everywhere = run.config["init"]["checkpoint"], sharding.named(run.mesh, sharding.REPLICATED)
     try:
-        if path and not checkpoint.begun(remote.checkpoints(workdir)):
-            encoder.config_of(path)
+        found = encoder.read(path, modules=("encoder",), sharding=everywhere, report=report)
     except (FileNotFoundError, ValueError) as error:
         raise type(error)(f"init.checkpoint={path!r}: {error}") from None
-
-
-def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
-    """The state before step 0, with the encoder of ``init.checkpoint`` (a workdir or file) where there is one."""
-    state = initial_state(run)
-    if not (path := run.config["init"]["checkpoint"]):
-        return state
-    everywhere = sharding.named(run.mesh, sharding.REPLICATED)
-    found = encoder.read(path, modules=("encoder",), sharding=everywhere, report=report)
-    if other := weights.difference(found.params["encoder"], state.params["encoder"]):
+    wanted, _ = run.recipe.network.shapes(run.recipe.view_shape)
+    if other := weights.difference(found.params["encoder"], wanted["encoder"]):
         raise ValueError(
             f"init.checkpoint={path!r} holds another encoder than this config's: its {other};"
             " compare the encoder sections of their configs."
         )
+    return found
+
+
+def check_init(run: Run, workdir: str) -> None:
+    """Refuses an ``init.checkpoint`` that does not fit, before anything is written; a begun run needs it no more."""
+    if run.config["init"]["checkpoint"] and not checkpoint.steps_in(remote.checkpoints(workdir)):
+        pretrained(run, lambda message: None)
+
+
+def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
+    """The state before step 0, with the encoder of ``init.checkpoint`` where there is one."""
+    if not (path := run.config["init"]["checkpoint"]):
+        return initial_state(run)
+    found = pretrained(run, report)
     report(f"encoder: from {'' if found.step is None else f'step {found.step} of '}{path}")
-    params, stats = jax.tree.map(lambda x: x.astype(run.recipe.parameter_dtype), (found.params, found.stats))
-    params, stats = state.params | params, state.stats | stats
-    # The target starts as a copy of what it follows.
-    return dataclasses.replace(
-        state, params=params, stats=stats, target=run.recipe.target.init(params, stats)
-    )
+    params, stats = run.recipe.init_network(run.config["seed"])
+    loaded, loaded_stats = jax.device_get((found.params, found.stats))
+    return initial_state(run, (params | loaded, stats | loaded_stats))
 
 
 def about(run: Run) -> dict[str, Any]:
@@ -94,6 +102,14 @@ class One:
             raise ValueError(
                 f"this workdir holds {len(before['replicas'])} replicas, and this is a single run; choose another"
                 " --workdir."
+            )
+
+    def check_workdir(self, workdir: str, start: int) -> None:
+        """Refuse a folder whose files speak of replicas: what reads them would take those for this run."""
+        if there := layout.folders(workdir):
+            raise ValueError(
+                f"{workdir} is a workdir of {len(there)} replicas ({layout.TABLE}), and this is a single run; choose"
+                " another --workdir."
             )
 
     def feed(self, replaced: int, report: Callable[[str], None]) -> Any:
@@ -209,7 +225,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
     began, run, config = time.perf_counter(), trainee.run, trainee.run.config
     first = distributed.first()  # of several processes one writes and speaks
     log = workdirs.log if first and not quiet else lambda message: None
-    check_init(config["init"]["checkpoint"], workdir)
+    check_init(run, workdir)
     every, settings = config["log"]["every"], config["checkpoint"]
     profile = workdirs.Profile(workdir, config["profile"]["steps"] if first else (0, 0))
     held = workdirs.lock(workdir, log) if first else contextlib.nullcontext()
@@ -218,6 +234,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
     ) as saved:  # fmt: skip
         state = restored(trainee, saved, log)
         step = start = int(state.step)
+        trainee.check_workdir(workdir, start)
         if first and start < run.total_steps:
             size = sum(x.nbytes for x in jax.tree.leaves(state))
             workdirs.check_room(workdir, size, settings["keep_last"], len(saved.steps()))
@@ -229,7 +246,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
         with contextlib.closing(feed), distributed.stop_requests() as asked, trainee.recorder(
             workdir, feed, saved, start, log, quiet=quiet or not first, active=first
         ) as recorder:  # fmt: skip
-            last_save = time.monotonic()
+            last_save, stop = time.monotonic(), 0
             if start < run.total_steps:
                 log(f"compiling the training step for {trainee.words} ...")
                 with memory.translate_errors(run, together=trainee.together):
@@ -247,6 +264,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
                     if look:
                         recorder.look()
                     if evaluator.has_labels and run.evaluate_every and step % run.evaluate_every == 0:
+                        recorder.fetch()  # what diverged is said to have, not judged
                         with recorder.pause("evaluation"):
                             recorder.write(step, evaluator.look(state, log))
                     late = look and distributed.agreed(
@@ -276,13 +294,18 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
         if final:
             encoders = (state.params, state.stats)
             try:
-                evaluations = evaluator.table(encoders, quiet=not first, show_progress=first and not quiet)
-            except KeyboardInterrupt as stop:
+                if stop:  # asked for during the last step
+                    raise distributed.Terminated if stop == signal.SIGTERM else KeyboardInterrupt
+                with distributed.ended_by_sigterm():
+                    evaluations = evaluator.table(
+                        encoders, quiet=not first, show_progress=first and not quiet
+                    )
+            except KeyboardInterrupt as error:
                 which = "no evaluations yet" if start < run.total_steps else "the evaluations of before"
                 raise Stopped(
                     f"stopped while evaluating. The run is trained and saved in {workdir}, its result.json has {which}."
                     " The same command evaluates it.",
-                    128 + (signal.SIGTERM if isinstance(stop, distributed.Terminated) else signal.SIGINT),
+                    128 + (signal.SIGTERM if isinstance(error, distributed.Terminated) else signal.SIGINT),
                 ) from None
             result = recorder.result(step, evaluations, time.perf_counter() - began)
         log(

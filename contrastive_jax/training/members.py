@@ -55,7 +55,9 @@ class Recorders(contextlib.ExitStack):
             for number, run in enumerate(replicas.runs)
         ]  # fmt: skip
         self._pending: list[tuple[int, Packed]] = []
-        self._diverged = {n: why for n in range(count) if (why := layout.divergence(workdir, n)) is not None}
+        self._diverged = replicas.diverged
+        self._diverged.clear()
+        self._diverged |= {n: why for n in range(count) if (why := layout.divergence(workdir, n)) is not None}
 
     def _say(self, number: int, message: str) -> None:
         self._said.setdefault(message, []).append(number)
@@ -75,8 +77,11 @@ class Recorders(contextlib.ExitStack):
         return self
 
     def fed(self, step: int) -> Any:
-        """Return what the feed gives for the step, see :meth:`Recorder.fed`."""
-        return self._recorders[0].fed(step, self._pending)
+        """Return what the feed gives for the step, see :meth:`Recorder.fed`; all have waited for it."""
+        given, waited = self._recorders[0].wait_for_feed(step, self._pending)
+        for recorder in self._recorders:
+            recorder.lose("data", waited)
+        return given
 
     def add(self, step: int, metrics: Packed) -> None:
         """Takes note of a step; at the first the workdir is that of replicas, as their program fits the device."""
@@ -125,6 +130,8 @@ class Recorders(contextlib.ExitStack):
         self.fetch()
         for _, recorder in self._going():
             recorder.look()
+        if 0 in self._diverged:  # whose progress is the one that is shown
+            self._recorders[0].show(*self._going()[0][1].latest)
         self._speak()
 
     def write(self, step: int, metrics: Sequence[Mapping[str, Any]]) -> None:
@@ -171,7 +178,7 @@ class Evaluators:
             for number in range(len(self._each)):
                 mine = jax.tree.map(lambda x, number=number: x[number], held)
                 sound = all(np.isfinite(x).all() for x in jax.tree.leaves(mine))
-                lost = not any(x.any() for x in jax.tree.leaves(mine[0]))  # see Recorders.sound
+                lost = number in self._replicas.diverged  # its weights are those that began as zeros
                 yield number, replicate(mine, mesh) if sound and not lost else None
 
     def look(self, state: TrainState, report: Callable[[str], None] = print) -> list[dict[str, float]]:
@@ -190,7 +197,7 @@ class Evaluators:
         """Judge every replica, see :meth:`Evaluator.table`; what is printed is one table, of a row a replica."""
         tables, names = [], self._replicas.names
         for number, found in self._of_each(weights):
-            if show_progress:
+            if show_progress and found:
                 workdirs.log(f"evaluating replica {number}, {names[number]} ...")
             tables.append(self._each[number].table(found, quiet=True) if found else {})
         rows = {

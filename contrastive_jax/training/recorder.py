@@ -80,7 +80,7 @@ class Recorder(contextlib.ExitStack):
         )
         if start >= run.total_steps:
             self._progress.end()  # before it began: there is only something to judge
-        self.pause = self._progress.pause
+        self.pause, self.lose, self.show = self._progress.pause, self._progress.lose, self._progress.update
 
     def __enter__(self):
         super().__enter__()
@@ -90,16 +90,21 @@ class Recorder(contextlib.ExitStack):
             self._log(note)
         return self
 
-    def fed(self, step: int, pending: Sequence[tuple[int, Packed]] | None = None) -> Any:
-        """Return what the feed gives for the step; whether the device ran dry meanwhile is asked, not waited for.
+    def fed(self, step: int) -> Any:
+        """Return what the feed gives for the step; whether the device ran dry meanwhile is asked, not waited for."""
+        given, waited = self.wait_for_feed(step, self._pending)
+        self.lose("data", waited)
+        return given
 
-        ``pending``: the steps on the device, where somebody else keeps them.
+    def wait_for_feed(self, step: int, pending: Sequence[tuple[int, Any]]) -> tuple[Any, float]:
+        """Return what the feed gives for the step, and the seconds for which the device had nothing to do meanwhile.
+
+        ``pending``: the steps on the device.
         """
         began = time.perf_counter()
-        given, pending = self._feed.feed(step), self._pending if pending is None else pending
-        if not pending or pending[-1][1].values.is_ready():  # none: a log point waited for all
-            self._progress.lose("data", time.perf_counter() - began)
-        return given
+        given = self._feed.feed(step)
+        idle = not pending or pending[-1][1].values.is_ready()  # none: a log point waited for all
+        return given, time.perf_counter() - began if idle else 0.0
 
     def add(self, step: int, metrics: Packed) -> None:
         """Takes note of a step."""
@@ -132,10 +137,15 @@ class Recorder(contextlib.ExitStack):
                 good = max(self._saved.steps(), default=None)
                 raise Diverged(
                     f"step {step}: loss {metrics['loss']}, gradient norm {metrics['gradient_norm']}: not finite."
-                    f" Last good checkpoint: {'none' if good is None else f'step {good}'} in {self._workdir}."
+                    f" Last good checkpoint: {'none' if good is None else f'step {good}'} in {self._saved.directory}."
                     " A lower schedule.learning_rate, a longer warm-up or a higher temperature usually helps."
                 )
             self._step, self._last = step, metrics
+
+    @property
+    def latest(self) -> tuple[int, Mapping[str, Any]]:
+        """The latest step that was fetched, and its metrics."""
+        return self._step, self._last
 
     def sound(self, state: TrainState) -> TrainState:
         """Return what may be saved: a run whose steps so far are sound is sound."""
@@ -161,20 +171,25 @@ class Recorder(contextlib.ExitStack):
 
     def result(self, step: int, evaluations: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Writes ``result.json`` and ``curves.png``; what the first holds. Training is over by the first call: what
-        is judged after it is not time that training lost. ``seconds`` are shared by the runs that train together."""
+        is judged after it is not time that training lost. ``seconds`` are shared by the runs that train together.
+        Where nothing was left to train, what the training said of its speed stays."""
         self._progress.end()
         rows = workdirs.read_metrics(self._workdir) if self._active else []
-        last = next((row for row in reversed(rows) if "loss" in row), {})
+        measured = {
+            "metrics": self._last or next((row for row in reversed(rows) if "loss" in row), {}),
+            "seconds": seconds / self._together,
+            "images_per_second": self._progress.images_per_second,
+            "utilisation": self._progress.utilisation,
+            "lost": self._progress.lost,
+        }
+        if self._start >= self._run.total_steps and self._active:
+            measured |= workdirs.measured_before(self._workdir, step)
         result = workdirs.write_result(
             self._workdir if self._active else None,
             step=step,
             epoch=step / self._run.steps_per_epoch,
-            metrics=self._last or last,
             evaluations=evaluations,
-            seconds=seconds / self._together,
-            images_per_second=self._progress.images_per_second,
-            utilisation=self._progress.utilisation,
-            lost=self._progress.lost,
+            **measured,
             alarms=alarms.summary(rows, self._run.config),
             notes=alarms.notes(self._run.config),
         )

@@ -101,6 +101,7 @@ class Replicas(loop.One):
         self.mesh = sharding.make_replica_mesh(len(given), devices)
         self.each_about = [loop.about(run) for run in self.runs]
         self.about = self.each_about[0] | {"replicas": self.differences}
+        self.diverged: dict[int, str] = {}  # which, and why: kept by their recorder
         self._states = [init_state(run.recipe, run.config["seed"]) for run in self.runs]
         for number, state in enumerate(self._states):
             if _shapes(state) != _shapes(self._states[0]):
@@ -174,6 +175,20 @@ class Replicas(loop.One):
                 f" are replicas of {_words(self.differences)}; choose another --workdir."
             )
 
+    def check_workdir(self, workdir: str, start: int) -> None:
+        """Refuses to go on from a step that a replica's own folder is beyond: it would keep another run's weights."""
+        for number in range(len(self.runs)):
+            place = self._checkpoints(workdir, number)
+            if (there := max(checkpoint.steps_in(place), default=0)) > start:
+                raise ValueError(
+                    f"{place} holds step {there}, of another run or of a replica that was trained further by itself,"
+                    f" and the replicas of {workdir} go on from step {start}: move it away, or choose another"
+                    " --workdir."
+                )
+
+    def _checkpoints(self, workdir: str, number: int) -> Any:
+        return remote.checkpoints(workdir).parent / f"replica_{number}" / remote.CHECKPOINTS
+
     def feed(self, replaced: int, report: Callable[[str], None]) -> "Feed":
         """Open what feeds the step."""
         return Feed(
@@ -201,9 +216,8 @@ class Replicas(loop.One):
     def finish(self, workdir: str, state: TrainState) -> None:
         """Gives every replica that has not diverged the checkpoint of the single run that it is."""
         for number, about in enumerate(self.each_about):
-            place = remote.checkpoints(workdir).parent / f"replica_{number}" / remote.CHECKPOINTS
             if layout.divergence(workdir, number) is None:
-                with checkpoint.Checkpoints(place, keep_last=1) as saved:
+                with checkpoint.Checkpoints(self._checkpoints(workdir, number), keep_last=1) as saved:
                     saved.save(int(state.step), self.state_of(state, number), about)
 
     def state_of(self, state: TrainState, number: int) -> TrainState:

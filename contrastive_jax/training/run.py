@@ -20,7 +20,7 @@ from contrastive_jax.config import schema
 from contrastive_jax.data import compose
 from contrastive_jax.lookup import call, is_own, near, pick
 from contrastive_jax.training.recipe import Recipe, build
-from contrastive_jax.training.step import init_state
+from contrastive_jax.training.step import init_state, state_of
 from contrastive_jax.types import PyTree, TrainState
 
 
@@ -141,7 +141,12 @@ def prepare(
         raise ValueError(f"checkpoint.keep_last is {kept}; it must be at least 1 (3 survive damage).")
     schedule = dict(config["schedule"])
     if not is_own(schedule["name"]):
-        schedule["warmup"] = steps("schedule.warmup", schedule["warmup"])
+        schedule["warmup"] = steps("schedule.warmup", given := schedule["warmup"])
+        if schedule["warmup"] >= total_steps:
+            raise ValueError(
+                f"schedule.warmup is {given!r}, {schedule['warmup']} steps; it must be shorter than train.duration,"
+                f" {config['train']['duration']!r}, {total_steps} steps."
+            )
         schedule["milestones"] = tuple(steps("schedule.milestones", m) for m in schedule["milestones"])
     recipe = build(
         dict(config) | {"schedule": schedule},
@@ -198,9 +203,11 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
     return jax.tree.map(everywhere, tree)
 
 
-def initial_state(run: Run) -> TrainState:
-    """The state before step 0 on the run's mesh, which is in context."""
-    state = replicate(init_state(run.recipe, run.config["seed"]), run.mesh)
+def initial_state(run: Run, weights: tuple[PyTree, PyTree] | None = None) -> TrainState:
+    """The state before step 0 on the run's mesh, which is in context, of the seed's weights or of others."""
+    seed = run.config["seed"]
+    state = init_state(run.recipe, seed) if weights is None else state_of(run.recipe, seed, *weights)
+    state = replicate(state, run.mesh)
     if run.config["optimizer"].get("shard_state", False):
         state = dataclasses.replace(state, optimizer=native.jit(run.recipe.optimizer.init)(state.params))
     return state

@@ -11,7 +11,7 @@ from contrastive_jax.workdir.locks import Full, InUse, check_room, check_writabl
 from contrastive_jax.workdir.metrics import METRICS, Logbook, read_metrics
 from contrastive_jax.workdir.profile import Profile, check_steps
 from contrastive_jax.workdir.progress import Progress, log
-from contrastive_jax.workdir.result import environment, write_result
+from contrastive_jax.workdir.result import environment, measured_before, write_result
 
 __all__ = [
     "METRICS",
@@ -31,6 +31,7 @@ __all__ = [
     "read_metrics",
     "replacing",
     "log",
+    "measured_before",
     "write_config",
     "write_json",
     "write_result",

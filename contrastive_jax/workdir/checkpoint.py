@@ -57,11 +57,6 @@ def fingerprint(state: PyTree) -> str:
     return _digest_of(_describe(state), _inspect(state)[0])
 
 
-def all_finite(state: PyTree) -> bool:
-    """Return whether no floating-point array of the state holds a NaN or an infinity."""
-    return not _inspect(state)[1]
-
-
 def _digest_of(leaves: dict[str, str], fingerprints: dict[str, int]) -> str:
     text = json.dumps([leaves, fingerprints], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -421,12 +416,13 @@ def _without_notices_of_reading() -> Iterator[None]:
         logger.removeFilter(other)
 
 
-def begun(directory: Any) -> bool:
-    """Return whether a step was saved there, intact or not; make no directory, as :class:`Checkpoints` does."""
+def steps_in(directory: Any) -> list[int]:
+    """Return the steps that were saved there, intact or not; make no directory, as :class:`Checkpoints` does."""
     import etils.epath
 
     path = etils.epath.Path(directory)
-    return path.is_dir() and any(entry.name.isdigit() for entry in path.iterdir())
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def _open_directory(directory: Any, read_only: bool) -> Any:

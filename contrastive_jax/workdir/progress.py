@@ -147,11 +147,6 @@ class Progress:
             for what, lost in self._paused.items()
         }
 
-    def log(self, message: str) -> None:
-        """Print a sentence above the bar, unless quiet."""
-        if not self._quiet:
-            self._print(message)
-
     @property
     def images_per_second(self) -> float | None:
         """Mean rate from the first step's end (or first log point) to the latest log point, or None."""

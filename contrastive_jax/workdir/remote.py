@@ -39,7 +39,7 @@ class Remote(os.PathLike):
         return str(self.local)
 
     def pull(self) -> None:
-        """Makes the local copy what the store holds, but for checkpoints."""
+        """Makes the local copy what the store holds, but for its own checkpoints; replicas' are read in the copy."""
         shutil.rmtree(self.local, ignore_errors=True)
         self.local.mkdir(parents=True)
         if self.store.exists():

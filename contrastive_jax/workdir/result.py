@@ -1,6 +1,7 @@
 """``result.json``: where a run ended, by which code, on which devices."""
 
 import importlib.metadata
+import json
 import os
 import pathlib
 import platform
@@ -35,7 +36,7 @@ def write_result(
         epoch: epochs done.
         metrics: the last training metrics.
         evaluations: what the evaluators returned, with their protocols.
-        seconds: wall time of this process's part of the run.
+        seconds: wall time of the process that trained it last, evaluation included; of replicas, a share of it.
         images_per_second: mean rate without compiling and evaluating; None where nothing was trained.
         utilisation: of the devices at that rate (:mod:`contrastive_jax.training.utilisation`), or None.
         lost: the share of the time that was lost to data, evaluations and checkpoints.
@@ -61,6 +62,17 @@ def write_result(
     if workdir is not None:
         write_json(pathlib.Path(workdir, "result.json"), result)
     return result
+
+
+def measured_before(workdir: str | os.PathLike, step: int) -> dict[str, Any]:
+    """Return what ``result.json`` says of the training up to ``step``, as :func:`write_result` takes it, or {}."""
+    file = pathlib.Path(workdir, "result.json")
+    found = json.loads(file.read_text()) if file.is_file() else {}
+    if found.get("step") != step or found.get("images_per_second") is None:
+        return {}
+    names = ("metrics", "seconds", "images_per_second", "utilisation")
+    lost = {name: value for name, value in found.items() if name.startswith("lost_to_")}
+    return {name: found[name] for name in names if name in found} | {"lost": lost}
 
 
 def environment() -> dict[str, Any]:

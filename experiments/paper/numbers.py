@@ -23,11 +23,11 @@ from experiments.intriguing import figure_b1, figure_b3
 from experiments.less_can_be_more import figure_4_fixed
 
 __all__ = [
-    "FEW", "above_chance", "again", "arm", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding", "could_bring",
-    "count", "counts", "difference", "doubled", "exact", "exchanged", "gained", "kept", "kept_by_attention", "larger",
-    "lead", "learnt_sooner", "left", "mean", "on_photographs", "on_sphere", "printed_best",
-    "printed_gain", "quieted", "reached", "room", "rows", "seen", "signal", "sphere", "swept", "temperatures",
-    "weight", "with_bits",
+    "FEW", "GAINS", "above_chance", "again", "arm", "at_rest", "b3", "bounds", "ceiling", "claims", "colliding",
+    "could_bring", "count", "counts", "difference", "doubled", "exact", "exchanged", "gained", "kept",
+    "kept_by_attention", "larger", "lead", "learnt_sooner", "left", "mean", "on_photographs", "on_sphere",
+    "printed_best", "printed_gain", "quieted", "reached", "room", "rows", "seen", "signal", "sphere", "swept",
+    "temperatures", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -67,13 +67,20 @@ def swept() -> str:
     return ", ".join(f"{score:.1f}" for (score,) in scores)
 
 
-def gained(what: str, batch: int, optimizer: str = "AdamW") -> str:
-    """Return what unit ``scale`` or uniform ``attention`` gains at a common rate, points, 10 labels a class."""
+# Optimizer, rate and batch size of what has run.
+GAINS = [
+    *((optimizer, gains.RATES[0], batch) for optimizer in ("AdamW", "LARS", "SGD") for batch in gains.BATCHES),
+    ("SGD", gains.RATES[1], 16),
+]
+
+
+def gained(what: str, batch: int, optimizer: str = "AdamW", rate: str = gains.RATES[0]) -> str:
+    """Return what unit ``scale`` or uniform ``attention`` gains, points, 10 labels a class."""
     plus, minus = {
         "scale": (gains.UNIT, gains.SMALLER), "attention": (gains.UNIFORM, gains.FOLLOWING),
     }[what]  # fmt: skip
-    evidence = gains.effect(plus, minus, optimizer, gains.RATES[0], (batch,))
-    cells = [(gains.row(loss, optimizer, gains.RATES[0]), f"batch {batch}") for loss in gains.LOSSES]
+    evidence = gains.effect(plus, minus, optimizer, rate, (batch,))
+    cells = [(gains.row(loss, optimizer, rate), f"batch {batch}") for loss in gains.LOSSES]
     return interval(evidence(Results(table_of("family.gains"), EASY).paired(cells)))
 
 

@@ -262,7 +262,7 @@ def attempt(config: dict[str, Any], changes: Mapping[str, Any], steps: int = 0) 
             warnings.simplefilter("ignore")
             try:
                 made = run.prepare(config, jax.devices()[:1])
-                loop.check_init(config["init"]["checkpoint"], folder + "/run")
+                loop.check_init(made, folder + "/run")
             except (ValueError, OSError) as error:
                 message = str(error)
                 if not refusal_is_fit(message, config, changes):

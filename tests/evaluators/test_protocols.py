@@ -332,6 +332,8 @@ def resident_features():
         ({"name": "moco", "epochs": 0}, "evaluators.it: epochs=0 must be positive"),
         ({"name": "sgd", "schedule": "cosin"}, "evaluators.it: schedule='cosin' must be one of cosine"),
         ({"name": "sgd", "optimizer": "lars"}, "optimizer='lars' must be sgd or adam"),
+        ({"name": "sgd", "scaling": "sqrt"}, "evaluators.it: scaling='sqrt' must be linear or none"),
+        ({"name": "sgd", "batch_size": 2.5}, "evaluators.it: batch_size=2.5 must be a whole number"),
         ({"name": "sgd", "augment": True, "standardize": True}, "augment=True has no cached features"),
         ({"name": "finetune_simclr", "fraction": 0.0}, "fraction=0.0 must be above 0"),
         ({"name": "simclr", "flip": 2.0}, "flip=2.0 must be from 0 to 1"),

@@ -244,9 +244,10 @@ def test_checkpoints_of_which_none_can_be_read_are_no_new_start(tmp_path):
 
 
 @pytest.mark.run
-def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(tmp_path):
+@pytest.mark.parametrize("saved_or_judged", ["checkpoint.keep_every", "evaluate.every"])
+def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(saved_or_judged, tmp_path):
     diverging = {"schedule.learning_rate": 1e38, "optimizer.name": "sgd", "schedule.warmup": "0 steps"}
-    unseen = {"log.every": 100, "checkpoint.keep_every": "2 steps"}  # it would be saved before anybody looks
+    unseen = {"log.every": 100, saved_or_judged: "2 steps"}  # it would be, before anybody looks
     config = smoke("simclr", **diverging, **unseen)
     with pytest.raises(
         recorder.Diverged, match=r"step \d: loss .* not finite. Last good checkpoint: none .*learning_rate"
@@ -375,6 +376,10 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         (
             {"temperature": {"name": "fixed", "tau": "warm"}},
             r"temperature.tau is 'warm'; it must be a finite number",
+        ),
+        (
+            {"schedule.warmup": "20 steps", "train.duration": "12 steps"},
+            r"schedule.warmup is '20 steps', 20 steps; it must be shorter than train.duration, '12 steps'",
         ),
         ({"directions": "sideways"}, r"directions is 'sideways'"),
         ({"score": "cosin"}, r"score is 'cosin'. Did you mean 'cosine'"),

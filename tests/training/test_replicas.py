@@ -2,10 +2,12 @@
 
 import json
 import pathlib
+import shutil
 import time
 
 import jax
 import numpy as np
+import optax
 import pytest
 from saved_runs import assert_same, config_of, left_behind, stop_at
 from tiny_methods import ALL, tiny, x64  # noqa: F401
@@ -180,6 +182,13 @@ def test_replicas_start_from_an_encoder_as_their_runs_do(whole):
         jax.tree.map(
             np.testing.assert_array_equal, jax.device_get(together.state_of(state, number)), expected
         )
+    holds = optax.GradientTransformation(
+        lambda params: params, lambda *updates: updates
+    )  # as schedule-free ones do
+    run = run._replace(recipe=run.recipe._replace(optimizer=holds))
+    with jax.set_mesh(run.mesh):
+        held = jax.device_get(loop.first_state(run, print)).optimizer
+    jax.tree.map(np.testing.assert_array_equal, held, expected.params)
 
 
 def test_replicas_stopped_and_resumed_are_uninterrupted_bit_for_bit(whole, tmp_path, monkeypatch):
@@ -199,29 +208,55 @@ def test_replicas_stopped_and_resumed_are_uninterrupted_bit_for_bit(whole, tmp_p
 
 
 @pytest.mark.run
-def test_a_replica_that_diverges_takes_no_other_with_it(whole, tmp_path, capsys):
+def test_a_replica_that_diverges_takes_no_other_with_it(whole, tmp_path, capsys, monkeypatch):
     given, workdir, results = whole
     wild = several(**{"schedule.learning_rate": 1e30, "schedule.warmup": "0 steps"})[1]
     wild["schedule"] = given[0]["schedule"] | {"learning_rate": 1e30}
-    found = replicas.train([given[0], wild], str(tmp_path), devices=ONE)
-    assert "not finite" in found[1]["diverged"] and "replica 1: step" in capsys.readouterr().out
+    with monkeypatch.context() as patch, pytest.raises(loop.Stopped, match="stopped at step 3 of 4"):
+        stop_at(patch, 2)
+        replicas.train([given[0], wild], str(tmp_path), devices=ONE)
+    assert "replica 1: step" in capsys.readouterr().out
+    found = replicas.train([given[0], wild], str(tmp_path), devices=ONE)  # zeros went on, and are not judged
+    assert "1e+30" not in capsys.readouterr().out
+    assert "not finite" in found[1]["diverged"] and f"none in {tmp_path}/checkpoints" in found[1]["diverged"]
     assert found[0]["evaluations"] == results[0]["evaluations"]
     assert not (tmp_path / "replica_1" / "result.json").exists()
     again = replicas.train([given[0], wild], str(tmp_path), quiet=True, devices=ONE)
     assert again[1] == found[1] and again[0]["evaluations"] == found[0]["evaluations"]
-    together = replicas.Replicas([given[0], wild], ONE)  # saved as zeros, which are no encoder
-    saved = together.initial_state()
-    params = jax.tree.map(lambda x: x.at[1].set(0), saved.params)
-    assert [bool(table) for table in together.evaluator().table((params, saved.stats), quiet=True)] == [
-        True,
-        False,
-    ]
     main.perform("evaluate", [given[0], wild], str(tmp_path), True)
     assert "replica 1 is not evaluated: step" in capsys.readouterr().out
     page = report.report(
         given[0] | {"report": given[0]["report"] | {"images": 20}}, str(tmp_path), quiet=True
     )
     assert "diverged: step" in pathlib.Path(page).read_text()
+
+
+@pytest.mark.run
+def test_where_the_first_replica_diverges_the_next_one_is_shown(tmp_path, capsys):
+    given = several()
+    given[0]["schedule"] = given[0]["schedule"] | {"learning_rate": 1e30, "warmup": "0 steps"}
+    given[1]["schedule"] = given[1]["schedule"] | {"warmup": "0 steps"}
+    replicas.train(given, str(tmp_path), devices=ONE)
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.split()]
+    assert shown.count("2") == 1 and shown.count("4") == 1  # steps
+
+
+def test_folders_of_other_runs_are_refused_before_anything_is_trained(whole, tmp_path):
+    given, workdir, _ = whole
+    begun = tmp_path / "begun"
+    shutil.copytree(workdir, begun)
+    shutil.rmtree(begun / "checkpoints")  # as a damaged one is to be moved away
+    with pytest.raises(ValueError, match="replica_0/checkpoints holds step 4, of another run .* from step 0"):
+        replicas.train(given, str(begun), quiet=True, devices=ONE)
+    with pytest.raises(
+        ValueError, match=r"workdir of 2 replicas \(replicas.json\), and this is a single run"
+    ):
+        loop.train(given[0], str(begun), quiet=True, devices=ONE)
+    replicas.Replicas(given, ONE).check_workdir(str(workdir), 4)
+    narrow = tiny("flatclr", **{"encoder.width": 0.25, "init.checkpoint": str(workdir / "replica_0")})
+    with pytest.raises(ValueError, match="init.checkpoint=.* holds another encoder than this config's"):
+        loop.train(narrow, str(tmp_path / "new"), quiet=True, devices=ONE)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.run

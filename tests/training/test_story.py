@@ -78,6 +78,14 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(whole, tmp_path, monke
     assert result["evaluations"] == whole[1]["evaluations"]
 
 
+def test_the_same_command_again_judges_it_and_keeps_what_training_said_of_its_speed(whole):
+    workdir = whole[0]
+    before = json.loads((workdir / "result.json").read_text())
+    again = loop.train(CONFIG, str(workdir), quiet=True, devices=ONE)
+    assert before["images_per_second"] > 0 and before["lost_to_checkpoint"] > 0
+    assert json.loads((workdir / "result.json").read_text()) == before == json.loads(json.dumps(again))
+
+
 def test_it_can_be_judged_again(whole):
     workdir, result, _ = whole
     again = evaluate.evaluate(CONFIG, str(workdir), quiet=True)

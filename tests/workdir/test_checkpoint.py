@@ -413,7 +413,6 @@ def test_a_state_that_is_not_finite_is_never_written(bad, tmp_path):
         "encoder": {"conv": state.params["encoder"]["conv"] | {"bias": jnp.array([1, bad], jnp.bfloat16)}}
     }
     broken = dataclasses.replace(state, params=params)
-    assert checkpoint.all_finite(state) and not checkpoint.all_finite(on_eight(broken))
     with Checkpoints(tmp_path) as checkpoints:
         with pytest.raises(
             checkpoint.NonFiniteState, match="step 1 is not finite in params/encoder/conv/bias"

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from rich.console import Console
+from saved_runs import stop_at
 
 from contrastive_jax import config as configs
 from contrastive_jax import distributed
@@ -64,6 +65,10 @@ def test_an_interrupted_evaluation_says_what_is_there_and_the_same_command_makes
                 loop.train(config, str(tmp_path), devices=one)
         signal.signal(signal.SIGTERM, before)
         assert stopped.value.code == 128 + number
+    with monkeypatch.context() as patch, pytest.raises(loop.Stopped, match="no evaluations yet") as stopped:
+        stop_at(patch, 0)  # the last step
+        loop.train(config, str(tmp_path / "last"), devices=one)
+    assert stopped.value.code == 128 + signal.SIGTERM
     number = signal.SIGINT
     assert json.loads((tmp_path / "result.json").read_text())["evaluations"] == {}
     capsys.readouterr()

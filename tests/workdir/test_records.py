@@ -528,7 +528,6 @@ def test_quiet_measures_and_says_nothing(capsys):
     with Progress(10, 5, 8, quiet=True) as progress:
         progress.first_step(1)
         assert progress.update(5, METRICS)["images_per_second"] > 0
-        progress.log("nothing")
     assert capsys.readouterr() == ("", "")
 
 
@@ -555,7 +554,7 @@ def test_in_a_terminal_a_bar_with_every_field_and_sentences_above_it(width):
         clock.time += 790
         progress.update(800, METRICS)
         before = len(console.file.getvalue())
-        progress.log("A sentence.")
+        console.print("A sentence.")
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()[before:])
     assert shown.index("A sentence.") < shown.index("step 800/1000")
     fields = ["step 800/1000", "epoch 16.00/20", "loss 1.0000", "InfoNCE 3.2500", "accuracy 0.5000"]
