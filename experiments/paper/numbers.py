@@ -69,7 +69,11 @@ def swept() -> str:
 
 # Optimizer, rate and batch size of what has run.
 GAINS = [
-    *((optimizer, gains.RATES[0], batch) for optimizer in ("AdamW", "LARS", "SGD") for batch in gains.BATCHES),
+    *(
+        (optimizer, gains.RATES[0], batch)
+        for optimizer in ("AdamW", "LARS", "SGD")
+        for batch in gains.BATCHES
+    ),
     ("SGD", gains.RATES[1], 16),
 ]
 
