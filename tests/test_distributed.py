@@ -132,6 +132,39 @@ def test_a_stop_of_one_stops_both_at_one_step(tmp_path):
         assert max(saved.steps()) == step
 
 
+WAITS = """
+import pathlib, time
+
+def wait(facts, *, folder=""):
+    def judge(subject):
+        (pathlib.Path(folder) / "judging").touch()
+        time.sleep(120)
+    return judge
+"""
+
+
+@pytest.mark.slow
+def test_a_stop_ends_the_evaluation_of_both(tmp_path, monkeypatch):
+    (tmp_path / "waits.py").write_text(WAITS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    waits = f"{{'waits': {{'name': 'waits:wait', 'folder': '{tmp_path}'}}}}"
+    options = (
+        "--config.train.duration=2 steps",
+        "--config.schedule.warmup=1 step",
+        "--config.evaluate.every=0 steps",
+    )
+    processes = start(tmp_path / "run", *options, f"--config.evaluators={waits}")
+    began = time.monotonic()
+    while not (tmp_path / "judging").exists() and time.monotonic() - began < 240:
+        time.sleep(0.2)
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    said, codes = ended(processes)
+    assert time.monotonic() - began < 60 and codes == [143, 143], said
+    assert "stopped while evaluating. The run is trained and saved" in said[0]
+
+
 @pytest.mark.slow
 def test_a_process_that_dies_ends_the_job(tmp_path):
     processes = start(tmp_path, "--config.train.duration=100000 steps")

@@ -288,26 +288,27 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
             with recorder.pause("checkpoint"):
                 saved.wait()
                 trainee.finish(workdir, state)
+            stop = stop or asked(step + 1)  # since the last step
         final = evaluator.has_labels and config["evaluate"]["final"]
-        if start < run.total_steps or not final:  # judging may take hours, and be interrupted
-            result = recorder.result(step, {}, time.perf_counter() - began)
-        if final:
-            encoders = (state.params, state.stats)
-            try:
-                if stop:  # asked for during the last step
+        try:
+            with distributed.ended_by_sigterm():
+                if start < run.total_steps or not final:  # judging may take hours, and be interrupted
+                    result = recorder.result(step, {}, time.perf_counter() - began)
+                if final and stop:
                     raise distributed.Terminated if stop == signal.SIGTERM else KeyboardInterrupt
-                with distributed.ended_by_sigterm():
+                if final:
+                    encoders = (state.params, state.stats)
                     evaluations = evaluator.table(
                         encoders, quiet=not first, show_progress=first and not quiet
                     )
-            except KeyboardInterrupt as error:
-                which = "no evaluations yet" if start < run.total_steps else "the evaluations of before"
-                raise Stopped(
-                    f"stopped while evaluating. The run is trained and saved in {workdir}, its result.json has {which}."
-                    " The same command evaluates it.",
-                    128 + (signal.SIGTERM if isinstance(error, distributed.Terminated) else signal.SIGINT),
-                ) from None
-            result = recorder.result(step, evaluations, time.perf_counter() - began)
+                    result = recorder.result(step, evaluations, time.perf_counter() - began)
+        except KeyboardInterrupt as error:
+            which = "no evaluations yet" if start < run.total_steps else "the evaluations of before"
+            raise Stopped(
+                f"stopped while evaluating. The run is trained and saved in {workdir}, its result.json has {which}."
+                " The same command evaluates it.",
+                128 + (signal.SIGTERM if isinstance(error, distributed.Terminated) else signal.SIGINT),
+            ) from None
         log(
             f"results: {trainee.place(workdir)} (result.json, metrics.jsonl, curves.png; --mode=report makes a page of"
             " them)"
