@@ -37,6 +37,11 @@ def on_mesh() -> bool:
     return (AXIS, AxisType.Explicit) in zip(mesh.axis_names, mesh.axis_types, strict=True)
 
 
+def devices() -> int:
+    """Return how many devices share rows: those of the mesh in context, or one."""
+    return jax.sharding.get_abstract_mesh().shape[AXIS] if on_mesh() else 1
+
+
 def replicate(array: jax.Array) -> jax.Array:
     """Every row on every device: the all-gather of the program, the identity outside a mesh."""
     return jax.reshard(array, REPLICATED) if on_mesh() else array
@@ -51,8 +56,7 @@ def shard_first_axis(array: jax.Array) -> jax.Array:
     """A share of the array on each device, along the first axis that they divide; whole where none is."""
     if not on_mesh():
         return array
-    devices = jax.sharding.get_abstract_mesh().size
-    axis = next((i for i, n in enumerate(array.shape) if n and n % devices == 0), None)
+    axis = next((i for i, n in enumerate(array.shape) if n and n % devices() == 0), None)
     return array if axis is None else jax.reshard(array, PartitionSpec(*[None] * axis, AXIS))
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from contrastive_jax.augment import color, geometry
 from contrastive_jax.augment.crops import CenterCrop, Chain, RandomCrop, Step, same
@@ -45,7 +46,7 @@ def augmentation(
       ValueError: an option out of range.
     """
     for name in by_view:
-        if not _is_tuple(options[name]) or len(options[name]) != views:
+        if not _is_row(options[name]) or len(options[name]) != views:
             raise ValueError(
                 f"{name} is {options[name]!r}, allowed is a tuple of {views} probabilities, one for each view"
             )
@@ -126,7 +127,7 @@ def crop(
         raise ValueError(
             f"crop_min and crop_max are {crop_min!r} and {crop_max!r}, allowed: 0 < crop_min <= crop_max <= 1"
         )
-    if not (_is_tuple(ratio) and len(ratio) == 2 and 0 < ratio[0] <= ratio[1]):
+    if not (_is_row(ratio) and len(ratio) == 2 and 0 < ratio[0] <= ratio[1]):
         raise ValueError(f"ratio is {ratio!r}, allowed are two positive numbers in order, width over height")
     return RandomCrop(size, (crop_min, crop_max), tuple(ratio), sampler, method, antialias, shift)
 
@@ -177,7 +178,7 @@ def jitter(
     strength: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1),
 ) -> Callable:
     """Return a jitter of brightness, contrast, saturation and hue in random order, with a probability."""
-    if not _is_tuple(strength) or len(strength) != 4:
+    if not _is_row(strength) or len(strength) != 4:
         raise ValueError(
             f"strength is {strength!r}, allowed are four numbers: brightness, contrast, saturation, hue"
         )
@@ -243,9 +244,7 @@ def noise(size: int, *, noise: float = 0.05) -> Callable:
 
 def erase(size: int, *, erase: float = 0.0, erase_sides: tuple[int, int] = (2, 3)) -> Callable:
     """Return a black rectangle, with a probability."""
-    if not (
-        _is_tuple(erase_sides) and len(erase_sides) == 2 and 1 <= erase_sides[0] <= erase_sides[1] <= size
-    ):
+    if not (_is_row(erase_sides) and len(erase_sides) == 2 and 1 <= erase_sides[0] <= erase_sides[1] <= size):
         raise ValueError(
             f"erase_sides is {erase_sides!r}, allowed are two numbers of pixels from 1 to {size} in order"
         )
@@ -264,7 +263,7 @@ def normalize(
     _check_color_channels(color_channels)
     if mean is None and std is None:
         return same
-    if not (_is_tuple(mean) and _is_tuple(std) and len(mean) == len(std) and all(s > 0 for s in std)):
+    if not (_is_row(mean) and _is_row(std) and len(mean) == len(std) and all(s > 0 for s in std)):
         raise ValueError(
             f"mean and std are {mean!r} and {std!r}, allowed: tuples of one length, std positive, or None"
         )
@@ -317,8 +316,9 @@ def _count_color(channels: int, color_channels: int | None) -> int:
     return count
 
 
-def _is_tuple(value: object) -> TypeGuard[tuple]:
-    return isinstance(value, tuple | list)
+def _is_row(value: object) -> TypeGuard[tuple]:
+    """Return whether a value is a row of numbers: a tuple, list or array."""
+    return np.ndim(value) == 1
 
 
 def _check(value: float, name: str, low: float, high: float) -> None:

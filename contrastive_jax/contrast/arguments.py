@@ -77,15 +77,16 @@ def whole_number(argument: str, value: Any) -> int:
     return int(value)
 
 
-def scalar(argument: str, value: Any) -> Array:
-    """Return a number, or an array without axes, as an array.
+def check_scalar(argument: str, value: Any) -> None:
+    """Refuse what is neither a number nor an array without axes.
 
     Raises:
-      ValueError: one sentence that names the argument: it is neither.
+      ValueError: one sentence that names the argument and what it is.
     """
-    if not isinstance(value, numbers.Real) and getattr(value, "shape", None) != ():
-        raise ValueError(f"{argument} is {value!r}; it must be a number or a scalar array.")
-    return jnp.asarray(value)
+    shape = getattr(value, "shape", None)
+    if not isinstance(value, numbers.Real) and shape != ():
+        what = f"is {value!r}" if shape is None else f"has shape {shape}"
+        raise ValueError(f"{argument} {what}; it must be a number or a scalar array.")
 
 
 def positive_or_nan(temperature: Array) -> Array:

@@ -18,7 +18,13 @@ from contrastive_jax import native, sharding
 from contrastive_jax.contrast import candidates as sources
 from contrastive_jax.contrast import margin as margins
 from contrastive_jax.contrast import temperature as rules
-from contrastive_jax.contrast.arguments import check_arrays, ids_of, positive_or_nan, scalar, whole_number
+from contrastive_jax.contrast.arguments import (
+    check_arrays,
+    check_scalar,
+    ids_of,
+    positive_or_nan,
+    whole_number,
+)
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.comparison import Compare, cosine, dot
 from contrastive_jax.contrast.margin import Margin
@@ -58,7 +64,7 @@ def macl_temperature(
     if form not in FORMS:
         raise ValueError(f"macl_temperature.form is {form!r}; allowed: {', '.join(FORMS)}.")
     for argument, value in {"tau0": tau0, "alpha": alpha}.items():
-        scalar(f"macl_temperature.{argument}", value)
+        check_scalar(f"macl_temperature.{argument}", value)
     if not tau0 > 0:
         raise ValueError(f"macl_temperature.tau0 is {tau0}; a temperature must be positive.")
     least, most = FORMS[form]
@@ -444,7 +450,7 @@ def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
         raise ValueError(f"contrastive_loss.positives has shape {np.shape(positives)}; it must be ({rows},).")
     if positives is not None and group is not None:
         raise ValueError("contrastive_loss.positives is given beside group; rows of one id are a group.")
-    if sharding.on_mesh() and rows % (devices := jax.sharding.get_abstract_mesh().shape[sharding.AXIS]):
+    if rows % (devices := sharding.devices()):
         raise ValueError(f"contrastive_loss: {devices} devices cannot share N={rows} rows equally.")
     return rows
 

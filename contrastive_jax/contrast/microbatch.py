@@ -62,7 +62,7 @@ def in_microbatches(
                 " that parts divides."
             )
         rows = min(sizes)[0] // parts
-        if sharding.on_mesh() and rows % (devices := jax.sharding.get_abstract_mesh().shape[sharding.AXIS]):
+        if rows % (devices := sharding.devices()):
             raise ValueError(
                 f"in_microbatches.parts is {parts}; {devices} devices cannot share the {rows} rows of a part equally."
             )

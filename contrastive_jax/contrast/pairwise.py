@@ -14,7 +14,7 @@ from jax import lax
 
 from contrastive_jax import sharding
 from contrastive_jax.contrast import ring
-from contrastive_jax.contrast.arguments import check_arrays, ids_of, positive_or_nan, scalar
+from contrastive_jax.contrast.arguments import check_arrays, check_scalar, ids_of, positive_or_nan
 from contrastive_jax.contrast.comparison import cosine, dot
 from contrastive_jax.contrast.similarity import (
     ENGINES,
@@ -158,10 +158,11 @@ def sigmoid_loss(
     query, key = (SCORES[score](sharding.shard_batch(x)) for x in (a, b))
     dtype = jnp.promote_types(query.dtype, key.dtype)
     tau = _temperature("sigmoid_loss.temperature", temperature).astype(dtype)
+    check_scalar("sigmoid_loss.bias", bias)
     nothing = jnp.zeros_like(query[:, 0], dtype)
     gather = sharding.shard_batch if engine == RING else sharding.replicate
     pool = Pool(gather(key), gather(ids))
-    level = nothing + scalar("sigmoid_loss.bias", bias).astype(dtype)
+    level = nothing + jnp.asarray(bias).astype(dtype)
     sums = pair_sums(
         query, sharding.shard_batch(ids), None, pool, 1.0 / tau, level, nothing, sides="both", engine=engine
     )
@@ -349,7 +350,7 @@ def _check_rows(
         raise ValueError(f"{function}.{name} is {ids.dtype}{list(ids.shape)}; it must be integers, [{rows}].")
     if engine not in engines:
         raise ValueError(f"{function}.engine is {engine!r}; allowed: {', '.join(engines)}.")
-    if sharding.on_mesh() and rows % (devices := jax.sharding.get_abstract_mesh().shape[sharding.AXIS]):
+    if rows % (devices := sharding.devices()):
         raise ValueError(f"{function}: {devices} devices cannot share N={rows} rows equally.")
 
 
@@ -361,4 +362,5 @@ def _temperature(argument: str, temperature: float | Array) -> Array:
     """
     if isinstance(temperature, numbers.Real) and not float(temperature) > 0:
         raise ValueError(f"{argument} is {temperature}; a temperature must be positive.")
-    return positive_or_nan(scalar(argument, temperature))
+    check_scalar(argument, temperature)
+    return positive_or_nan(jnp.asarray(temperature))

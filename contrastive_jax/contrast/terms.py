@@ -159,11 +159,10 @@ def make_term(
         what = f"no option {wrong[0]!r}" if wrong else f"needs {sorted(required - set(settings))[0]!r}"
         raise ValueError(f"loss.{name}: {what}; it is {name}{_shown(signature)}.")
     for option, value in settings.items():
-        wanted = signature.parameters[option]
-        if isinstance(value, str) and (
-            wanted.annotation in (float, int) or isinstance(wanted.default, int | float)
-        ):
-            raise ValueError(f"loss.{name}.{option} is {value!r}; it must be a number.")
+        kinds = {signature.parameters[option].annotation, type(signature.parameters[option].default)}
+        if isinstance(value, str) and kinds & {bool, int, float}:
+            what = "True or False" if bool in kinds else "a number"
+            raise ValueError(f"loss.{name}.{option} is {value!r}; it must be {what}.")
     inputs = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
     if hasattr(function, "scales"):
         multiples = tuple(float(m) for m in function.scales(**settings))

@@ -66,11 +66,6 @@ def _one_tile(tiles, number):
     return sharding.replicate(jax.lax.dynamic_index_in_dim(tiles, number, keepdims=False))
 
 
-def devices() -> int:
-    """Return how many devices share rows: those of the mesh in context, or one."""
-    return jax.sharding.get_abstract_mesh().size if sharding.on_mesh() else 1
-
-
 def spread(features: np.ndarray | Rows, tile: int = 1024) -> Rows:
     """Host features ``[n, F]`` as :class:`Rows`; what is Rows already stays as it is."""
     if isinstance(features, Rows):
@@ -147,7 +142,7 @@ def batch_rows(batch_size: int) -> int:
 
 
 def _rounded(size: int) -> int:
-    return -(-size // devices()) * devices()
+    return -(-size // sharding.devices()) * sharding.devices()
 
 
 def encode_all(

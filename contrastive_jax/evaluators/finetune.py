@@ -11,7 +11,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from contrastive_jax import sharding
-from contrastive_jax.evaluators import features, linear_probe, training
+from contrastive_jax.evaluators import linear_probe, training
 from contrastive_jax.evaluators.evaluation_data import EvaluationData, Pretrained, training_view
 from contrastive_jax.evaluators.training import Plan
 
@@ -120,17 +120,17 @@ def _whole(apply: Callable) -> Callable:
 
 def batch_within(batch_size: int, images: int) -> int:
     """The largest batch up to ``batch_size`` and the images there are that the devices share equally."""
-    shared = min(batch_size, images) // features.devices() * features.devices()
+    shared = min(batch_size, images) // sharding.devices() * sharding.devices()
     if not shared:
         raise ValueError(
-            f"a batch of {batch_size} of {images} labelled images is fewer than the {features.devices()} devices."
+            f"a batch of {batch_size} of {images} labelled images is fewer than the {sharding.devices()} devices."
         )
     return shared
 
 
 def _width(encoder: Pretrained, channels: int) -> int:
     """F of the pooled features."""
-    size, rows = encoder.augment["size"], features.devices()
+    size, rows = encoder.augment["size"], sharding.devices()
     where = sharding.named(jax.sharding.get_mesh(), sharding.ROWS) if sharding.on_mesh() else None
     image = jax.ShapeDtypeStruct((rows, size, size, channels), jnp.float32, sharding=where)
     return jax.eval_shape(encoder.network.encode, encoder.params, encoder.stats, image)["pooled"].shape[1]

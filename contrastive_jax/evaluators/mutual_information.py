@@ -221,9 +221,11 @@ def _pool(query, key, group, negatives, negatives_group):
 
 def _padded(array, axis=0):
     """Rows repeated up to a multiple of the devices; what they give is dropped."""
-    devices = jax.sharding.get_abstract_mesh().size if sharding.on_mesh() else 1
     array = np.asarray(array)
-    width = [(0, -length % devices if number == axis else 0) for number, length in enumerate(array.shape)]
+    width = [
+        (0, -length % sharding.devices() if number == axis else 0)
+        for number, length in enumerate(array.shape)
+    ]
     return np.pad(array, width, mode="edge")
 
 

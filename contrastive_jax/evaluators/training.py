@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from contrastive_jax import augment, data, native, optim, sharding
 from contrastive_jax.data import stream
-from contrastive_jax.evaluators import features, progress
+from contrastive_jax.evaluators import progress
 from contrastive_jax.evaluators.features import TILES, Rows
 from contrastive_jax.types import Array, PyTree, record
 
@@ -160,7 +160,7 @@ class CachedFeed:
         count = self.steps * self.batch_size
         order, _ = data.rows(self.seed, self.examples, step // self.steps * count, count)
         index = self.rows[order].reshape(self.steps, self.batch_size)
-        fill = -self.batch_size % features.devices()
+        fill = -self.batch_size % sharding.devices()
         index = np.pad(index, [(0, 0), (0, fill)], constant_values=-1)
         return Cached(self._tiles, self._labels, _everywhere(index.astype(np.int32)))
 
@@ -184,9 +184,9 @@ class ViewsFeed:
 
     def __init__(self, split: Any, view: augment.Views, plan: Plan):
         mesh = jax.sharding.get_mesh() if sharding.on_mesh() else None
-        if plan.batch_size % features.devices():
+        if plan.batch_size % sharding.devices():
             raise ValueError(
-                f"batch_size={plan.batch_size} must be a multiple of the {features.devices()} devices that share it."
+                f"batch_size={plan.batch_size} must be a multiple of the {sharding.devices()} devices that share it."
             )
         self.examples, self.batch_size = len(split), plan.batch_size
         self.steps = -(-self.examples // plan.batch_size)

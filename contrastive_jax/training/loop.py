@@ -305,8 +305,8 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
         except KeyboardInterrupt as error:
             which = "no evaluations yet" if start < run.total_steps else "the evaluations of before"
             raise Stopped(
-                f"stopped while evaluating. The run is trained and saved in {workdir}, its result.json has {which}."
-                " The same command evaluates it.",
+                f"stopped before all was evaluated. The run is trained and saved in {workdir}, its result.json has"
+                f" {which}. The same command evaluates it.",
                 128 + (signal.SIGTERM if isinstance(error, distributed.Terminated) else signal.SIGINT),
             ) from None
         log(

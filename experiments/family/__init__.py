@@ -71,6 +71,6 @@ Read after LARS at the common rate: its seeds spread so far that neither scale n
 first (SGD at batch 16, of which two choosing runs are there; LARS; AdamW), then MACL's Table 4, tau 1, FlatNCE at 20
 epochs of CIFAR-10, appendix D, and the rest of the seventh list.
 
-Read after SGD at own rates, batch 16: attention's gain is as large as at one rate, so that a rate tuned for each loss
-does not explain it. Next: SGD at batch 64 and AdamW (`relative`, `scaled`) at own rates, then the same list.
+Read after SGD at own rates, batch 16: attention gains at them too, so that a rate tuned for each loss does not make up
+for it. Next: SGD at batch 64 and AdamW (`relative`, `scaled`) at own rates, then the same list.
 """

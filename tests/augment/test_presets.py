@@ -202,6 +202,12 @@ def test_byol_differs_by_view():
     assert not solarized[:, 0].any() and near(solarized[:, 1].mean(), 0.2)
 
 
+def test_a_mean_may_be_an_array():
+    given = {name: np.array(value) for name, value in IMAGENET.items()}
+    seen = [augment.make_eval(preset="simclr", size=8, **options)(BYTES[0]) for options in (given, IMAGENET)]
+    np.testing.assert_array_equal(*seen)
+
+
 def test_blur_sees_the_range_of_an_image():
     """Bicubic resizing overshoots, and a view without jitter has not been clipped when it is blurred."""
     beyond = np.asarray(jax.random.uniform(jax.random.key(0), (SIZE, SIZE, 3), minval=-0.2, maxval=1.2))

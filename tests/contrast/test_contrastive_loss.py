@@ -238,7 +238,9 @@ def test_subsets_and_queues_on_eight_devices(x64):
         return {
             "subset": functools.partial(few, negatives=3, key=key),
             "shared": functools.partial(few, negatives=3, key=key, shared=True, candidates="other_view"),
-            "queue": functools.partial(few, queue=queue, queue_group=own, candidates="queue"),
+            "queue": functools.partial(
+                few, queue=queue, queue_group=own, group=jnp.arange(ROWS), candidates="queue"
+            ),
             "all": functools.partial(few, queue=queue, group=jnp.arange(ROWS) // 2),
         }
 
@@ -486,6 +488,7 @@ def test_a_loss_may_be_a_function_too():
         (dict(key=jax.random.key(0)), "key is given without negatives"),
         (dict(loss="eqco", alpha="64"), "eqco.alpha is '64'; it must be a number"),
         (dict(loss="dual_temperature", factor="10"), "dual_temperature.factor is '10'; it must be a number"),
+        (dict(loss="decoupled_nt_xent", self_pair="no"), "self_pair is 'no'; it must be True or False"),
         (dict(score=["cosine"]), r"score is \['cosine'\]; allowed: cosine, dot"),
         *(
             (

@@ -144,6 +144,7 @@ def test_a_replicas_folder_is_the_workdir_of_its_run(whole, tmp_path):
         for name in expected:
             np.testing.assert_allclose(found[name], expected[name], rtol=0.05, atol=0.05, err_msg=name)
     assert results[1]["evaluations"]["trained"]["knn"]["top1"] > 0.3
+    assert results[1]["lost_to_data"] == pytest.approx(results[0]["lost_to_data"], rel=0.5)  # both waited
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
     features = [encoder.load_encoder(path)(images) for path in (mine, single)]
     np.testing.assert_allclose(*features, rtol=0.01, atol=0.01)

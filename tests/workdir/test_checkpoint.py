@@ -414,10 +414,11 @@ def test_a_state_that_is_not_finite_is_never_written(bad, tmp_path):
     }
     broken = dataclasses.replace(state, params=params)
     with Checkpoints(tmp_path) as checkpoints:
-        with pytest.raises(
-            checkpoint.NonFiniteState, match="step 1 is not finite in params/encoder/conv/bias"
-        ):
-            checkpoints.save(1, broken, {})
+        for one_or_eight in (broken, on_eight(broken)):
+            with pytest.raises(
+                checkpoint.NonFiniteState, match="step 1 is not finite in params/encoder/conv/bias"
+            ):
+                checkpoints.save(1, one_or_eight, {})
         assert checkpoints.steps() == []
     assert list(tmp_path.iterdir()) == []
 
