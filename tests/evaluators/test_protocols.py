@@ -15,7 +15,7 @@ from contrastive_jax import augment, data, evaluators, models, sharding
 from contrastive_jax.augment import presets
 from contrastive_jax.data.records import Record
 from contrastive_jax.data.stream import Streamed
-from contrastive_jax.evaluators import linear_probe, protocols, training
+from contrastive_jax.evaluators import features, linear_probe, protocols, training
 from contrastive_jax.evaluators.evaluation_data import (
     EvalSpec,
     EvaluationData,
@@ -186,7 +186,7 @@ def test_eight_devices_are_one(name, options):
 
 def test_cached_rows_reach_the_batch_without_a_device_that_holds_all():
     with jax.set_mesh(sharding.make_mesh()):
-        rows = training.features.spread(np.random.default_rng(0).normal(size=(100, 5)).astype(np.float32), 40)
+        rows = features.spread(np.random.default_rng(0).normal(size=(100, 5)).astype(np.float32), 40)
         feed = training.CachedFeed(rows, np.arange(100), batch_size=13, seed=0, rows=np.arange(50, 100))
         assert {shard.data.shape for shard in rows.tiles.addressable_shards} == {(3, 5, 5)}
         take = jax.jit(training.take_cached)

@@ -224,6 +224,11 @@ def test_a_replica_that_diverges_takes_no_other_with_it(whole, tmp_path, capsys,
     assert not (tmp_path / "replica_1" / "result.json").exists()
     again = replicas.train([given[0], wild], str(tmp_path), quiet=True, devices=ONE)
     assert again[1] == found[1] and again[0]["evaluations"] == found[0]["evaluations"]
+    together = replicas.Replicas([given[0], wild], ONE)
+    together.diverged[1] = found[1]["diverged"]  # what goes on from zeros may be any weights
+    state = together.initial_state()
+    judged = together.evaluator().table((state.params, state.stats), quiet=True)
+    assert [bool(table) for table in judged] == [True, False]
     main.perform("evaluate", [given[0], wild], str(tmp_path), True)
     assert "replica 1 is not evaluated: step" in capsys.readouterr().out
     page = report.report(
