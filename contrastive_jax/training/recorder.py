@@ -172,10 +172,12 @@ class Recorder(contextlib.ExitStack):
     def result(self, step: int, evaluations: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Writes ``result.json`` and ``curves.png``; what the first holds. Training is over by the first call: what
         is judged after it is not time that training lost. ``seconds`` are shared by the runs that train together.
-        Where nothing was left to train, what the training said of its speed stays."""
+        Where nothing was left to train, what the training said of its speed stays, and so do evaluations where there
+        are no others."""
         self._progress.end()
         rows = workdirs.read_metrics(self._workdir) if self._active else []
         measured = {
+            "evaluations": {},
             "metrics": self._last or next((row for row in reversed(rows) if "loss" in row), {}),
             "seconds": seconds / self._together,
             "images_per_second": self._progress.images_per_second,
@@ -188,8 +190,7 @@ class Recorder(contextlib.ExitStack):
             self._workdir if self._active else None,
             step=step,
             epoch=step / self._run.steps_per_epoch,
-            evaluations=evaluations,
-            **measured,
+            **measured | ({"evaluations": evaluations} if evaluations else {}),
             alarms=alarms.summary(rows, self._run.config),
             notes=alarms.notes(self._run.config),
         )

@@ -84,7 +84,7 @@ def is_remote(workdir: str | os.PathLike) -> bool:
 
 @contextlib.contextmanager
 def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
-    """The workdir itself, or the :class:`Remote` of an address, which is copied down before and up afterwards.
+    """The workdir's path, or the :class:`Remote` of an address, which is copied down before and up afterwards.
 
     The local copy is removed once all of it is in the store; where copying up fails, it stays.
 
@@ -92,7 +92,7 @@ def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
       ValueError: an address of a kind that nothing installed here reads; says what would.
     """
     if not is_remote(workdir) or isinstance(workdir, Remote):
-        yield workdir
+        yield expanded(workdir)
         return
     try:
         remote = Remote(str(workdir))

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -84,6 +85,13 @@ def test_the_same_command_again_judges_it_and_keeps_what_training_said_of_its_sp
     again = loop.train(CONFIG, str(workdir), quiet=True, devices=ONE)
     assert before["images_per_second"] > 0 and before["lost_to_checkpoint"] > 0
     assert json.loads((workdir / "result.json").read_text()) == before == json.loads(json.dumps(again))
+
+
+def test_where_it_is_not_judged_again_the_evaluations_of_before_stay(whole, tmp_path):
+    workdir = shutil.copytree(whole[0], tmp_path / "copy")
+    unjudged = CONFIG | {"evaluate": CONFIG["evaluate"] | {"final": False}}
+    loop.train(unjudged, workdir, quiet=True, devices=ONE)
+    assert json.loads((workdir / "result.json").read_text())["evaluations"] == whole[1]["evaluations"]
 
 
 def test_it_can_be_judged_again(whole):

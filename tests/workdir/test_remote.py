@@ -94,6 +94,12 @@ def test_a_folder_is_left_alone(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_home_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with mirrored("~/run") as here:
+        assert here == str(tmp_path / "run")
+
+
 @pytest.fixture
 def stores(tmp_path, monkeypatch):
     """A folder that gs:// stands for."""
