@@ -21,7 +21,7 @@ JOINING = 300  # seconds for all to come
 
 
 def start(spec: str) -> None:
-    """Joins the processes of a run, before anything else is asked of jax.
+    """Join the processes of a run, before anything else is asked of jax.
 
     Args:
       spec: "" is one process; "auto" lets jax find the others (TPU pods, SLURM, Open MPI, Kubernetes); else
@@ -79,7 +79,7 @@ def start(spec: str) -> None:
 
 
 def _find(address: str, spec: str, end: float) -> None:
-    """Returns once somebody listens at the address, before the clock shows ``end``."""
+    """Return once somebody listens at the address, before the clock shows ``end``."""
     host, _, port = address.rpartition(":")
     while True:
         try:
@@ -97,7 +97,7 @@ def _find(address: str, spec: str, end: float) -> None:
 
 
 def _check_free(address: str, spec: str) -> None:
-    """Raises ConnectionError where the port is taken: jax would abort the process."""
+    """Raise ConnectionError where the port is taken: jax would abort the process."""
     port = int(address.rpartition(":")[2])
     try:
         socket.create_server(("", port)).close()
@@ -113,7 +113,7 @@ def first() -> bool:
 
 
 def agreed(value: bool) -> bool:
-    """The first process's value, on all: what a clock says must not differ between them."""
+    """Return the first process's value, on all: what a clock says must not differ between them."""
     if jax.process_count() == 1:
         return value
     from jax.experimental import multihost_utils
@@ -158,7 +158,7 @@ def _handles_signals() -> bool:
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[Callable[[int], int]]:
-    """``asked(step)``: the signal that asked this run to stop, or 0; the same on every process at every step.
+    """Yield ``asked(step)``: the signal that asked this run to stop, or 0; the same on every process at every step.
 
     One process: Ctrl-C and SIGTERM ask, a second Ctrl-C insists. Several: either, to any of them, asks all, at a
     step that they agree on (jax's preemption notice), so every process must ask at every step. Outside of the main

@@ -15,7 +15,7 @@ from typing import Any
 
 
 def functions_of(module: ModuleType) -> dict[str, Callable]:
-    """The public functions that a module defines."""
+    """Find the public functions that a module defines."""
     return {
         name: value
         for name, value in vars(module).items()
@@ -76,7 +76,7 @@ def near(name: str, known: Any) -> str:
 
 
 def call(function: Callable, path: str, section: Mapping[str, Any], *context: Any) -> Any:
-    """``function(*context, **section)``; an option that it does not have is an error with its signature.
+    """Call ``function(*context, **section)``; an option that it does not have is an error with its signature.
 
     Args:
       function: what the section configures; its options are keyword-only.

@@ -206,7 +206,7 @@ def _fail(message: str, code: int = 2) -> None:
 
 
 def _find_devices() -> None:
-    """Before anything else asks for them: where there are none of the kind that was asked for, a sentence."""
+    """Ask for the devices before anything else does: where there are none of the kind that was asked for, say so."""
     import jax
 
     try:
@@ -224,7 +224,7 @@ def _find_devices() -> None:
 
 
 def _use_compilation_cache() -> None:
-    """A program compiled once is not compiled again by the next start."""
+    """Keep compiled programs, so that the next start does not compile them again."""
     import jax
 
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]

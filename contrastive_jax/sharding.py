@@ -19,13 +19,13 @@ REPLICAS = PartitionSpec(REPLICA)
 
 
 def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A one-axis mesh over ``devices`` (default: all of them) with explicit sharding types."""
+    """Make a one-axis mesh over ``devices`` (default: all of them) with explicit sharding types."""
     devices = list(devices or jax.devices())
     return jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Explicit,), devices=devices)
 
 
 def make_replica_mesh(count: int, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh on which ``count`` replicas lie: over as many of ``devices`` (default: all) as share them equally."""
+    """Make a mesh on which ``count`` replicas lie: over as many of ``devices`` (default: all) as share them equally."""
     devices = list(devices or jax.devices())
     size = max(n for n in range(1, len(devices) + 1) if count % n == 0)
     return jax.make_mesh((size,), (REPLICA,), axis_types=(AxisType.Auto,), devices=devices[:size])
@@ -43,17 +43,17 @@ def devices() -> int:
 
 
 def replicate(array: jax.Array) -> jax.Array:
-    """Every row on every device: the all-gather of the program, the identity outside a mesh."""
+    """Put every row on every device: the all-gather of the program, the identity outside a mesh."""
     return jax.reshard(array, REPLICATED) if on_mesh() else array
 
 
 def shard_batch(array: jax.Array) -> jax.Array:
-    """Rows over the devices: the inverse of :func:`replicate`, the identity outside a mesh."""
+    """Lay rows over the devices: the inverse of :func:`replicate`, the identity outside a mesh."""
     return jax.reshard(array, ROWS) if on_mesh() else array
 
 
 def shard_first_axis(array: jax.Array) -> jax.Array:
-    """A share of the array on each device, along the first axis that they divide; whole where none is."""
+    """Put a share of the array on each device, along the first axis that they divide; whole where none is."""
     if not on_mesh():
         return array
     axis = next((i for i, n in enumerate(array.shape) if n and n % devices() == 0), None)
@@ -102,10 +102,10 @@ def rows_of(array: jax.Array) -> PartitionSpec:
 
 
 def rows_sharding() -> PartitionSpec | None:
-    """``out_sharding`` for an operation whose result has one row an example."""
+    """Return ``out_sharding`` for an operation whose result has one row an example."""
     return ROWS if on_mesh() else None
 
 
 def named(mesh: Mesh, spec: PartitionSpec) -> NamedSharding:
-    """A concrete sharding for ``jax.device_put``."""
+    """Return a concrete sharding for ``jax.device_put``."""
     return NamedSharding(mesh, spec)

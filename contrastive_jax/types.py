@@ -18,7 +18,7 @@ PyTree = Any
 
 @dataclass_transform(frozen_default=True)
 def record(cls):
-    """A frozen dataclass that is a pytree; every field is a child."""
+    """Make a frozen dataclass that is a pytree; every field is a child."""
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
 
 

@@ -2,12 +2,16 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
 import golden_cases
 import pytest
 from suite import over
+
+from contrastive_jax.config import schema
+from contrastive_jax.training import alarms
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "contrastive_jax"
 FLOORS = [
@@ -135,14 +139,26 @@ def test_every_golden_case_is_named_by_a_test():
     assert golden_cases.every() == golden_cases.NAMED
 
 
-def test_docstrings_say_what_is_done_or_what_there_is():
-    """A verb for a function, a noun for a class: no question without its verb."""
-    nodes = [(path, node) for path in FILES for node in ast.walk(ast.parse(path.read_text()))]
-    wrong = [
-        f"{path.relative_to(PACKAGE)}: {node.name}"
-        for path, node in nodes
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-        and (ast.get_docstring(node) or "").partition(" ")[0]
-        in ("What", "Of", "Where", "How", "Whether", "Why", "Who", "When")
-    ]
+NO_VERBS = {"The", "A", "An", "All", "Every", "One", "Each", "Of", "What", "Where", "How", "Whether"}
+
+
+def test_docstrings_begin_with_a_verb_for_functions_and_a_noun_for_classes():
+    """What a config names, an alarm and a property are things: of these a noun may speak."""
+    sections = (*schema.CHOICES, *schema.SECTIONS, "loss.*", "evaluators.*", "data", "augment")
+    named = [function for section in sections for function in schema.functions(section)] + [*alarms.ALARMS]
+    things = {(function.__module__, function.__name__) for function in named}
+    wrong = []
+    for path in FILES:
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and (text := ast.get_docstring(node)):
+                word = text.split()[0].rstrip(".,:;")
+                verb = re.fullmatch("[A-Z][a-z]*([^s]|ss)", word) and word not in NO_VERBS
+                if isinstance(node, ast.ClassDef):
+                    right = word not in ("Of", "What", "Where", "How", "Return", "Refuse", "Write", "Read")
+                else:
+                    decorators = " ".join(map(ast.unparse, node.decorator_list))
+                    right = verb or (module, node.name) in things or "property" in decorators
+                if not right:
+                    wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name}: {word}")
     assert not wrong

@@ -37,14 +37,14 @@ class Views:
         self._chains = chains
 
     def __call__(self, key, image):
-        """Both halves, for a whole image ``[h, w, c]``."""
+        """Apply both halves to a whole image ``[h, w, c]``."""
         image = _to_float(image)
         if self._alike:  # one program for all views
             return jax.vmap(self._chains[0], (0, None))(self._keys(key), image)
         return jnp.stack([chain(jax.random.fold_in(key, v), image) for v, chain in enumerate(self._chains)])
 
     def finish(self, key, images):
-        """Views that the host cut out, ``[views, size, size, c]`` uint8, as training sees them."""
+        """Make what training sees of views that the host cut out, ``[views, size, size, c]`` uint8."""
         images = jax.vmap(_to_float)(images)
         if self._alike:
             return jax.vmap(self._chains[0].finish)(self._keys(key), images)
@@ -58,7 +58,7 @@ class Views:
         return crops.cut_of(self._chains)
 
     def check_constant(self, channels: int, constant: int) -> None:
-        """Refuses views in which the last ``constant`` of ``channels`` channels, each of one value all over an image,
+        """Refuse views in which the last ``constant`` of ``channels`` channels, each of one value all over an image,
         would not be so: no step may touch them but to move pixels, or to normalise.
 
         Raises:
@@ -91,11 +91,11 @@ class EvaluationView:
         self._chain = chain
 
     def __call__(self, image):
-        """Both halves, for a whole image ``[h, w, c]``."""
+        """Apply both halves to a whole image ``[h, w, c]``."""
         return self._chain(None, _to_float(image))
 
     def finish(self, image):
-        """A square that the host cut out, ``[size, size, c]`` uint8, as the network sees it."""
+        """Make what the network sees of a square that the host cut out, ``[size, size, c]`` uint8."""
         return self._chain.finish(None, _to_float(image))
 
     @property
@@ -104,7 +104,7 @@ class EvaluationView:
         return crops.cut_of((self._chain,))
 
     def cropped(self, proportion: float) -> "EvaluationView":
-        """The view of another share of the largest centred square."""
+        """Return the view of another share of the largest centred square."""
         place, steps = self._chain.crop, list(self._chain.steps)
         steps[place] = dataclasses.replace(steps[place], proportion=proportion)
         return EvaluationView(crops.Chain(*steps))
@@ -124,7 +124,7 @@ class EvaluationView:
 
 
 def make_views(*, preset: str, size: int, views: int = 2, **options) -> Views:
-    """Training views of a preset.
+    """Return training views of a preset.
 
     ``options`` are those of ``preset``; an unknown one raises a ValueError that shows them.
 
@@ -138,7 +138,7 @@ def make_views(*, preset: str, size: int, views: int = 2, **options) -> Views:
 
 
 def make_eval(*, preset: str, size: int, views: int = 2, **options) -> EvaluationView:
-    """Evaluation's view, cropped and normalized as ``preset`` has it.
+    """Return evaluation's view, cropped and normalized as ``preset`` has it.
 
     Takes what :func:`make_views` takes, so that one config section serves both.
     """
@@ -146,7 +146,7 @@ def make_eval(*, preset: str, size: int, views: int = 2, **options) -> Evaluatio
 
 
 def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int, **options) -> Views:
-    """One training view of random crops and mirror images alone, resized and normalized as ``preset`` has it.
+    """Return one training view of random crops and mirror images alone, resized and normalized as ``preset`` has it.
 
     Takes, beside these, what :func:`make_views` takes.
 
@@ -162,7 +162,7 @@ def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int, *
 
 
 def names() -> list[str]:
-    """The presets there are."""
+    """Return the presets there are."""
     return sorted(functions_of(presets))
 
 

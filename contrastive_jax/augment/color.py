@@ -18,12 +18,12 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
 def clip(image):
-    """Clips to [0, 1]."""
+    """Clip to [0, 1]."""
     return jnp.clip(image, 0, 1)
 
 
 def luminance(image):
-    """0.2989 R + 0.587 G + 0.114 B, ``[h, w, 1]``; a grey image is its own."""
+    """Return 0.2989 R + 0.587 G + 0.114 B, ``[h, w, 1]``; a grey image is its own."""
     if image.shape[-1] == 1:
         return image
     red, green, blue = (image[..., i : i + 1] for i in range(3))
@@ -31,22 +31,22 @@ def luminance(image):
 
 
 def grayscale(image):
-    """The luminance in every channel."""
+    """Put the luminance in every channel."""
     return jnp.broadcast_to(luminance(image), image.shape)
 
 
 def brightness(image, factor):
-    """``factor * image`` (SimCLR v2, torchvision)."""
+    """Return ``factor * image`` (SimCLR v2, torchvision)."""
     return factor * image
 
 
 def brightness_additive(image, delta):
-    """``image + delta`` (SimCLR v1, BYOL)."""
+    """Return ``image + delta`` (SimCLR v1, BYOL)."""
     return image + delta
 
 
 def contrast(image, factor, *, style="tf"):
-    """Scales about the image's mean: each channel's (``tf``) or the luminance's (``torchvision``)."""
+    """Scale about the image's mean: each channel's (``tf``) or the luminance's (``torchvision``)."""
     values = image if style == "tf" else luminance(image)
     row = order_free_sum(values, axis=0) / values.shape[0]
     mean = order_free_sum(row, axis=0) / values.shape[1]
@@ -54,7 +54,7 @@ def contrast(image, factor, *, style="tf"):
 
 
 def saturation(image, factor, *, style="tf"):
-    """Scales HSV saturation up to its limit 1 (``tf``), or blends with the luminance (``torchvision``)."""
+    """Scale HSV saturation up to its limit 1 (``tf``), or blend with the luminance (``torchvision``)."""
     if image.shape[-1] == 1:
         return image
     if style == "torchvision":
@@ -67,7 +67,7 @@ def saturation(image, factor, *, style="tf"):
 
 
 def hue(image, delta):
-    """Turns the hue by ``delta`` turns of the HSV colour circle."""
+    """Turn the hue by ``delta`` turns of the HSV colour circle."""
     if image.shape[-1] == 1:
         return image
     value, chroma = _value_chroma(image)
@@ -89,12 +89,12 @@ def _value_chroma(image):
 
 
 def draw_order(draws):
-    """A random order of brightness 0, contrast 1, saturation 2, hue 3: int ``[4]``, from 4 uniform draws."""
+    """Draw a random order of brightness 0, contrast 1, saturation 2, hue 3: int ``[4]``, from 4 uniform draws."""
     return jnp.argsort(draws)
 
 
 def jitter(image, order, factors, *, style="tf", additive=False):
-    """The four colour operations in the given order (codes as in :func:`draw_order`), clipped after each.
+    """Apply the four colour operations in the given order (codes as in :func:`draw_order`), clipped after each.
 
     ``factors`` are brightness (a shift where ``additive``), contrast, saturation and hue.
     """
@@ -127,7 +127,7 @@ def jitter(image, order, factors, *, style="tf", additive=False):
 
 
 def color_jitter(key, image, *, brightness, contrast, saturation, hue, style="tf", additive=False):
-    """:func:`jitter` with random order and factors.
+    """Apply :func:`jitter` with random order and factors.
 
     Factors are uniform in ``[max(0, 1 - strength), 1 + strength]``; hue, and brightness where ``additive``,
     are uniform in ``[-strength, strength]``.
@@ -148,12 +148,12 @@ def color_jitter(key, image, *, brightness, contrast, saturation, hue, style="tf
 
 
 def simclr_taps(height: int) -> int:
-    """SimCLR's blur kernel: a tenth of the height, made odd (one tap, no blur, below 20 pixels)."""
+    """Return the taps of SimCLR's blur kernel: a tenth of the height, made odd (one tap, no blur, below 20 pixels)."""
     return 2 * (height // 10 // 2) + 1
 
 
 def gaussian_blur(image, sigma, *, taps: int, edges="zero"):
-    """Separable Gaussian blur over ``taps`` (odd) pixels, as two matrix products; ``sigma`` in pixels.
+    """Blur by a separable Gaussian over ``taps`` (odd) pixels, as two matrix products; ``sigma`` in pixels.
 
     ``edges``: ``zero`` pads with black (SimCLR, BYOL: borders darken), ``edge`` repeats the border (PIL:
     MoCo v2), ``reflect`` mirrors (torchvision), ``valid`` drops the border.
@@ -177,17 +177,17 @@ def gaussian_blur(image, sigma, *, taps: int, edges="zero"):
 
 
 def solarize(image, threshold=0.5):
-    """Inverts pixels at or above the threshold."""
+    """Invert pixels at or above the threshold."""
     return jnp.where(image < threshold, image, 1 - image)
 
 
 def gaussian_noise(key, image, scale):
-    """Adds Gaussian noise of standard deviation ``scale``, clipped to [0, 1]."""
+    """Add Gaussian noise of standard deviation ``scale``, clipped to [0, 1]."""
     return clip(image + scale * jax.random.normal(key, image.shape, image.dtype))
 
 
 def erase(key, image, *, smallest: int, largest: int):
-    """Blackens a rectangle with sides uniform in ``smallest..largest`` pixels, anywhere inside the image."""
+    """Blacken a rectangle with sides uniform in ``smallest..largest`` pixels, anywhere inside the image."""
     size, place = uniform(key, (2, 2))
     side = smallest + jnp.floor(size * (largest - smallest + 1))
     extent = jnp.array(image.shape[:2], jnp.float32)
@@ -201,5 +201,5 @@ def erase(key, image, *, smallest: int, largest: int):
 
 
 def normalize(image, mean, std):
-    """``(image - mean) / std`` for each channel."""
+    """Return ``(image - mean) / std`` for each channel."""
     return (image - jnp.array(mean, image.dtype)) / jnp.array(std, image.dtype)

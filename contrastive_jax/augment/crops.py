@@ -21,7 +21,7 @@ from contrastive_jax.augment import geometry
 
 
 def example_keys(seed, epoch, id):
-    """One augmentation key an example, [B], wherever it lies in a batch; ``epoch`` and ``id`` are [B]."""
+    """Derive one augmentation key an example, [B], wherever it lies in a batch; ``epoch`` and ``id`` are [B]."""
     root = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"augment"))
     return jax.vmap(lambda epoch, id: jax.random.fold_in(jax.random.fold_in(root, epoch), id))(epoch, id)
 
@@ -63,7 +63,7 @@ class Step:
     channels: Callable[[int], int] = int  # all
 
     def __call__(self, key, image):
-        """The step."""
+        """Apply the step."""
         return self.apply(key, image)
 
     def touches(self, channels: int) -> list[Touch]:
@@ -84,11 +84,11 @@ class RandomCrop:
     shift: float = 0.0
 
     def __call__(self, key, image):
-        """The image, cropped."""
+        """Crop the image."""
         return geometry.random_resized_crop(key, image, **dataclasses.asdict(self))
 
     def touches(self, channels: int) -> list[Touch]:
-        """Moved, black comes in."""
+        """Return True: moved, black comes in."""
         return [Touch("shift", self.shift, channels)] if self.shift else []
 
     def frame(self, height: int, width: int) -> np.ndarray:
@@ -96,7 +96,7 @@ class RandomCrop:
         return geometry.frame(height, width, area=self.area, ratio=self.ratio, sampler=self.sampler)
 
     def box(self, key, frame):
-        """The box that a call with this key cuts out."""
+        """Return the box that a call with this key cuts out."""
         box_key, _ = jax.random.split(key)
         return geometry.draw_box_in(box_key, frame, area=self.area, ratio=self.ratio, sampler=self.sampler)
 
@@ -112,20 +112,20 @@ class CenterCrop:
     shift = 0.0
 
     def __call__(self, key, image):
-        """The image, cropped."""
+        """Crop the image."""
         return geometry.center_crop(image, **dataclasses.asdict(self))
 
     def touches(self, channels: int) -> list[Touch]:
-        """Nothing."""
+        """Return False."""
         return []
 
     def frame(self, height: int, width: int) -> np.ndarray:
-        """The box itself."""
+        """Return the box itself."""
         box = geometry.center_box(height, width, (self.size, self.size), self.proportion)
         return np.array(box, np.float32)
 
     def box(self, key, frame):
-        """The box."""
+        """Return the box."""
         return frame
 
 
@@ -136,13 +136,13 @@ class Chain:
         self.steps = steps
 
     def __call__(self, key, image):
-        """Every step."""
+        """Apply every step."""
         for step, step_key in zip(self.steps, self.keys(key), strict=True):
             image = step(step_key, image)
         return image
 
     def keys(self, key):
-        """The steps' keys; evaluation has none."""
+        """Derive the steps' keys; evaluation has none."""
         return jax.random.split(key, len(self.steps)) if key is not None else [None] * len(self.steps)
 
     def touches(self, channels: int) -> list[Touch]:
@@ -195,7 +195,7 @@ class Cut:
         return self.crops[0][0].antialias
 
     def resize(self, image: np.ndarray, box: Sequence[float]) -> np.ndarray:
-        """uint8 [size, size, c]: a box of a uint8 image [h, w, c], by :func:`geometry.crop_and_resize`, rounded.
+        """Resize a box of a uint8 image [h, w, c] to [size, size, c] by :func:`geometry.crop_and_resize`, rounded.
 
         On the host: the weights are the same, but of each row only the few that are not zero are reckoned with.
         OpenCV takes a fifth of the time and has its own ways: its cubic kernel is a = -0.75, not -0.5, so that
@@ -241,7 +241,7 @@ class Cut:
         ]
 
     def boxes(self, seed: int, epoch: np.ndarray, id: np.ndarray, sizes: Sequence[tuple[int, int]]):
-        """float32 [B, W, 4], (top, left, height, width): what the device would draw for these examples.
+        """Draw float32 [B, W, 4], (top, left, height, width): what the device would draw for these examples.
 
         Args:
             seed: of the run.
@@ -261,7 +261,7 @@ OPENCV = {"bilinear": 1, "bicubic": 2}  # cv2.INTER_LINEAR, cv2.INTER_CUBIC
 
 @functools.cache
 def opencv():
-    """OpenCV, with one thread: cores are shared out by whoever calls it."""
+    """Import OpenCV, with one thread: cores are shared out by whoever calls it."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -269,7 +269,7 @@ def opencv():
 
 
 def _reach(start: float, extent: float) -> slice:
-    """The pixels of which a box holds something."""
+    """Return the pixels of which a box holds something."""
     return slice(math.floor(start), math.ceil(start + extent))
 
 
@@ -290,7 +290,7 @@ def _host():
 
 
 def cut_of(chains: Sequence[Chain]) -> Cut:
-    """The host's half of views.
+    """Return the host's half of views.
 
     Raises:
         ValueError: views that are moved or bent before they are cut out, or show what lies outside the image.
@@ -306,5 +306,5 @@ def cut_of(chains: Sequence[Chain]) -> Cut:
 
 
 def same(key, image):
-    """The step that does nothing."""
+    """Return the image: the step that does nothing."""
     return image

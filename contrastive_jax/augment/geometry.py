@@ -16,12 +16,12 @@ OBJECT_COVERED = 0.1  # of the image at least, by the sampler tf
 
 
 def triangle(distance, xp=jnp):
-    """The bilinear kernel; ``xp`` is jax.numpy or numpy."""
+    """Evaluate the bilinear kernel; ``xp`` is jax.numpy or numpy."""
     return xp.maximum(0, 1 - distance)
 
 
 def keys_cubic(distance, xp=jnp):
-    """The cubic kernel of Keys (1981) with a = -0.5; ``xp`` is jax.numpy or numpy."""
+    """Evaluate the cubic kernel of Keys (1981) with a = -0.5; ``xp`` is jax.numpy or numpy."""
     near = (1.5 * distance - 2.5) * distance**2 + 1
     far = ((2.5 - 0.5 * distance) * distance - 4) * distance + 2
     return xp.where(distance < 1, near, xp.where(distance < 2, far, 0))
@@ -32,14 +32,14 @@ REACH = {"bilinear": 1, "bicubic": 2}  # pixels, beyond which a kernel is zero
 
 
 def uniform(key, shape=()):
-    """Uniform draws in [0, 1), float32 whatever the default precision is."""
+    """Draw uniform numbers in [0, 1), float32 whatever the default precision is."""
     # Drawn flat and behind a barrier: XLA would compile the generator once more into everything that reads it.
     draws = lax.optimization_barrier(jax.random.uniform(key, (math.prod(shape),), jnp.float32))
     return draws.reshape(shape)
 
 
 def between(low, high, draw):
-    """The draw, uniform in [0, 1), at its place between low and high."""
+    """Put a draw, uniform in [0, 1), at its place between low and high."""
     return low + (high - low) * draw
 
 
@@ -54,7 +54,7 @@ def order_free_sum(values, axis: int):
 
 
 def draw_box(key, height: int, width: int, *, area=(0.08, 1.0), ratio=(3 / 4, 4 / 3), sampler="torchvision"):
-    """Draws the box of a random resized crop: float32 ``[4]``.
+    """Draw the box of a random resized crop: float32 ``[4]``.
 
     ``area`` is relative to the image, ``ratio`` is width over height. Samplers:
 
@@ -91,7 +91,7 @@ def frame(height: int, width: int, *, area, ratio, sampler) -> np.ndarray:
 
 
 def draw_box_in(key, frame, *, area, ratio, sampler):
-    """:func:`draw_box` for an image of which :func:`frame` is known, an array ``[9]``."""
+    """Apply :func:`draw_box` to an image of which :func:`frame` is known, an array ``[9]``."""
     height, width, smallest, largest, refused, *fallback = frame
     if sampler == "tf":
         boxes, valid = _attempts_tf(key, height, width, smallest, largest, refused, ratio)
@@ -142,7 +142,7 @@ def _attempts_tf(key, height, width, smallest, largest, refused, ratio, attempts
 
 
 def crop_and_resize(image, box, size, *, method="bicubic", antialias=False, confined=True):
-    """Resamples ``box`` of the image to ``size`` (a number or ``(height, width)``).
+    """Resample ``box`` of the image to ``size`` (a number or ``(height, width)``).
 
     Half-pixel centres; ``bicubic`` is TF2's kernel, :func:`keys_cubic`, and may overshoot [0, 1];
     ``antialias`` widens the kernel when shrinking, as PIL does. Confined, pixels outside the box do not
@@ -185,7 +185,7 @@ def random_resized_crop(
     antialias=False,
     shift=0.0,
 ):
-    """A random box of the image at ``size``: :func:`draw_box`, then :func:`crop_and_resize`.
+    """Cut out a random box of the image at ``size``: :func:`draw_box`, then :func:`crop_and_resize`.
 
     ``shift`` moves the box by up to so many pixels each way, over the image's edge (zero outside) if need be.
     """
@@ -198,7 +198,7 @@ def random_resized_crop(
 
 
 def center_crop(image, size, *, proportion=0.875, method="bicubic", antialias=False):
-    """The largest centred box of ``size``'s shape, times ``proportion``, at ``size``: SimCLR's evaluation.
+    """Cut out the largest centred box of ``size``'s shape, times ``proportion``, at ``size``: SimCLR's evaluation.
 
     The image itself where nothing is to be cut or resized.
     """
@@ -211,7 +211,7 @@ def center_crop(image, size, *, proportion=0.875, method="bicubic", antialias=Fa
 
 
 def center_box(height: int, width: int, shape: tuple[int, int], proportion: float) -> tuple[int, ...]:
-    """The box of :func:`center_crop`: (top, left, height, width) in whole pixels."""
+    """Return the box of :func:`center_crop`: (top, left, height, width) in whole pixels."""
     aspect = shape[1] / shape[0]
     if aspect > width / height:
         h, w = round(proportion / aspect * width), round(proportion * width)
@@ -222,12 +222,12 @@ def center_box(height: int, width: int, shape: tuple[int, int], proportion: floa
 
 
 def horizontal_flip(key, image, *, probability=0.5):
-    """Mirrors left and right with the given probability."""
+    """Mirror left and right with the given probability."""
     return jnp.where(uniform(key) < probability, image[:, ::-1], image)
 
 
 def quarter_turn(key, image):
-    """Turns a square image by 0, 90, 180 or 270 degrees, equally likely."""
+    """Turn a square image by 0, 90, 180 or 270 degrees, equally likely."""
     if image.shape[0] != image.shape[1]:
         raise ValueError(
             f"a quarter turn needs a square image, this one is {image.shape[0]} x {image.shape[1]}"
@@ -238,7 +238,7 @@ def quarter_turn(key, image):
 
 
 def slant(image, slope):
-    """Shears the image by ``slope`` pixels a row, as handwriting slants: bilinear, zero outside."""
+    """Shear the image by ``slope`` pixels a row, as handwriting slants: bilinear, zero outside."""
     height, width = image.shape[:2]
     column = jnp.arange(width, dtype=image.dtype)
     offset = slope * (jnp.arange(height, dtype=image.dtype) - (height - 1) / 2)

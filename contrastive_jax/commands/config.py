@@ -26,7 +26,7 @@ USAGE = "usage: python -m contrastive_jax.config diff A B | show A | search WORD
 
 
 def diff(first: str, second: str) -> None:
-    """Prints the leaves in which two configs differ, each with its meaning."""
+    """Print the leaves in which two configs differ, each with its meaning."""
     one, two = (config.plain(config.load(spec)) for spec in (first, second))
     for name, (was, now) in config.diff(one, two).items():
         meaning = schema.option_of(two, name).meaning or schema.option_of(one, name).meaning
@@ -35,7 +35,7 @@ def diff(first: str, second: str) -> None:
 
 
 def show(spec: str) -> None:
-    """Prints the leaves of a config, each with its meaning."""
+    """Print the leaves of a config, each with its meaning."""
     found = config.plain(config.load(spec))
     for name, value in config.leaves(found).items():
         _print((name, "bold"), (" = ", ""), (repr(value), "green"))
@@ -43,7 +43,7 @@ def show(spec: str) -> None:
 
 
 def search(text: str) -> None:
-    """Prints the options that :func:`matches` finds."""
+    """Print the options that :func:`matches` finds."""
     found = matches(text)
     if not found:
         raise ValueError(f"no option is named or means {text!r}.")
@@ -53,7 +53,7 @@ def search(text: str) -> None:
 
 
 def matches(text: str) -> list[tuple[str, str, list[str]]]:
-    """Options whose name or meaning has every word of ``text``, or one much like it, the best first.
+    """Return options whose name or meaning has every word of ``text``, or one much like it, the best first.
 
     Returns:
       (name, meaning, functions that take it and what each has by default).
@@ -70,7 +70,7 @@ def matches(text: str) -> list[tuple[str, str, list[str]]]:
 
 
 def _score(text: str, option: Option) -> float:
-    """3 for a word in the name, 1 in the meaning, half for one like it; 0 where any word is in neither."""
+    """Return 3 for a word in the name, 1 in the meaning, half for one like it; 0 where any word is in neither."""
     total = 0.0
     for word in text.lower().split():
         best = max(3.0 * _likeness(word, f"{option.name} {option.of}"), _likeness(word, option.meaning))
@@ -97,7 +97,7 @@ def _likeness(word: str, text: str) -> float:
 
 
 def _print(*parts: tuple[str, str]) -> None:
-    """A line of (text, style); coloured where a terminal reads it."""
+    """Print a line of (text, style); coloured where a terminal reads it."""
     import rich
     from rich.text import Text
 
@@ -108,7 +108,7 @@ def _print(*parts: tuple[str, str]) -> None:
 
 
 def metrics_page() -> str:
-    """``docs/metrics.md``."""
+    """Write the text of ``docs/metrics.md``."""
     rows = [(name, metric.unit, metric.meaning) for name, metric in METRICS.items()]
     rows += [(f"{alarms.PREFIX}{alarm.__name__}", "", alarm.__doc__ or "") for alarm in alarms.ALARMS]
     return (
@@ -120,7 +120,7 @@ def metrics_page() -> str:
 
 
 def options_page() -> str:
-    """``docs/options.md``."""
+    """Write the text of ``docs/options.md``."""
     page = [
         "# Options\n\nEvery leaf of a config: `--config.section.option=value` sets it. Options of another function than"
         " the one that the file names are set with it: `--config.temperature=linear --config.temperature.end=0.3`."
@@ -172,7 +172,7 @@ def _chosen(section: str, option: Option) -> bool:
 
 
 def _shared(found: list[Option]) -> dict[str, Option]:
-    """Options whose meaning is the module's, by name."""
+    """Return options whose meaning is the module's, by name."""
     return {option.name: option for option in found if option.function and not _says_itself(option)}
 
 
@@ -205,7 +205,7 @@ COMMANDS: Mapping[str, tuple[int, Callable[..., Any]]] = {
 
 
 def main(argv: list[str]) -> int:
-    """A command and its arguments; the exit status."""
+    """Run a command with its arguments; return the exit status."""
     if argv[:1] == ["search"]:
         argv = ["search", *([" ".join(argv[1:])] if argv[1:] else [])]
     count, command = COMMANDS.get(argv[0] if argv else "", (-1, None))

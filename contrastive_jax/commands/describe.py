@@ -31,7 +31,7 @@ class Parameter:
 
 
 def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
-    """Prints the config, the network, the mesh, the steps and what the compiled step costs; trains nothing.
+    """Print the config, the network, the mesh, the steps and what the compiled step costs; train nothing.
 
     A set that is not here is replaced by synthetic images of its shape, classes and number, which is said.
 
@@ -50,7 +50,7 @@ def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
 def describe_replicas(
     given: Sequence[Mapping[str, Any]], workdir: str, *, quiet: bool = False
 ) -> dict[str, Any]:
-    """:func:`describe` of replicas: what differs between them, the first, and the step of all of them.
+    """Describe replicas: what differs between them, the first, and the step of all of them.
 
     Args:
       given: their plain configs.
@@ -98,7 +98,7 @@ def _describe(trainee: One, sentences: Sequence[str]) -> dict[str, Any]:
 
 
 def prepared(config: Mapping[str, Any]) -> tuple[Run, list[str]]:
-    """The run, with synthetic images in the place of those that are not here; and a sentence for each such set.
+    """Prepare the run, with synthetic images in the place of those that are not here; and a sentence for each such set.
 
     Raises:
       ValueError: one sentence that names an option, its value and what is allowed.
@@ -121,7 +121,8 @@ def prepared(config: Mapping[str, Any]) -> tuple[Run, list[str]]:
 
 
 def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
-    """Config, network, data, mesh and steps, line by line; ``missing``: sentences about sets that are not here."""
+    """Describe config, network, data, mesh and steps, line by line; ``missing``: sentences about sets that are not
+    here."""
     from clu import parameter_overview  # needs no TensorFlow, which the rest of clu does
 
     yield "config"
@@ -150,7 +151,7 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
 
 
 def costs(step: jax.stages.Compiled) -> dict[str, float]:
-    """Traffic, memory and collectives of a compiled step on each device, for reading."""
+    """Return traffic, memory and collectives of a compiled step on each device, for reading."""
     cost = compilation.cost(step)
     facts = {"gib_read_and_written": cost.traffic / 2**30}
     for name, size in (
@@ -173,8 +174,8 @@ def race(
     state: TrainState,
     together: int = 1,
 ) -> dict:
-    """Images a second of the compiled step (of so many runs) on one batch again and again and, where data is streamed,
-    of the data path alone, each looked at for about ``SECONDS``; the step's state is thrown away."""
+    """Measure images a second of the compiled step (of so many runs) on one batch again and again and, where data is
+    streamed, of the data path alone, each looked at for about ``SECONDS``; the step's state is thrown away."""
     batch_size, first = together * run.config["train"]["batch_size"], feed.feed(0)
     state, _ = jax.block_until_ready(step(state, first))
     began, steps = time.perf_counter(), 0

@@ -29,7 +29,7 @@ SPLITS = ("train", "test")
 
 @remote.supports_remote
 def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, pathlib.Path]:
-    """Writes ``<workdir>/embeddings_<split>.npz`` for each split of ``embed.splits`` that the data has.
+    """Write ``<workdir>/embeddings_<split>.npz`` for each split of ``embed.splits`` that the data has.
 
     Of n images each holds, in the order of the set: an array [n, F] float32 for each layer of
     ``embed.layers``, by its name; ``label`` [n] int32, -1 where there is none ([n, C] of a multi-label set);
@@ -85,7 +85,7 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
 def of_split(
     saved: encoder.Saved, split: Any, view: Any, layers: tuple[str, ...], batch_size: int
 ) -> dict[str, np.ndarray]:
-    """Features of every layer, labels, ids and, where images are files, paths of a split, in host memory."""
+    """Compute features of every layer, labels, ids and, where images are files, paths of a split, in host memory."""
     encode = Partial(encoder.network_of(saved.config).encode, saved.params, saved.stats)
     batch_size = features.batch_rows(min(batch_size, len(split)))
     found, label = features.encode_rows(
@@ -98,13 +98,13 @@ def of_split(
 
 
 def write(path: pathlib.Path, arrays: Mapping[str, Any]) -> None:
-    """An npz, whole or not at all; it is read without executing code (``allow_pickle`` stays False)."""
+    """Write an npz, whole or not at all; it is read without executing code (``allow_pickle`` stays False)."""
     with workdirs.replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)
 
 
 def chosen_splits(config: Mapping[str, Any], source: data.Source) -> dict[str, Any]:
-    """The splits that ``embed.splits`` names and the data has, by name."""
+    """Return the splits that ``embed.splits`` names and the data has, by name."""
     for name in config["embed"]["splits"]:
         if name not in SPLITS:
             raise ValueError(f"embed.splits names {name!r}. {near(name, SPLITS)}")
@@ -118,7 +118,7 @@ def chosen_splits(config: Mapping[str, Any], source: data.Source) -> dict[str, A
 
 
 def chosen_layers(config: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, ...]:
-    """``embed.layers``, of those that the network of ``known`` has."""
+    """Return ``embed.layers``, of those that the network of ``known`` has."""
     projector = known["projector"]
     depth = len(projector.get("widths", ())) or projector["layers"]
     there = ("pooled", *(f"projection_{i + 1}" for i in range(depth)))
@@ -130,7 +130,7 @@ def chosen_layers(config: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[
 
 
 def check_channels(saved: encoder.Saved, source: data.Source, path: str) -> None:
-    """Raises ValueError where the images have another number of channels than the encoder reads."""
+    """Raise ValueError where the images have another number of channels than the encoder reads."""
     here = source.train.shape[2]
     if saved.channels != here:
         raise ValueError(

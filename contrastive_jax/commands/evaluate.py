@@ -26,7 +26,7 @@ OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment
 
 @remote.supports_remote
 def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
-    """Judges the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
+    """Judge the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
 
     Returns:
       What ``evaluation.json`` of the workdir holds: the results, with the step and the config's fingerprint of
@@ -72,7 +72,7 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
 
 
 def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], log: Any) -> dict[str, Any]:
-    """The config with the sections of the encoder that its checkpoint was saved with; says what differed.
+    """Return the config with the sections of the encoder that its checkpoint was saved with; say what differed.
 
     A file that is not a run's own may not say all of them: the config's stay.
     """
@@ -86,7 +86,7 @@ def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], log: Any) 
 
 
 def restored(path: str, evaluator: Evaluator) -> tuple[tuple[PyTree, PyTree], int | None]:
-    """(params, stats) of encoder, projector and predictor, and their step.
+    """Restore (params, stats) of encoder, projector and predictor, and their step.
 
     Raises:
       ValueError: images of another number of channels, or weights of another shape.

@@ -25,7 +25,7 @@ FILE = "encoder" + weights.SUFFIX
 
 @remote.supports_remote
 def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
-    """Writes the encoder of ``evaluate.checkpoint`` (default: the workdir's) to ``<workdir>/encoder.safetensors``.
+    """Write the encoder of ``evaluate.checkpoint`` (default: the workdir's) to ``<workdir>/encoder.safetensors``.
 
     With ``export.architecture`` "torchvision" what PyTorch would load without a word and compute otherwise is
     refused; "own" writes it for this package, or for a PyTorch model that was changed alike.
@@ -86,7 +86,7 @@ def differences(config: Mapping[str, Any]) -> list[str]:
 
 
 def about(saved: encoder.Saved) -> dict[str, Any]:
-    """The metadata of a checkpoint's encoder, by the names of :data:`weights.FACTS`."""
+    """Return the metadata of a checkpoint's encoder, by the names of :data:`weights.FACTS`."""
     network = encoder.network_of(saved.config | {"projector": {"layers": 0}, "predictor": {"layers": 0}})
     size = saved.config["augment"]["size"]
     return {
@@ -100,7 +100,7 @@ def about(saved: encoder.Saved) -> dict[str, Any]:
 
 
 def preprocessing(section: Mapping[str, Any], channels: int) -> dict[str, Any]:
-    """Evaluation's view of an image in words that need no code of ours.
+    """Describe evaluation's view of an image in words that need no code of ours.
 
     The largest centred square times ``crop`` is cut out and resized to ``size`` (``interpolation``, bicubic
     with a = -0.5; ``antialias``: the kernel widens where the image shrinks, as Pillow's does), divided by 255,

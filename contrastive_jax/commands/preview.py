@@ -23,7 +23,7 @@ GAP = 4
 
 @remote.supports_remote
 def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
-    """Writes ``<workdir>/preview.png`` and returns its path; no network is built.
+    """Write ``<workdir>/preview.png`` and return its path; no network is built.
 
     A row is an image, of those that the first steps of training take: as evaluation sees it, then its
     training views in its first ``preview.draws`` epochs, to the bit those of the run. Normalization is taken
@@ -70,7 +70,7 @@ def _short(value: Any) -> str:
 
 
 def shown(config: Mapping[str, Any], split: data.Split | data.Streamed, ids: np.ndarray) -> tuple:
-    """Evaluation's view of each image [n, s, s, c] and its training views [n, draws, W, s, s, c], in [0, 1] but
+    """Make evaluation's view of each image [n, s, s, c] and its training views [n, draws, W, s, s, c], in [0, 1] but
     for rounding; labels and groups."""
     section, seed = config["augment"], config["seed"]
     views, evaluate = (
@@ -93,22 +93,22 @@ def shown(config: Mapping[str, Any], split: data.Split | data.Streamed, ids: np.
 
 
 def visible(image: np.ndarray, view: augment.EvaluationView) -> np.ndarray:
-    """Views [..., c] with the normalization of evaluation's view taken back."""
+    """Take the normalization of evaluation's view back from views [..., c]."""
     mean, std = view.normalization
     first = len(mean)  # further channels are not normalized
     return np.concatenate([image[..., :first] * np.array(std) + np.array(mean), image[..., first:]], -1)
 
 
 def caption(row: int, group: int, label: np.ndarray, classes: tuple[str, ...]) -> tuple[str, str]:
-    """Two lines: an image's id, with its group where that has another number, and its labels."""
+    """Return two lines: an image's id, with its group where that has another number, and its labels."""
     numbers = np.flatnonzero(label) if np.ndim(label) else [label] if label >= 0 else []
     first = f"id {row}" if group == row else f"id {row}, group {group}"
     return first, ", ".join(classes[i] for i in numbers) or "no label"
 
 
 def without_bits(seen: np.ndarray, views: np.ndarray, captions: list[tuple[str, str]], bits: int) -> tuple:
-    """Images whose last channels are so many bits: without these, which are in their captions. Where there is
-    nothing else, they stay."""
+    """Take the last channels, so many bits, off images, and put them into their captions. Where there is nothing else,
+    they stay."""
     if not bits:
         return seen, views, captions
     written = ["".join(str(round(float(bit))) for bit in image[0, 0, -bits:]) for image in seen]
@@ -120,7 +120,7 @@ def without_bits(seen: np.ndarray, views: np.ndarray, captions: list[tuple[str, 
 
 
 def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray, views: np.ndarray):
-    """The sheet, a Pillow image: a row an image, column 0 ``seen``, then its views, epoch by epoch."""
+    """Draw the sheet, a Pillow image: a row an image, column 0 ``seen``, then its views, epoch by epoch."""
     from PIL import Image, ImageDraw
 
     count, draws, width = views.shape[:3]
@@ -148,7 +148,7 @@ def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray,
 
 
 def tile(image: np.ndarray, factor: int):
-    """[s, s, c] in [0, 1] as a Pillow image, every pixel ``factor`` wide and high."""
+    """Make a Pillow image of [s, s, c] in [0, 1], every pixel ``factor`` wide and high."""
     from PIL import Image
 
     shown = image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, axis=-1)

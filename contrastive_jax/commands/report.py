@@ -62,7 +62,7 @@ class Shown(NamedTuple):
 
 
 def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
-    """Writes the page of one run, or of several side by side, and returns its path.
+    """Write the page of one run, or of several side by side, and return its path.
 
     Args:
       config: its section ``report`` says what is shown; what the runs are they say themselves.
@@ -102,7 +102,7 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
 
 
 def check(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The section ``report``; refuses what cannot be drawn."""
+    """Return the section ``report``; refuse what cannot be drawn."""
     for name, least in (("images", 10), ("queries", 0), ("neighbours", 1)):
         if settings[name] < least:
             raise ValueError(f"report.{name} is {settings[name]}; it must be at least {least}.")
@@ -117,7 +117,7 @@ def check(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def names(paths: Sequence[pathlib.Path]) -> list[str]:
-    """The shortest ends of the paths that tell them apart."""
+    """Return the shortest ends of the paths that tell them apart."""
     parts = [path.resolve().parts for path in paths]
     for depth in range(1, max(map(len, parts)) + 1):
         ends = ["/".join(part[-depth:]) for part in parts]
@@ -136,7 +136,7 @@ def read(
     settings: Mapping[str, Any],
     log: Callable[[str], None],
 ) -> Shown:
-    """A run from its workdir."""
+    """Read a run from its workdir."""
     path = pathlib.Path(workdir)
     config = configs.plain(configs.load(str(path)))
     records = workdirs.read_metrics(path) if (path / workdirs.METRICS).exists() else []
@@ -153,8 +153,8 @@ def read(
 def judged(
     config: Mapping[str, Any], result: Mapping[str, Any], later: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """The rows of a run's own evaluations, with those of ``--mode=evaluate`` (``evaluation.json``) among them where
-    these are of the same weights and images and no column is another; else these by what they are of."""
+    """Return the rows of a run's own evaluations, with those of ``--mode=evaluate`` (``evaluation.json``) among them
+    where these are of the same weights and images and no column is another; else these by what they are of."""
     found = result.get("evaluations") or {}
     if not later:
         return {"": found} if found else {}
@@ -194,7 +194,7 @@ def shown(source: data.Source) -> tuple[str, Any]:
 
 
 def look(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Seen:
-    """The newest checkpoint's features of ``report.images`` test images (training images where there are none)."""
+    """Compute the newest checkpoint's features of ``report.images`` test images (training images if there are none)."""
     mesh = sharding.make_mesh()
     with jax.set_mesh(mesh):
         saved = encoder.read(workdir, sharding=sharding.named(mesh, sharding.REPLICATED))
@@ -223,7 +223,7 @@ def look(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mappin
 
 
 def neighbours(embedded: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
-    """Positions [q, count] of the rows of largest cosine with each of ``queries``, itself left out.
+    """Find positions [q, count] of the rows of largest cosine with each of ``queries``, itself left out.
 
     Fewer where there are no more rows.
     """
@@ -234,7 +234,7 @@ def neighbours(embedded: np.ndarray, queries: np.ndarray, count: int) -> np.ndar
 
 
 def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
-    """Rows [n, 2] on a plane, L2-normalised first, and how they came there."""
+    """Project rows on a plane [n, 2], L2-normalised first, and say how."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits

@@ -22,7 +22,7 @@ from contrastive_jax.lookup import near
 
 
 def parse(arg: str, **defaults: Any) -> ConfigDict:
-    """The part of ``--config=FILE:key=value,key=value`` behind the colon.
+    """Parse the part of ``--config=FILE:key=value,key=value`` behind the colon.
 
     Args:
       arg: ``key=value`` pairs, separated by commas.
@@ -64,7 +64,7 @@ def _number(key: str, text: str, kind: type) -> int | float:
 
 
 def use_method(config: ConfigDict, name: str) -> ConfigDict:
-    """Writes a method of :mod:`contrastive_jax.config.methods` over ``config``: sections it names are replaced."""
+    """Write a method of :mod:`contrastive_jax.config.methods` over ``config``: sections it names are replaced."""
     if name not in methods.METHODS:
         raise ValueError(f"config argument method={name!r}. {near(name, methods.METHODS)}")
     settings: Mapping[str, Any] = methods.METHODS[name]
@@ -154,7 +154,7 @@ def names() -> list[str]:
 
 
 def sibling(file: str, name: str) -> ModuleType:
-    """The config module ``name`` beside ``file``, for a config that builds on another."""
+    """Load the config module ``name`` beside ``file``, for a config that builds on another."""
     return _module(pathlib.Path(file).with_name(f"{name}.py"))
 
 

@@ -39,7 +39,7 @@ def _under(prefixes: tuple[str, ...]) -> re.Pattern:
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """``section.option`` -> value."""
+    """Return ``section.option`` -> value."""
     found = {}
     for name, value in config.items():
         if isinstance(value, Mapping | ConfigDict):
@@ -50,7 +50,7 @@ def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The leaves in which two configs differ: ``section.option`` -> (first, second), ABSENT where it is not there."""
+    """Find the leaves in which two configs differ: ``section.option`` -> (first, second), ABSENT if there is none."""
     one, two = leaves(first), leaves(second)
     names = [*one, *(name for name in two if name not in one)]
     return {
@@ -61,7 +61,7 @@ def diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple
 
 
 def diff_text(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    """:func:`diff`, a line a leaf."""
+    """Write :func:`diff`, a line a leaf."""
     return "".join(f"{name}: {one!r} -> {two!r}\n" for name, (one, two) in diff(first, second).items())
 
 

@@ -30,7 +30,7 @@ FENCHEL_LEGENDRE = {
 
 
 def generalized(prior: str, weight: float) -> dict:
-    """Alignment + sliced Wasserstein distance to a prior, with the constants of the authors' notebook."""
+    """Combine alignment + sliced Wasserstein distance to a prior, with the constants of the authors' notebook."""
     on_sphere = prior == "hypersphere"
     scale = 1000.0 if on_sphere else 1.0
     mean_squared = {"normalize": on_sphere, "mean_over_width": True, "scale": 0.5}

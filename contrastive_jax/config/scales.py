@@ -13,7 +13,7 @@ SCALES = ("paper", "gpu", *SMALL, "cpu", "smoke")
 
 
 def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
-    """The same method where it trains in a minute on two CPU cores: digits, ResNet-18 of width 16, AdamW.
+    """Bring a method to where it trains in a minute on two CPU cores: digits, ResNet-18 of width 16, AdamW.
 
     Loss, heads and rules stay; what a method takes from the size of its data (queue, alpha, K, momentum
     of the target) is scaled to the 1,437 training images. ``smoke``: 4 steps, for seconds.
@@ -32,7 +32,7 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
 
 
 def on_small_images(config: ConfigDict, scale: str = "small") -> ConfigDict:
-    """The same method on real images and one CPU core, 20 minutes or less: ResNet-18 of width 8, 20 epochs, AdamW.
+    """Bring a method to real images and one CPU core, 20 minutes or less: ResNet-18 of width 8, 20 epochs, AdamW.
 
     ``small`` is all of CIFAR-10 seen at 16 x 16 pixels, far from solved; ``small_mnist`` all of MNIST at 14 x 14,
     whose images are soon told apart. The peak learning rate is 0.0025 sqrt(batch / 100). Loss, heads and rules
@@ -85,7 +85,7 @@ def limit(config: ConfigDict, scale: str) -> ConfigDict:
 
 
 def at_scale(config: ConfigDict, scale: str, gpu: Mapping[str, Any] | None = None) -> ConfigDict:
-    """A config as published -> the same at one of ``SCALES``, complete.
+    """Bring a config as published to one of ``SCALES``, complete.
 
     Args:
       config: what ``paper`` is.
@@ -108,7 +108,8 @@ def at_scale(config: ConfigDict, scale: str, gpu: Mapping[str, Any] | None = Non
 
 
 def _share(duration: str, published: str, now: str) -> str:
-    """``"120 epochs"`` of ``"200 epochs"`` is ``"12 epochs"`` of ``"20 epochs"``, ``"600 steps"`` of ``"1000 steps"``.
+    """Keep a part's share of a duration: ``"120 epochs"`` of ``"200 epochs"`` is ``"12 epochs"`` of ``"20 epochs"``,
+    ``"600 steps"`` of ``"1000 steps"``.
 
     Raises:
       ValueError: the first two are of different units.

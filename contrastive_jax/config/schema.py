@@ -84,7 +84,7 @@ SECTIONS: dict[str, Callable] = {
 
 
 def entries(text: str | None) -> dict[str, str]:
-    """The ``Args`` of a docstring: name -> what it says, on one line. ``a, b: text`` is both."""
+    """Read the ``Args`` of a docstring: name -> what it says, on one line. ``a, b: text`` is both."""
     lines = inspect.cleandoc(text or "").splitlines()
     if "Args:" not in lines:
         return {}
@@ -103,7 +103,7 @@ def entries(text: str | None) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Without the marks of a docstring: ``:func:`~a.b.c``` is c."""
+    """Take the marks of a docstring off: ``:func:`~a.b.c``` is c."""
     return re.sub(r":\w+:`~?([\w.]+)`", lambda found: found[1].rpartition(".")[2], text).replace("``", "")
 
 
@@ -117,12 +117,12 @@ def meanings(function: Callable) -> dict[str, str]:
 
 @functools.cache
 def parameters(function: Callable) -> dict[str, inspect.Parameter]:
-    """The options of a function: its keyword-only parameters."""
+    """Return the options of a function: its keyword-only parameters."""
     return {name: p for name, p in signature(function).items() if p.kind is p.KEYWORD_ONLY}
 
 
 def signature(function: Callable) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function; annotations that cannot be read (names for type checkers alone) say nothing."""
+    """Return the parameters of a function; annotations that cannot be read (names for type checkers) say nothing."""
     try:
         return inspect.signature(function, eval_str=True).parameters
     except NameError:
@@ -148,7 +148,7 @@ class Option(NamedTuple):
 
 
 def functions(section: str) -> tuple[Callable, ...]:
-    """All functions that a section (``evaluators.*`` is one) may name, or the one that it always means."""
+    """Return all functions that a section (``evaluators.*`` is one) may name, or the one that it always means."""
     if section in CHOICES:
         return tuple(functions_of(CHOICES[section]).values())
     if section == "augment":
@@ -170,7 +170,7 @@ def _is_loss(function: Callable) -> bool:
 
 
 def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
-    """The functions that take the options of a section of ``settings``, a config, by its path."""
+    """Return the functions that take the options of a section of ``settings``, a config, by its path."""
     section, _, key = path.partition(".")
     found: list[Callable | None]
     try:
@@ -202,7 +202,7 @@ def option_of(settings: Mapping[str, Any], leaf: str) -> Option:
 
 
 def every() -> list[Option]:
-    """All options that configs may have, in the order of :func:`config.base`."""
+    """Return all options that configs may have, in the order of :func:`config.base`."""
     found, defaults = [], leaves(base())
     paths = [*base(), *(name.split(".")[0] for name in LEAVES)]
     for section in dict.fromkeys(paths):
@@ -237,7 +237,7 @@ FILE_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no separator, no way up, no hidd
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Refuses a config with a leaf that is missing, or whose value is not of its kind.
+    """Refuse a config with a leaf that is missing, or whose value is not of its kind.
 
     Ranges, and options that a function does not have, are the business of the function that takes them.
 
@@ -294,7 +294,7 @@ def _check_section(section: str, given: Any, default: Any) -> None:
 
 
 def kind_of(settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any]) -> Any:
-    """The type of a leaf's values: of the function that takes it, else of its default; None: not known."""
+    """Return the type of a leaf's values: of the function that takes it, else of its default; None: not known."""
     option = option_of(settings, leaf)
     if option.function:
         kind = parameters(option.function)[leaf.rpartition(".")[2]].annotation

@@ -62,7 +62,7 @@ def function_of(section: str, name: Any) -> Callable | None:
 
 
 def base() -> ConfigDict:
-    """The common ground of all configs: SimCLR with a CIFAR-stem ResNet-18, LARS and a cosine schedule."""
+    """Return the common ground of all configs: SimCLR with a CIFAR-stem ResNet-18, LARS and a cosine schedule."""
     return ConfigDict(
         {
             "name": "base",
@@ -137,7 +137,7 @@ def base() -> ConfigDict:
 
 
 def complete(config: ConfigDict) -> ConfigDict:
-    """Fills in what the named functions take by default, so that every option is a leaf one can see and set."""
+    """Fill in what the named functions take by default, so that every option is a leaf one can see and set."""
     for section in (*CHOICES, *TAKERS, "augment"):
         name = config[section].get("preset" if section == "augment" else "name")
         _fill(config, section, function_of(section, name), leave=GIVEN.get(section, ()))
@@ -153,7 +153,7 @@ def complete(config: ConfigDict) -> ConfigDict:
 
 
 def completed(saved: Mapping[str, Any]) -> ConfigDict:
-    """A config as it was saved, with every option that is newer than it, at its default.
+    """Add to a config as it was saved every option that is newer than it, at its default.
 
     A run that is older than an option was made with what is now its default. What is wrong (a file edited by hand)
     is left for ``schema.check`` to refuse.
@@ -177,7 +177,7 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
 
 
 def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) -> ConfigDict:
-    """A config after overrides, complete: where another function is named, what was the old one's goes.
+    """Complete a config after overrides: where another function is named, what was the old one's goes.
 
     Options that were set themselves stay, and are an error later if the new function has none of the name. A
     new augmentation preset or evaluator starts from its own defaults; of the other choices options of the same
@@ -252,12 +252,12 @@ def _check_kind(option: str, default: Any) -> None:
 
 
 def plain(config: ConfigDict) -> dict[str, Any]:
-    """The config as plain dictionaries, tuples as lists: what ``config.json`` holds."""
+    """Return the config as plain dictionaries, tuples as lists: what ``config.json`` holds."""
     return json.loads(config.to_json())
 
 
 def steps_of(option: str, duration: str, examples: int, batch_size: int) -> int:
-    """Steps in a duration: ``"60 epochs"``, ``"1000 steps"`` or ``"1e6 examples"``; the last step is whole.
+    """Count steps in a duration: ``"60 epochs"``, ``"1000 steps"`` or ``"1e6 examples"``; the last step is whole.
 
     Raises:
       ValueError: not a number and one of the three units.

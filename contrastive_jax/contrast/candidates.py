@@ -26,7 +26,7 @@ class Candidates(NamedTuple):
 
 
 def _pool(keys: Array, group: Array) -> Pool:
-    """Keys [B, W, D] of a batch as M = B W candidates."""
+    """Return keys [B, W, D] of a batch as M = B W candidates."""
     keys, group = replicate(keys), replicate(group)
     return Pool(key=keys.reshape(-1, keys.shape[-1]), group=jnp.repeat(group, keys.shape[1]))
 

@@ -38,7 +38,7 @@ class Comparison:
         return self.negatives.count
 
     def contrast(self, multiple: float = 1.0, margin: bool = True) -> Array:
-        """c [B, V] = logsumexp over the negatives of multiple * (score - positive) / tau, plus the margin.
+        """Return c [B, V] = logsumexp over the negatives of multiple * (score - positive) / tau, plus the margin.
 
         0, without a gradient, where a query has no negatives; :meth:`terms.Term.values` is 0 there.
         """
@@ -72,7 +72,7 @@ class Comparison:
         return self.positive + self.temperature * self.above()
 
     def scores(self, of: Array) -> Array:
-        """Scores [B, V, M] of ``of`` [B, V, D] with the negatives of each query; -inf for those not permitted."""
+        """Compute scores [B, V, M] of ``of`` [B, V, D] with each query's negatives; -inf for those not permitted."""
         return jnp.stack([s.scores(of[:, v]) for v, s in enumerate(self.selections)], axis=1)
 
 
@@ -98,7 +98,7 @@ class Compare(NamedTuple):
         rng: Array,
         query_offset: Array | float = 0.0,
     ) -> tuple[Comparison, PyTree]:
-        """Compares queries ``prediction`` [B, V, D] with ``keys`` [B, W, D]; returns the next candidates too.
+        """Compare queries ``prediction`` [B, V, D] with ``keys`` [B, W, D]; return the next candidates too.
 
         View v's positive is the key of the other view; ``state`` is that of (candidates, temperature). ``query_offset``
         [B, V, D] is added to the embedded queries, not to the keys: zeros, whose gradient is that of each query.

@@ -55,7 +55,7 @@ PROVIDED = (
 def macl_temperature(
     tau0: float = 0.1, alpha: float = 2.0, *, form: str = "exponential"
 ) -> Callable[[Array], Array]:
-    """MACL's temperature, from the batch's alignment A, the mean score of the positives.
+    """Make MACL's temperature, from the batch's alignment A, the mean score of the positives.
 
     ``exponential`` is tau_a = tau0 alpha^A, ``linear`` tau_b = tau0 (1 + alpha A), which needs an alpha of its own
     in (-1, 1), 0.5 for instance (Huang et al., 2022). No gradient flows through it. What comes back is a function
@@ -107,7 +107,7 @@ def contrastive_loss(
     engine: str = "auto",
     **options: Any,
 ) -> Array:
-    """One value a query, of two views ``a`` and ``b`` [N, D] whose rows i are positives of each other.
+    """Compute one value a query, of two views ``a`` and ``b`` [N, D] whose rows i are positives of each other.
 
     Works in ``jax.jit``, under ``grad`` (reverse mode) and ``vmap``, and on a mesh of
     :func:`contrastive_jax.sharding.make_mesh`, where rows are sharded and the result is that of one device.
@@ -393,7 +393,7 @@ def contrastive_loss(
 
 
 def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
-    """The loss with its options; a wrong option may have been meant for :func:`contrastive_loss` itself."""
+    """Return the loss with its options; a wrong option may have been meant for :func:`contrastive_loss` itself."""
     own = [name for name in inspect.signature(contrastive_loss).parameters if name != "options"]
     if "weight" in options:
         raise ValueError("contrastive_loss has no weight; multiply what it returns.")
@@ -462,7 +462,7 @@ def _places(group: Array) -> Array:
 
 
 def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candidates:
-    """The step's source of candidates, with the ``extra`` ones after the batch's own."""
+    """Return the step's source of candidates, with the ``extra`` ones after the batch's own."""
     if name == "queue":
         return Candidates(
             lambda rng, width: (),
@@ -525,7 +525,7 @@ def _with_rows(source: Candidates, own: int, rows: int) -> Candidates:
 
 
 def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
-    """The step's temperature rule for a number, a traced scalar, or a function of the alignment."""
+    """Return the step's temperature rule for a number, a traced scalar, or a function of the alignment."""
     if isinstance(temperature, numbers.Real):
         if not 0 < temperature < float("inf"):
             raise ValueError(

@@ -21,7 +21,7 @@ LEAST = 1e-12  # trace of a Gram matrix in float32 that is above 0
 def diagnostics(
     dtype: str, *, quantiles: int = 0, rankme: bool = False
 ) -> Callable[[Comparison, Outputs, Array], dict[str, Array]]:
-    """``(comparison, outputs, label) -> metrics``: what each step says of itself, and by option more.
+    """Return ``(comparison, outputs, label) -> metrics``: what each step says of itself, and by option more.
 
     Args:
       dtype: that the network computes in.
@@ -64,7 +64,7 @@ def _quantiles(values: Array, valid: Array, share: Array) -> tuple[Array, Array]
 
 
 def effective_sample_size(comparison: Comparison, with_positive: bool = False) -> Array:
-    """ESS of the softmax weights, as a share of their number, the mean over queries (FlatNCE, eq. 10).
+    """Compute the ESS of the softmax weights, as a share of their number, the mean over queries (FlatNCE, eq. 10).
 
     1 / (K sum_j w_j^2), in [1 / K, 1], over the negatives, or over the negatives and the positive
     (K + 1 of them), which is what InfoNCE weighs. Queries without negatives are left out.
@@ -81,7 +81,7 @@ def effective_sample_size(comparison: Comparison, with_positive: bool = False) -
 
 
 def query_effective_sample_size(c: Array, valid: Array) -> Array:
-    """ESS of the weights W = sigmoid(c) of the valid queries, as a share of their number n: (sum W)^2 / (n sum W^2).
+    """Compute the ESS of valid queries' weights W = sigmoid(c), a share of their number n: (sum W)^2 / (n sum W^2).
 
     1 where InfoNCE's gradient weighs all queries alike, 1 / n where one query takes all. Of the weights' shares, so
     that it is right also where each W rounds to 0.
@@ -101,7 +101,7 @@ def effective_rank(z: Array) -> Array:
 
 
 def spectral_entropy_rank(z: Array) -> Array:
-    """RankMe (Garrido et al., 2023, equation 1): exp of the entropy of the singular values of rows [B, W, D].
+    """Compute RankMe (Garrido et al., 2023, equation 1): exp of the entropy of the singular values of rows [B, W, D].
 
     Of the values over their sum; in [1, min(B W, D)]. Rows are not centred, nor normalised. A singular value below
     a thousandth of the largest is not resolved in float32; it hardly counts.
@@ -119,7 +119,7 @@ def _gram(z: Array) -> Array:
 
 
 def contrast_entropy(comparison: Comparison) -> Array:
-    """[B, V] entropy in nats of the softmax over a query's positive and its negatives at tau, without a margin.
+    """Compute the [B, V] entropy in nats of the softmax over a query's positive and negatives at tau, without margin.
 
     log(1 + K) where nothing is told apart, 0 where one candidate takes all. SimCLR's ``contrast_entropy`` is this
     over the positive and the negatives of the other view.
@@ -142,12 +142,12 @@ def uniformity(z: Array, t: float = 2.0) -> Array:
 
 
 def rounds_to_zero(dtype: jnp.dtype | str) -> float:
-    """The largest weight W = 1 - p that is 0 where p, a number just below 1, is rounded to ``dtype``."""
+    """Return the largest weight W = 1 - p that is 0 where p, a number just below 1, is rounded to ``dtype``."""
     return float(jnp.finfo(dtype).epsneg) / 2
 
 
 def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") -> dict[str, Array]:
-    """Scalars of the contrast between positives and negatives, of the queries that have negatives."""
+    """Compute scalars of the contrast between positives and negatives, of the queries that have negatives."""
     valid = comparison.count > 0
     valid_share = jnp.maximum(jnp.mean(valid.astype(comparison.positive.dtype)), 1e-12)
     c = comparison.contrast(margin=False)
@@ -173,7 +173,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
 
 
 def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
-    """Scalars of the network's outputs."""
+    """Compute scalars of the network's outputs."""
     z = normalize(outputs.projection)
     found = {
         "embedding_std": jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5,
@@ -188,7 +188,7 @@ def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
 
 
 def of_query_gradients(gradient: Array) -> dict[str, Array]:
-    """Scalars of the gradient [B, V, D] of the loss, a mean over B V queries, with respect to their embeddings.
+    """Compute scalars of the gradient [B, V, D] of the loss, a mean over B V queries, with respect to their embeddings.
 
     The embedding is the one that is compared (normalised where the score is cosine), the keys are held fixed, and
     B V times that gradient is the query's own.

@@ -49,7 +49,7 @@ class AllNegatives:
         )
 
     def scores(self, query: Array) -> Array:
-        """[Q, M], -inf where not permitted."""
+        """Return [Q, M], -inf where not permitted."""
         permitted = permitted_candidates(self.group, self.pool.group, self.same_group)
         return jnp.where(permitted, jnp.matmul(query, self.pool.key.T, precision=HIGHEST), -jnp.inf)
 
@@ -74,7 +74,7 @@ class SampledNegatives:
         return self.statistics(query, positive, scale), further
 
     def scores(self, query: Array) -> Array:
-        """[Q, K], -inf where not permitted."""
+        """Return [Q, K], -inf where not permitted."""
         chosen = self.pool.key.at[self.index].get(out_sharding=rows_sharding())
         score = jnp.einsum("qd,qkd->qk", query, chosen, precision=HIGHEST)
         return jnp.where(self.permitted, score, -jnp.inf)

@@ -30,7 +30,7 @@ TILE = (1024, 512)  # queries, candidates: the shape hardly matters from 512 up
 
 
 def normalize(x: Array, eps: float = 1e-12) -> Array:
-    """Unit vectors along the last axis, ``x * rsqrt(max(sum x^2, eps))``: finite gradient at x = 0.
+    """Bring vectors to length 1 along the last axis, ``x * rsqrt(max(sum x^2, eps))``: finite gradient at x = 0.
 
     Half precision comes back as float32: eps is below its range.
     """
@@ -95,7 +95,7 @@ def dense_statistics(
     *,
     same_group: str = "exclude",
 ) -> Negatives:
-    """The definition of :func:`negative_statistics`, on the [Q, M] score matrix."""
+    """Compute :func:`negative_statistics` as it is defined, on the [Q, M] score matrix."""
     _known(same_group)
     arguments = _arguments(query, query_group, None, pool, scale, reference)
     return Negatives(*_dense((same_group,), *arguments)[0])
@@ -171,7 +171,7 @@ def _by_rules(engine, tile, rules, arguments):
 def selected_statistics(
     query: Array, pool: Pool, index: Array, permitted: Array, scale: Array, reference: Array | None = None
 ) -> Negatives:
-    """The statistics of K chosen candidates a query, in O(Q * K * D): random subsets of the negatives.
+    """Compute the statistics of K chosen candidates a query, in O(Q * K * D): random subsets of the negatives.
 
     Args:
       query: [Q, D], on a mesh sharded by rows.
@@ -209,7 +209,7 @@ def _dense(rules, query, query_group, query_row, reference, key, group, row, sca
 
 
 def _statistics(score: Array, permitted: Array, scale: Array, reference: Array) -> tuple[Array, ...]:
-    """The fields of Negatives for each row of ``score`` [Q, M] over its ``permitted`` entries."""
+    """Compute the fields of Negatives for each row of ``score`` [Q, M] over its ``permitted`` entries."""
     count = jnp.sum(permitted, axis=-1, dtype=jnp.int32)
     hardest = lax.stop_gradient(jnp.max(jnp.where(permitted, score, -jnp.inf), axis=-1))
     peak = jnp.where(hardest > -jnp.inf, hardest, 0)
@@ -236,7 +236,7 @@ def tiled_statistics(
     same_group: str = "exclude",
     tile: tuple[int, int] = TILE,
 ) -> Negatives:
-    """:func:`negative_statistics` by tiles of (queries, candidates): memory O((Q + M) * D).
+    """Compute :func:`negative_statistics` by tiles of (queries, candidates): memory O((Q + M) * D).
 
     On a mesh every device streams the whole pool past its own queries: one ``shard_map``, because a scan
     over sharded rows has no global form. The candidates' gradient is one all-reduce.
@@ -391,7 +391,7 @@ def _add(state, score, permitted, scale):
 
 
 def _tiled_backward(options, residuals, cotangents):
-    """d logsumexp_s = sum_j p_sj (scale_s d(score_j - reference) + (score_j - reference) dscale_s), by tiles;
+    """Compute d logsumexp_s = sum_j p_sj (scale_s d(score_j - reference) + (score_j - reference) dscale_s), by tiles;
     of the sum over further positives each d(score_p - reference) is 1."""
     rows, columns, rules = options
     (query, query_group, query_row, reference, key, group, row, scale), residuals = residuals
@@ -452,7 +452,7 @@ _tiled.defvjp(_tiled_forward, _tiled_backward)
 
 @jax.custom_jvp
 def _relative(scale, peak, reference, logsumexp):
-    """``scale * (peak - reference) + logsumexp``, rounded once: InfoNCE's gradient is e^c where c is large
+    """Return ``scale * (peak - reference) + logsumexp``, rounded once: InfoNCE's gradient is e^c where c is large
     and negative, so that an absolute error of c is a relative error of the gradient.
 
     The product is taken in halves, whose leading one is exact; the subtraction's error is Knuth's.
@@ -473,14 +473,14 @@ def _relative_jvp(primals, tangents):
 
 
 def _halves(x):
-    """x as a sum of two numbers of half its digits, so that products of the first kind are exact."""
+    """Split x into a sum of two numbers of half its digits, so that products of the first kind are exact."""
     kind = jnp.finfo(x.dtype)
     high = lax.reduce_precision(x, kind.nexp, (kind.nmant - 1) // 2)
     return high, x - high
 
 
 def permitted_candidates(query_group: Array, group: Array, same_group: str) -> Array:
-    """[Q, M] bool: which candidates are a query's negatives."""
+    """Return [Q, M] bool: which candidates are a query's negatives."""
     different = query_group[:, None] != group[None, :]
     return different if same_group == "exclude" else jnp.ones_like(different)
 
@@ -506,17 +506,18 @@ def tiles(size: int, *trees):
 
 
 def _rows(tiles: Array, length: int) -> Array:
-    """[tiles, size] or [tiles, S, size] to [length] or [S, length], without the padding."""
+    """Bring [tiles, size] or [tiles, S, size] to [length] or [S, length], without the padding."""
     return jnp.moveaxis(tiles, 0, -2).reshape(*tiles.shape[1:-1], -1)[..., :length]
 
 
 def _compute_dtype(*arrays: Array) -> jnp.dtype:
-    """float64 where one of the arrays is, else float32."""
+    """Return float64 where one of the arrays is, else float32."""
     return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
 
 
 def _floating(query: Array, key: Array, scale: Array, reference: Array | None) -> tuple[Array, ...]:
-    """In one floating type, the queries laid out by rows, the scales as [S], a reference for every query."""
+    """Bring arguments to one floating type, the queries laid out by rows, the scales as [S], a reference for every
+    query."""
     if query.ndim != 2 or key.ndim != 2 or query.shape[1] != key.shape[1] or not (query.size and key.size):
         raise ValueError(
             f"query {query.shape} and pool.key {key.shape} must be [Q, D] and [M, D], not empty."
@@ -535,7 +536,7 @@ def _floating(query: Array, key: Array, scale: Array, reference: Array | None) -
 
 
 def _arguments(query, query_group, query_row, pool, scale, reference):
-    """The arguments of an engine, checked and in one floating type: of the queries, then of the candidates."""
+    """Check the arguments of an engine and bring them to one floating type: of the queries, then of the candidates."""
     groups, expected = (query_group.shape, pool.group.shape), (query.shape[:1], pool.key.shape[:1])
     if groups != expected:
         raise ValueError(f"query_group and pool.group have shapes {groups}: they must be {expected}.")

@@ -21,7 +21,7 @@ def random_subset(
     shared: bool = False,
     same_group: str = "exclude",
 ) -> tuple[Array, Array]:
-    """K of each query's permitted candidates, uniform over all K-subsets, without replacement.
+    """Draw K of each query's permitted candidates, uniform over all K-subsets, without replacement.
 
     Time O(M log M + Q * K log K), memory O(M + Q * K). The columns are in random order, so the first
     columns are a uniform subset too. The draw of a query derives from ``fold_in(key, its row)``: it does
@@ -79,7 +79,7 @@ def place_of_rank(rank: Array, low: Array, high: Array) -> Array:
 
 
 def uniform_ranks(key: Array, m: Array, k: int) -> Array:
-    """The first k places of a uniformly random permutation of range(m), m traced, in O(k log k): [k] int32.
+    """Draw the first k places of a uniformly random permutation of range(m), m traced, in O(k log k): [k] int32.
 
     Where m < k the first m are a permutation of range(m) and the rest are no ranks (m or more).
     """
@@ -89,7 +89,7 @@ def uniform_ranks(key: Array, m: Array, k: int) -> Array:
 
 
 def shuffle(swap: Array) -> Array:
-    """The first k places after Fisher and Yates' k swaps of places i and ``swap[i]`` >= i: [k] int32.
+    """Return the first k places after Fisher and Yates' k swaps of places i and ``swap[i]`` >= i: [k] int32.
 
     Nothing of the size of the range is kept: place p holds p until some step swaps it, after which it
     holds what the latest such step found in its own place. So the i-th result is swap[i] if no earlier

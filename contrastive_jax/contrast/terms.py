@@ -15,7 +15,7 @@ from contrastive_jax.types import Array
 
 
 def _row(comparison: Comparison, of: Array) -> Array:
-    """[B, V, 1 + M] scores over tau of ``of`` with the positive (first) and with the negatives."""
+    """Return [B, V, 1 + M] scores over tau of ``of`` with the positive (first) and with the negatives."""
     own = jnp.sum(of * comparison.key, axis=-1, keepdims=True)
     score = jnp.concatenate([own, comparison.scores(of)], axis=-1)
     if not comparison.differentiate_temperature:
@@ -70,7 +70,7 @@ class Term(NamedTuple):
         return getattr(self.function, "no_margin", "")
 
     def values(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
-        """The loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
+        """Compute the loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
         contrasts = [comparison.contrast(multiple) for multiple in self.multiples]
         quantities = [
             comparison.surplus(self.multiples[0])
@@ -82,7 +82,7 @@ class Term(NamedTuple):
         return jnp.where(comparison.count > 0, value, 0.0) if contrasts else value
 
     def __call__(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
-        """The mean of :meth:`values` over queries (or examples)."""
+        """Return the mean of :meth:`values` over queries (or examples)."""
         return jnp.mean(self.values(comparison, given))
 
 
@@ -139,7 +139,7 @@ def find_loss(name: str) -> Callable[..., Array]:
 def make_term(
     name: str, settings: Mapping[str, Any] | float, function: Callable[..., Array] | None = None
 ) -> Term:
-    """One term from its entry in the config's ``loss`` section: a weight, or ``weight`` and options.
+    """Make one term from its entry in the config's ``loss`` section: a weight, or ``weight`` and options.
 
     ``function``: the loss itself; None: the one that the name has.
 
@@ -184,7 +184,7 @@ def _shown(signature: inspect.Signature) -> str:
 
 
 def make_terms(section: Mapping[str, Any]) -> tuple[Term, ...]:
-    """The terms of a config's ``loss`` section."""
+    """Make the terms of a config's ``loss`` section."""
     if not section:
         raise ValueError("loss is empty; name at least one term, for example loss.info_nce.weight=1.0.")
     return tuple(make_term(name, settings) for name, settings in section.items())
@@ -193,6 +193,6 @@ def make_terms(section: Mapping[str, Any]) -> tuple[Term, ...]:
 def total_loss(
     parts: tuple[Term, ...], comparison: Comparison, given: Mapping[str, Array]
 ) -> tuple[Array, dict]:
-    """The weighted sum of the terms, and each term's own value."""
+    """Compute the weighted sum of the terms, and each term's own value."""
     values = {part.name: part(comparison, given) for part in parts}
     return jnp.asarray(sum(part.weight * values[part.name] for part in parts)), values

@@ -149,7 +149,7 @@ def multi_digits(
     classes = len(source.classes)
 
     def squares(split: int, sizes: tuple[int, ...], purpose: str, total: int) -> tuple[Split, np.ndarray]:
-        """Squares with digits of some sizes, and the classes of these [n, k]."""
+        """Draw squares with digits of some sizes, and the classes of these [n, k]."""
         part = _parts(source)[split]
         which = np.stack(
             [np.arange(total, dtype=np.int32) % len(part)]
@@ -248,7 +248,7 @@ def digit_on_image(
 
 
 def _with_digits(part, digits: Split, number: int, size: int, side: int, overlap: str, seed: int) -> tuple:
-    """The images of a split with digits on them: with their own labels, and with the digits'."""
+    """Put digits on the images of a split: with their own labels, and with the digits'."""
     which = drawn(seed, stream("which", number), len(part), len(digits))
     made = Made(NinePlaces(overlap), (which,), (pixels.resized(_all(digits), size),))
     streamed = isinstance(part, Streamed)
@@ -278,7 +278,7 @@ def _with_digits(part, digits: Split, number: int, size: int, side: int, overlap
 
 
 def _all(part: Split) -> np.ndarray:
-    """[n, h, w, c]: what a split shows."""
+    """Return [n, h, w, c]: what a split shows."""
     return part.pictures(np.arange(len(part)))
 
 
@@ -290,7 +290,7 @@ def _fit(length: int, size: int) -> bool:
 def _places(
     seed: int, names: tuple, total: int, sizes: tuple[int, ...], side: int, placement: str
 ) -> np.ndarray:
-    """[total, k, 2] int32: top and left pixel of each digit."""
+    """Draw [total, k, 2] int32: top and left pixel of each digit."""
     if placement == "random":
         places = [
             [drawn(seed, stream(*names, axis, k), total, side - s + 1) for axis in ("top", "left")]
@@ -309,7 +309,7 @@ def _parts(source: Source) -> dict[int, Split]:
 
 
 def _digits(source: Source, option: str) -> None:
-    """Refuses a set that cannot be a bank of digits."""
+    """Refuse a set that cannot be a bank of digits."""
     for part in _parts(source).values():
         if not isinstance(part, Split):
             raise ValueError(f"{option}: {source.name} is streamed, and digits lie in memory")

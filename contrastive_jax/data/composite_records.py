@@ -67,7 +67,7 @@ class Overlaid:
         return len(self.records)
 
     def read(self, rows: Sequence[int]) -> list[Record]:
-        """The records of some rows, in that order: images as .npy files.
+        """Read the records of some rows, in that order: images as .npy files.
 
         Raises:
             Unreadable: the first image that cannot be read, by name.

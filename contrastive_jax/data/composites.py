@@ -24,7 +24,7 @@ class Plain:
         return 0
 
     def shape(self, stored: tuple) -> tuple:
-        """(h, w, c) of an image that is made of a stored one of some shape."""
+        """Return (h, w, c) of an image that is made of a stored one of some shape."""
         return stored
 
     def __call__(self, xp: ModuleType, image: Array, tables: tuple, bank: tuple, pick: Callable) -> Array:
@@ -52,11 +52,11 @@ class Bits(Plain):
         return self.bits
 
     def shape(self, stored: tuple) -> tuple:
-        """With as many channels more."""
+        """Return the shape with as many channels more."""
         return (*stored[:2], stored[2] + self.bits)
 
     def __call__(self, xp, image, tables, bank, pick):
-        """The image with the bits of ``tables[0]`` [B] int32."""
+        """Add to the image the bits of ``tables[0]`` [B] int32."""
         bits = (tables[0][:, None] >> xp.arange(self.bits, dtype=xp.int32)) & 1
         bits = (255 * bits).astype(xp.uint8).reshape(len(image), *[1] * (image.ndim - 2), self.bits)
         return xp.concatenate([image, xp.broadcast_to(bits, (*image.shape[:-1], self.bits))], axis=-1)
@@ -72,11 +72,11 @@ class Noise(Plain):
     channels: int
 
     def shape(self, stored: tuple) -> tuple:
-        """With channels of its own alone."""
+        """Return the shape with channels of its own alone."""
         return (*stored[:2], self.channels)
 
     def __call__(self, xp, image, tables, bank, pick):
-        """The noise."""
+        """Return the noise."""
         which, turned = tables
         return pick(bank[0], which) ^ turned[:, None, None, :]
 
@@ -96,11 +96,11 @@ class Then(Plain):
         return self.second.constant
 
     def shape(self, stored: tuple) -> tuple:
-        """By both."""
+        """Return the shape by both."""
         return self.second.shape(self.first.shape(stored))
 
     def __call__(self, xp, image, tables, bank, pick):
-        """Both, one after the other."""
+        """Apply both, one after the other."""
         image = self.first(xp, image, tables[: self.tables], bank[: self.bank], pick)
         return self.second(xp, image, tables[self.tables :], bank[self.bank :], pick)
 
@@ -135,7 +135,7 @@ class Canvas(Plain):
         return self.side, self.side, self.channels
 
     def __call__(self, xp, image, tables, bank, pick):
-        """The digits, each laid over those before it."""
+        """Lay the digits, each over those before it."""
         which, place = tables
         canvas = None
         for digit, number in enumerate(self.banks):
@@ -156,7 +156,7 @@ class NinePlaces(Plain):
     overlap: str  # one of OVERLAPS
 
     def __call__(self, xp, image, tables, bank, pick):
-        """The image [B, h, w, c] with the digit."""
+        """Put the digit on the image [B, h, w, c]."""
         tile = pick(bank[0], tables[0])
         rows, columns = (placed(side, tile.shape[1]) for side in image.shape[1:3])
         rows, columns = (xp.asarray(np.broadcast_to(r, (1, *r.shape))) for r in (rows, columns))
@@ -168,12 +168,12 @@ PLACES = (0.15, 0.45, 0.75)  # of a side: the authors' notebook
 
 
 def starts(side: int) -> list[int]:
-    """The first pixels of the three places along a side."""
+    """Return the first pixels of the three places along a side."""
     return [int(share * side) for share in PLACES]
 
 
 def placed(side: int, size: int) -> np.ndarray:
-    """[side, size]: 1 where a pixel of a side shows a pixel of the digit."""
+    """Return [side, size]: 1 where a pixel of a side shows a pixel of the digit."""
     found = np.zeros((side, size), np.float32)
     for start in starts(side):
         found[start + np.arange(size), np.arange(size)] = 1
@@ -181,13 +181,13 @@ def placed(side: int, size: int) -> np.ndarray:
 
 
 def _rows(xp, start, side, size):
-    """[B, side, size]: the same for one place an example, that begins at ``start`` [B]."""
+    """Return [B, side, size]: the same for one place an example, that begins at ``start`` [B]."""
     pixel = xp.arange(side, dtype=xp.int32)[None, :, None] - start[:, None, None]
     return (pixel == xp.arange(size, dtype=xp.int32)).astype(xp.float32)
 
 
 def _laid(xp, rows, tile, columns):
-    """Tiles [B, s, s, c] where matrices [B or 1, h, s] and [B or 1, w, s] of 0 and 1 put them: [B, h, w, c].
+    """Lay tiles [B, s, s, c] where matrices [B or 1, h, s] and [B or 1, w, s] of 0 and 1 put them: [B, h, w, c].
 
     Each sum has one summand, so it is exact, in bfloat16 as well.
     """
@@ -224,6 +224,6 @@ class Made:
         return Made(rule, self.tables + other.tables, self.bank + other.bank, {**self.facts, **other.facts})
 
     def images(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """On the host: what is made of the stored images [b, ..., h, w, c] of some rows, uint8."""
+        """Compose the stored images [b, ..., h, w, c] uint8 of some rows on the host."""
         tables = tuple(table[rows] for table in self.tables)
         return np.asarray(self.composition(np, image, tables, self.bank, lambda array, index: array[index]))

@@ -21,7 +21,7 @@ class Damaged(ValueError):
 
 
 def whole(image: bytes, channels: int, size: int = 0) -> np.ndarray:
-    """:func:`pixels.decode`; Damaged, whatever the decoder raises but for a lack of memory."""
+    """Decode by :func:`pixels.decode`; raise Damaged, whatever the decoder raises but for a lack of memory."""
     try:
         return pixels.decode(image, channels, size)
     except MemoryError:
@@ -42,7 +42,7 @@ class Jpeg:
         self.size, self._image, self._channels = (height, width), image, channels
 
     def cut(self, cut, boxes: np.ndarray) -> np.ndarray:
-        """The views [W, s, s, c] of some boxes [W, 4]."""
+        """Cut the views [W, s, s, c] of some boxes [W, 4]."""
         pixels, factor = self._decoded(boxes, cut.size)
         return np.stack([cut.resize(pixels, box / factor) for box in boxes])
 
@@ -67,7 +67,7 @@ _scratch = threading.local()
 
 
 def _buffer(size: int) -> np.ndarray:
-    """Memory of this thread to decode into, until it decodes again: fresh pages would cost a fifth of the time."""
+    """Return memory of this thread to decode into, until it does again: fresh pages would cost a fifth of the time."""
     if getattr(_scratch, "buffer", np.empty(0)).size < size:
         _scratch.buffer = np.empty(size, np.uint8)
     return _scratch.buffer
@@ -81,12 +81,12 @@ class Decoded:
         self.size = self._array.shape[:2]
 
     def cut(self, cut, boxes: np.ndarray) -> np.ndarray:
-        """The views [W, s, s, c] of some boxes [W, 4]."""
+        """Cut the views [W, s, s, c] of some boxes [W, 4]."""
         return np.stack([cut.resize(self._array, box) for box in boxes])
 
 
 def opened(image: bytes, channels: int, size: int = 0) -> Jpeg | Decoded:
-    """An encoded image, as far as one has to go to know its size (height, width).
+    """Open an encoded image as far as one has to go to know its size (height, width).
 
     Args:
         image: a file's bytes.
@@ -105,5 +105,5 @@ def opened(image: bytes, channels: int, size: int = 0) -> Jpeg | Decoded:
 
 
 def views(pictures: Sequence[Jpeg | Decoded], cut, boxes: np.ndarray) -> np.ndarray:
-    """[B, W, s, s, c] uint8, of B images and their boxes [B, W, 4]."""
+    """Cut [B, W, s, s, c] uint8 out of B images, by their boxes [B, W, 4]."""
     return np.stack([picture.cut(cut, own) for picture, own in zip(pictures, boxes, strict=True)])

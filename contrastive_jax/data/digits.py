@@ -6,7 +6,7 @@ from contrastive_jax.data.split import Source, Split
 
 
 def digits() -> Source:
-    """The UCI test digits (Alpaydin & Kaynak, 1998), [8, 8, 1], 20 % of every class held out for test.
+    """Return the UCI test digits (Alpaydin & Kaynak, 1998), [8, 8, 1], 20 % of every class held out for test.
 
     Values 0..16 become uint8 by round(x * 255 / 16). The split is the one that anybody can make in one
     line of scikit-learn, ``train_test_split(range(1797), test_size=0.2, stratify=target, random_state=0)``,

@@ -51,7 +51,7 @@ def folder(
     corrupt: str = "raise",
     resize: str = "exact",
 ) -> Source:
-    """Images under ``dir``, in the order of their relative paths; hidden files are not looked at.
+    """Load images under ``dir``, in the order of their relative paths; hidden files are not looked at.
 
     Without a file of labels, an image's label is the first folder below the root; images that lie in no
     folder have none (-1). EXIF rotation is honoured, transparency is laid on white, 16 bits become 8, a file
@@ -190,7 +190,7 @@ class FolderRecords:
         return len(self.paths)
 
     def read(self, rows: Sequence[int]) -> list[Record]:
-        """The records of some rows, in that order.
+        """Read the records of some rows, in that order.
 
         Raises:
             Unreadable: the first damaged image, by its path.
@@ -273,7 +273,7 @@ def _not_listed(error: OSError) -> None:
 
 
 def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
-    """Paths of the images under ``below_root``, relative to ``root``, with / and sorted."""
+    """List paths of the images under ``below_root``, relative to ``root``, with / and sorted."""
     found = []
     for place, below, names in os.walk(below_root, followlinks=True, onerror=_not_listed):
         for name in names:  # not a file that anything needs: a link to a folder that is not mounted, say
@@ -312,7 +312,7 @@ def listing_file(labels: str, root: pathlib.Path) -> pathlib.Path:
 
 
 def check_listing(listing: Listing, paths: list[str], labels: str, root: pathlib.Path) -> None:
-    """Refuses images without a row and rows without an image."""
+    """Refuse images without a row and rows without an image."""
     lost = [path for path in paths if path not in listing.rows]
     if lost:
         raise ValueError(f"data.labels={labels} has no row for {lost[0]}{_and_more(lost)}")
@@ -327,12 +327,12 @@ def _and_more(found: list) -> str:
 
 
 def folder_label(path: str, place: pathlib.Path, root: pathlib.Path) -> tuple[str, ...]:
-    """The first folder below the root of the split, where the image lies in one."""
+    """Return the first folder below the root of the split, where the image lies in one."""
     return (root / path).relative_to(place).parts[:-1][:1]
 
 
 def class_names(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """The labels of the training images, sorted; as numbers where they all are."""
+    """Return the labels of the training images, sorted; as numbers where they all are."""
     known, met = ({name for names in some for name in names} for some in (train, test))
     if unknown := sorted(met - known):
         raise ValueError(
@@ -343,7 +343,7 @@ def class_names(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> tu
 
 
 def label_array(names: list[tuple[str, ...]], classes: tuple[str, ...], several: bool) -> np.ndarray:
-    """[n] int32, -1 for an image without a label; with ``several`` [n, C] uint8."""
+    """Return [n] int32, -1 for an image without a label; with ``several`` [n, C] uint8."""
     number = {name: i for i, name in enumerate(classes)}
     if not several:
         return np.array([number[own[0]] if own else -1 for own in names], np.int32)
@@ -356,7 +356,7 @@ def label_array(names: list[tuple[str, ...]], classes: tuple[str, ...], several:
 
 
 def group_array(paths: list[str], group: str, listing: Listing | None) -> np.ndarray:
-    """[n] int32: the number of the first image of an image's group."""
+    """Return [n] int32: the number of the first image of an image's group."""
     alone = np.arange(len(paths), dtype=np.int32)
     if not group:
         return alone
@@ -388,7 +388,7 @@ def _outside(error: Exception) -> bool:
 
 
 def common_shape(files: list[pathlib.Path], skip: bool = False) -> tuple[int | None, int | None, int]:
-    """(h, w, c) of the images; h and w are None where they differ. Only headers are looked at: what cannot work
+    """Return (h, w, c) of the images; h and w are None where they differ. Only headers are looked at: what cannot work
     is said before decoding; with ``skip`` an image without a header is left to be met later."""
 
     def header(file: pathlib.Path) -> tuple[int, int, int] | None:

@@ -28,7 +28,7 @@ class Listing(NamedTuple):
 def read_listing(
     file: pathlib.Path, *, path_key: str, label_key: str, label_separator: str, group: str
 ) -> Listing:
-    """Reads a listing.
+    """Read a listing.
 
     Tables (CSV and TSV with a header; JSON as a list of objects; JSONL, an object a line) have a column of
     paths and one of labels. A JSON object is path -> label, or path -> object. A label is a string or a whole
@@ -121,7 +121,7 @@ def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, A
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; Python would take the last of several equal keys in silence."""
+    """Make a JSON object of its pairs, or refuse it; Python would take the last of several equal keys in silence."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -139,7 +139,7 @@ def _relative(path: Any, place: str) -> str:
 
 
 def _names(value: Any, place: str) -> tuple[str, ...]:
-    """The names of labels: none, one or several."""
+    """Read the names of labels: none, one or several."""
     values = value if isinstance(value, list) else [] if value in (None, "") else [value]
     for name in values:
         if isinstance(name, bool) or not isinstance(name, str | int) or name == "":

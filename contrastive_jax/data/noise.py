@@ -147,7 +147,7 @@ def count(like: str, split: str, option: str = "train_split") -> int:
 
 
 def _noise(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Bytes of Philox."""
+    """Draw bytes of Philox."""
     count = int(np.prod(shape))
     bits = raw(0, number_of("synthetic", name), -(-count // 8))
     return bits.astype("<u8").view(np.uint8)[:count].reshape(shape)
@@ -159,7 +159,7 @@ def _which(part: str, count: int) -> np.ndarray:
 
 
 def _resident(part: str, count: int, classes: int, shape: tuple, size: int, *stream: object) -> Split:
-    """Images that the device makes."""
+    """Make images on the device."""
     height, width = (size or side or SQUARE for side in shape[:2])
     turned = _noise(f"{part}/turned", (count, shape[2]))
     made = Made(
@@ -171,7 +171,7 @@ def _resident(part: str, count: int, classes: int, shape: tuple, size: int, *str
 def _streamed(
     part: str, count: int, classes: int, shape: tuple, size: int, workers: int, resize: str
 ) -> Streamed:
-    """Files that are decoded by the worker processes of any stream."""
+    """Make files that the worker processes of any stream decode."""
     if shape[2] not in (1, 3):
         raise ValueError(
             f"data.stream='on' makes JPEGs, which have 1 or 3 channels, not data.channels={shape[2]}"
@@ -229,7 +229,7 @@ class Repeated:
         return len(self.which)
 
     def read(self, rows: Sequence[int]) -> list[Record]:
-        """The records of some rows, in that order."""
+        """Read the records of some rows, in that order."""
         labels = _labels(np.asarray(rows), self.classes).tolist()
         return [
             Record(self.files[self.which[row]], label, int(row))

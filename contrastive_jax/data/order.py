@@ -11,7 +11,7 @@ import numpy as np
 
 
 def permutation(seed: int, epoch: int, n: int) -> np.ndarray:
-    """[n] int32, the order of one epoch.
+    """Draw [n] int32, the order of one epoch.
 
     From raw Philox bits, which are fixed by the algorithm; ``numpy.random.Generator.permutation`` may
     change with numpy's version.

@@ -13,12 +13,12 @@ WHITE = 65535
 
 
 def gibibytes(count: int, shape: tuple[int, int, int]) -> float:
-    """Memory of decoded images."""
+    """Return the memory of decoded images."""
     return count * int(np.prod(shape, dtype=np.int64)) / 2**30
 
 
 def check_memory(name: str, count: int, shape: tuple[int, int, int], memory_limit: float):
-    """Refuses images that take more than ``memory_limit`` GiB, before the first is decoded."""
+    """Refuse images that take more than ``memory_limit`` GiB, before the first is decoded."""
     need = gibibytes(count, shape)
     if need > memory_limit:
         raise ValueError(
@@ -29,7 +29,7 @@ def check_memory(name: str, count: int, shape: tuple[int, int, int], memory_limi
 
 
 def header(file) -> tuple[int, int, int]:
-    """Height, width and channels of an image file as it will be seen, without decoding it.
+    """Read height, width and channels of an image file as it will be seen, without decoding it.
 
     Grey is 1 channel and every kind of colour 3; further samples of a TIFF count each.
     """
@@ -51,7 +51,7 @@ def header(file) -> tuple[int, int, int]:
 
 
 def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
-    """The same image so that any decoder sees the same pixels.
+    """Write the same image so that any decoder sees the same pixels.
 
     The file itself where it is upright and of 8 bits, grey or RGB. Else its pixels as a ``.npy`` file,
     [h, w, channels] uint8: EXIF rotation is honoured, transparency laid on white, and of 16 bits the value x
@@ -77,7 +77,7 @@ def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
 
 
 def decode(image: bytes, channels: int, size: int = 0) -> np.ndarray:
-    """[h, w, channels] uint8 of an image file, or of what :func:`plain` made of it.
+    """Decode an image file, or what :func:`plain` made of it, to [h, w, channels] uint8.
 
     With ``size`` the short side is resized to it (bicubic, antialiased) and the centre cropped. EXIF is not
     looked at, as in TensorFlow and torchvision.
@@ -97,7 +97,7 @@ def _png_of_16_bits(begin: bytes) -> int | None:
 
 
 def eight_bits(image, white: int = WHITE, inverted: bool = False):
-    """A 16-bit grey image as 8 bits, round(255 x / white), ``inverted`` of 65535 - x; any other image as it is."""
+    """Bring a 16-bit grey image to 8 bits, round(255 x / white), ``inverted`` of 65535 - x; leave any other."""
     from PIL import Image
 
     if image.mode == "F":
@@ -111,7 +111,7 @@ def eight_bits(image, white: int = WHITE, inverted: bool = False):
 
 
 def opaque(image):
-    """An image without transparency: laid on white."""
+    """Lay an image on white, without transparency."""
     from PIL import Image
 
     if not image.has_transparency_data:
@@ -121,7 +121,7 @@ def opaque(image):
 
 
 def to_array(image, channels: int, size: int) -> np.ndarray:
-    """[h, w, channels] uint8; with ``size`` the short side is resized to it and the centre cropped."""
+    """Return [h, w, channels] uint8; with ``size`` the short side is resized to it and the centre cropped."""
     if image.mode != MODES[channels]:
         image = image.convert(MODES[channels])
     array = np.asarray(_fit(image, size))
@@ -129,7 +129,7 @@ def to_array(image, channels: int, size: int) -> np.ndarray:
 
 
 def fit(array: np.ndarray, size: int) -> np.ndarray:
-    """[h, w, c] uint8 with any c: the short side resized to ``size``, the centre cropped; 0 leaves it."""
+    """Resize the short side of [h, w, c] uint8, with any c, to ``size`` and crop the centre; 0 leaves it."""
     from PIL import Image
 
     if not size:
@@ -142,7 +142,7 @@ def fit(array: np.ndarray, size: int) -> np.ndarray:
 
 
 def resized(image: np.ndarray, size: int) -> np.ndarray:
-    """Square images [n, s, s, c] uint8 at another size, each by :func:`fit`."""
+    """Resize square images [n, s, s, c] uint8, each by :func:`fit`."""
     return image if image.shape[1] == size else np.stack([fit(x, size) for x in image])
 
 
@@ -155,7 +155,7 @@ def _fit(image, size: int):
 
 
 def _orientation(image, late: bool) -> int | None:
-    """EXIF's orientation. ``late``: also where a PNG has it behind its pixels, which decodes them."""
+    """Read EXIF's orientation. ``late``: also where a PNG has it behind its pixels, which decodes them."""
     from PIL import ExifTags
 
     if image.format == "PNG" and not late and "exif" not in image.info:
@@ -170,12 +170,12 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 def _scaled(value: np.ndarray, white: int) -> np.ndarray:
-    """round(255 x / white) for whole x >= 0, halves up, at most 255."""
+    """Return round(255 x / white) for whole x >= 0, halves up, at most 255."""
     return np.minimum((value.astype(np.int64) * 510 + white) // (2 * white), 255).astype(np.uint8)
 
 
 def _samples(file):
-    """The first page of a TIFF whose pixels Pillow would cut short (more channels, 16-bit colour); else None."""
+    """Return the first page of a TIFF whose pixels Pillow would cut short (more channels, 16-bit colour); else None."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -201,7 +201,7 @@ def _has_alpha(page) -> bool:
 
 
 def _samples_array(page, white: int) -> np.ndarray:
-    """[h, w, c] uint8 of a TIFF page with several samples."""
+    """Return [h, w, c] uint8 of a TIFF page with several samples."""
     from PIL import Image
 
     if page.dtype not in (np.uint8, np.uint16):

@@ -47,8 +47,9 @@ class Records(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, rows: Sequence[int]) -> list[Record]:
-        """The records of some rows, in that order; Unreadable where one of them is damaged, naming the first. What
-        else can happen to a file (OSError) is not the record's fault, and no other image stands in for it."""
+        """Read the records of some rows, in that order; raise Unreadable where one of them is damaged, naming the
+        first. What else can happen to a file (OSError) is not the record's fault, and no other image stands in for
+        it."""
 
     def name(self, row: int) -> str:
         """Return what to call a record in a message: "image 7 of cifar10/3.0.2, train", or a path."""

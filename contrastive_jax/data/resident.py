@@ -45,7 +45,7 @@ class Take:
     composition: Plain = Plain()
 
     def __call__(self, arrays: Arrays, step: Array | int) -> Batch:
-        """The batch."""
+        """Return the batch."""
         row = step % arrays.index.shape[0]
         index, epoch = (
             jax.lax.dynamic_index_in_dim(a, row, keepdims=False) for a in (arrays.index, arrays.epoch)
@@ -58,7 +58,7 @@ class Take:
 
 
 def pick(array: Array, index: Array) -> Array:
-    """Rows of an array that every device has, for the examples that each device has."""
+    """Look up rows of an array that every device has, for the examples that each device has."""
     return array.at[index].get(out_sharding=sharding.rows_sharding(), mode="promise_in_bounds")
 
 
@@ -103,10 +103,10 @@ class Resident:
         return self._facts
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to end."""
 
     def feed(self, step: int) -> Arrays:
-        """The arrays of the chunk that ``step`` lies in; the order is uploaded once a chunk, in one shape."""
+        """Return the arrays of the chunk that ``step`` lies in; the order is uploaded once a chunk, in one shape."""
         chunk = int(step) // self.steps
         if chunk != self._chunk:
             self._chunk, self._arrays = chunk, Arrays(*self._split, *self._order(chunk))
@@ -117,7 +117,7 @@ class Resident:
         return [self._put(a, columns) for a in self._order_of(self.seed, chunk)]
 
     def _order_of(self, seed: int, chunk: int) -> list[np.ndarray]:
-        """Images and epochs of a chunk's rows, ``[S, B]`` each."""
+        """Return images and epochs of a chunk's rows, ``[S, B]`` each."""
         count = self.steps * self.batch_size
         order = rows(seed, self.examples, chunk * count, count)
         return [a.reshape(self.steps, self.batch_size) for a in order]

@@ -37,7 +37,7 @@ def load(
     corrupt: str = "raise",
     resize: str = "exact",
 ) -> Source:
-    """Loads a data set into host memory, or opens it for streaming.
+    """Load a data set into host memory, or open it for streaming.
 
     Args:
         name: ``digits`` (inside scikit-learn, no download), ``folder`` (images below ``dir``), or the
@@ -133,7 +133,7 @@ def from_arrays(
 
 
 def stand_in(name: str, **options: Any) -> Source | None:
-    """Synthetic images in the place of a set that :func:`load` does not find; None: too little is known of it.
+    """Make synthetic images in the place of a set that :func:`load` does not find; None: too little is known of it.
 
     They are in memory or streamed as those of the set would be.
 
@@ -164,7 +164,7 @@ def accepts(name: str, option: str) -> bool:
 
 
 def held_out(source: Source, fraction: float) -> Source:
-    """Part of the training images in the place of the test images."""
+    """Hold out part of the training images in the place of the test images."""
     if not isinstance(source.train, Split):
         raise ValueError(f"data.validation={fraction} needs images in memory; {source.name} is streamed")
     aside = stratified(source.train.label, fraction, source.train.group)

@@ -55,7 +55,7 @@ class Split:
         return len(self.image)
 
     def __getitem__(self, rows) -> "Split":
-        """The rows that an index array, mask or slice selects; their ids start at 0 again."""
+        """Return the rows that an index array, mask or slice selects; their ids start at 0 again."""
         paths = None if self.paths is None else self.paths[rows]
         return Split(self.image[rows], self.label[rows], self.group[rows], paths, self.made[rows])
 
@@ -82,7 +82,7 @@ class Split:
         return np.flatnonzero(self.label >= 0)
 
     def pictures(self, rows: np.ndarray) -> np.ndarray:
-        """The images [b, h, w, c] uint8 of some rows."""
+        """Return the images [b, h, w, c] uint8 of some rows."""
         return self.made.images(self.image[rows], rows)
 
     def finish(self, view: Callable) -> Callable:
@@ -93,7 +93,7 @@ class Split:
     def batches(
         self, batch_size: int, view: Callable, rows: Sequence[int] | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Images [b, h, w, c] uint8 and labels [b] of ``rows`` (default: all), in that order, for evaluation.
+        """Yield images [b, h, w, c] uint8 and labels [b] of ``rows`` (default: all), in that order, for evaluation.
 
         The last batch may be smaller. The device gets evaluation's view of an image by ``finish(view)``:
         a resident split hands out whole images, a streamed one (:class:`stream.Streamed`) those that
@@ -105,7 +105,7 @@ class Split:
             yield self.pictures(some), self.label[some]
 
     def drawn(self, view: Callable, rows: np.ndarray, *, seed: int, epoch: int) -> dict[str, np.ndarray]:
-        """Image, label and group of some rows as a step of the run would be fed with them: whole images
+        """Return image, label and group of some rows as a step of the run would be fed with them: whole images
         [b, h, w, c] uint8, whatever the view, seed and epoch (a streamed split cuts views out)."""
         return {"image": self.pictures(rows), "label": self.label[rows], "group": self.group[rows]}
 
@@ -134,7 +134,7 @@ class Source:
 
 
 def stratified(label: np.ndarray, fraction: float, group: np.ndarray | None = None) -> np.ndarray:
-    """The fixed test split by rule: a mask [n], true for ``fraction`` of the examples of every class.
+    """Make the fixed test split by rule: a mask [n], true for ``fraction`` of the examples of every class.
 
     Every example draws a raw 64-bit number (Philox with key (0, 0), in the order of the examples); in
     every class (-1, no label, is one of them) the round(fraction * class size) smallest are test, of a labelled

@@ -23,7 +23,7 @@ def stored(
     corrupt: str,
     resize: str,
 ) -> list[Split | Streamed | None]:
-    """The splits of a set, all in memory or all streamed; None stays None.
+    """Store the splits of a set, all in memory or all streamed; None stays None.
 
     Args:
         name: of the set, for messages.
@@ -53,7 +53,7 @@ def stored(
 
 
 def check_stream(stream: str) -> None:
-    """Refuses what ``data.stream`` cannot be."""
+    """Refuse what ``data.stream`` cannot be."""
     if stream not in ("auto", "on", "off"):
         raise ValueError(f"data.stream={stream!r} is none of auto, on and off")
 
@@ -102,7 +102,7 @@ def feed(
 def feed_shapes(
     split: Split | Streamed, *, view: Callable, batch_size: int, mesh: Mesh
 ) -> tuple[Callable, Any]:
-    """``(take, shapes)`` of what :func:`feed` would feed on ``mesh``, whose devices need not be there."""
+    """Return ``(take, shapes)`` of what :func:`feed` would feed on ``mesh``, whose devices need not be there."""
     if isinstance(split, Streamed):
         return Stream.take, Stream.shapes(split, view, batch_size, mesh)
     return Take(split.made.composition), Resident.shapes(split, batch_size, mesh)

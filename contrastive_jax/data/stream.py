@@ -43,11 +43,11 @@ class Endless:
     n: int
 
     def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and epochs of some positions, int32."""
+        """Return rows and epochs of some positions, int32."""
         return order.at(self.seed, self.n, positions)
 
     def after(self, position: int) -> int:
-        """The next position of the same permutation."""
+        """Return the next position of the same permutation."""
         return position // self.n * self.n + (position + 1) % self.n
 
 
@@ -59,17 +59,17 @@ class Listed:
     epoch: int = 0
 
     def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and epochs (all the same) of some positions."""
+        """Return rows and epochs (all the same) of some positions."""
         return self.rows[positions].astype(np.int32), np.full(len(positions), self.epoch, np.int32)
 
     def after(self, position: int) -> int:
-        """The next position, the first after the last."""
+        """Return the next position, the first after the last."""
         return (position + 1) % len(self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class Loader:
-    """Reads, draws boxes, decodes and crops: what a worker process does. Picklable."""
+    """The part of a worker process: it reads, draws boxes, decodes and crops. Picklable."""
 
     records: Records
     order: Endless | Listed
@@ -80,7 +80,7 @@ class Loader:
     made: Made = Made()
 
     def load(self, positions: np.ndarray) -> dict:
-        """The examples at some positions: image [b, W, s, s, c] uint8, label [b] or [b, C], group, id and
+        """Load the examples at some positions: image [b, W, s, s, c] uint8, label [b] or [b, C], group, id and
         epoch [b] int32, and for every corrupt record that was replaced a message."""
         rows, epochs = self.order.at(positions)
         messages = []
@@ -108,13 +108,13 @@ class Loader:
         return self.records.shape[2]
 
     def _boxes(self, rows: np.ndarray, epochs: np.ndarray, sizes: list) -> np.ndarray:
-        """[b, W, 4], drawn for PART examples always, so that one program is compiled."""
+        """Draw [b, W, 4], drawn for PART examples always, so that one program is compiled."""
         missing = -len(rows) % PART
         rows, epochs = (np.pad(a, (0, missing), mode="edge") for a in (rows, epochs))
         return self.cut.boxes(self.seed, epochs, rows, sizes + sizes[-1:] * missing)[: len(sizes)]
 
     def _one(self, position: int, messages: list[str]) -> tuple[int, Record, np.ndarray]:
-        """Row, record and views at a position; where the record is corrupt, those of the next that is not."""
+        """Load row, record and views at a position; where the record is corrupt, those of the next that is not."""
         wanted, failure = position, None
         while failure is None or position != wanted:
             (row,), (epoch,) = self.order.at(np.array([position]))
@@ -187,7 +187,7 @@ class Reader:
         self._iterator = iter(data)
 
     def next(self) -> dict:
-        """The next batch, or this process's share of it.
+        """Return the next batch, or this process's share of it.
 
         Raises:
             Unreadable: a corrupt record, by name.
@@ -211,12 +211,12 @@ class Reader:
         return batch | {"replaced": [message for part in parts for message in part["replaced"]]}
 
     def close(self) -> None:
-        """Ends the workers."""
+        """End the workers."""
         self._iterator.close()
 
 
 def _in_worker(number: int, count: int) -> None:
-    """Before a worker's first part: signals are its parent's affair, and so are the accelerators; it ends with it."""
+    """Prepare a worker: signals are its parent's affair, and so are the accelerators; it ends with it."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a scheduler sends them to the whole job
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -229,7 +229,7 @@ def _end_with_parent() -> None:
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
+    """Count CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -269,7 +269,7 @@ class Streamed:
         return len(self.records)
 
     def __getitem__(self, rows) -> "Streamed":
-        """The rows that an index array, mask or slice selects; their ids start at 0 again."""
+        """Return the rows that an index array, mask or slice selects; their ids start at 0 again."""
         chosen = np.arange(len(self))[rows]
         return dataclasses.replace(self, records=Chosen(self.records, chosen), made=self.made[chosen])
 
@@ -329,7 +329,7 @@ class Streamed:
     def batches(
         self, batch_size: int, view, rows: Sequence[int] | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Images [b, s, s, c] uint8, cut out as ``view`` (of :func:`augment.make_eval`) has it, and labels
+        """Yield images [b, s, s, c] uint8, cut out as ``view`` (of :func:`augment.make_eval`) has it, and labels
         of ``rows`` (default: all), in that order. The last batch may be smaller."""
         listed = Listed(np.arange(len(self)) if rows is None else np.asarray(rows))
         count = len(listed.rows)
@@ -346,7 +346,7 @@ class Streamed:
             reader.close()
 
     def drawn(self, view, rows: np.ndarray, *, seed: int, epoch: int) -> dict[str, np.ndarray]:
-        """Image, label and group of some rows as a step of the run would be fed with them in an epoch: images
+        """Return image, label and group of some rows as a step of the run would be fed with them in an epoch: images
         [b, W, s, s, c] uint8, cut out as ``view`` (of :func:`augment.make_views`) has it."""
         found = self.loader(Listed(rows, epoch), view.cut, seed).load(np.arange(len(rows)))
         return {name: found[name] for name in ("image", "label", "group")}
@@ -377,7 +377,7 @@ class Chosen:
         return len(self.rows)
 
     def read(self, rows: Sequence[int]) -> list[Record]:
-        """The records of some rows, in that order."""
+        """Read the records of some rows, in that order."""
         return self.records.read(self.rows[np.asarray(rows)])
 
     def name(self, row: int) -> str:
@@ -391,7 +391,7 @@ def workers_of(workers: int) -> int:
 
 
 def own_rows(batch_size: int, mesh: Mesh | None) -> np.ndarray:
-    """The rows of a global batch that lie on devices of this process, ascending."""
+    """Return the rows of a global batch that lie on devices of this process, ascending."""
     if mesh is None:
         return np.arange(batch_size)
     rows = sharding.named(mesh, sharding.ROWS)
@@ -400,12 +400,12 @@ def own_rows(batch_size: int, mesh: Mesh | None) -> np.ndarray:
 
 
 def take(batch: Batch, step: Array | int) -> Batch:
-    """The batch of a step: what was fed."""
+    """Return the batch of a step: what was fed."""
     return batch
 
 
 class Stream:
-    """Feeds a :class:`Streamed` split, views already cut out, as :class:`resident.Resident` feeds a resident one.
+    """The feed of a :class:`Streamed` split, views already cut out, as :class:`resident.Resident` is of a resident one.
 
     ``batch_size`` is global; every process reads its own rows. Batches are made ahead by a thread, which puts
     them on the devices.
@@ -445,7 +445,7 @@ class Stream:
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "stream")
 
     def feed(self, step: int) -> Batch:
-        """The batch of a step; steps in order come from what was made ahead.
+        """Return the batch of a step; steps in order come from what was made ahead.
 
         Raises:
             Unreadable: a corrupt record, by name, unless it is replaced.
@@ -494,7 +494,7 @@ class Stream:
         return self._facts | {"replaced": self._before + int(multihost_utils.process_allgather(here).sum())}
 
     def close(self) -> None:
-        """Ends the thread and the workers."""
+        """End the thread and the workers."""
         self._stop()
         self._pool.shutdown(cancel_futures=True)
 

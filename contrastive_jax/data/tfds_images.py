@@ -33,7 +33,7 @@ def tfds_images(
     corrupt: str = "raise",
     resize: str = "exact",
 ) -> Source:
-    """A set by its TFDS name (``cifar10``, ``imagenet_resized/64x64``, ``mnist:3.0.1``), from ArrayRecord.
+    """Return a set by its TFDS name (``cifar10``, ``imagenet_resized/64x64``, ``mnist:3.0.1``), from ArrayRecord.
 
     Args:
         name: as in ``tfds build``; a prepared set needs no builder code.
@@ -108,7 +108,7 @@ def overlap(one, other) -> bool:
 
 
 def prepared(name: str, dir: str):
-    """The read-only builder of a set in ``dir``; without ArrayRecord files, an error says how to get them."""
+    """Open the read-only builder of a set in ``dir``; without ArrayRecord files, an error says how to get them."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import read_only_builder
 
@@ -131,7 +131,7 @@ def prepared(name: str, dir: str):
 
 
 def not_prepared(name: str, dir: str) -> Exception:
-    """The error for a set that is not in ``dir``: with the command that prepares it, or the nearest names."""
+    """Make the error for a set that is not in ``dir``: with the command that prepares it, or the nearest names."""
     import tensorflow_datasets as tfds
 
     known = tfds.list_builders(with_community_datasets=False)
@@ -154,7 +154,7 @@ def not_prepared(name: str, dir: str) -> Exception:
 
 
 def registered(name: str, label_key: str) -> tuple[tuple[int | None, int | None, int], tuple[str, ...]]:
-    """Shape and class names of a set, prepared or not, as the code of its builder has them."""
+    """Return shape and class names of a set, prepared or not, as the code of its builder has them."""
     import tensorflow_datasets as tfds
 
     known = tfds.list_builders(with_community_datasets=False)
@@ -173,7 +173,7 @@ def registered(name: str, label_key: str) -> tuple[tuple[int | None, int | None,
 
 
 def image_shape(name: str, features) -> tuple[int | None, int | None, int]:
-    """(h, w, c) of the images; h and w are None where they differ."""
+    """Return (h, w, c) of the images; h and w are None where they differ."""
     image = features.get("image")
     if image is None or len(image.shape or ()) != 3 or image.shape[-1] not in MODES:
         raise ValueError(
@@ -205,14 +205,14 @@ def several(features, label_key: str) -> bool:
 
 
 def label_of(feature):
-    """The feature, or what a sequence is made of."""
+    """Return the feature, or what a sequence is made of."""
     import tensorflow_datasets as tfds
 
     return feature.feature if isinstance(feature, tfds.features.Sequence) else feature
 
 
 def parts(splits, split: str) -> list[range]:
-    """The rows of a split in TFDS's language, by the stored splits that they come from: two of train+unlabelled."""
+    """Find the rows of a split in TFDS's language, by the stored splits they come from: two of train+unlabelled."""
     stored = {file.basename(): name for name, one in splits.items() for file in one.file_instructions}
     files = [file for file in splits[split].file_instructions if file.take]
     found, first = [], 0
@@ -234,7 +234,7 @@ class TfdsRecords:
         label_key: str,
         several: int = 0,
     ):
-        """``several``: of a multi-label set, the number of its classes."""
+        """Take the records; ``several``: of a multi-label set, the number of its classes."""
         import tensorflow_datasets as tfds
 
         # Pickled, it holds the names of the files and no open one.
@@ -247,7 +247,7 @@ class TfdsRecords:
         return len(self._source)
 
     def read(self, rows: Sequence[int]) -> list[Record]:
-        """The records of some rows, in that order.
+        """Read the records of some rows, in that order.
 
         Raises:
             Unreadable: the first damaged record, by name.

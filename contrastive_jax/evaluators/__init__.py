@@ -24,12 +24,12 @@ def known() -> dict[str, Callable]:
 
 
 def find(name: str, column: str) -> Callable | None:
-    """One of :func:`known` by its name, or any function by ``module:function``; None where there is none."""
+    """Find one of :func:`known` by its name, or any function by ``module:function``; None where there is none."""
     return own(name, f"evaluators.{column}.name") if is_own(name) else known().get(name)
 
 
 def options_of(column: str, section: Mapping[str, Any]) -> dict[str, Any]:
-    """A column's options with the defaults of its protocol."""
+    """Return a column's options with the defaults of its protocol."""
     function = find(section.get("name", ""), column)
     defaults = {} if function is None else inspect.signature(function).parameters
     options = {k: p.default for k, p in defaults.items() if p.kind is p.KEYWORD_ONLY}
@@ -37,7 +37,7 @@ def options_of(column: str, section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(sections: Mapping[str, Mapping[str, Any]], facts: EvalSpec) -> dict[str, Callable]:
-    """The config's ``evaluators``: column -> ``evaluate(subject)``.
+    """Build the config's ``evaluators``: column -> ``evaluate(subject)``.
 
     Raises:
         ValueError: an unknown protocol or option, or one that cannot work on these labels, in a sentence.
@@ -65,7 +65,7 @@ def build(sections: Mapping[str, Mapping[str, Any]], facts: EvalSpec) -> dict[st
 def resized(
     section: Mapping[str, Any], size: int, network: models.Network, channels: int
 ) -> Mapping[str, Any]:
-    """The section ``augment`` with images of ``evaluate.size`` pixels; 0 leaves its own.
+    """Return the section ``augment`` with images of ``evaluate.size`` pixels; 0 leaves its own.
 
     Raises:
         ValueError: the network cannot read them, or would have other weights.
@@ -90,7 +90,7 @@ ROWS = ("trained", "untrained", "raw pixels")
 
 
 def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[str, Callable]]:
-    """The evaluators of a config, for each set that an encoder is judged on (``source.judged``): all that they
+    """Build the evaluators of a config, for each set that an encoder is judged on (``source.judged``): all that they
     would refuse after hours of training is refused now.
 
     Raises:
@@ -139,6 +139,6 @@ def _facts(layers: tuple[str, ...], train: Any, test: Any) -> EvalSpec:
 
 
 def layers_of(sections: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """The encoder's layers that some column reads."""
+    """Return the encoder's layers that some column reads."""
     found = {options_of(*item).get("layer", "pooled") for item in sections.items()}
     return tuple(sorted(found))

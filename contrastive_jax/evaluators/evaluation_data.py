@@ -26,20 +26,20 @@ class EvalSpec(NamedTuple):
     images: int | None = None  # for training, labelled or not
 
     def check_count(self, name: str, value: int) -> None:
-        """Refuses an option that asks for more labelled training images than there can be."""
+        """Refuse an option that asks for more labelled training images than there can be."""
         there = len(self.labels) if self.labels is not None else self.images
         if there is not None and value > there:
             labelled = "labelled " if self.labels is not None else ""
             raise ValueError(f"{name} is {value}; there are {there} {labelled}training images.")
 
     def check_layer(self, layer: str) -> None:
-        """Refuses a layer that the encoder does not have."""
+        """Refuse a layer that the encoder does not have."""
         if layer not in self.layers:
             raise ValueError(f"layer is {layer!r}; this network has {', '.join(self.layers)}.")
 
 
 def at_least(name: str, value: float, least: float, *, or_zero: bool = False) -> None:
-    """Refuses an option below ``least``; ``or_zero``: but for 0, which means all there are."""
+    """Refuse an option below ``least``; ``or_zero``: but for 0, which means all there are."""
     if not value >= least and not (or_zero and value == 0):
         raise ValueError(f"{name} is {value}; it must be {'0, or ' if or_zero else ''}at least {least}.")
 
@@ -59,21 +59,22 @@ class LabelledSubset(NamedTuple):
         return len(self.split) if self.rows is None else len(self.rows)
 
     def chosen(self, rows: np.ndarray) -> "LabelledSubset":
-        """The images at some positions of this part."""
+        """Return the images at some positions of this part."""
         return LabelledSubset(self.split, rows if self.rows is None else self.rows[rows])
 
     def images(self) -> Any:
-        """A split of just these images."""
+        """Return a split of just these images."""
         return self.split if self.rows is None else self.split[self.rows]
 
 
 def known_labels(split: Any) -> np.ndarray | None:
-    """The labels of a split, [n] or [n, C]; None where they are only in records that nobody has read."""
+    """Return the labels of a split, [n] or [n, C]; None where they are only in records that nobody has read."""
     return split.label if isinstance(split, data.Split) else getattr(split.records, "label", None)
 
 
 def known_groups(part: LabelledSubset) -> np.ndarray | None:
-    """The groups of near-duplicates among a part's images, [n]; None where they are only in records not yet read."""
+    """Return the groups of near-duplicates among a part's images, [n]; None where they are only in records not yet
+    read."""
     split = part.split
     found = split.group if isinstance(split, data.Split) else getattr(split.records, "group", None)
     return found if found is None or part.rows is None else found[part.rows]
@@ -85,7 +86,7 @@ def several(split: Any) -> bool:
 
 
 def labelled(split: Any) -> LabelledSubset:
-    """The images of a split that have a label."""
+    """Select the images of a split that have a label."""
     return LabelledSubset(split, split.labelled_rows)
 
 
@@ -132,7 +133,7 @@ class EvaluationData:
         return layer if self.encoder else PIXELS
 
     def arrays(self, layer: str, crop: float | None = None) -> tuple[Rows, np.ndarray, Rows, np.ndarray]:
-        """Features and labels of the training images, features and labels of the test images.
+        """Return features and labels of the training images, features and labels of the test images.
 
         ``crop``: proportion of the largest centred square that the encoder sees (``eval_crop`` of the
         presets); None as its pretraining has it. Pixels are the whole image.
@@ -142,7 +143,7 @@ class EvaluationData:
         return train[layer], labels, test[layer], test_labels
 
     def encoded(self, part: LabelledSubset, crop: float | None = None) -> tuple[dict[str, Rows], np.ndarray]:
-        """Every layer that some evaluator reads, and the labels."""
+        """Return every layer that some evaluator reads, and the labels."""
         key = ("train" if part is self.train else "test", crop if self.encoder else None)
         if key not in self._found:
             self._found[key] = self._encode(part, crop) if self.encoder else self._pixels(part)
@@ -161,13 +162,13 @@ class EvaluationData:
         }, images.label
 
     def some(self, count: int, seed: int) -> np.ndarray:
-        """The positions among the test images of ``count`` of them (0 or more than there are: all), in order."""
+        """Return the positions among the test images of ``count`` of them (0 or more than there are: all), in order."""
         if not 0 < count < len(self.test):
             return np.arange(len(self.test))
         return np.sort(np.random.default_rng(seed).permutation(len(self.test))[:count])
 
     def two_views(self, layer: str, number: np.ndarray, seed: int) -> np.ndarray:
-        """Features [n, 2, F] of two views of some test images, augmented as in the encoder's pretraining.
+        """Compute features [n, 2, F] of two views of some test images, augmented as in the encoder's pretraining.
 
         ``number``: positions among the test images; ``seed``: of the augmentation.
         """
@@ -183,11 +184,11 @@ class EvaluationData:
         return self._found[key][layer]
 
     def view(self, crop: float | None = None) -> Any:
-        """Evaluation's view of an image: one function for equal options, so that programs are shared."""
+        """Return evaluation's view of an image: one function for equal options, so that programs are shared."""
         return eval_view(_hashable(self.encoder.augment), crop)
 
     def tuned(self, encode: Partial, crop: float | None, layer: str) -> tuple[Rows, np.ndarray]:
-        """Features and labels of the test images by another encoder than the subject's."""
+        """Return features and labels of the test images by another encoder than the subject's."""
         rows, labels = encode_part(encode, self.test, self.view(crop), self._batch_size, (layer,))
         self.test_labels = labels
         return rows[layer], labels
@@ -196,7 +197,7 @@ class EvaluationData:
 def encode_part(
     encode, part: LabelledSubset, view, batch_size: int, layers
 ) -> tuple[dict[str, Rows], np.ndarray]:
-    """Layers of all images of a part, and their labels."""
+    """Compute layers of all images of a part, and their labels."""
     batch_size = features.batch_rows(min(batch_size, len(part)))
     batches = part.split.batches(batch_size, view, part.rows)
     return features.encode_rows(
@@ -205,7 +206,7 @@ def encode_part(
 
 
 def _encode_views(encode, split, rows, seed: int, views, batch_size: int, layers) -> dict[str, np.ndarray]:
-    """Every layer [n, W, F] of augmented views of the images of some rows, in host memory."""
+    """Compute every layer [n, W, F] of augmented views of the images of some rows, in host memory."""
     batch_size = features.batch_rows(min(batch_size, len(rows)))
     found = []
     for start in range(0, len(rows), batch_size):
@@ -240,7 +241,7 @@ def _training_views(options: tuple) -> Any:
 
 @functools.cache
 def eval_view(options: tuple, crop: float | None = None) -> Any:
-    """:func:`augment.make_eval` of an ``augment`` section, with its centre crop or another one."""
+    """Call :func:`augment.make_eval` with the options of an ``augment`` section, by its centre crop or another."""
     view = call(augment.make_eval, "augment", dict(options))
     return view if crop is None else view.cropped(crop)
 
@@ -252,7 +253,7 @@ def _hashable(section: Mapping[str, Any]) -> tuple:
 
 
 def training_view(encoder: Pretrained, crop_min: float, flip: float) -> Any:
-    """Crop and flip alone, with the resizing and normalisation that the encoder was pretrained with."""
+    """Make a view by crop and flip alone, with the resizing and normalisation that the encoder was pretrained with."""
     return _crops(_hashable(encoder.augment), crop_min, flip)
 
 

@@ -42,7 +42,7 @@ class Rows:
         return self.count
 
     def numpy(self) -> np.ndarray:
-        """All of them in host memory, fetched tile by tile where the devices are several hosts'."""
+        """Return all of them in host memory, fetched tile by tile where the devices are several hosts'."""
         if self.tiles.is_fully_addressable:
             tiles = np.asarray(self.tiles)
         else:
@@ -50,7 +50,7 @@ class Rows:
         return tiles.reshape(-1, tiles.shape[2])[: self.count]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """:meth:`numpy`, for ``np.asarray`` and whatever takes arrays; always a copy.
+        """Return :meth:`numpy`, for ``np.asarray`` and whatever takes arrays; always a copy.
 
         Raises:
             ValueError: ``copy=False``.
@@ -67,7 +67,7 @@ def _one_tile(tiles, number):
 
 
 def spread(features: np.ndarray | Rows, tile: int = 1024) -> Rows:
-    """Host features ``[n, F]`` as :class:`Rows`; what is Rows already stays as it is."""
+    """Spread host features ``[n, F]`` as :class:`Rows`; what is Rows already stays as it is."""
     if isinstance(features, Rows):
         return features
     features = np.asarray(features)
@@ -77,7 +77,7 @@ def spread(features: np.ndarray | Rows, tile: int = 1024) -> Rows:
 
 
 def gathered(batches: Iterable[dict[str, jax.Array]], count: int, tile: int) -> dict[str, Rows]:
-    """Batches ``{name: [tile, F]}``, rows over the devices -> ``{name: Rows}``; each is written in place."""
+    """Gather batches ``{name: [tile, F]}``, rows over the devices, to ``{name: Rows}``; each is written in place."""
     buffers = {}
     for number, batch in enumerate(batches):
         for name, rows in batch.items():
@@ -106,7 +106,7 @@ def encode_rows(
     batch_size: int,
     layers: tuple[str, ...],
 ) -> tuple[dict[str, Rows], np.ndarray]:
-    """Features of a stream of images, left where they were computed, and the labels that came with them.
+    """Compute features of a stream of images, left where they were computed, and the labels that came with them.
 
     Args:
         encode: as in :func:`encode_all`.
@@ -135,7 +135,7 @@ def encode_rows(
 
 
 def batch_rows(batch_size: int) -> int:
-    """``batch_size`` rounded up to a multiple of the number of devices."""
+    """Round ``batch_size`` up to a multiple of the number of devices."""
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1.")
     return _rounded(batch_size)
@@ -151,7 +151,7 @@ def encode_all(
     prepare: Callable[[jax.Array], jax.Array],
     batch_size: int,
 ) -> dict[str, np.ndarray]:
-    """Features of images in host memory, layer by layer, in the order of ``images``, in host memory.
+    """Compute features of images in host memory, layer by layer, in the order of ``images``, in host memory.
 
     Every batch has the same shape (the last one is padded, the padding is dropped), so one program is
     compiled. On a mesh the rows of a batch lie over the devices and ``batch_size`` is rounded up to a
@@ -190,7 +190,7 @@ def encode_all(
 
 @native.jit(static_argnames=("prepare", "layers"))
 def _encode_batch(encode, images, count, *, prepare, layers):
-    """Layers ``{name: [B, F]}`` float32, rows over the devices; rows from ``count`` on are 0."""
+    """Compute layers ``{name: [B, F]}`` float32, rows over the devices; rows from ``count`` on are 0."""
     found = encode(jax.vmap(prepare)(images))
     for layer in layers or ():
         if layer not in found:
@@ -213,7 +213,7 @@ def _padded(batch: np.ndarray, size: int) -> np.ndarray:
 
 
 def on_devices(batch: np.ndarray) -> jax.Array:
-    """The host's batch with its rows over the devices of the mesh, whatever the number of processes."""
+    """Put the host's batch with its rows over the devices of the mesh, whatever the number of processes."""
     if not sharding.on_mesh():
         return jnp.asarray(batch)
     rows = sharding.named(jax.sharding.get_mesh(), sharding.ROWS)
@@ -221,12 +221,12 @@ def on_devices(batch: np.ndarray) -> jax.Array:
 
 
 def raw_pixels(images: np.ndarray) -> np.ndarray:
-    """The baseline without an encoder: ``[n, h, w, c]`` uint8 -> ``[n, h*w*c]`` float32 in [0, 1]."""
+    """Return the baseline without an encoder: ``[n, h, w, c]`` uint8 -> ``[n, h*w*c]`` float32 in [0, 1]."""
     return np.asarray(images).reshape(len(images), -1).astype(np.float32) / np.float32(255)
 
 
 def standardized(train_features: np.ndarray, test_features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both parts, float64, with the mean and deviation of the training part taken out of every feature."""
+    """Take the mean and deviation of the training part out of every feature of both parts, float64."""
     from sklearn.preprocessing import StandardScaler
 
     train, test = (np.asarray(host(part), np.float64) for part in (train_features, test_features))
@@ -235,14 +235,14 @@ def standardized(train_features: np.ndarray, test_features: np.ndarray) -> tuple
 
 
 def standardized_rows(train: Rows, test: Rows) -> tuple[Rows, Rows]:
-    """The same where the features lie, in their own precision."""
+    """Standardize where the features lie, in their own precision."""
     mean, deviation = _moments(train)
     first, second = (Rows(_scaled(part, mean, deviation), part.count) for part in (train, test))
     return first, second
 
 
 def _real(rows: Rows) -> jax.Array:
-    """[T, B, 1]: whether a row is one of the n."""
+    """Return [T, B, 1]: whether a row is one of the n."""
     tiles, size, _ = rows.tiles.shape
     number = jnp.arange(tiles * size).reshape(tiles, size)
     return (jax.reshard(number, TILES) if sharding.on_mesh() else number)[..., None] < rows.count
@@ -264,7 +264,7 @@ def _scaled(rows, mean, deviation):
 
 
 def host(features: np.ndarray | Rows) -> np.ndarray:
-    """``[n, F]`` in host memory."""
+    """Return ``[n, F]`` in host memory."""
     return features.numpy() if isinstance(features, Rows) else np.asarray(features)
 
 
@@ -333,14 +333,14 @@ def scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Top-1 and the mean over the classes of ``labels`` of each class's own top-1, both in [0, 1]."""
+    """Compute top-1 and the mean over the classes of ``labels`` of each class's own top-1, both in [0, 1]."""
     correct = np.asarray(predicted) == np.asarray(labels)
     per_class = [correct[labels == label].mean() for label in np.unique(labels)]
     return {"top1": float(correct.mean()), "mean_per_class": float(np.mean(per_class))}
 
 
 def average_precision(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Mean over the classes of the precision along the ranking of all images by a class's output.
+    """Compute the mean over the classes of the precision along the ranking of all images by a class's output.
 
     ``map_11_point`` is VOC 2007's (Everingham et al., 2010, section 4.2): the mean over recalls 0, 0.1, ..., 1
     of the best precision at that recall or beyond; ``mean_average_precision`` the mean precision at every

@@ -26,7 +26,7 @@ def frozen(
     flip: float,
     crop: float | None,
 ) -> dict:
-    """A linear classifier on a frozen encoder that sees every training image in a new random crop and flip.
+    """Judge a linear classifier on a frozen encoder that sees every training image in a new random crop and flip.
 
     The encoder works by its running statistics and is only read: the program has no gradient of it. Options
     as of :func:`finetuned`, result as of :func:`linear_probe.by_gradient`.
@@ -59,7 +59,7 @@ def finetuned(
     flip: float,
     crop: float | None,
 ) -> dict:
-    """The whole network trained from the subject's weights, with a new linear layer on the pooled features.
+    """Judge the whole network, trained from the subject's weights, with a new linear layer on the pooled features.
 
     Batch norm goes on with the statistics of each global batch. A subject with its first weights is the
     supervised network from scratch, by the same budget.
@@ -107,7 +107,7 @@ def finetuned(
 
 @functools.cache
 def _whole(apply: Callable) -> Callable:
-    """Logits of images, and the batch-norm statistics of the encoder after them."""
+    """Return logits of images, and the batch-norm statistics of the encoder after them."""
 
     def forward(variables, extra, rest, x):
         params, stats = (rest[0] | {"encoder": variables["encoder"]}, rest[1] | {"encoder": extra})
@@ -119,7 +119,7 @@ def _whole(apply: Callable) -> Callable:
 
 
 def batch_within(batch_size: int, images: int) -> int:
-    """The largest batch up to ``batch_size`` and the images there are that the devices share equally."""
+    """Find the largest batch up to ``batch_size`` and the images there are that the devices share equally."""
     shared = min(batch_size, images) // sharding.devices() * sharding.devices()
     if not shared:
         raise ValueError(
@@ -129,7 +129,7 @@ def batch_within(batch_size: int, images: int) -> int:
 
 
 def _width(encoder: Pretrained, channels: int) -> int:
-    """F of the pooled features."""
+    """Return F of the pooled features."""
     size, rows = encoder.augment["size"], sharding.devices()
     where = sharding.named(jax.sharding.get_mesh(), sharding.ROWS) if sharding.on_mesh() else None
     image = jax.ShapeDtypeStruct((rows, size, size, channels), jnp.float32, sharding=where)

@@ -15,7 +15,7 @@ BLOCK = 512  # rows of pairs held at once
 
 
 def alignment(first: np.ndarray, second: np.ndarray, *, gamma: float = 2.0) -> float:
-    """Mean ``||f(x) - g(x)||^gamma`` over two views ``[n, F]`` of the same images; 0 is perfect, 2^gamma worst.
+    """Compute the mean ``||f(x) - g(x)||^gamma`` of two views ``[n, F]`` of the same images; best 0, worst 2^gamma.
 
     Source: Wang & Isola (2020); MACL (Huang et al., 2022), eq. 5.
     """
@@ -53,7 +53,7 @@ def tolerance(
     self_pairs: bool = False,
     same_class_only: bool = False,
 ) -> float:
-    """Mean ``f(x).g(y)`` of pairs of one class, pairs of two classes counted as 0: in [-1, 1].
+    """Compute the mean ``f(x).g(y)`` of pairs of one class, pairs of two classes counted as 0: in [-1, 1].
 
     Args:
         first: f, ``[n, F]``.
@@ -75,7 +75,7 @@ def tolerance(
 def semantic_sensitivity(
     first: np.ndarray, labels: np.ndarray, second: np.ndarray | None = None, *, self_pairs: bool = False
 ) -> float:
-    """Mean ``exp(-(h - f(x).g(y))^2)``, h = 1 for a pair of one class and -1 else: in [e^-4, 1].
+    """Compute the mean ``exp(-(h - f(x).g(y))^2)``, h = 1 for a pair of one class and -1 else: in [e^-4, 1].
 
     Arguments as for :func:`tolerance`. Source: MACL, eq. 7.
     """
@@ -89,7 +89,7 @@ def semantic_sensitivity(
 def intra_class_distance(
     features: np.ndarray, labels: np.ndarray, *, normalize: bool = True
 ) -> dict[int, float]:
-    """Mean Euclidean distance of the distinct pairs of every class: label -> distance (nan for a lone image).
+    """Compute the mean Euclidean distance of each class's distinct pairs: label -> distance (nan for a lone image).
 
     ``normalize``: L2-normalise first. Source: Less can be more (Mitrovic et al., 2020), section 3.
     """
@@ -112,7 +112,7 @@ def intra_class_distance(
 def silhouette(
     features: np.ndarray, labels: np.ndarray, *, normalize: bool = True, metric: str = "euclidean"
 ) -> float:
-    """Mean silhouette ``(b - a) / max(a, b)`` of the classes, by scikit-learn: in [-1, 1].
+    """Compute the mean silhouette ``(b - a) / max(a, b)`` of the classes, by scikit-learn: in [-1, 1].
 
     ``metric``: "euclidean" or "cosine". Source: Rousseeuw (1987); Less can be more, section 3.
     """
@@ -141,14 +141,14 @@ def _gram(features: np.ndarray) -> np.ndarray:
 
 
 def random_projections(features: np.ndarray, directions: int, seed: int) -> np.ndarray:
-    """``[n, F]``, L2-normalised and times sqrt(F), along random orthogonal directions: ``[n, directions]``."""
+    """Project ``[n, F]``, L2-normalised and times sqrt(F), on random orthogonal directions: ``[n, directions]``."""
     features = _unit(features) * features.shape[1] ** 0.5
     gauss = np.random.default_rng(seed).standard_normal((features.shape[1], directions))
     return features @ np.linalg.qr(gauss)[0]
 
 
 def distance_to_normal(values: np.ndarray) -> np.ndarray:
-    """The Wasserstein-1 distance to N(0, 1) of each column of ``[n, ...]``, n samples against n quantiles."""
+    """Compute the Wasserstein-1 distance to N(0, 1) of each column of ``[n, ...]``, n samples against n quantiles."""
     from scipy.stats import norm
 
     quantiles = norm.ppf((np.arange(len(values)) + 0.5) / len(values))
@@ -165,7 +165,7 @@ def evaluate(
     self_pairs: bool = False,
     metric: str = "euclidean",
 ) -> dict:
-    """All of the above for one set of images, with their protocol.
+    """Compute all of the above for one set of images, with their protocol.
 
     Args:
         features: ``[n, F]``.
@@ -204,7 +204,7 @@ def _unit(features: np.ndarray) -> np.ndarray:
 
 
 def _pairs(first, second, labels, self_pairs: bool) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Blocks [b, n] of all pairs: cosine, whether of one class, whether the pair counts."""
+    """Yield blocks [b, n] of all pairs: cosine, whether of one class, whether the pair counts."""
     first = _unit(first)
     second = first if second is None else _unit(second)
     labels = np.zeros(len(first), int) if labels is None else np.asarray(labels)

@@ -91,7 +91,7 @@ def votes(
     query_chunk: int = 1024,
     bank_chunk: int = 8192,
 ) -> np.ndarray:
-    """Each class's share of the vote of the k nearest neighbours: ``[m, C]``; rows of single-label sets sum to 1.
+    """Compute each class's share of the k nearest neighbours' vote: ``[m, C]``; rows of single-label sets sum to 1.
 
     The share is the softmax of cosine / T over the k neighbours, summed by class: the weights exp(cosine / T)
     of Wu et al., normalised, and so without overflow at any T. Equal cosines: the earlier image of the bank
@@ -127,7 +127,7 @@ def votes(
 
 
 def _weights(cosine: np.ndarray, temperature: float) -> np.ndarray:
-    """[q, k]: the share of each neighbour in the vote."""
+    """Return [q, k]: the share of each neighbour in the vote."""
     if not temperature:
         return np.full_like(cosine, 1 / cosine.shape[1])
     weight = np.exp((cosine - cosine.max(axis=1, keepdims=True)) / cosine.dtype.type(temperature))
@@ -135,7 +135,7 @@ def _weights(cosine: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def _ballots(weight: np.ndarray, names: np.ndarray, classes: int) -> np.ndarray:
-    """Weights [q, k] summed by the classes [q, k] of the neighbours: [q, classes]."""
+    """Sum weights [q, k] by the classes [q, k] of the neighbours: [q, classes]."""
     share = np.zeros((len(weight), classes), weight.dtype)
     np.add.at(share, (np.arange(len(weight))[:, None], names), weight)
     return share
@@ -149,7 +149,7 @@ def _unit(rows):
 
 @native.jit(static_argnames=("k", "count"))
 def _nearest(tests, number, keys, *, k, count):
-    """Cosines and bank rows of the k nearest of every query of a tile: [q, k] each, nearest first."""
+    """Find cosines and bank rows of the k nearest of every query of a tile: [q, k] each, nearest first."""
     queries = _unit(sharding.replicate(jax.lax.dynamic_index_in_dim(tests, number, keepdims=False)))
     size = keys.shape[1]
     if not sharding.on_mesh():
@@ -169,7 +169,7 @@ def _nearest(tests, number, keys, *, k, count):
 
 
 def _local_nearest(queries, keys, first, size, k, count):
-    """The same among the rows that lie here: row b of tile t is row ``t * size + first + b`` of the bank."""
+    """Find the same among the rows that lie here: row b of tile t is row ``t * size + first + b`` of the bank."""
 
     def merge(nearest, tile):
         rows, number = tile

@@ -118,7 +118,7 @@ def lbfgs(
 
 
 def check_lbfgs(labels, C, Cs, labels_per_class, draws, tolerance, max_iterations) -> None:
-    """Refuses what :func:`lbfgs` cannot do with these labels (None: not known yet).
+    """Refuse what :func:`lbfgs` cannot do with these labels (None: not known yet).
 
     Raises:
         ValueError: one sentence.
@@ -153,7 +153,7 @@ def _too_few(labels_per_class, classes, counts) -> str:
 
 
 def _validated(Cs, train, labels, tolerance, max_iterations, groups) -> float:
-    """The C that does best on the validation images: by top-1, or by mean average precision."""
+    """Choose the C that does best on the validation images: by top-1, or by mean average precision."""
     aside, worth = validation_rows(labels, groups), []
     for C in Cs:
         classify, _ = _classifier(train[~aside], labels[~aside], C, tolerance, max_iterations)
@@ -163,7 +163,7 @@ def _validated(Cs, train, labels, tolerance, max_iterations, groups) -> float:
 
 
 def validation_rows(labels: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """A fixed tenth of the images, of every class where an image has one label: a mask ``[n]``.
+    """Return a fixed tenth of the images, of every class where an image has one label: a mask ``[n]``.
 
     At least one image of a class of two and more; of groups ``[n]`` all images or none, so that at least one group.
 
@@ -189,7 +189,7 @@ def validation_rows(labels: np.ndarray, groups: np.ndarray | None = None) -> np.
 
 
 def _classifier(train, labels, C, tolerance, max_iterations):
-    """A function from features to outputs ``[m, C]``, larger for a likelier class; and the gradient."""
+    """Return a function from features to outputs ``[m, C]``, larger for a likelier class; and the gradient."""
     if labels.ndim == 1:
         model, gradient = fit_lbfgs(train, labels, C, tolerance, max_iterations)
         return functools.partial(_outputs, model, class_count(labels)), gradient
@@ -221,7 +221,7 @@ def _outputs(model, classes: int, x: np.ndarray) -> np.ndarray:
 
 
 def fit_lbfgs(features, labels, C: float, tolerance: float, max_iterations: int):
-    """The fitted ``LogisticRegression``, and the largest absolute entry of its gradient, which we compute.
+    """Fit a ``LogisticRegression``; return it, and the largest absolute entry of its gradient, which we compute.
 
     (scikit-learn's solver also stops where the loss no longer changes, and calls that convergence.)
     """
@@ -243,7 +243,7 @@ def fit_lbfgs(features, labels, C: float, tolerance: float, max_iterations: int)
 
 
 def balanced_share(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Positions of ``fraction`` of the images of every class (of each at least one), sorted.
+    """Return positions of ``fraction`` of the images of every class (of each at least one), sorted.
 
     The first of each class in the order that :func:`balanced_draw` has for (seed, 0): larger shares contain
     smaller ones.
@@ -254,7 +254,7 @@ def balanced_share(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray
 
 
 def balanced_draw(labels: np.ndarray, labels_per_class: int, seed: int, draw: int) -> np.ndarray:
-    """Positions of ``labels_per_class`` random images of every class, sorted.
+    """Draw positions of ``labels_per_class`` random images of every class, sorted.
 
     The first of each class in the order of (seed, draw): raw Philox bits, the same in every NumPy. Draws
     with more labels contain those with fewer.
@@ -286,7 +286,7 @@ def sgd(
     seed: int = 0,
     layer: str = "pooled",
 ) -> dict:
-    """Softmax regression by SGD on cached features, judged at the last epoch.
+    """Judge softmax regression by SGD on cached features at the last epoch.
 
     The defaults are those of SimCLR's code on CIFAR, without its crops and flips; published protocols are in
     :mod:`contrastive_jax.evaluators.protocols`. Weights start at N(0, 0.01), the bias at 0. Epoch e has the
@@ -338,7 +338,7 @@ def by_gradient(
     crop: float | None = None,
     groups: np.ndarray | None = None,
 ) -> dict:
-    """A linear classifier trained by ``plan`` on cached features, without augmentation.
+    """Train a linear classifier by ``plan`` on cached features, without augmentation.
 
     ``name`` says in the protocol whose it is. With ``learning_rates`` the plan's is the one of these that
     does best on a fixed stratified tenth of the training images after training on the rest. ``crop`` is that of the
@@ -388,7 +388,7 @@ def _best_rate(train: Rows, labels, plan: Plan, learning_rates, groups) -> float
 
 
 def class_count(labels: np.ndarray) -> int:
-    """Outputs that a classifier of these labels needs."""
+    """Count the outputs that a classifier of these labels needs."""
     return labels.shape[1] if np.ndim(labels) == 2 else int(np.max(labels)) + 1
 
 

@@ -263,7 +263,7 @@ def resolved_entropy(facts: EvalSpec, *, temperature: float = 0.1, layer: str = 
 def _test(
     subject: EvaluationData, layer: str, images: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features [n, F] float64 and labels of test images, and their positions."""
+    """Return features [n, F] float64 and labels of test images, and their positions."""
     rows, labels = subject.encoded(subject.test)
     features, number = rows[subject.layer(layer)].numpy(), subject.some(images, seed)
     if not np.isfinite(features).all():

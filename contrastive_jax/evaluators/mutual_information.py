@@ -38,7 +38,7 @@ def pool_estimate(
     temperature: float = 0.1,
     engine: str = "tiled",
 ) -> dict:
-    """The InfoNCE estimate of the mutual information of ``query`` and ``key``, by a large pool of negatives.
+    """Compute the InfoNCE estimate of the mutual information of ``query`` and ``key``, by a large pool of negatives.
 
     On a mesh the queries lie over the devices; the result does not depend on their number.
 
@@ -83,7 +83,7 @@ def critic_estimate(
     negatives_group: np.ndarray | None = None,
     tile: tuple[int, int] = (1024, 1024),
 ) -> dict:
-    """:func:`pool_estimate` for any critic, on the samples themselves.
+    """Compute :func:`pool_estimate` for any critic, on the samples themselves.
 
     Args:
         critic: scores ``[q, m]`` of ``[q, ...]`` with ``[m, ...]``, temperature included. Pass
@@ -196,7 +196,7 @@ def _check_scores(score, temperature):
 
 
 def _pool(query, key, group, negatives, negatives_group):
-    """The groups, the pool and its groups, with their defaults, checked."""
+    """Check the groups, the pool and its groups, and fill in their defaults."""
     if len(query) == 0 or len(query) != len(key):
         raise ValueError(
             f"there are {len(query)} queries and {len(key)} keys: they must be pairs, at least one."
@@ -220,7 +220,7 @@ def _pool(query, key, group, negatives, negatives_group):
 
 
 def _padded(array, axis=0):
-    """Rows repeated up to a multiple of the devices; what they give is dropped."""
+    """Repeat rows up to a multiple of the devices; what they give is dropped."""
     array = np.asarray(array)
     width = [
         (0, -length % sharding.devices() if number == axis else 0)
@@ -234,13 +234,13 @@ def _embed(score, array):
 
 
 def _joint(query, key):
-    """The score of every query with its own key."""
+    """Compute the score of every query with its own key."""
     return jnp.sum(query * key, axis=-1)
 
 
 @native.jit(static_argnames=("score", "engine"))
 def _contrasts(query, key, group, pool, temperature, *, score, engine):
-    """c and K of every query."""
+    """Compute c and K of every query."""
     query, key, candidates = (_embed(score, a) for a in (query, key, pool.key))
     pool = Pool(candidates, pool.group)
     found = negative_statistics(query, group, pool, 1 / temperature, _joint(query, key), engine=engine)
@@ -249,7 +249,7 @@ def _contrasts(query, key, group, pool, temperature, *, score, engine):
 
 @native.jit
 def _critic_contrasts(critic, x, y, group, candidates, candidates_group, valid):
-    """c and K of every row of x, against candidates [tiles, m, ...]."""
+    """Compute c and K of every row of x, against candidates [tiles, m, ...]."""
     positive = at_least_float32(jax.vmap(lambda x, y: critic(x[None], y[None])[0, 0])(x, y))
 
     def add(carry, tile):
@@ -266,8 +266,8 @@ def _critic_contrasts(critic, x, y, group, candidates, candidates_group, valid):
 
 @native.jit(static_argnames=("score", "alpha"))
 def _of_batches(query, key, group, pools, temperature, *, score, alpha):
-    """{estimate: [batches]}, and the fewest negatives that a query has; a batch has the queries of its pool's keys, and
-    behind them such as fill it up."""
+    """Compute {estimate: [batches]}, and the fewest negatives that a query has; a batch has the queries of its pool's
+    keys, and behind them such as fill it up."""
 
     def of_batch(batch):
         query, key, group, pool = batch
@@ -292,7 +292,7 @@ def _of_batches(query, key, group, pools, temperature, *, score, alpha):
 
 
 def _tiled_with_mask(size, candidates, group):
-    """Candidates [tiles, m, ...], their groups and which of them are no padding."""
+    """Return candidates [tiles, m, ...], their groups and which of them are no padding."""
     tiles = -(-len(group) // size)
     size = -(-len(group) // tiles)
     missing = tiles * size - len(group)
@@ -304,7 +304,7 @@ def _tiled_with_mask(size, candidates, group):
 
 
 def _result(c, count, critic, settings, pool):
-    """The mean over queries, with how it was made."""
+    """Return the mean over queries, with how it was made."""
     count = np.asarray(count)
     if count.min() == 0:
         raise ValueError("a query has no negatives: all of the pool is of its group.")

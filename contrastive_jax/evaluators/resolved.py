@@ -20,7 +20,7 @@ def resolved_entropy(
     temperature: float,
     layer: str,
 ) -> dict:
-    """Similarity-sensitive entropy of embeddings, in nats (Leinster and Cobbold, 2012, of order 1).
+    """Compute the similarity-sensitive entropy of embeddings, in nats (Leinster and Cobbold, 2012, of order 1).
 
     ``-mean_i log mean_j exp((s_ij - 1) / tau)`` with cosines s: what InfoNCE's estimate with every image for its own
     positive says of their entropy. Images that coincide count as one, those further apart than tau's reach as

@@ -21,7 +21,7 @@ MEAN_PER_CLASS = ("caltech101", "oxford_flowers102", "oxford_iiit_pet", "fgvc_ai
 
 
 def metric_of(data_name: str, several: bool) -> str:
-    """The score that a set's literature reports: 11-point mAP where images have several labels (VOC 2007),
+    """Return the score that a set's literature reports: 11-point mAP where images have several labels (VOC 2007),
     mean per class for ``MEAN_PER_CLASS``, else top-1.
 
     ``data_name``: the config's ``data.name``, whatever is made of its images."""
@@ -44,7 +44,7 @@ def scores(
     evaluators: Mapping[str, Callable[[EvaluationData], dict]],
     done: Callable[[str, str, dict], None] = lambda row, column, score: None,
 ) -> dict:
-    """Every subject under every protocol; a subject's features are dropped before the next one is made.
+    """Score every subject under every protocol; a subject's features are dropped before the next one is made.
 
     ``done`` is called with each score as it comes.
 
@@ -127,7 +127,7 @@ def _without_layer(score: dict) -> str:
 
 
 def cell(score: dict, metric: str = "top1", beside: str = "") -> str:
-    """One score as the table shows it: "—" where it was left out, or the column measures something else."""
+    """Write one score as the table shows it: "—" where it was left out, or the column measures something else."""
     if "failed" in score:
         return "failed"
     if metric not in score:

@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     seed: int = 0
 
     def check(self) -> "Plan":
-        """The plan itself.
+        """Return the plan itself.
 
         Raises:
             ValueError: an option out of its range.
@@ -72,11 +72,11 @@ class Plan(NamedTuple):
         return self
 
     def steps(self, examples: int) -> int:
-        """Updates in all, the last one whole."""
+        """Return the updates in all, the last one whole."""
         return -(-self.epochs * examples // self.batch_size)
 
     def describe(self) -> str:
-        """As it stands in a protocol."""
+        """Write the plan as it stands in a protocol."""
         if self.optimizer == "sgd":
             rule = f"SGD, momentum {self.momentum:g}{' (Nesterov)' if self.nesterov else ''}"
         else:
@@ -117,7 +117,7 @@ class Cached:
 
 
 def take_cached(arrays: Cached, step: Array) -> Examples:
-    """The rows of a step. Each device looks up those that it holds, and one reduce-scatter of the batch brings
+    """Look up the rows of a step. Each device looks up those that it holds, and one reduce-scatter of the batch brings
     every row to its place: exact, as all but one of the summands are 0."""
     index = jax.lax.dynamic_index_in_dim(arrays.index, step % arrays.index.shape[0], keepdims=False)
     size = arrays.tiles.shape[1]
@@ -156,7 +156,7 @@ class CachedFeed:
         self._tiles, self._labels = whole.tiles, _everywhere(_label_type(labels))
 
     def feed(self, step: int) -> Cached:
-        """The arrays for the steps of the chunk (about an epoch) that ``step`` lies in."""
+        """Return the arrays for the steps of the chunk (about an epoch) that ``step`` lies in."""
         count = self.steps * self.batch_size
         order, _ = data.rows(self.seed, self.examples, step // self.steps * count, count)
         index = self.rows[order].reshape(self.steps, self.batch_size)
@@ -200,7 +200,7 @@ class ViewsFeed:
         self._seed = _everywhere(np.uint32(plan.seed))
 
     def feed(self, step: int) -> tuple[PyTree, Array]:
-        """The arrays of a step."""
+        """Return the arrays of a step."""
         return self._feed.feed(step), self._seed
 
 
@@ -246,7 +246,7 @@ def fit(
     extra: PyTree = (),
     frozen: PyTree = (),
 ) -> Fitted:
-    """Minimises the mean cross-entropy (of multi-label sets: the mean over images of the sum over classes of
+    """Minimise the mean cross-entropy (of multi-label sets: the mean over images of the sum over classes of
     the logistic losses) over ``variables``; ``extra`` is carried along, ``frozen`` only read.
 
     ``forward`` and the arrays' shapes decide what is compiled: pass the same function to use it again.
@@ -317,7 +317,7 @@ def _one(program, state, arrays, frozen, step):
 
 @native.jit(static_argnums=0, donate_argnums=1)
 def _advance(program, state, arrays, frozen, start, stop):
-    """Steps ``start`` to ``stop`` as one program; their losses lead the array that is returned."""
+    """Run steps ``start`` to ``stop`` as one program; their losses lead the array that is returned."""
     dtype = jax.tree.leaves(state[0])[0].dtype
     losses = jnp.zeros(arrays.index.shape[0], dtype)
 
@@ -333,7 +333,7 @@ def _advance(program, state, arrays, frozen, start, stop):
 
 
 def linear(variables, extra, frozen, x):
-    """Logits of features ``[B, F]``."""
+    """Compute logits of features ``[B, F]``."""
     del frozen
     logits = jnp.dot(x, variables["kernel"], precision=jax.lax.Precision.HIGHEST) + variables["bias"]
     return logits, extra
@@ -341,7 +341,7 @@ def linear(variables, extra, frozen, x):
 
 @functools.cache
 def through(encode: Callable, layer: str) -> Callable:
-    """Logits of a layer of the frozen encoder, which sees images by its running statistics."""
+    """Compute logits of a layer of the frozen encoder, which sees images by its running statistics."""
 
     def forward(variables, extra, frozen, x):
         found = encode(*frozen, x)[layer].reshape(x.shape[0], -1)
@@ -351,13 +351,13 @@ def through(encode: Callable, layer: str) -> Callable:
 
 
 def first_linear(width: int, classes: int, seed: int, dtype: Any = jnp.float32) -> PyTree:
-    """A classifier to start from: kernel N(0, 0.01^2), bias 0 (MoCo's ``main_lincls.py``)."""
+    """Return a classifier to start from: kernel N(0, 0.01^2), bias 0 (MoCo's ``main_lincls.py``)."""
     kernel = 0.01 * jax.random.normal(jax.random.key(seed), (width, classes), dtype)
     return jax.tree.map(_everywhere, jax.device_get({"kernel": kernel, "bias": jnp.zeros(classes, dtype)}))
 
 
 def linear_outputs(variables: PyTree, test: Rows) -> np.ndarray:
-    """Logits ``[m, C]`` of features, tile by tile where they lie."""
+    """Compute logits ``[m, C]`` of features, tile by tile where they lie."""
     return Rows(_logits(variables, test.tiles), test.count).numpy()
 
 

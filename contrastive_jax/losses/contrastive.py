@@ -27,18 +27,18 @@ MISREADS = "would falsify the estimate in"
 
 
 def at_least_float32(array: Array) -> Array:
-    """The array in float32, or in float64 if that is what it is."""
+    """Return the array in float32, or in float64 if that is what it is."""
     return array.astype(jnp.promote_types(array.dtype, jnp.float32))
 
 
 def positive_option(name: str, value: float) -> None:
-    """Raises ValueError unless ``value`` is a positive number."""
+    """Raise ValueError unless ``value`` is a positive number."""
     if not value > 0:
         raise ValueError(f"{name} is {value}; it must be positive.")
 
 
 def value_with_gradient_of(value: Array, surrogate: Array, weight: Array | float = 1.0) -> Array:
-    """``value``, with the gradient of ``weight * surrogate`` (weight held constant).
+    """Return ``value``, with the gradient of ``weight * surrogate`` (weight held constant).
 
     Where the surrogate is -inf (a query without negatives) the gradient is 0.
     """
@@ -47,7 +47,7 @@ def value_with_gradient_of(value: Array, surrogate: Array, weight: Array | float
 
 
 def softplus_over_sigmoid(c: Array) -> Array:
-    """softplus(c) / sigmoid(c) for any c: 1 at -inf, c + 1 + o(1) at +inf."""
+    """Return softplus(c) / sigmoid(c) for any c: 1 at -inf, c + 1 + o(1) at +inf."""
     decay = jnp.exp(-jnp.abs(c))
     log1p = jnp.log1p(decay)
     representable = decay > jnp.finfo(c.dtype).tiny

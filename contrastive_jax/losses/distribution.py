@@ -15,13 +15,13 @@ PRIORS = ("normal", "hypercube", "hypersphere")
 
 
 def unit(array: Array) -> Array:
-    """Rows divided by their Euclidean norm; a zero row stays 0 and has a finite gradient."""
+    """Divide rows by their Euclidean norm; a zero row stays 0 and has a finite gradient."""
     array = at_least_float32(array)
     return array * jax.lax.rsqrt(jnp.maximum(jnp.sum(array**2, axis=-1, keepdims=True), 1e-12))
 
 
 def embedding(array: Array, normalize: bool) -> Array:
-    """The array in at least float32, on the unit sphere if ``normalize``."""
+    """Return the array in at least float32, on the unit sphere if ``normalize``."""
     return unit(array) if normalize else at_least_float32(array)
 
 
@@ -106,7 +106,7 @@ def uniformity(population: Array, *, t: float = 2.0, normalize: bool = True) -> 
 
 
 def orthogonal_directions(key: Array, d: int, dtype=jnp.float32) -> Array:
-    """A random orthogonal matrix [d, d], uniform (Haar); its columns are directions."""
+    """Draw a random orthogonal matrix [d, d], uniform (Haar); its columns are directions."""
     rotation, triangle = jnp.linalg.qr(jax.random.normal(key, (d, d), dtype))
     return rotation * jnp.where(jnp.diagonal(triangle) < 0, -1.0, 1.0).astype(
         dtype
@@ -114,7 +114,7 @@ def orthogonal_directions(key: Array, d: int, dtype=jnp.float32) -> Array:
 
 
 def prior_samples(key: Array, prior: str, shape: tuple[int, ...], dtype=jnp.float32) -> Array:
-    """Samples of a prior: "normal" N(0, 1), "hypercube" uniform in [-1, 1], "hypersphere" uniform on it."""
+    """Draw samples of a prior: "normal" N(0, 1), "hypercube" uniform in [-1, 1], "hypersphere" uniform on it."""
     if prior not in PRIORS:
         raise ValueError(f"prior is {prior!r}; it must be one of {', '.join(PRIORS)}.")
     if prior == "hypercube":
@@ -124,7 +124,7 @@ def prior_samples(key: Array, prior: str, shape: tuple[int, ...], dtype=jnp.floa
 
 
 def sliced_wasserstein_distance(sample: Array, prior_sample: Array, directions: Array) -> Array:
-    """Squared Wasserstein distance of two samples along each direction, a mean over samples.
+    """Compute the squared Wasserstein distance of two samples along each direction, a mean over samples.
 
     ``sample`` and ``prior_sample`` [N, D], ``directions`` [D, P] (unit columns) -> [P].
     Source: Intriguing Properties (Chen et al., 2021), and its notebook, whose own sort is wrong with ties.

@@ -39,7 +39,7 @@ from contrastive_jax.types import Array
 
 
 def row_statistics(scores: Array) -> tuple[Array, Array, Array]:
-    """Diagonal, logsumexp of the rest of each row, and its length: [N, M], M >= N -> three of [N]."""
+    """Compute diagonal, logsumexp of the rest of each row, and its length: [N, M], M >= N -> three of [N]."""
     rows, columns = scores.shape
     if columns < max(rows, 2):
         raise ValueError(
@@ -51,12 +51,12 @@ def row_statistics(scores: Array) -> tuple[Array, Array, Array]:
 
 
 def log_marginal_mean(negative: Array, count: Array) -> Array:
-    """Logarithm of the mean over all marginal pairs, from each row's logsumexp and length."""
+    """Compute the logarithm of the mean over all marginal pairs, from each row's logsumexp and length."""
     return logsumexp(negative) - jnp.log(jnp.sum(count.astype(negative.dtype)))
 
 
 def donsker_varadhan_estimate(positive: Array, negative: Array, count: Array) -> Array:
-    """``mean(joint) - log mean exp(marginal)``; on a mini-batch not a bound.
+    """Return ``mean(joint) - log mean exp(marginal)``; on a mini-batch not a bound.
 
     Source: MINE (Belghazi et al., 2018).
     """
@@ -64,7 +64,7 @@ def donsker_varadhan_estimate(positive: Array, negative: Array, count: Array) ->
 
 
 def tuba(positive: Array, negative: Array, count: Array, log_baseline: Array) -> Array:
-    """``1 + mean(joint - b) - mean exp(marginal - b)`` with a baseline b, [N] or scalar: a lower bound.
+    """Return ``1 + mean(joint - b) - mean exp(marginal - b)`` with a baseline b, [N] or scalar: a lower bound.
 
     Source: Poole et al. (2019), I_TUBA.
     """
@@ -74,7 +74,7 @@ def tuba(positive: Array, negative: Array, count: Array, log_baseline: Array) ->
 
 
 def nwj(positive: Array, negative: Array, count: Array) -> Array:
-    """``mean(joint) - mean exp(marginal - 1)``, TUBA with baseline 1: a lower bound.
+    """Return ``mean(joint) - mean exp(marginal - 1)``, TUBA with baseline 1: a lower bound.
 
     Source: Nguyen, Wainwright & Jordan (2010); Poole et al. (2019), I_NWJ.
     """
@@ -153,14 +153,14 @@ donsker_varadhan.no_margin = MISREADS  # type: ignore[attr-defined]
 
 
 def jensen_shannon_surrogate(scores: Array) -> Array:
-    """``-mean softplus(-joint) - mean softplus(marginal)``, the f-GAN Jensen-Shannon objective."""
+    """Return ``-mean softplus(-joint) - mean softplus(marginal)``, the f-GAN Jensen-Shannon objective."""
     rows, columns = scores.shape
     marginal = jnp.where(jnp.eye(rows, columns, dtype=bool), 0.0, jax.nn.softplus(scores))
     return -jnp.mean(jax.nn.softplus(-jnp.diagonal(scores))) - jnp.sum(marginal) / (rows * (columns - 1))
 
 
 def jensen_shannon(scores: Array) -> Array:
-    """NWJ's value with the gradient of the Jensen-Shannon divergence: scores [N, M] -> scalar.
+    """Return NWJ's value with the gradient of the Jensen-Shannon divergence: scores [N, M] -> scalar.
 
     Source: Poole et al. (2019), I_JS.
     """
@@ -169,7 +169,7 @@ def jensen_shannon(scores: Array) -> Array:
 
 
 def smile(scores: Array, *, clip: float = 5.0) -> Array:
-    """Donsker-Varadhan on scores clipped to [-clip, clip], gradient of Jensen-Shannon: [N, M] -> scalar.
+    """Estimate by Donsker-Varadhan on scores clipped to [-clip, clip], gradient of Jensen-Shannon: [N, M] -> scalar.
 
     ``clip`` may be inf. Source: SMILE (Song & Ermon, 2020) and the authors' code.
 
@@ -185,7 +185,7 @@ def smile(scores: Array, *, clip: float = 5.0) -> Array:
 
 
 def leave_one_out(scores: Array) -> Array:
-    """Logsumexp of each row without the entry itself: [N, M] -> [N, M], without cancellation."""
+    """Compute the logsumexp of each row without the entry itself: [N, M] -> [N, M], without cancellation."""
     top = jnp.arange(scores.shape[1]) == jnp.argmax(scores, axis=1)[:, None]
     largest = jnp.sum(jnp.where(top, scores, 0.0), axis=1, keepdims=True)  # one of them, also among equals
     without_top = logsumexp(jnp.where(top, -jnp.inf, scores), axis=1, keepdims=True)
@@ -195,7 +195,7 @@ def leave_one_out(scores: Array) -> Array:
 
 
 def interpolated(scores: Array, log_baseline: Array, *, alpha_logit: float) -> Array:
-    """The bound between InfoNCE (alpha_logit to +inf) and TUBA (to -inf): scores [N, N], log_baseline [N].
+    """Return the bound between InfoNCE (alpha_logit to +inf) and TUBA (to -inf): scores [N, N], log_baseline [N].
 
     The baseline is alpha times the mean over the row but one entry, plus 1 - alpha times exp(log_baseline),
     alpha = sigmoid(alpha_logit). Source: Poole et al. (2019), I_alpha, and the authors' notebook.

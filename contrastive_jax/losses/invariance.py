@@ -61,7 +61,7 @@ def relic(
     stop_gradient_same: bool = False,
     score: str = "cosine",
 ) -> Array:
-    """ReLIC, the sum over pairs of views (v, w) of cross-entropy and ``alpha`` KL(p^vw || p^ww): [B].
+    """Return ReLIC: the sum over pairs of views (v, w) of cross-entropy and ``alpha`` KL(p^vw || p^ww): [B].
 
     ``projection`` and ``population`` are the same rows [B, 2, D], the latter on every device. ``negative``
     [B, K] are each example's negatives as rows of the population; None is all others. The paper's ambiguities

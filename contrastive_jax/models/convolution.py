@@ -20,7 +20,7 @@ Pairs = tuple[tuple[int, int], tuple[int, int]]
 
 
 class Convolution(nn.Module):
-    """Without bias; padded alike on both sides also where it strides: PyTorch's rule, and SimCLR's."""
+    """A convolution without bias; padded alike on both sides also where it strides: PyTorch's rule, and SimCLR's."""
 
     channels: int
     size: int
@@ -29,7 +29,7 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, images: Array) -> Array:
-        """``[N, h, w, c]`` to ``[N, h / stride, w / stride, channels]``."""
+        """Convolve ``[N, h, w, c]`` to ``[N, h / stride, w / stride, channels]``."""
         shape = (self.size, self.size, images.shape[-1], self.channels)
         kernel = self.param("kernel", nn.initializers.zeros, shape)  # values come from network.init
         images, kernel = images.astype(self.dtype), kernel.astype(self.dtype)
@@ -38,7 +38,7 @@ class Convolution(nn.Module):
 
 
 def convolve(images: Array, kernel: Array, strides: tuple[int, int], padding: Pairs) -> Array:
-    """``[N, h, w, c]`` and a kernel ``[k, l, c, d]`` to ``[N, H, W, d]``; padding of height, of width."""
+    """Convolve ``[N, h, w, c]`` with a kernel ``[k, l, c, d]`` to ``[N, H, W, d]``; padding of height, of width."""
     empty = 0 in (*images.shape, *kernel.shape)
     if not native.on_cpu() or empty or images.dtype == jnp.float64 or not native.check_switch():
         return _plain(images, kernel, strides, padding)
@@ -109,8 +109,8 @@ _by_product = _own_gradient(_plain, _product_gradients)
 def kernel_gradient(
     images: Array, gradient: Array, size: tuple[int, int], strides: tuple[int, int], padding: Pairs
 ) -> Array:
-    """Images ``[N, h, w, c]`` and the gradient ``[N, H, W, d]`` of their convolution by a kernel of ``size`` to that of
-    the kernel, ``[k, l, c, d]``; summed in float32 at least.
+    """Pull the gradient ``[N, H, W, d]`` of a convolution of images ``[N, h, w, c]`` by a kernel of ``size`` to the
+    kernel, ``[k, l, c, d]``; sum in float32 at least.
 
     Row y of the output reads row y * stride + i of the padded images through row i of the kernel. So for the images'
     rows of one phase, r * stride + phase, all entries are one product: the row, moved by each column j, times the

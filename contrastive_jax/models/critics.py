@@ -26,7 +26,7 @@ class Pair(nn.Module):
     perceptron: Head
 
     def __call__(self, query: Array, key: Array, score: Array) -> Array:
-        """[B, V, D] twice and [B, V] to [B, V]."""
+        """Return [B, V] of two [B, V, D] and a [B, V]."""
         return self.perceptron(jnp.concatenate([query, key], axis=-1))[-1][..., 0]
 
 
@@ -36,7 +36,7 @@ class Baseline(nn.Module):
     perceptron: Head
 
     def __call__(self, query: Array, key: Array, score: Array) -> Array:
-        """[B, V, D] twice and [B, V] to [B, V]."""
+        """Return [B, V] of two [B, V, D] and a [B, V]."""
         return self.perceptron(query)[-1][..., 0] - score
 
 

@@ -22,7 +22,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """``[N, d]`` to ``[N, features]``, float32 (float64 for float64)."""
+        """Bring ``[N, d]`` to ``[N, features]``, float32 (float64 for float64)."""
         kernel = self.param("kernel", nn.initializers.zeros, (x.shape[-1], self.features))
         total = jnp.promote_types(self.dtype, jnp.float32)
         x = jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype), preferred_element_type=total)
@@ -39,7 +39,7 @@ class Head(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, members: Members | None = None, *, train: bool = False) -> list[Array]:
-        """Every layer's output, the last one being the head's: hidden ones after their ReLU."""
+        """Return every layer's output, the last one being the head's: hidden ones after their ReLU."""
         outputs = []
         for i, width in enumerate(self.widths, 1):
             last = i == len(self.widths)

@@ -14,7 +14,7 @@ from contrastive_jax.types import Array, Outputs, PyTree
 
 
 def in_parts(apply: Callable, parts: int) -> Callable:
-    """``Network.apply`` for a training step, holding the activations of one part at a time.
+    """Return ``Network.apply`` for a training step, holding the activations of one part at a time.
 
     Example i is in part ``i mod parts``, so that no example leaves its device. Batch-norm statistics are a part's
     own; the new running statistics are the mean over parts of what each would have made of the old.

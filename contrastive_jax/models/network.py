@@ -139,7 +139,7 @@ def _network(modules: Modules) -> Network:
 def _apply(
     modules: Modules, params: PyTree, stats: PyTree, views: Array, *, train: bool, groups: Array | None = None
 ) -> tuple[types.Outputs, PyTree]:
-    """Outputs for every view, and the statistics: new ones where ``train``, else those given.
+    """Compute outputs for every view, and the statistics: new ones where ``train``, else those given.
 
     ``views`` [B, W, h, w, c] float, on a mesh with rows over the devices; ``groups`` [B] int32 gives
     each example's norm group (scope "groups"). Whoever needs one view passes ``views[:, :1]``; outputs that
@@ -182,7 +182,7 @@ def _critic(modules: Modules, params: PyTree, query: Array, key: Array, score: A
 
 
 def _encode(modules: Modules, params: PyTree, stats: PyTree, images: Array) -> dict[str, Array]:
-    """Features and every projector layer's output (hidden ones after ReLU), by running statistics."""
+    """Compute features and every projector layer's output (hidden ones after ReLU), by running statistics."""
     _check_images("images", images, 4)
     pooled, _ = _features(modules, params, stats, images, None, train=False)
     layers = _evaluate(modules, "projector", params, stats, pooled)
@@ -208,7 +208,7 @@ def _check_images(name: str, images: Array, axes: int) -> None:
 
 
 def _init(modules: Modules, seed: int, image_shape: tuple[int, int, int]) -> tuple[PyTree, PyTree]:
-    """Parameters and statistics, made on the host.
+    """Make parameters and statistics on the host.
 
     The heads' kernels are normal with variance 1 / fan-in, the probe's with standard deviation 0.01 (MoCo's
     protocol); norm scales and variances are 1, biases and means 0. The encoder has its own.
@@ -233,7 +233,7 @@ def _shapes_of(modules: Modules, image_shape: tuple[int, int, int]) -> tuple[PyT
 
 
 def _describe(modules: Modules, image_shape: tuple[int, int, int]) -> tuple[list[tuple], dict[str, int]]:
-    """Rows (module, path, shape, number of parameters), and the number of each module."""
+    """Return rows (module, path, shape, number of parameters), and the number of each module."""
 
     def order(row):  # the stem first, block 2 before block 10
         return not row[1].startswith("stem"), [
@@ -252,7 +252,7 @@ def _describe(modules: Modules, image_shape: tuple[int, int, int]) -> tuple[list
 
 
 def _width(modules: Modules, image_shape: tuple[int, int, int]) -> int:
-    """The width of projections, which predictions must have too, as they are compared.
+    """Return the width of projections, which predictions must have too, as they are compared.
 
     Raises ValueError where they have not.
     """
@@ -269,7 +269,7 @@ def _width(modules: Modules, image_shape: tuple[int, int, int]) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _shapes(modules: Modules, image_shape: tuple[int, int, int]) -> dict[str, dict[str, dict]]:
-    """{"params" | "batch_stats": {module: tree of ShapeDtypeStruct}}."""
+    """Return {"params" | "batch_stats": {module: tree of ShapeDtypeStruct}}."""
 
     params, stats, width = modules.encoder.shapes(image_shape)
     if stats and not modules.encoder.scoped and modules.norm.scope != "joint":

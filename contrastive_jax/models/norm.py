@@ -79,7 +79,7 @@ class Members(NamedTuple):
 
 
 def members(norm: Norm, batch: int, views: int, groups: Array | None, dtype) -> Members | None:
-    """The groups of ``batch * views`` rows, or None where all rows are one group.
+    """Return the groups of ``batch * views`` rows, or None where all rows are one group.
 
     ``groups`` gives each example's group, ``[B]`` int32 in [0, norm.groups); without it group g is the
     g-th run of B / groups examples. Raises ValueError where the batch does not split evenly.
@@ -98,7 +98,7 @@ def members(norm: Norm, batch: int, views: int, groups: Array | None, dtype) -> 
 
 
 def average(x: Array, members: Members | None) -> Array:
-    """``[N, ..., c]`` to means over rows and space: ``[c]`` of all, or ``[G, c]`` of groups (0 if empty)."""
+    """Average ``[N, ..., c]`` to means over rows and space: ``[c]`` of all, or ``[G, c]`` of groups (0 if empty)."""
     if members is None:
         return x.mean(range(x.ndim - 1))
     total = jnp.einsum(
@@ -112,7 +112,7 @@ def average(x: Array, members: Members | None) -> Array:
 
 
 def to_rows(statistic: Array, members: Members | None, ndim: int) -> Array:
-    """The inverse: every row's statistic, in a shape that broadcasts to ``ndim`` axes."""
+    """Invert that: return every row's statistic, in a shape that broadcasts to ``ndim`` axes."""
     if members is None:
         return statistic
     rows = jnp.einsum("ng,gc->nc", members.row, statistic, precision=Precision.HIGHEST)
@@ -205,7 +205,7 @@ class BatchNorm(nn.Module):
         residual: Array | None = None,
         relu: bool = False,
     ) -> Array:
-        """Returns the normalised activations, plus ``residual``, and of that the positive part if ``relu``; float32
+        """Return the normalised activations, plus ``residual``, and of that the positive part if ``relu``; float32
         (float64 for float64)."""
 
         def end(y):

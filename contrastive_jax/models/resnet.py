@@ -34,7 +34,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, members: Members | None, train: bool) -> Array:
-        """``[N, h, w, c]`` to ``[N, h / stride, w / stride, channels or 4 * channels]``."""
+        """Bring ``[N, h, w, c]`` to ``[N, h / stride, w / stride, channels or 4 * channels]``."""
 
         def conv(y, channels, kernel, stride, conv_name, norm_name, **end):
             y = Convolution(channels, kernel, stride, self.dtype, name=conv_name)(y)
@@ -85,7 +85,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, members: Members | None = None, *, train: bool = False) -> Array:
-        """Returns float32 features (float64 where that is the compute dtype)."""
+        """Return float32 features (float64 where that is the compute dtype)."""
         check_image(self.stem, x.shape[1:])
         small, bottleneck = self.stem == "cifar", self.depth >= 50
         x = Convolution(self.channels, 3 if small else 7, 1 if small else 2, self.dtype, name="stem_conv")(x)
@@ -113,7 +113,7 @@ class ResNet(nn.Module):
 
 
 def check_image(stem: str, shape: tuple[int, int, int]) -> None:
-    """Raises ValueError where an image is smaller than the encoder's total stride."""
+    """Raise ValueError where an image is smaller than the encoder's total stride."""
     if min(shape[:2]) < STRIDES[stem]:
         advice = "; the stem 'cifar' needs 8 x 8" if stem == "imagenet" and min(shape[:2]) >= 8 else ""
         raise ValueError(

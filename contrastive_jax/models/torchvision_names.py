@@ -10,7 +10,7 @@ LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "runnin
 
 
 def to_torchvision(params: PyTree, stats: PyTree) -> dict[str, np.ndarray]:
-    """The state dict of torchvision's ResNet without ``fc``, from the modules ``params["encoder"]`` and stats.
+    """Make the state dict of torchvision's ResNet without ``fc``, from the modules ``params["encoder"]`` and stats.
 
     An encoder of variant "torchvision" loads into torchvision's model of the same depth (with the stem
     exchanged where it is "cifar"); one of variant "simclr" has shortcuts that torchvision's lacks.
@@ -23,7 +23,7 @@ def to_torchvision(params: PyTree, stats: PyTree) -> dict[str, np.ndarray]:
 
 
 def from_torchvision(state: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
-    """The inverse: the encoder modules of params and stats, without ``fc`` and ``num_batches_tracked``.
+    """Invert that: return the encoder modules of params and stats, without ``fc`` and ``num_batches_tracked``.
 
     Raises ValueError for any other name that is not a ResNet's.
     """
@@ -53,14 +53,14 @@ def _walk(tree: PyTree, path: tuple[str, ...]) -> list[tuple[str, str, np.ndarra
 
 
 def _name(layer: str) -> str:
-    """``group1_block0/conv2`` to ``layer1.0.conv2``."""
+    """Translate ``group1_block0/conv2`` to ``layer1.0.conv2``."""
     layer = {"stem_conv": "conv1", "stem_norm": "bn1"}.get(layer, layer)
     layer = re.sub(r"group(\d+)_block(\d+)/", r"layer\1.\2.", layer).replace("norm", "bn")
     return layer.replace("shortcut_conv", "downsample.0").replace("shortcut_bn", "downsample.1")
 
 
 def _path(layer: str) -> list[str] | None:
-    """``layer1.0.conv2`` to ``[group1_block0, conv2]``."""
+    """Translate ``layer1.0.conv2`` to ``[group1_block0, conv2]``."""
     if layer in ("conv1", "bn1"):
         return [{"conv1": "stem_conv", "bn1": "stem_norm"}[layer]]
     match = re.fullmatch(r"layer(\d)\.(\d+)\.(conv[123]|bn[123]|downsample\.[01])", layer)

@@ -21,7 +21,7 @@ class GradientSNR(NamedTuple):
 
 
 def gradient_snr(*, decay: float = 0.0) -> GradientSNR:
-    """|mean| / std of every parameter's gradient over the recent steps (Less can be more, section 4, figure 4).
+    """Follow |mean| / std of every parameter's gradient over the recent steps (Less can be more, section 4, figure 4).
 
     Mean and variance are exponential moving averages of the first two moments, bias-corrected: after t steps
     the gradient of step s weighs ``(1 - decay) decay^(t - s) / (1 - decay^t)``, and the variance is
@@ -73,7 +73,7 @@ def _of_model(params: PyTree) -> PyTree:
 
 
 def _over_parameters(mean: PyTree, variance: PyTree) -> dict[str, Array]:
-    """Mean and standard deviation of |mean| / std over the parameters that have one."""
+    """Compute the mean and standard deviation of |mean| / std over the parameters that have one."""
     pairs = list(zip(jax.tree.leaves(mean), jax.tree.leaves(variance), strict=True))
     ratio = [jnp.where(v > 0, jnp.abs(m) / jnp.sqrt(jnp.where(v > 0, v, 1)), 0) for m, v in pairs]
     count = sum(jnp.sum(v > 0) for _, v in pairs)

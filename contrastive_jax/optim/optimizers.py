@@ -45,7 +45,7 @@ def optimizer(
     shard_state: bool = False,
     alternate: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
-    """The update rule ``name`` at the learning rate ``schedule(step)``.
+    """Build the update rule ``name`` at the learning rate ``schedule(step)``.
 
     * ``"lars"`` (You et al., 2017, as in SimCLR's ``LARSOptimizer``): ``g + weight_decay * w``, times the
       trust ratio ``trust_coefficient * |w| / |g + weight_decay * w|`` of the parameter (1 where either
@@ -179,7 +179,7 @@ def _in_turns(
 
 
 def _shared(rule: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The same updates, each device making its share of them."""
+    """Make the same updates, each device its share of them."""
 
     def share(tree: PyTree) -> PyTree:
         return jax.tree.map(sharding.shard_first_axis, tree)
@@ -192,7 +192,7 @@ def _shared(rule: optax.GradientTransformation) -> optax.GradientTransformation:
 
 
 def _mask(exclude: tuple[str, ...]) -> Callable[[PyTree], PyTree]:
-    """Parameters -> True where a parameter is not excluded."""
+    """Return parameters -> True where a parameter is not excluded."""
 
     def included(params: PyTree) -> PyTree:
         leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=_of_the_other_turn)

@@ -29,7 +29,7 @@ def schedule(
     per_epoch: bool = False,
     steps_per_epoch: int = 0,
 ) -> Schedule:
-    """The learning rate as a function of the step: linear warm-up from 0 to the peak, then a decay.
+    """Return the learning rate as a function of the step: linear warm-up from 0 to the peak, then a decay.
 
     The peak is ``learning_rate * batch_size / 256`` (``scaling="linear"``), ``learning_rate *
     sqrt(batch_size)`` (``"sqrt"``) or ``learning_rate`` (``"none"``); 0.3 linear and 0.075 sqrt meet at

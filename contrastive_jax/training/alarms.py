@@ -152,13 +152,13 @@ ALARMS = (collapse, dimensional_collapse, saturation, stuck, ess_unreachable, te
 
 
 class Watch:
-    """Says each alarm when it begins, and that it is over once it was quiet for some log points."""
+    """The listener that says each alarm when it begins, and that it is over once it was quiet for some log points."""
 
     def __init__(self, config: Mapping[str, Any]):
         self._config, self._silent = config, {}  # alarm -> log points since it last rang
 
     def look(self, record: Mapping[str, float]) -> tuple[dict[str, int], list[str]]:
-        """The record's own entries, ``{"alarm/collapse": 1}``, and what there is to say."""
+        """Return the record's own entries, ``{"alarm/collapse": 1}``, and what there is to say."""
         ringing, said = alarms(record, self._config), []
         for name, sentence in ringing.items():
             if name not in self._silent:

@@ -46,7 +46,7 @@ class Cost(NamedTuple):
 
 
 def compiler_options(mesh: Mesh) -> dict[str, int] | None:
-    """On CPU LLVM's first level compiles a third faster, and the step is as fast."""
+    """Return the compiler's options: on CPU LLVM's first level compiles a third faster, and the step is as fast."""
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     return {"xla_backend_optimization_level": 1} if on_cpu else None
 
@@ -54,7 +54,7 @@ def compiler_options(mesh: Mesh) -> dict[str, int] | None:
 def compiled_step(
     run: Run, feed: data.Resident | data.Stream, state: TrainState
 ) -> tuple[jax.stages.Compiled, float]:
-    """The train step for these shapes, its metrics packed, ahead of its first call; and the seconds that it took."""
+    """Compile the train step for these shapes, its metrics packed, ahead of its first call; time it in seconds."""
     step = packed(make_train_step(run.recipe, feed.take))
     return compiled(step, run.mesh, state, feed.feed(int(state.step)))
 
@@ -71,7 +71,7 @@ def compiled(step: Callable, mesh: Mesh, state: TrainState, fed: PyTree) -> tupl
 
 
 def compiled_from_shapes(run: Run) -> jax.stages.Compiled:
-    """The train step for ``run.mesh``, without an array on any of its devices."""
+    """Compile the train step for ``run.mesh``, without an array on any of its devices."""
     take, feed = data.feed_shapes(
         run.source.train,
         view=run.recipe.views,
@@ -84,7 +84,7 @@ def compiled_from_shapes(run: Run) -> jax.stages.Compiled:
 
 
 def state_shapes(run: Run) -> TrainState:
-    """:func:`contrastive_jax.training.run.initial_state`, as shapes; the run's mesh is in context."""
+    """Return :func:`contrastive_jax.training.run.initial_state` as shapes; the run's mesh is in context."""
     everywhere = sharding.named(run.mesh, sharding.REPLICATED)
 
     def replicated(tree: PyTree) -> PyTree:
@@ -116,7 +116,7 @@ def cost(compiled: jax.stages.Compiled) -> Cost:
 
 
 def collectives(text: str) -> list[Collective]:
-    """Every collective of a compiled program, in the order of its text; one in a loop counts once."""
+    """Find every collective of a compiled program, in the order of its text; one in a loop counts once."""
     found = []
     for shapes, kind, start in _COLLECTIVE.findall(text):
         shapes = _LAYOUT.sub("", shapes)
@@ -127,7 +127,7 @@ def collectives(text: str) -> list[Collective]:
 
 
 def _second(shapes: str) -> str:
-    """The second element of ``(a, b, ...)``, where elements may be tuples themselves."""
+    """Return the second element of ``(a, b, ...)``, where elements may be tuples themselves."""
     depth, starts = 0, []
     for i, character in enumerate(shapes):
         closes = character in ")]"

@@ -55,7 +55,7 @@ def settled(update: Callable[[PyTree], PyTree], stats: PyTree) -> PyTree:
 
 
 def _limit(first: jax.Array, second: jax.Array, third: jax.Array) -> jax.Array:
-    """The end of a geometric series by three values as far apart; of what is none, the last."""
+    """Estimate the end of a geometric series by three values as far apart; of what is none, the last."""
     if not jnp.issubdtype(third.dtype, jnp.floating):
         return third
     ratio = (third - second) / jnp.where(second == first, jnp.inf, second - first)
@@ -64,7 +64,7 @@ def _limit(first: jax.Array, second: jax.Array, third: jax.Array) -> jax.Array:
 
 
 class Evaluator:
-    """Evaluates encoders of one architecture on labelled data, and checks that judging changed nothing.
+    """Evaluation of encoders of one architecture on labelled data, which checks that judging changed nothing.
 
     Args:
         config: sections of the encoder, ``evaluate`` and ``evaluators``.
@@ -102,7 +102,7 @@ class Evaluator:
     def subject(
         self, name: str, weights: tuple[PyTree, PyTree] | None, columns: Any = None, on: str = ""
     ) -> EvaluationData:
-        """A row of the table; ``columns``: those that will be judged, default all; ``on``: one of ``sets``."""
+        """Make a row of the table; ``columns``: those that will be judged, default all; ``on``: one of ``sets``."""
         sections = self.config["evaluators"]
         layers = evaluators.layers_of({k: v for k, v in sections.items() if columns is None or k in columns})
         if weights is not None:  # one structure for every row, so that one program encodes them all
@@ -113,7 +113,7 @@ class Evaluator:
         )
 
     def look(self, state: TrainState, report: Callable[[str], None] = print) -> dict[str, float]:
-        """The quick look while a run trains: the columns that ``evaluate.look`` names.
+        """Take the quick look while a run trains: the columns that ``evaluate.look`` names.
 
         A column that fails is left out, and ``report`` told why, once: it takes no training with it.
 
@@ -168,7 +168,7 @@ class Evaluator:
         return params, settled(update, stats) if is_own(self.config["encoder"].get("name")) else update(stats)
 
     def subjects(self, weights: tuple[PyTree, PyTree]) -> Iterator[tuple[str, EvaluationData]]:
-        """The rows of the table on each of ``sets``, by its name, one at a time."""
+        """Yield the rows of the table on each of ``sets``, by its name, one at a time."""
         for row in self.settings["rows"]:
             seen = {"trained": lambda: weights, "untrained": self.untrained}.get(row, lambda: None)()
             for name, parts in self.sets.items():
@@ -178,8 +178,8 @@ class Evaluator:
     def table(
         self, weights: tuple[PyTree, PyTree], *, quiet: bool = False, show_progress: bool = False
     ) -> dict:
-        """Trained encoder, untrained encoder and raw pixels under every protocol, printed (unless ``quiet``) and
-        returned; ``show_progress`` prints each score as it comes.
+        """Evaluate trained encoder, untrained encoder and raw pixels under every protocol, and print the table unless
+        ``quiet``; ``show_progress`` prints each score as it comes.
 
         Of sets with competing features each protocol has a column for every set that the encoder is judged on:
         ``linear`` of the first, ``linear@digit`` of the one that is called digit.
@@ -221,13 +221,13 @@ class Evaluator:
         return f"evaluating {rows} by {', '.join(self.evaluators)}; {', '.join(sizes)}"
 
     def metric(self) -> str:
-        """The score that the table shows: ``evaluate.metric``, or the one that the set's literature reports."""
+        """Return the score that the table shows: ``evaluate.metric``, or the one that the set's literature reports."""
         chosen = self.settings["metric"]
         test = self.sets[""][1].split
         return table.metric_of(self.config["data"]["name"], several(test)) if chosen == "auto" else chosen
 
     def print(self, results: dict) -> None:
-        """Prints the table."""
+        """Print the table."""
         metric = self.metric()
         beside = {"top1": "mean_per_class" if self._unbalanced else "", "top5": "top1"}.get(metric, "")
         kind = "synthetic" if self.config["data"]["name"] == "synthetic" else "the"

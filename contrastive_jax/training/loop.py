@@ -54,13 +54,13 @@ def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
 
 
 def check_init(run: Run, workdir: str) -> None:
-    """Refuses an ``init.checkpoint`` that does not fit, before anything is written; a begun run needs it no more."""
+    """Refuse an ``init.checkpoint`` that does not fit, before anything is written; a begun run needs it no more."""
     if run.config["init"]["checkpoint"] and not checkpoint.steps_in(remote.checkpoints(workdir)):
         pretrained(run, lambda message: None)
 
 
 def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
-    """The state before step 0, with the encoder of ``init.checkpoint`` where there is one."""
+    """Return the state before step 0, with the encoder of ``init.checkpoint`` where there is one."""
     if not (path := run.config["init"]["checkpoint"]):
         return initial_state(run)
     found = pretrained(run, report)
@@ -137,7 +137,7 @@ class One:
 
 
 def restored(trainee: One, saved: checkpoint.Checkpoints, report: Callable[[str], None]) -> TrainState:
-    """The state of the newest intact checkpoint, or the first state.
+    """Restore the state of the newest intact checkpoint, or the first state.
 
     Raises:
       ValueError: the config differs from the run's in leaves that may not change.
@@ -197,7 +197,7 @@ def train(
     devices: Sequence[jax.Device] | None = None,
     source: data.Source | None = None,
 ) -> dict[str, Any]:
-    """Trains to the end of ``train.duration``, or goes on where the workdir's run stopped.
+    """Train to the end of ``train.duration``, or go on where the workdir's run stopped.
 
     Args:
       config: what :func:`contrastive_jax.config.resolve` gives, or the same as plain dictionaries (``config.plain``).
@@ -221,7 +221,7 @@ def train(
 
 
 def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
-    """:func:`train` of a run that is prepared, or of replicas."""
+    """Train a run that is prepared, or replicas, to the end; see :func:`train`."""
     began, run, config = time.perf_counter(), trainee.run, trainee.run.config
     first = distributed.first()  # of several processes one writes and speaks
     log = workdirs.log if first and not quiet else lambda message: None

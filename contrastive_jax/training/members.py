@@ -84,7 +84,7 @@ class Recorders(contextlib.ExitStack):
         return given
 
     def add(self, step: int, metrics: Packed) -> None:
-        """Takes note of a step; at the first the workdir is that of replicas, as their program fits the device."""
+        """Take note of a step; at the first the workdir is that of replicas, as their program fits the device."""
         if step == self._start + 1:
             layout.write(self._workdir, self._differences)
         self._pending.append((step, metrics))
@@ -92,7 +92,7 @@ class Recorders(contextlib.ExitStack):
             recorder.wait_for_first(step, metrics)
 
     def fetch(self) -> None:
-        """Waits for the device, and looks whether the steps of every replica so far are sound.
+        """Wait for the device, and look whether the steps of every replica so far are sound.
 
         Raises:
           Diverged: none is.
@@ -148,7 +148,7 @@ class Recorders(contextlib.ExitStack):
             yield
 
     def result(self, step: int, evaluations: Any, seconds: float) -> list[dict[str, Any]]:
-        """Writes the results of all that did not diverge; what each holds."""
+        """Write the results of all that did not diverge; return what each holds."""
         going = dict(self._going())
         return [
             going[number].result(step, evaluations[number] if evaluations else {}, seconds)

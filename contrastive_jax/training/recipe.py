@@ -170,7 +170,7 @@ def build(
     total_steps: int,
     steps_per_epoch: int,
 ) -> Recipe:
-    """The recipe of a resolved config.
+    """Build the recipe of a resolved config.
 
     Args:
       config: every section of :func:`contrastive_jax.config.base`, as plain dictionaries; durations of

@@ -107,18 +107,18 @@ class Recorder(contextlib.ExitStack):
         return given, time.perf_counter() - began if idle else 0.0
 
     def add(self, step: int, metrics: Packed) -> None:
-        """Takes note of a step."""
+        """Take note of a step."""
         self._pending.append((step, metrics))
         self.wait_for_first(step, metrics)
 
     def wait_for_first(self, step: int, metrics: Packed) -> None:
-        """Waits for the first step, from which time counts."""
+        """Wait for the first step, from which time counts."""
         if step == self._start + 1:
             jax.block_until_ready(metrics)
             self._progress.first_step(step)
 
     def fetch(self) -> None:
-        """Waits for the device, and looks whether all steps so far are sound.
+        """Wait for the device, and look whether all steps so far are sound.
 
         Raises:
           Diverged: a loss or a gradient was not finite, at the first such step.
@@ -127,7 +127,7 @@ class Recorder(contextlib.ExitStack):
         self.receive([(step, packed.unpacked()) for step, packed in fetched])
 
     def receive(self, found: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
-        """Takes the metrics of steps, on the host.
+        """Take the metrics of steps, on the host.
 
         Raises:
           Diverged: see :meth:`fetch`.
@@ -152,7 +152,7 @@ class Recorder(contextlib.ExitStack):
         return state
 
     def look(self) -> None:
-        """A log point: the metrics of the latest step are written and shown, and alarms spoken.
+        """Take a log point: write and show the metrics of the latest step, and speak alarms.
 
         Raises:
           Diverged: see :meth:`fetch`.
@@ -166,12 +166,12 @@ class Recorder(contextlib.ExitStack):
             self._log(sentence)
 
     def write(self, step: int, metrics: Mapping[str, Any], timing: Mapping[str, float] | None = None) -> None:
-        """A record of a step."""
+        """Write a record of a step."""
         self._book.write(step, step / self._run.steps_per_epoch, metrics, timing)
 
     def result(self, step: int, evaluations: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Writes ``result.json`` and ``curves.png``; what the first holds. Training is over by the first call: what
-        is judged after it is not time that training lost. ``seconds`` are shared by the runs that train together.
+        """Write ``result.json`` and ``curves.png``; return what the first holds. Training is over by the first call:
+        what is judged after it is not time that training lost. ``seconds`` are shared by the runs that train together.
         Where nothing was left to train, what the training said of its speed stays, and so do evaluations where there
         are no others."""
         self._progress.end()

@@ -50,7 +50,7 @@ def train(
     devices: Sequence[jax.Device] | None = None,
     source: data.Source | None = None,
 ) -> Any:
-    """Trains runs that differ in numbers as one program, or goes on where they stopped.
+    """Train runs that differ in numbers as one program, or go on where they stopped.
 
     Args:
       given: the plain configs; they differ in ``seed`` and in numbers that the step reads.
@@ -168,7 +168,7 @@ class Replicas(loop.One):
         return dataclasses.replace(stacked, step=step)
 
     def check(self, before: Mapping[str, Any]) -> None:
-        """Refuses to go on with other replicas than a checkpoint's."""
+        """Refuse to go on with other replicas than a checkpoint's."""
         if (saved := before.get("replicas")) != json.loads(json.dumps(self.differences)):
             raise ValueError(
                 f"this workdir holds {'a single run' if saved is None else f'replicas of {_words(saved)}'}, and these"
@@ -176,7 +176,7 @@ class Replicas(loop.One):
             )
 
     def check_workdir(self, workdir: str, start: int) -> None:
-        """Refuses to go on from a step that a replica's own folder is beyond: it would keep another run's weights."""
+        """Refuse to go on from a step that a replica's own folder is beyond: it would keep another run's weights."""
         for number in range(len(self.runs)):
             place = self._checkpoints(workdir, number)
             if (there := max(checkpoint.steps_in(place), default=0)) > start:
@@ -214,7 +214,7 @@ class Replicas(loop.One):
         return members.Recorders(self, *arguments, **options)
 
     def finish(self, workdir: str, state: TrainState) -> None:
-        """Gives every replica that has not diverged the checkpoint of the single run that it is."""
+        """Give every replica that has not diverged the checkpoint of the single run that it is."""
         for number, about in enumerate(self.each_about):
             if layout.divergence(workdir, number) is None:
                 with checkpoint.Checkpoints(self._checkpoints(workdir, number), keep_last=1) as saved:
@@ -244,7 +244,7 @@ class Feed(ResidentReplicas):
 
 
 def make_replica_step(lifted: Lifted, mesh: jax.sharding.Mesh, side_by_side: bool | None = None) -> Callable:
-    """``(state, (numbers, arrays)) -> (state, metrics)`` of N replicas, all but the step and the images ``[N, ...]``.
+    """Make ``(state, (numbers, arrays)) -> (state, metrics)`` of N replicas; all but step and images is ``[N, ...]``.
 
     Side by side (vmap); on a CPU one after the other within the step, which is faster there from width 16 on
     (``experiments/performance/replicas.py``).

@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
 
 def source_of(config: Mapping[str, Any], load: Callable[..., data.Source] = data.load) -> data.Source:
-    """The images that ``data`` names, and what ``compose`` makes of them.
+    """Load the images that ``data`` names, and what ``compose`` makes of them.
 
     Args:
       config: of the run.
@@ -80,7 +80,7 @@ def source_of(config: Mapping[str, Any], load: Callable[..., data.Source] = data
 
 
 def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
-    """Refuses an augmentation that would not leave binary channels alone.
+    """Refuse an augmentation that would not leave binary channels alone.
 
     Raises:
       ValueError: one sentence.
@@ -96,7 +96,7 @@ def prepare(
     *,
     source: data.Source | None = None,
 ) -> Run:
-    """Loads the data (or takes ``source``, loaded before) and builds the recipe, for ``devices`` (default: all).
+    """Load the data (or take ``source``, loaded before) and build the recipe, for ``devices`` (default: all).
 
     Raises:
       ValueError: one sentence that names an option, its value and what is allowed.
@@ -193,7 +193,7 @@ def feed_of(
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Host arrays -> the same arrays on every device, in buffers of their own (they will be donated)."""
+    """Put host arrays on every device, in buffers of their own (they will be donated)."""
     put = sharding.named(mesh, sharding.REPLICATED)
 
     def everywhere(x):
@@ -204,7 +204,7 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
 
 
 def initial_state(run: Run, weights: tuple[PyTree, PyTree] | None = None) -> TrainState:
-    """The state before step 0 on the run's mesh, which is in context, of the seed's weights or of others."""
+    """Make the state before step 0 on the run's mesh, which is in context, of the seed's weights or of others."""
     seed = run.config["seed"]
     state = init_state(run.recipe, seed) if weights is None else state_of(run.recipe, seed, *weights)
     state = replicate(state, run.mesh)

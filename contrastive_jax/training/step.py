@@ -19,7 +19,7 @@ from contrastive_jax.types import Array, Batch, PyTree, TrainState
 
 
 def step_key(seed: Array, step: Array, name: str) -> Array:
-    """The random key of one use of randomness at one step: derived, never carried."""
+    """Derive the random key of one use of randomness at one step; no key is carried."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), zlib.crc32(name.encode()))
 
 
@@ -76,7 +76,7 @@ def packed(train_step: Callable) -> Callable:
 
 
 def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> Callable:
-    """``(state, feed) -> (state, metrics)`` for jit. ``take(feed, step)`` is the data source's batch."""
+    """Make ``(state, feed) -> (state, metrics)`` for jit. ``take(feed, step)`` is the data source's batch."""
 
     def train_step(state: TrainState, feed: PyTree) -> tuple[TrainState, dict[str, Array]]:
         batch = take(feed, state.step)

@@ -39,7 +39,7 @@ class NotWritten(OSError):
 
 
 class DamagedCheckpoints(RuntimeError):
-    """No checkpoint of the directory could be restored; all were left where they are."""
+    """The error where no checkpoint of the directory could be restored; all were left where they are."""
 
 
 class _Damaged(Exception):
@@ -50,7 +50,7 @@ class _Damaged(Exception):
 
 
 def fingerprint(state: PyTree) -> str:
-    """The bits of a state as 16 hexadecimal digits, whatever devices it lies on.
+    """Digest the bits of a state to 16 hexadecimal digits, whatever devices it lies on.
 
     Covers paths, shapes, dtypes and values of all arrays. Raises TypeError for a leaf that is no array.
     """
@@ -63,7 +63,7 @@ def _digest_of(leaves: dict[str, str], fingerprints: dict[str, int]) -> str:
 
 
 def _inspect(state: PyTree) -> tuple[dict[str, int], list[str]]:
-    """Path -> fingerprint of every array, and the paths of the arrays that are not finite."""
+    """Return path -> fingerprint of every array, and the paths of the arrays that are not finite."""
     paths = [path for path, kind in _describe(state).items() if kind != EMPTY]
     # The arrays say where they lie; a mesh in context would refuse those that lie elsewhere.
     with jax.set_mesh(None):
@@ -73,7 +73,7 @@ def _inspect(state: PyTree) -> tuple[dict[str, int], list[str]]:
 
 
 def _in_memory(array: Array) -> tuple[np.uint32, bool] | None:
-    """The same as :func:`_on_devices`, by NumPy: nothing is compiled. None where the host does not hold all of it."""
+    """Inspect as :func:`_on_devices` does, by NumPy: nothing is compiled. None where the host lacks some of it."""
     if next(iter(array.devices())).platform != "cpu" or not array.is_fully_replicated:
         return None
     values = np.ascontiguousarray(array.addressable_data(0)).reshape(-1)
@@ -84,13 +84,13 @@ def _in_memory(array: Array) -> tuple[np.uint32, bool] | None:
 
 @native.jit
 def _on_devices(array: Array) -> tuple[Array, Array]:
-    """For one array at a time: parameters, moments and target share shapes, and so compiled programs."""
+    """Inspect one array at a time: parameters, moments and target share shapes, and so compiled programs."""
     finite = jnp.isfinite(array).all() if jnp.issubdtype(array.dtype, jnp.inexact) else jnp.array(True)
     return _weighted_sum(array), finite
 
 
 def _weighted_sum(array: Array) -> Array:
-    """sum(bits * (2 * index + 1)) mod 2**32: each weight is odd, so that any one flipped bit changes it."""
+    """Return sum(bits * (2 * index + 1)) mod 2**32: each weight is odd, so that any one flipped bit changes it."""
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         array = jnp.stack([array.real, array.imag], -1)
     if array.dtype == bool:
@@ -105,7 +105,7 @@ def _weighted_sum(array: Array) -> Array:
 
 
 def _describe(state: PyTree) -> dict[str, str]:
-    """Path -> "float32[3,4]" of every array of the state, or "empty"."""
+    """Return path -> "float32[3,4]" of every array of the state, or "empty"."""
     described: dict[str, str] = {}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(state, is_leaf=_is_empty):
         path = jax.tree_util.keystr(keys, simple=True, separator="/")
@@ -162,11 +162,11 @@ class Checkpoints:
         self.close()
 
     def steps(self) -> list[int]:
-        """The steps that there are, oldest first; the one being written is among them."""
+        """Return the steps that there are, oldest first; the one being written is among them."""
         return sorted(self._manager.all_steps())
 
     def wait(self) -> None:
-        """Returns once everything is on disk. Raises NotWritten where it could not be written."""
+        """Return once everything is on disk. Raise NotWritten where it could not be written."""
         try:
             self._manager.wait_until_finished()
         except Exception as error:
@@ -175,14 +175,14 @@ class Checkpoints:
             self._writing = None
 
     def close(self) -> None:
-        """Waits, and ends the background threads."""
+        """Wait, and end the background threads."""
         try:
             self.wait()
         finally:
             self._manager.close()
 
     def save(self, step: int, state: PyTree, meta: dict[str, Any]) -> bool:
-        """Writes the state in the background; it may be donated as soon as this returns.
+        """Write the state in the background; it may be donated as soon as this returns.
 
         ``meta`` is anything that JSON can hold (config, metrics). False where the step is there already.
         Raises NonFiniteState, before anything is written, for a state with a NaN; ValueError for a step
@@ -239,7 +239,7 @@ class Checkpoints:
     def restore(
         self, like: PyTree, report: Callable[[str], None] = print
     ) -> tuple[PyTree, int, dict[str, Any]] | None:
-        """The newest state that is intact, its step and its meta; None where there is no checkpoint.
+        """Restore the newest state that is intact, its step and its meta; None where there is no checkpoint.
 
         ``like`` has the structure, shapes, dtypes and shardings to restore to: arrays or
         ``jax.ShapeDtypeStruct``; what is restored is bit for bit what was saved, whatever the devices it was
@@ -270,7 +270,7 @@ class Checkpoints:
         sharding: jax.sharding.Sharding | None = None,
         report: Callable[[str], None] = print,
     ) -> tuple[dict[str, Any], int, dict[str, Any]]:
-        """Parts of the newest intact state (or of ``step``'s), its step and its meta, without knowing the rest.
+        """Restore parts of the newest intact state (or of ``step``'s), its step and its meta, without knowing the rest.
 
         ``names`` are paths such as "params" or "stats/encoder". The parts come as nested dicts from the
         root, ``{"stats": {"encoder": ...}}``, on ``sharding`` (default: the first device), verified, and an
@@ -296,7 +296,7 @@ class Checkpoints:
         return self._newest_intact(read, report, None if step is None else [step])
 
     def read_meta(self) -> tuple[int, dict[str, Any]] | None:
-        """Step and meta of the newest checkpoint whose meta is readable, without its state; or None."""
+        """Read step and meta of the newest checkpoint whose meta is readable, without its state; or None."""
         self.wait()
         for step in reversed(self.steps()):
             try:
@@ -382,7 +382,7 @@ class Checkpoints:
 
 
 def quiet() -> None:
-    """Keeps off the terminal what orbax and TensorStore tell of a write that failed: NotWritten is raised of it.
+    """Keep off the terminal what orbax and TensorStore tell of a write that failed: NotWritten is raised of it.
 
     Otherwise every array that was under way has a stack trace of its own.
     """
@@ -479,7 +479,7 @@ def _make_manager(directory: Any, keep_last: int, keep_every: int, read_only: bo
 
 
 def _seal(meta: dict[str, Any], leaves: dict[str, str], fingerprints: dict[str, int]) -> dict[str, Any]:
-    """The JSON record of a checkpoint, with a checksum over itself."""
+    """Return the JSON record of a checkpoint, with a checksum over itself."""
     import orbax.checkpoint
 
     import contrastive_jax
@@ -508,7 +508,7 @@ def _checksum(record: dict[str, Any]) -> str:
 
 
 def _younger(saved: dict[str, str], expected: dict[str, str]) -> list[str]:
-    """Fields of the state that are empty here and that the program did not have when it saved."""
+    """Return fields of the state that are empty here and that the program did not have when it saved."""
     return [
         path for path, kind in expected.items() if kind == EMPTY and path not in saved and "/" not in path
     ]
@@ -526,7 +526,7 @@ def _check_structure(saved: dict[str, str], expected: dict[str, str], step: int)
 
 
 def _part_like(leaves: dict[str, str], names: tuple[str, ...], sharding: Any, step: int) -> dict[str, Any]:
-    """The named parts as nested dicts of what is to be restored."""
+    """Return the named parts as nested dicts of what is to be restored."""
     like: dict[str, Any] = {}
     for name in names:
         chosen = {path: kind for path, kind in leaves.items() if f"{path}/".startswith(f"{name}/")}
@@ -566,7 +566,7 @@ def _list(names: list[str], shown: int = 3) -> str:
 
 
 def _brief(error: BaseException) -> str:
-    """The first line of an error: TensorStore's go on for a page."""
+    """Return the first line of an error: TensorStore's go on for a page."""
     text = str(error).strip()
     line = text.splitlines()[0] if text else ""
     return f"{type(error).__name__}: {line[:200]}" if line else type(error).__name__

@@ -46,7 +46,7 @@ def read(
     sharding: jax.sharding.Sharding | None = None,
     report: Callable[[str], None] = workdirs.log,
 ) -> Saved:
-    """The newest intact checkpoint's weights (or ``step``'s), or a file's, on ``sharding`` (default: one device).
+    """Read the newest intact checkpoint's weights (or ``step``'s), or a file's, on ``sharding`` (default: one device).
 
     A file has an encoder alone: its other modules are empty, and its config says so.
 
@@ -70,7 +70,7 @@ def read(
 
 
 def config_of(path: str | os.PathLike) -> dict[str, Any]:
-    """:attr:`Saved.config` alone, without the arrays of a checkpoint."""
+    """Read :attr:`Saved.config` alone, without the arrays of a checkpoint."""
     path = expanded(path)
     if weights.is_file(path):
         return _read_file(path, MODULES).config
@@ -99,7 +99,7 @@ def _place(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
 
 
 def network_of(config: Mapping[str, Any], **norm: Any) -> models.Network:
-    """The network of a config without its online probe, its batch norm over whole batches.
+    """Build the network of a config without its online probe, its batch norm over whole batches.
 
     ``norm``: options that replace the config's.
     """
@@ -138,7 +138,7 @@ class LoadedEncoder:
         )
 
     def __call__(self, images: np.ndarray, *, layer: str = "pooled", batch_size: int = 256) -> np.ndarray:
-        """Features ``[n, F]`` of images ``[n, h, w, c]`` uint8, in their order; float32.
+        """Return features ``[n, F]`` of images ``[n, h, w, c]`` uint8, in their order; float32.
 
         Raises:
           ValueError: other images, or a layer that there is not.
@@ -146,7 +146,7 @@ class LoadedEncoder:
         return self.all_layers(images, batch_size=batch_size)[self._known(layer)]
 
     def all_layers(self, images: np.ndarray, *, batch_size: int = 256) -> dict[str, np.ndarray]:
-        """Every layer of :attr:`layers`, from one pass."""
+        """Return every layer of :attr:`layers`, from one pass."""
         images = np.asarray(images)
         if images.ndim != 4 or images.dtype != np.uint8 or images.shape[3] != self.channels:
             raise ValueError(
@@ -164,7 +164,7 @@ class LoadedEncoder:
 def load_encoder(
     path: str | os.PathLike, *, step: int | None = None, view: Mapping[str, Any] | None = None
 ) -> LoadedEncoder:
-    """The encoder of a workdir (its newest intact checkpoint) or of a safetensors file.
+    """Load the encoder of a workdir (its newest intact checkpoint) or of a safetensors file.
 
     Args:
       path: a workdir, a folder of checkpoints, or a file that ``--mode=export`` wrote, or torchvision's state

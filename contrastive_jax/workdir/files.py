@@ -25,14 +25,14 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 
 
 def write_config(workdir: str | os.PathLike, config: Mapping[str, Any], diff: str) -> None:
-    """``config.json``, and in ``config_diff.txt`` the leaves that differ from the base."""
+    """Write ``config.json``, and in ``config_diff.txt`` the leaves that differ from the base."""
     write_json(pathlib.Path(workdir, "config.json"), config)
     write_text(pathlib.Path(workdir, "config_diff.txt"), diff.rstrip("\n") + "\n")
 
 
 @contextlib.contextmanager
 def replacing(path):
-    """A temporary path beside ``path`` that takes its place when the block ends without an error."""
+    """Yield a temporary path beside ``path`` that takes its place when the block ends without an error."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -51,7 +51,7 @@ def replacing(path):
 
 
 def plain(value: Any) -> Any:
-    """``value`` in JSON's own types."""
+    """Bring ``value`` to JSON's own types."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -18,7 +18,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, the largest
 
 
 class InUse(OSError):
-    """Another run lives in the workdir."""
+    """The error of a workdir in which another run lives."""
 
 
 class Full(OSError):
@@ -97,7 +97,7 @@ def _holder(path: pathlib.Path) -> str:
 
 
 def check_room(workdir: str | os.PathLike, checkpoint: int, kept: int, there: int) -> None:
-    """Refuses to train where the disk cannot hold the checkpoints.
+    """Refuse to train where the disk cannot hold the checkpoints.
 
     Args:
       workdir: of the run; one that is no local path is not asked.
@@ -121,7 +121,7 @@ def check_room(workdir: str | os.PathLike, checkpoint: int, kept: int, there: in
 
 @contextlib.contextmanager
 def translate_errors(workdir: str | os.PathLike) -> Iterator[None]:
-    """Around whatever writes into a workdir: a full disk, however it shows, is one sentence.
+    """Translate errors of whatever writes into a workdir: a full disk, however it shows, is one sentence.
 
     Files are replaced whole, a line of metrics that did not fit is taken back, and a checkpoint has its name only
     when it is complete: what is there can be trusted.

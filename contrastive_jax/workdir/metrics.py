@@ -21,7 +21,7 @@ _NON_FINITE = {"NaN", "Infinity", "-Infinity"}
 
 
 class Logbook:
-    """Writes ``metrics.jsonl`` and, where the extra ``tf`` is installed, TensorBoard files; Weights & Biases by option.
+    """The writer of ``metrics.jsonl`` and, with the extra ``tf``, of TensorBoard files; Weights & Biases by option.
 
     A line is ``{"step": …, "epoch": …, every metric, "timing": {…}}``. ``timing`` holds what the wall clock
     says (images_per_second, seconds); the rest is a function of the config, bit for bit. JSON has no NaN
@@ -166,7 +166,7 @@ class _WeightsAndBiases:
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of ``metrics.jsonl`` in order, every number a number; an unfinished last line is left out.
+    """Read the records of ``metrics.jsonl`` in order, every number a number; an unfinished last line is left out.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -212,7 +212,7 @@ def _identity(record: Mapping[str, Any]) -> tuple:
 
 @functools.cache
 def _one(names: frozenset) -> frozenset:
-    """The first set that was equal: a set of its own for each of many records is what a long run would grow by."""
+    """Return the first set that was equal: a set for each of many records is what a long run would grow by."""
     return names
 
 
@@ -221,7 +221,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _append(file: Any, line: bytes) -> None:
-    """One system call, unless the disk fills up: it then takes a part, and that is taken back."""
+    """Append by one system call, unless the disk fills up: it then takes a part, and that is taken back."""
     length = os.fstat(file.fileno()).st_size
     try:
         while line:

@@ -9,7 +9,7 @@ import jax
 
 
 def check_steps(steps: Sequence[int]) -> None:
-    """Refuses what are not two whole numbers in order.
+    """Refuse what are not two whole numbers in order.
 
     Raises:
       ValueError: one sentence.
@@ -20,7 +20,7 @@ def check_steps(steps: Sequence[int]) -> None:
 
 
 class Profile:
-    """Traces the steps from ``steps[0]`` up to ``steps[1]``, not included, into ``<workdir>/profile``.
+    """The trace of the steps from ``steps[0]`` up to ``steps[1]``, not included, into ``<workdir>/profile``.
 
     Args:
       workdir: of the run.
@@ -46,7 +46,7 @@ class Profile:
             self._stop()
 
     def before(self, step: int, state: Any) -> None:
-        """To be called before every step, with the state that it starts from."""
+        """Start or stop the trace, before every step, with the state that it starts from."""
         if step == self._first < self._last:
             jax.block_until_ready(state)  # what is under way is not of these steps
             jax.profiler.start_trace(str(self._folder), create_perfetto_trace=True)

@@ -115,7 +115,7 @@ class Progress:
 
     @contextlib.contextmanager
     def pause(self, what: str):
-        """Time that is lost to ``what``, one of ``LOST``; what is not training ("data" is) counts in no rate."""
+        """Count time as lost to ``what``, one of ``LOST``; what is not training ("data" is) counts in no rate."""
         began = self._clock()
         try:
             yield
@@ -123,12 +123,12 @@ class Progress:
             self.lose(what, self._clock() - began)
 
     def lose(self, what: str, seconds: float) -> None:
-        """Takes note of seconds that were lost, see :meth:`pause`; once training is over there is nothing to lose."""
+        """Take note of seconds that were lost, see :meth:`pause`; once training is over there is nothing to lose."""
         if self._ended is None:
             self._paused[what] += seconds
 
     def end(self) -> None:
-        """Training is over: :attr:`lost` stands still from here on. A second time does nothing."""
+        """End training: :attr:`lost` stands still from here on. A second time does nothing."""
         if self._ended is None:
             self._ended = self._clock()
 
@@ -175,7 +175,7 @@ class Progress:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _fields(self, step, metrics, rate, left) -> dict[str, tuple[int, str]]:
-        """Heading -> width and text."""
+        """Return heading -> width and text."""
         epochs = f"{self._total / self._steps_per_epoch:.2f}"
         fields = {
             "step": (len(str(self._total)), str(step)),
@@ -187,7 +187,7 @@ class Progress:
         return {heading: (max(width, len(heading)), text) for heading, (width, text) in fields.items()}
 
     def _render(self, step, metrics, rate, left):
-        """The bar, and below it the fields, which wrap between fields where the terminal is narrow."""
+        """Render the bar, and below it the fields, which wrap between fields where the terminal is narrow."""
         from rich.columns import Columns
         from rich.console import Group
         from rich.progress_bar import ProgressBar
@@ -205,7 +205,7 @@ class Progress:
 
 
 def _fitting(value: float, width: int) -> str:
-    """A number with up to four decimals, as many as fit."""
+    """Write a number with up to four decimals, as many as fit."""
     texts = [f"{value:.{decimals}f}" for decimals in (4, 3, 2, 1, 0)]
     return next((text for text in texts if len(text) <= width), f"{value:.0e}")
 

@@ -39,7 +39,7 @@ class Remote(os.PathLike):
         return str(self.local)
 
     def pull(self) -> None:
-        """Makes the local copy what the store holds, but for its own checkpoints; replicas' are read in the copy."""
+        """Make the local copy what the store holds, but for its own checkpoints; replicas' are read in the copy."""
         shutil.rmtree(self.local, ignore_errors=True)
         self.local.mkdir(parents=True)
         if self.store.exists():
@@ -49,7 +49,7 @@ class Remote(os.PathLike):
         self._sent = self._state()
 
     def push(self) -> None:
-        """Copies up what has changed since; of several processes the first one does."""
+        """Copy up what has changed since; of several processes the first one does."""
         now = self._state() if distributed.first() else {}
         for name in sorted(now):
             if self._sent.get(name) != now[name]:
@@ -84,7 +84,7 @@ def is_remote(workdir: str | os.PathLike) -> bool:
 
 @contextlib.contextmanager
 def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
-    """The workdir's path, or the :class:`Remote` of an address, which is copied down before and up afterwards.
+    """Yield the workdir's path, or the :class:`Remote` of an address, which is copied down before and up afterwards.
 
     The local copy is removed once all of it is in the store; where copying up fails, it stays.
 
@@ -115,7 +115,7 @@ def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
 
 
 def supports_remote(mode: Callable[..., Any]) -> Callable[..., Any]:
-    """A mode ``(config, workdir, **options)`` whose workdir may be an address."""
+    """Let the workdir of a mode ``(config, workdir, **options)`` be an address."""
 
     @functools.wraps(mode)
     def call(config, workdir, **options):
@@ -126,7 +126,7 @@ def supports_remote(mode: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def push(workdir: str | os.PathLike) -> None:
-    """Copies up what has changed, where the workdir is an address."""
+    """Copy up what has changed, where the workdir is an address."""
     if isinstance(workdir, Remote):
         workdir.push()
 
@@ -147,6 +147,6 @@ def expanded(path: str | os.PathLike) -> str | os.PathLike:
 
 
 def checkpoints_of(path: str) -> epath.Path:
-    """The checkpoints of a workdir, or of the folder itself."""
+    """Return the checkpoints of a workdir, or of the folder itself."""
     inside = checkpoints(path)
     return inside if inside.exists() else inside.parent

@@ -76,7 +76,7 @@ def measured_before(workdir: str | os.PathLike, step: int) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, devices and the git commit of the source (None where it is not in a repository)."""
+    """Return versions, devices and the git commit of the source (None where it is not in a repository)."""
     names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scikit-learn", "contrastive_jax")
     versions = {"python": platform.python_version()}
     for name in names:
@@ -99,7 +99,7 @@ def environment() -> dict[str, Any]:
 
 
 def _git_commit() -> tuple[str | None, bool | None]:
-    """The commit of the repository that tracks this very file, and whether tracked files differ from it."""
+    """Return the commit of the repository that tracks this very file, and whether tracked files differ from it."""
 
     def git(*arguments):
         command = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), *arguments]

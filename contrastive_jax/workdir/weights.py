@@ -36,7 +36,7 @@ def is_file(path: str | os.PathLike) -> bool:
 
 
 def save(path: str | os.PathLike, params: PyTree, stats: PyTree, about: Mapping[str, Any]) -> None:
-    """Writes the encoder's arrays, bit for bit and whole or not at all; ``about`` by the names of FACTS."""
+    """Write the encoder's arrays, bit for bit and whole or not at all; ``about`` by the names of FACTS."""
     from safetensors.numpy import save_file
 
     import contrastive_jax
@@ -97,7 +97,7 @@ def _check_statistics(state: Mapping[str, np.ndarray]) -> None:
 
 
 def architecture(params: PyTree) -> dict[str, Any]:
-    """Options of :func:`resnet.resnet` for arrays in its tree, read off their names and shapes.
+    """Read options of :func:`resnet.resnet` for arrays in its tree, read off their names and shapes.
 
     Where "torchvision" and "simclr" differ in no array (depth 50 and more) it is "torchvision".
 
@@ -128,7 +128,7 @@ def channels(params: PyTree) -> int:
 
 
 def difference(here: PyTree, there: PyTree) -> str:
-    """The first array in which two encoders' params differ in shape, or ""."""
+    """Return the first array in which two encoders' params differ in shape, or ""."""
     one, two = (
         {
             "/".join(key.key for key in path): np.shape(array)
