@@ -35,15 +35,15 @@ def start(spec: str) -> None:
     """
     if not spec:
         return
-    found = re.fullmatch(r"([^,]+:\d+),(\d+),(\d+)", spec)
-    if spec != "auto" and not (found and int(found[3]) < int(found[2])):
+    match = re.fullmatch(r"([^,]+:\d+),(\d+),(\d+)", spec)
+    if spec != "auto" and not (match and int(match[3]) < int(match[2])):
         raise ValueError(
             f"--distributed={spec!r}; write auto, or HOST:PORT,N,I with process I of 0 to N - 1, for instance"
             " 10.0.0.1:1234,2,0."
         )
     peers = (
-        dict(zip(("coordinator_address", "num_processes", "process_id"), found.groups(), strict=True))
-        if found
+        dict(zip(("coordinator_address", "num_processes", "process_id"), match.groups(), strict=True))
+        if match
         else {}
     )
     peers |= {name: int(peers[name]) for name in ("num_processes", "process_id") if peers}
@@ -158,7 +158,7 @@ def _handles_signals() -> bool:
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[Callable[[int], int]]:
-    """Yield ``asked(step)``: the signal that asked this run to stop, or 0; the same on every process at every step.
+    """Yield ``stop_requested(step)``: the signal that asked the run to stop, or 0; the same on all processes.
 
     One process: Ctrl-C and SIGTERM ask, a second Ctrl-C insists. Several: either, to any of them, asks all, at a
     step that they agree on (jax's preemption notice), so every process must ask at every step. Outside of the main

@@ -43,20 +43,20 @@ def own(name: str, option: str) -> Callable:
     if not module or not function:
         raise ValueError(f"{option} is {name!r}; a function of your own is module:function.")
     try:
-        there = importlib.import_module(module)
+        loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise  # one that the module itself imports
         raise ValueError(
             f"{option} is {name!r}: there is no module {error.name!r} where Python looks for modules."
         ) from None
-    if not hasattr(there, function):
+    if not hasattr(loaded, function):
         raise ValueError(
-            f"{option} is {name!r}: {module} has no function {function!r}. {near(function, functions_of(there))}"
+            f"{option} is {name!r}: {module} has no function {function!r}. {near(function, functions_of(loaded))}"
         )
-    if not callable(found := getattr(there, function)):
-        raise ValueError(f"{option} is {name!r}: that is a {type(found).__name__}, no function.")
-    return found
+    if not callable(value := getattr(loaded, function)):
+        raise ValueError(f"{option} is {name!r}: that is a {type(value).__name__}, no function.")
+    return value
 
 
 def find(module: ModuleType, name: Any, option: str) -> Callable | None:

@@ -114,7 +114,7 @@ def resolved(
         raise ValueError(f"--workdir={workdir} holds no run; to begin one name its config, --config=FILE.")
     try:
         given: list[str | None] = [spec] if spec is not None or not saved else list(saved)
-        found = [config for run in given for config in configs.expand(run, overrides)]
+        settings = [config for run in given for config in configs.expand(run, overrides)]
     except ValueError:
         raise
     except Exception as error:  # a config file is Python, and may raise anything
@@ -123,17 +123,17 @@ def resolved(
         raise ValueError(
             f"--config={configs.raised(spec or str(workdir), error)}; --debug shows the stack trace."
         ) from None
-    found = [configs.plain(config) for config in found]
-    for config in found:
+    settings = [configs.plain(config) for config in settings]
+    for config in settings:
         schema.check(config)  # its name is part of the workdir's
-    if len(found) > 1 and mode not in ("train", "describe", "evaluate", "report"):
+    if len(settings) > 1 and mode not in ("train", "describe", "evaluate", "report"):
         raise ValueError(
-            f"--mode={mode} takes one run, and these are {len(found)} replicas; name the folder of one of them."
+            f"--mode={mode} takes one run, and these are {len(settings)} replicas; name the folder of one of them."
         )
-    if spec is not None and saved and mode != "train" and not found[0]["evaluate"]["checkpoint"]:
+    if spec is not None and saved and mode != "train" and not settings[0]["evaluate"]["checkpoint"]:
         told = {name for name, _ in overrides}
-        _check_data(found[0], configs.plain(configs.load(saved[0])), told, mode, str(workdir))
-    return found
+        _check_data(settings[0], configs.plain(configs.load(saved[0])), told, mode, str(workdir))
+    return settings
 
 
 def _check_data(
@@ -163,39 +163,41 @@ def _check_data(
                 )
 
 
-def default_workdir(found: Sequence[Mapping[str, Any]]) -> str:
+def default_workdir(settings: Sequence[Mapping[str, Any]]) -> str:
     """Return where a run lives that was given no workdir, by what its numbers depend on."""
     from contrastive_jax import config as configs
 
-    prints = [configs.fingerprint(config) for config in found]
+    prints = [configs.fingerprint(config) for config in settings]
     if len(prints) == 1:
-        return f"runs/{found[0]['name']}-{prints[0]}"
+        return f"runs/{settings[0]['name']}-{prints[0]}"
     together = hashlib.sha256(" ".join(prints).encode()).hexdigest()[:8]
-    return f"runs/{found[0]['name']}-{len(prints)}-replicas-{together}"
+    return f"runs/{settings[0]['name']}-{len(prints)}-replicas-{together}"
 
 
-def perform(mode: str, found: Sequence[dict[str, Any]], workdir: str, quiet: bool) -> None:
+def perform(mode: str, settings: Sequence[dict[str, Any]], workdir: str, quiet: bool) -> None:
     """Run a mode on a run, or on replicas."""
     from contrastive_jax.workdir import replicas
 
-    together = len(found) > 1 and mode != "report"
+    together = len(settings) > 1 and mode != "report"
     if mode == "train":
         module = importlib.import_module(f"contrastive_jax.training.{'replicas' if together else 'loop'}")
     else:
         module = importlib.import_module(f"contrastive_jax.commands.{mode}")
     if not together:
-        getattr(module, mode)(found[0], workdir, quiet=quiet)
+        getattr(module, mode)(settings[0], workdir, quiet=quiet)
     elif mode == "evaluate":
         folders = replicas.folders(workdir)
-        if len(folders) != len(found):
-            raise ValueError(f"--workdir={workdir} does not hold {len(found)} replicas; leave --config out.")
-        for number, (config, folder) in enumerate(zip(found, folders, strict=True)):
+        if len(folders) != len(settings):
+            raise ValueError(
+                f"--workdir={workdir} does not hold {len(settings)} replicas; leave --config out."
+            )
+        for number, (config, folder) in enumerate(zip(settings, folders, strict=True)):
             if (why := replicas.divergence(workdir, number)) is None:
                 module.evaluate(config, str(folder), quiet=quiet)
             else:
                 print(f"replica {number} is not evaluated: {why}", flush=True)
     else:
-        (module.train if mode == "train" else module.describe_replicas)(found, workdir, quiet=quiet)
+        (module.train if mode == "train" else module.describe_replicas)(settings, workdir, quiet=quiet)
 
 
 def _fail(message: str, code: int = 2) -> None:
@@ -252,18 +254,18 @@ def main(argv: list[str]) -> None:
     distributed.end_by_sigterm()  # it asks for the processes, and so for the devices
     _use_compilation_cache()
     try:
-        found = resolved(argv, _workdir(), _MODE.value, _DEBUG.value)
+        settings = resolved(argv, _workdir(), _MODE.value, _DEBUG.value)
         native.start()
     except (ValueError, OSError, RuntimeError) as error:  # the last two: a workdir that cannot be reached
         _fail(str(error))
     workdir = _workdir()
     if workdir is None:
-        workdir = default_workdir(found)
+        workdir = default_workdir(settings)
         if _MODE.value == "train" and distributed.first():
             print(f"workdir: {workdir}", flush=True)
     try:
         with workdirs.translate_errors(workdir):
-            perform(_MODE.value, found, workdir, _QUIET.value)
+            perform(_MODE.value, settings, workdir, _QUIET.value)
     except loop.Stopped as stopped:
         if distributed.first():
             print(stopped, flush=True)
@@ -284,9 +286,9 @@ def main(argv: list[str]) -> None:
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if _DEBUG.value:
             traceback.print_exc()
-        there = "; --config.data.corrupt=replace takes another in its place" if _replaceable(error) else ""
+        advice = "; --config.data.corrupt=replace takes another in its place" if _replaceable(error) else ""
         _fail(
-            f"{error}{there}"
+            f"{error}{advice}"
             if isinstance(error, ValueError | OSError | ArithmeticError)
             else f"{type(error).__name__}: {error}",
             1,

@@ -7,12 +7,12 @@ from typing import Any
 
 def options_of(*functions: Callable) -> dict[str, inspect.Parameter]:
     """Return the parameters of some functions that can be set by name, without those before them."""
-    found: dict[str, inspect.Parameter] = {}
+    options: dict[str, inspect.Parameter] = {}
     for function in functions:
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.kind is parameter.KEYWORD_ONLY:
-                found.setdefault(name, parameter)
-    return found
+                options.setdefault(name, parameter)
+    return options
 
 
 def variant(

@@ -235,7 +235,7 @@ SUBSETS = of(
     ("the run of the own group is not jumped", "rank + jnp.where(rank >= low, high - low, 0)", "rank"),
     (
         "the shuffle forgets earlier steps",
-        "return jnp.where(earlier < 0, swap, found[earlier])",
+        "return jnp.where(earlier < 0, swap, place[earlier])",
         "return swap",
     ),
 )
@@ -281,7 +281,7 @@ DIAGNOSTICS = of(
      "comparison.positive > comparison.negatives.mean[0]"),
     ("saturation without the margin", "comparison.contrast()) <= rounds_to_zero", "comparison.contrast(margin=False)) <= rounds_to_zero"),
     ("embedding_std without sqrt(D)", "* z.shape[-1] ** 0.5", "* 1.0"),
-    ("uniformity off by 4 t", "sums = found.logsumexp[0] - 2.0 * t", "sums = found.logsumexp[0] + 2.0 * t"),
+    ("uniformity off by 4 t", "sums = statistics.logsumexp[0] - 2.0 * t", "sums = statistics.logsumexp[0] + 2.0 * t"),
     ("the rank of what is not centred", "_gram(z - jnp.mean(z, axis=(0, 1)))", "_gram(z)",
      "contrast/test_diagnostics.py training/test_alarms.py"),
     ("unlabelled images count as wrong", "jnp.sum(label >= 0) * right.shape[1]", "label.shape[0] * right.shape[1]"),
@@ -329,8 +329,8 @@ NOISE = of(
     "data/noise.py",
     "data/test_synthetic.py",
     ("training and test images are the same", 'number_of("synthetic", part, "which")', 'number_of("synthetic", "train", "which")'),
-    ("a label that its image shows", "_labels(np.arange(count), classes), made=made",
-     "_labels(_which(part, count), classes), made=made"),
+    ("a label that its image shows", "_labels(np.arange(count), classes), made=noise",
+     "_labels(_which(part, count), classes), made=noise"),
     ("splits are counted whole", "[part.from_ : part.to]", ""),
     ("a stream as another is in memory", 'make = _streamed if stream == "on"', 'make = _streamed if stream == "off"'),
 )  # fmt: skip
@@ -511,10 +511,10 @@ STORY = "training/test_story.py"
 LOOP = of(
     "training/loop.py",
     STORY,
-    ("a resumed run begins its data anew", "recorder.fed(step))", "recorder.fed(step - start))"),
+    ("a resumed run begins its data anew", "recorder.next_batch(step))", "recorder.next_batch(step - start))"),
     ("a divergence is saved", "recorder.fetch()  # nothing is saved", "pass  # nothing is saved", "training/test_loop.py"),
     ("a signal is not heeded", "if stop and step < run.total_steps:", "if False:"),
-    ("the last state is not saved", "if stop or late or kept or step == run.total_steps:", "if stop or late or kept:"),
+    ("the last state is not saved", "if stop or save_due or keep_due or step == run.total_steps:", "if stop or save_due or keep_due:"),
     ("a changed config goes on", "if wrong := configs.forbidden_changes(before, run.config):", "if wrong := {}:",
      "training/test_loop.py -k changed_config"),
     run=True,
@@ -570,7 +570,7 @@ REPLICAS = [
         "training/members.py",
         "training/test_replicas.py",
         ("every replica is judged as the first", "lambda x, number=number: x[number]", "lambda x, number=number: x[0]"),
-        ("every replica has the first one's metrics", "Packed(found.values[number], found.layout)", "Packed(found.values[0], found.layout)"),
+        ("every replica has the first one's metrics", "Packed(packed.values[number], packed.layout)", "Packed(packed.values[0], packed.layout)"),
     ),
     *of(
         "config/overrides.py",
@@ -611,7 +611,7 @@ NORM = of(
 CONFIG = of(
     "config/settings.py",
     "config/test_configs.py config/test_overrides.py training/test_loop.py data/test_stream.py -k steps_of",
-    ("a part of a step is dropped", "math.ceil(float(found", "math.floor(float(found"),
+    ("a part of a step is dropped", "math.ceil(float(match", "math.floor(float(match"),
 )
 
 MUTATIONS = [

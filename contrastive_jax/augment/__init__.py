@@ -173,13 +173,15 @@ def _build(preset, size, views, options):
     for name, value in (("size", size), ("views", views)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is {value!r}, allowed is a whole number from 1")
-    found = call(function, "augment", options, size, views)
-    if not isinstance(found, pipeline.Augmentation) or not all(map(_cuts, (*found.views, found.evaluate))):
+    augmentation = call(function, "augment", options, size, views)
+    if not isinstance(augmentation, pipeline.Augmentation) or not all(
+        map(_cuts, (*augmentation.views, augmentation.evaluate))
+    ):
         raise ValueError(
             f"augment.preset is {preset!r}; it must return what the functions of contrastive_jax.augment.presets do,"
             " an Augmentation whose every Chain has a crop among its steps"
         )
-    return found
+    return augmentation
 
 
 def _cuts(chain):

@@ -147,13 +147,13 @@ class Chain:
 
     def touches(self, channels: int) -> list[Touch]:
         """Return the effects of its steps on an image of so many channels, besides moving pixels."""
-        found = []
+        touches = []
         for step in self.steps:
             if isinstance(step, Step | RandomCrop | CenterCrop | Chain):
-                found += step.touches(channels)
+                touches += step.touches(channels)
             elif step is not same:
-                found.append(Touch("preset", getattr(step, "__name__", repr(step)), channels))
-        return found
+                touches.append(Touch("preset", getattr(step, "__name__", repr(step)), channels))
+        return touches
 
     @property
     def crop(self) -> int:

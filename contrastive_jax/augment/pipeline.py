@@ -68,10 +68,10 @@ def augmentation(
     return Augmentation(tuple(map(chain, each)), evaluate)
 
 
-def crops_alone(found: Augmentation, crop_min: float, probability: float) -> Chain:
+def crops_alone(whole: Augmentation, crop_min: float, probability: float) -> Chain:
     """Return random crops, and mirror images with a probability: the boxes, the resizing and the turns of a preset's
     first view, and what its evaluation does beside the crop."""
-    drawn, seen = found.views[0], found.evaluate
+    drawn, seen = whole.views[0], whole.evaluate
     box = drawn.steps[drawn.crop]
     if isinstance(box, RandomCrop):
         box = dataclasses.replace(box, area=(crop_min, 1.0), shift=0.0)

@@ -36,18 +36,18 @@ def diff(first: str, second: str) -> None:
 
 def show(spec: str) -> None:
     """Print the leaves of a config, each with its meaning."""
-    found = config.plain(config.load(spec))
-    for name, value in config.leaves(found).items():
+    settings = config.plain(config.load(spec))
+    for name, value in config.leaves(settings).items():
         _print((name, "bold"), (" = ", ""), (repr(value), "green"))
-        _print((f"    {schema.option_of(found, name).meaning}", "dim"))
+        _print((f"    {schema.option_of(settings, name).meaning}", "dim"))
 
 
 def search(text: str) -> None:
     """Print the options that :func:`matches` finds."""
-    found = matches(text)
-    if not found:
+    options = matches(text)
+    if not options:
         raise ValueError(f"no option is named or means {text!r}.")
-    for name, meaning, places in found:
+    for name, meaning, places in options:
         _print((name, "bold"), (f"  ({', '.join(places)})" if places else "", ""))
         _print((f"    {meaning}", "dim"))
 
@@ -132,17 +132,17 @@ def options_page() -> str:
     for option in schema.every():
         section = re.sub(r"\.[^.]*$", "", option.name) if "." in option.name else ""
         by_section.setdefault(section, []).append(option)
-    for section, found in by_section.items():
+    for section, options in by_section.items():
         page.append(f"\n## {section.replace('.*', '.<name>') or 'The run'}\n")
-        shared = _shared(found)
-        plain = [option for option in found if not _chosen(section, option)]
+        shared = _shared(options)
+        plain = [option for option in options if not _chosen(section, option)]
         if plain:
             page.append(_table(plain))
         if shared:
             page.append(f"\nOf several {'presets' if section == 'augment' else 'protocols'}:\n")
             page.append(_table(list(shared.values()), defaults=False))
-        for function in dict.fromkeys(option.function for option in found if _chosen(section, option)):
-            own = [option for option in found if option.function is function]
+        for function in dict.fromkeys(option.function for option in options if _chosen(section, option)):
+            own = [option for option in options if option.function is function]
             page.append(f"\n### `{function.__name__}`\n\n{_first_line(function)}\n")
             if listed := [option for option in own if option.name not in shared or _says_itself(option)]:
                 page.append(_table(listed))
@@ -171,19 +171,19 @@ def _chosen(section: str, option: Option) -> bool:
     return function is not None and len(schema.functions(section)) > 1 and function.__name__ != "make_views"
 
 
-def _shared(found: list[Option]) -> dict[str, Option]:
+def _shared(options: list[Option]) -> dict[str, Option]:
     """Return options whose meaning is the module's, by name."""
-    return {option.name: option for option in found if option.function and not _says_itself(option)}
+    return {option.name: option for option in options if option.function and not _says_itself(option)}
 
 
-def _table(found: Iterable[Option], defaults: bool = True) -> str:
+def _table(options: Iterable[Option], defaults: bool = True) -> str:
     head = (
         "| option | default | meaning |\n| --- | --- | --- |\n"
         if defaults
         else "| option | meaning |\n| --- | --- |\n"
     )
     rows = ""
-    for option in found:
+    for option in options:
         name = option.name.replace(".*", ".<name>")
         needed = option.default is inspect.Parameter.empty
         default = f" {'must be set' if needed else f'`{option.default!r}`'} |" if defaults else ""

@@ -71,13 +71,13 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
             "step": -1 if saved.step is None else saved.step,
         }
         for name, split in splits.items():
-            found = of_split(saved, split, view, layers, config["evaluate"]["batch_size"])
+            arrays = of_split(saved, split, view, layers, config["evaluate"]["batch_size"])
             file = f"embeddings_{name}.npz"
             written[name] = remote.place(workdir, file)
             if distributed.first():
-                write(pathlib.Path(workdir, file), found | about)
+                write(pathlib.Path(workdir, file), arrays | about)
             if not quiet and distributed.first():
-                shapes = ", ".join(f"{layer} {list(found[layer].shape)}" for layer in layers)
+                shapes = ", ".join(f"{layer} {list(arrays[layer].shape)}" for layer in layers)
                 workdirs.log(f"{written[name]}: {shapes}, step {about['step']} of {path}")
     return written
 
@@ -88,11 +88,11 @@ def of_split(
     """Compute features of every layer, labels, ids and, where images are files, paths of a split, in host memory."""
     encode = Partial(encoder.network_of(saved.config).encode, saved.params, saved.stats)
     batch_size = features.batch_rows(min(batch_size, len(split)))
-    found, label = features.encode_rows(
+    layers_of_rows, label = features.encode_rows(
         encode, split.batches(batch_size, view), split.finish(view), count=len(split),
         batch_size=batch_size, layers=layers,
     )  # fmt: skip
-    arrays = {layer: rows.numpy() for layer, rows in found.items()}
+    arrays = {layer: rows.numpy() for layer, rows in layers_of_rows.items()}
     arrays |= {"label": label, "id": np.arange(len(split), dtype=np.int32)}
     return arrays if split.paths is None else arrays | {"path": split.paths}
 
@@ -108,24 +108,24 @@ def chosen_splits(config: Mapping[str, Any], source: data.Source) -> dict[str, A
     for name in config["embed"]["splits"]:
         if name not in SPLITS:
             raise ValueError(f"embed.splits names {name!r}. {near(name, SPLITS)}")
-    there = {name: getattr(source, name) for name in config["embed"]["splits"]}
-    there = {name: split for name, split in there.items() if split is not None}
-    if not there:
+    splits = {name: getattr(source, name) for name in config["embed"]["splits"]}
+    splits = {name: split for name, split in splits.items() if split is not None}
+    if not splits:
         raise ValueError(
             f"embed.splits={config['embed']['splits']!r}: data.name={source.name!r} has none of them."
         )
-    return there
+    return splits
 
 
 def chosen_layers(config: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, ...]:
     """Return ``embed.layers``, of those that the network of ``known`` has."""
     projector = known["projector"]
     depth = len(projector.get("widths", ())) or projector["layers"]
-    there = ("pooled", *(f"projection_{i + 1}" for i in range(depth)))
+    known_layers = ("pooled", *(f"projection_{i + 1}" for i in range(depth)))
     layers = tuple(config["embed"]["layers"])
     for layer in layers or ("",):
-        if layer not in there:
-            raise ValueError(f"embed.layers names {layer!r}; this encoder has {', '.join(there)}.")
+        if layer not in known_layers:
+            raise ValueError(f"embed.layers names {layer!r}; this encoder has {', '.join(known_layers)}.")
     return layers
 
 

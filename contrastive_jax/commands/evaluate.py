@@ -54,7 +54,7 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
         results = evaluator.table(weights, quiet=True, show_progress=first and not quiet)
     if first:
         evaluator.print(results)
-    found = {
+    result = {
         "checkpoint": str(path),
         "step": step,
         "config": configs.fingerprint(trained),
@@ -67,8 +67,8 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
         **workdirs.environment(),
     }
     if first:
-        workdirs.write_json(epath.Path(workdir) / "evaluation.json", found)
-    return found
+        workdirs.write_json(epath.Path(workdir) / "evaluation.json", result)
+    return result
 
 
 def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], log: Any) -> dict[str, Any]:
@@ -76,13 +76,15 @@ def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], log: Any) 
 
     A file that is not a run's own may not say all of them: the config's stay.
     """
-    said = {name: trained[name] for name in OF_THE_ENCODER if name in trained}
+    saved_sections = {name: trained[name] for name in OF_THE_ENCODER if name in trained}
     differs = [
-        name for name in said if name != "seed" and configs.diff({name: config[name]}, {name: said[name]})
+        name
+        for name, section in saved_sections.items()
+        if name != "seed" and configs.diff({name: config[name]}, {name: section})
     ]
     if differs:
         log(f"{', '.join(differs)}: as the checkpoint has it, not the config.")
-    return dict(config) | said
+    return dict(config) | saved_sections
 
 
 def restored(path: str, evaluator: Evaluator) -> tuple[tuple[PyTree, PyTree], int | None]:

@@ -41,13 +41,13 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
     if wanted not in ARCHITECTURES:
         raise ValueError(f"export.architecture is {wanted!r}; it must be one of {', '.join(ARCHITECTURES)}.")
     path = config["evaluate"]["checkpoint"] or workdir
-    found = encoder.config_of(path)
-    if (name := found["encoder"].get("name", "resnet")) != "resnet":
+    trained = encoder.config_of(path)
+    if (name := trained["encoder"].get("name", "resnet")) != "resnet":
         raise ValueError(
             f"encoder.name of {path} is {name!r}; export writes ResNets, whose names PyTorch's libraries share."
             " Take --mode=embed for features, or contrastive_jax.load_encoder."
         )
-    if wanted == "torchvision" and (otherwise := differences(found)):
+    if wanted == "torchvision" and (otherwise := differences(trained)):
         raise ValueError(
             f"torchvision's ResNet computes something else than the encoder of {path}: {'; '.join(otherwise)}."
             " export.architecture=own writes it all the same, for this package or for a model changed alike"
@@ -71,18 +71,18 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
 
 def differences(config: Mapping[str, Any]) -> list[str]:
     """Return where torchvision's model would take the arrays and compute something else, each as a clause."""
-    section, found = config["encoder"], []
+    section, differing = config["encoder"], []
     if section["variant"] == "simclr" and section["depth"] < 50:
-        found.append(
+        differing.append(
             "encoder.variant='simclr' has a projection shortcut in the first block, torchvision none"
         )
     if section["variant"] == "simclr" and section["stem"] == "imagenet":
-        found.append(
+        differing.append(
             "encoder.variant='simclr' pads its max-pooling at the far sides only, torchvision alike on all"
         )
     if (epsilon := _epsilon(config)) != EPSILON:
-        found.append(f"norm.epsilon is {epsilon:g}, PyTorch's {EPSILON:g}")
-    return found
+        differing.append(f"norm.epsilon is {epsilon:g}, PyTorch's {EPSILON:g}")
+    return differing
 
 
 def about(saved: encoder.Saved) -> dict[str, Any]:

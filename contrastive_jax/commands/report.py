@@ -155,9 +155,9 @@ def judged(
 ) -> dict[str, dict[str, Any]]:
     """Return the rows of a run's own evaluations, with those of ``--mode=evaluate`` (``evaluation.json``) among them
     where these are of the same weights and images and no column is another; else these by what they are of."""
-    found = result.get("evaluations") or {}
+    evaluations = result.get("evaluations") or {}
     if not later:
-        return {"": found} if found else {}
+        return {"": evaluations} if evaluations else {}
     step, size = result.get("step"), config["augment"]["size"]
     images = {section: later.get(section, config[section]) for section in ("data", "compose")}
     clauses = {
@@ -167,16 +167,19 @@ def judged(
         != configs.fingerprint(config),
         f"at {later.get('size')} pixels": later.get("size", size) != (config["evaluate"]["size"] or size),
     }
-    rows = {row: found.get(row, {}) | later["results"].get(row, {}) for row in {**found, **later["results"]}}
+    rows = {
+        row: evaluations.get(row, {}) | later["results"].get(row, {})
+        for row in {**evaluations, **later["results"]}
+    }
     if not any(clauses.values()):
         if all(
             "protocol" not in one or _how(rows[row][column]) == _how(one)
-            for row, column, one in _cells(found)
+            for row, column, one in _cells(evaluations)
         ):
             return {"": rows}
         clauses = {"other options": True}
     heading = f"evaluation.json: {', '.join(clause for clause, holds in clauses.items() if holds)}"
-    return ({"": found} if found else {}) | {heading: later["results"]}
+    return ({"": evaluations} if evaluations else {}) | {heading: later["results"]}
 
 
 def _cells(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, Any]]:
@@ -206,11 +209,11 @@ def look(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mappin
         view = call(augment.make_eval, "augment", section)
         encode = Partial(network.encode, saved.params, saved.stats)
         size = features.batch_rows(min(config["evaluate"]["batch_size"], len(rows)))
-        found, label = features.encode_rows(
+        layers, label = features.encode_rows(
             encode, split.batches(size, view, rows), split.finish(view), count=len(rows), batch_size=size,
             layers=(layer,),
         )  # fmt: skip
-        embedded = found[layer].numpy()
+        embedded = layers[layer].numpy()
     if not np.isfinite(embedded).all():
         raise ValueError("the features are not finite: the encoder has diverged.")
 
@@ -248,10 +251,10 @@ def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
     with threadpool_limits(
         1
     ):  # so few points are as fast, and threads that wait for one another slow a busy machine
-        found = TSNE(2, perplexity=perplexity, init="pca", random_state=0, metric="cosine").fit_transform(
+        points = TSNE(2, perplexity=perplexity, init="pca", random_state=0, metric="cosine").fit_transform(
             unit
         )
-    return found, f"t-SNE of cosine distances (scikit-learn, perplexity {perplexity:.3g}, seed 0)"
+    return points, f"t-SNE of cosine distances (scikit-learn, perplexity {perplexity:.3g}, seed 0)"
 
 
 # ------------------------------------------------------------------------------------------------ the page
@@ -262,9 +265,9 @@ def page(runs: Sequence[Shown], settings: Mapping[str, Any]) -> str:
     import jinja2
 
     loader = jinja2.FileSystemLoader(pathlib.Path(__file__).parent)
-    made = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     records, colours = [run.records for run in runs], [run.colour for run in runs]
-    return made.get_template("report.html").render(
+    return environment.get_template("report.html").render(
         title=" · ".join(run.name for run in runs),
         runs=runs,
         facts=facts,
@@ -309,7 +312,7 @@ def facts(run: Shown) -> dict[str, str]:
     """Return how far a run is, and on what."""
     last, result = (run.records or [{}])[-1], run.result
     device, commit = result.get("device", {}), result.get("git_commit")
-    found = {
+    values = {
         "workdir": run.workdir,
         "step": last.get("step", 0),
         "epoch": last.get("epoch", 0.0),
@@ -321,7 +324,7 @@ def facts(run: Shown) -> dict[str, str]:
         "to be known": " ".join(alarms.notes(run.config)) or None,
         "commit": f"{commit[:10]}{' + changes' if result.get('git_modified') else ''}" if commit else None,
     }
-    return {name: _number(value) for name, value in found.items() if value is not None}
+    return {name: _number(value) for name, value in values.items() if value is not None}
 
 
 class Table(NamedTuple):
@@ -336,11 +339,11 @@ Rows = list[tuple[Shown, str, Mapping[str, Any]]]  # run, row, scores by column
 
 
 def _rows(runs: Sequence[Shown], heading: str) -> Rows:
-    return [(run, row, found) for run in runs for row, found in run.evaluations.get(heading, {}).items()]
+    return [(run, row, scores) for run in runs for row, scores in run.evaluations.get(heading, {}).items()]
 
 
 def _columns(rows: Rows) -> list[str]:
-    return list(dict.fromkeys(column for _, _, found in rows for column in found))
+    return list(dict.fromkeys(column for _, _, scores in rows for column in scores))
 
 
 def score_tables(evaluated: Rows) -> list[Table]:
@@ -348,16 +351,19 @@ def score_tables(evaluated: Rows) -> list[Table]:
     tables = []
     for metric, title in METRICS.items():
         with_it = [
-            c for c in _columns(evaluated) if any(metric in found.get(c, {}) for _, _, found in evaluated)
+            c for c in _columns(evaluated) if any(metric in scores.get(c, {}) for _, _, scores in evaluated)
         ]
         if with_it:
             rows = [
                 (
                     run,
                     row,
-                    [(cell(found[c], metric), _how(found[c])) if c in found else ("—", "") for c in with_it],
+                    [
+                        (cell(scores[c], metric), _how(scores[c])) if c in scores else ("—", "")
+                        for c in with_it
+                    ],
                 )
-                for run, row, found in evaluated
+                for run, row, scores in evaluated
             ]
             tables.append(Table(f"{title}, %", with_it, rows))
     return tables
@@ -367,24 +373,24 @@ def number_tables(evaluated: Rows) -> list[Table]:
     """Return a table of the numbers of each column that gives no score."""
     tables = []
     for column in _columns(evaluated):
-        of_it = [(run, row, found.get(column, {})) for run, row, found in evaluated]
-        if any(metric in found for _, _, found in of_it for metric in METRICS):
+        of_it = [(run, row, scores.get(column, {})) for run, row, scores in evaluated]
+        if any(metric in scores for _, _, scores in of_it for metric in METRICS):
             continue
         names = list(
-            dict.fromkeys(k for _, _, found in of_it for k, v in found.items() if isinstance(v, float))
+            dict.fromkeys(k for _, _, scores in of_it for k, v in scores.items() if isinstance(v, float))
         )
         rows = [
-            (run, row, [(_number(found[n]), "") if n in found else ("—", "") for n in names])
-            for run, row, found in of_it
+            (run, row, [(_number(scores[n]), "") if n in scores else ("—", "") for n in names])
+            for run, row, scores in of_it
         ]
         tables.append(Table(column, [name.replace("_", " ") for name in names], rows))
     return tables
 
 
-def _how(found: Mapping[str, Any]) -> str:
-    if "failed" in found:
-        return f"failed: {found['failed']}"
-    return found.get("protocol") or f"left out: {found.get('left_out', 'not said why')}"
+def _how(scores: Mapping[str, Any]) -> str:
+    if "failed" in scores:
+        return f"failed: {scores['failed']}"
+    return scores.get("protocol") or f"left out: {scores.get('left_out', 'not said why')}"
 
 
 def config_tables(runs: Sequence[Shown]) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -393,10 +399,10 @@ def config_tables(runs: Sequence[Shown]) -> list[tuple[str, list[str], list[list
     Each as a title, headings, and rows: the leaf and its values.
     """
     base = configs.leaves(configs.plain(configs.complete(configs.base())))
-    found, names = [configs.leaves(run.config) for run in runs], [run.name for run in runs]
+    by_run, names = [configs.leaves(run.config) for run in runs], [run.name for run in runs]
     alone = len(runs) == 1
-    compared = [base, *found] if alone else found
-    every = list(dict.fromkeys(name for leaves in [base, *found] for name in leaves))
+    compared = [base, *by_run] if alone else by_run
+    every = list(dict.fromkeys(name for leaves in [base, *by_run] for name in leaves))
     different = [n for n in every if len({json.dumps(c.get(n, "absent")) for c in compared}) > 1]
 
     def rows(chosen: Iterable[str], columns: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -405,7 +411,7 @@ def config_tables(runs: Sequence[Shown]) -> list[tuple[str, list[str], list[list
     title = "Leaves that differ from the base config" if alone else "Leaves in which the runs differ"
     return [
         (title, ["base", *names] if alone else names, rows(different, compared)),
-        (f"All {len(every)} leaves", names, rows([n for n in every if any(n in c for c in found)], found)),
+        (f"All {len(every)} leaves", names, rows([n for n in every if any(n in c for c in by_run)], by_run)),
     ]
 
 
@@ -457,8 +463,8 @@ def embedding_map(run: Shown, settings: Mapping[str, Any]) -> tuple[str, str]:
     if 0 < len(known) <= 20:
         beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
         place.legend(drawn, classes, fontsize=7, frameon=False, labelcolor=INK, markerscale=2, **beside)
-    said = f"{len(points)} {seen.split} images, layer {settings['layer']}, step {seen.step}: {how}."
-    return _svg(figure), said
+    caption = f"{len(points)} {seen.split} images, layer {settings['layer']}, step {seen.step}: {how}."
+    return _svg(figure), caption
 
 
 def nearest(run: Shown, settings: Mapping[str, Any]) -> tuple[list, str]:
@@ -471,8 +477,8 @@ def nearest(run: Shown, settings: Mapping[str, Any]) -> tuple[list, str]:
     if len(seen.features) < 2:
         return [], f"there is one {seen.split} image, and none beside it."
     queries = np.random.default_rng(0).permutation(len(seen.features))[: settings["queries"]]
-    found = neighbours(seen.features, queries, settings["neighbours"])
-    positions = np.concatenate([queries[:, None], found], axis=1)
+    places = neighbours(seen.features, queries, settings["neighbours"])
+    positions = np.concatenate([queries[:, None], places], axis=1)
     images = seen.pictures(positions.reshape(-1))
     labels = seen.label[positions]
     own = labels[:, :1]
@@ -483,8 +489,8 @@ def nearest(run: Shown, settings: Mapping[str, Any]) -> tuple[list, str]:
     known = (own >= 0) & (labels[:, 1:] >= 0)
     share = np.mean((labels[:, 1:] == own)[known]) if known.any() else None
     right = "" if share is None else f"; {share:.0%} are of the query's class"
-    said = f"First a {seen.split} image, then the nearest of the other {len(seen.features) - 1} by cosine{right}."
-    return lines.reshape(*positions.shape, 3).tolist(), said
+    caption = f"First a {seen.split} image, then the nearest of the other {len(seen.features) - 1} by cosine{right}."
+    return lines.reshape(*positions.shape, 3).tolist(), caption
 
 
 def _data_uri(image: np.ndarray) -> str:

@@ -40,13 +40,13 @@ def _under(prefixes: tuple[str, ...]) -> re.Pattern:
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return ``section.option`` -> value."""
-    found = {}
+    by_name = {}
     for name, value in config.items():
         if isinstance(value, Mapping | ConfigDict):
-            found |= leaves(value, f"{prefix}{name}.")
+            by_name |= leaves(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            by_name[f"{prefix}{name}"] = value
+    return by_name
 
 
 def diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -72,8 +72,8 @@ def may_change(leaf: str) -> bool:
 
 def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the leaves in which a continuation differs from its run, as it was saved, and may not."""
-    found = diff(plain(completed(saved)), plain(completed(now)))
-    return {name: change for name, change in found.items() if not may_change(name)}
+    changes = diff(plain(completed(saved)), plain(completed(now)))
+    return {name: change for name, change in changes.items() if not may_change(name)}
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:

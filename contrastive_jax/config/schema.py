@@ -88,7 +88,7 @@ def entries(text: str | None) -> dict[str, str]:
     lines = inspect.cleandoc(text or "").splitlines()
     if "Args:" not in lines:
         return {}
-    found, names, indent = {}, [], None
+    texts, names, indent = {}, [], None
     for line in lines[lines.index("Args:") + 1 :]:
         depth = len(line) - len(line.lstrip())
         if line.strip() and not depth:
@@ -96,10 +96,10 @@ def entries(text: str | None) -> dict[str, str]:
         indent = depth if indent is None else indent
         if match := re.match(r"([\w*, ]+): (.*)", line[indent:]) if depth == indent else None:
             names = [name.strip("* ") for name in match[1].split(",")]
-            found |= dict.fromkeys(names, match[2])
+            texts |= dict.fromkeys(names, match[2])
         elif line.strip():
-            found |= {name: f"{found[name]} {line.strip()}" for name in names}
-    return {name: _plain(meaning) for name, meaning in found.items()}
+            texts |= {name: f"{texts[name]} {line.strip()}" for name in names}
+    return {name: _plain(meaning) for name, meaning in texts.items()}
 
 
 def _plain(text: str) -> str:
@@ -126,10 +126,10 @@ def signature(function: Callable) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function, eval_str=True).parameters
     except NameError:
-        found = inspect.signature(function).parameters
+        given = inspect.signature(function).parameters
         return {
             name: p.replace(annotation=p.empty) if isinstance(p.annotation, str) else p
-            for name, p in found.items()
+            for name, p in given.items()
         }
 
 
@@ -172,21 +172,21 @@ def _is_loss(function: Callable) -> bool:
 def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
     """Return the functions that take the options of a section of ``settings``, a config, by its path."""
     section, _, key = path.partition(".")
-    found: list[Callable | None]
+    takers: list[Callable | None]
     try:
         if section in (*CHOICES, *TAKERS):
-            found = [function_of(section, settings[section]["name"])]
+            takers = [function_of(section, settings[section]["name"])]
         elif section == "augment":
-            found = [augment.make_views, function_of(section, settings[section]["preset"])]
+            takers = [augment.make_views, function_of(section, settings[section]["preset"])]
         elif section == "loss":
-            found = [find_loss(key)]
+            takers = [find_loss(key)]
         elif section == "evaluators":
-            found = [evaluators.find(settings[section][key]["name"], key)]
+            takers = [evaluators.find(settings[section][key]["name"], key)]
         else:
-            found = [SECTIONS[section]]
+            takers = [SECTIONS[section]]
     except (KeyError, ValueError, ImportError, AttributeError):
         return ()
-    return tuple(filter(None, found))
+    return tuple(filter(None, takers))
 
 
 def option_of(settings: Mapping[str, Any], leaf: str) -> Option:
@@ -203,12 +203,12 @@ def option_of(settings: Mapping[str, Any], leaf: str) -> Option:
 
 def every() -> list[Option]:
     """Return all options that configs may have, in the order of :func:`config.base`."""
-    found, defaults = [], leaves(base())
+    options, defaults = [], leaves(base())
     paths = [*base(), *(name.split(".")[0] for name in LEAVES)]
     for section in dict.fromkeys(paths):
         path = f"{section}.*" if section in ("loss", "evaluators") else section
         own = [name for name in LEAVES if name == section or name.startswith(f"{section}.")]
-        found += [
+        options += [
             Option(name, defaults.get(name, {"loss.*.weight": 1.0}.get(name)), LEAVES[name]) for name in own
         ]
         for function in functions(path):
@@ -220,8 +220,8 @@ def every() -> list[Option]:
                     and _reachable(path, leaf, defaults)
                 ):
                     default = p.default if path in CHOICES or "*" in path else defaults.get(leaf, p.default)
-                    found.append(Option(leaf, default, meanings(function)[name], function))
-    return found
+                    options.append(Option(leaf, default, meanings(function)[name], function))
+    return options
 
 
 def _reachable(path: str, leaf: str, base: Mapping[str, Any]) -> bool:
@@ -250,16 +250,16 @@ def check(settings: Mapping[str, Any]) -> None:
             _check_section(section, settings[section], default)
         else:
             raise ValueError(f"{section} is missing; every config has it.")
-    defaults, found = leaves(whole), leaves(settings)
+    defaults, given = leaves(whole), leaves(settings)
     for name in defaults:
         section = name.split(".")[0]
         fixed = section not in (*CHOICES, "loss", "evaluators")
         if section in TAKERS:
             named = settings[section]["name"]
             fixed = not is_own(named) and function_of(section, named) is TAKERS[section]
-        if fixed and name not in found:
+        if fixed and name not in given:
             raise ValueError(f"{name} is missing. It is {option_of(settings, name).meaning}")
-    for leaf, value in found.items():
+    for leaf, value in given.items():
         if (kind := kind_of(settings, leaf, defaults)) is not None and not fits(value, kind):
             raise ValueError(f"{leaf} is {_short(value)}; it must be {words(kind)}.")
     if not FILE_NAME.fullmatch(settings["name"]):

@@ -263,13 +263,13 @@ def steps_of(option: str, duration: str, examples: int, batch_size: int) -> int:
       ValueError: not a number and one of the three units.
     """
     number = r"([0-9]+\.?[0-9]*|\.[0-9]+)(e\+?[0-9]{1,2})?"
-    found = re.fullmatch(rf"\s*(?P<number>{number})\s*(?P<unit>epoch|step|example)s?\s*", str(duration))
-    if not found:
+    match = re.fullmatch(rf"\s*(?P<number>{number})\s*(?P<unit>epoch|step|example)s?\s*", str(duration))
+    if not match:
         raise ValueError(
             f"{option} is {duration!r}; write a number and its unit: '60 epochs', '1000 steps' or '1e6 examples'."
         )
-    examples_in = {"epoch": examples, "step": batch_size, "example": 1}[found["unit"]]
-    steps = math.ceil(float(found["number"]) * examples_in / batch_size - 1e-9)
+    examples_in = {"epoch": examples, "step": batch_size, "example": 1}[match["unit"]]
+    steps = math.ceil(float(match["number"]) * examples_in / batch_size - 1e-9)
     if steps >= 2**31:
         raise ValueError(f"{option} is {duration!r}, {steps:.1e} steps; a run has fewer than 2**31.")
     return steps

@@ -61,8 +61,8 @@ def ids_of(function: str, **ids: Any) -> list[Array | None]:
             " jit, numpy.unique(ids, return_inverse=True)[1]."
         )
     if wide:
-        found = narrow_ids(*(np.asarray(value) for value in given.values()))
-        given = dict(zip(given, found, strict=True))
+        narrow = narrow_ids(*(np.asarray(value) for value in given.values()))
+        given = dict(zip(given, narrow, strict=True))
     return [jnp.asarray(given[name]) if name in given else None for name in ids]
 
 

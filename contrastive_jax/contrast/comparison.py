@@ -49,9 +49,9 @@ class Comparison:
 
     def above(self, multiple: float = 1.0) -> Array:
         """Return logsumexp over all positives of multiple * (score - positive) / tau, [B, V]: 0 where there is one."""
-        found = self.further.logsumexp[self.multiples.index(multiple)]
+        logsumexp = self.further.logsumexp[self.multiples.index(multiple)]
         some = self.further.count > 0
-        return jnp.where(some, jax.nn.softplus(jnp.where(some, found, 0.0)), 0.0)
+        return jnp.where(some, jax.nn.softplus(jnp.where(some, logsumexp, 0.0)), 0.0)
 
     def surplus(self, multiple: float = 1.0) -> Array | None:
         """Return what several positives P add to a loss's function of the contrast, [B, V]; None with one.
@@ -123,8 +123,8 @@ class Compare(NamedTuple):
                     return selection.statistics(query[:, v], positive[:, v], scale), None
                 return selection.several(query[:, v], group, row, positive[:, v], scale)
 
-            found = [ask(v, selection) for v, selection in enumerate(selections)]
-            return jax.tree.map(lambda *directions: jnp.stack(directions, axis=-1), *found)
+            answers = [ask(v, selection) for v, selection in enumerate(selections)]
+            return jax.tree.map(lambda *directions: jnp.stack(directions, axis=-1), *answers)
 
         above = [m for m in self.multiples if m >= 0] or [1.0]
         below = [m for m in self.multiples if m < 0]

@@ -36,13 +36,13 @@ def diagnostics(
         raise ValueError(f"diagnostics.quantiles is {quantiles}; it must be at least 0, which is none.")
 
     def diagnose(comparison: Comparison, outputs: Outputs, label: Array) -> dict[str, Array]:
-        found = of_comparison(comparison, dtype) | of_outputs(outputs, label)
+        metrics = of_comparison(comparison, dtype) | of_outputs(outputs, label)
         if quantiles:
             c, share = comparison.contrast(margin=False), jnp.linspace(0.0, 1.0, quantiles + 1)
-            found["c_quantiles"], _ = _quantiles(c, comparison.count > 0, share)
+            metrics["c_quantiles"], _ = _quantiles(c, comparison.count > 0, share)
         if rankme:
-            found["rankme"] = spectral_entropy_rank(outputs.projection)
-        return found
+            metrics["rankme"] = spectral_entropy_rank(outputs.projection)
+        return metrics
 
     return diagnose
 
@@ -136,8 +136,8 @@ def uniformity(z: Array, t: float = 2.0) -> Array:
     By the engines of the comparison: no [B, B] array where the batch is large.
     """
     number = jnp.arange(z.shape[0])
-    found = negative_statistics(z, number, Pool(replicate(z), number), jnp.asarray(2.0 * t, z.dtype))
-    sums = found.logsumexp[0] - 2.0 * t  # ||x - y||^2 = 2 - 2 x.y
+    statistics = negative_statistics(z, number, Pool(replicate(z), number), jnp.asarray(2.0 * t, z.dtype))
+    sums = statistics.logsumexp[0] - 2.0 * t  # ||x - y||^2 = 2 - 2 x.y
     return geometry.uniformity(sums, z.shape[0] * (z.shape[0] - 1))
 
 
@@ -175,7 +175,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
 def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
     """Compute scalars of the network's outputs."""
     z = normalize(outputs.projection)
-    found = {
+    metrics = {
         "embedding_std": jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5,
         "effective_rank": effective_rank(z),
         "uniformity": uniformity(z[:, 0]),
@@ -183,8 +183,8 @@ def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
     if outputs.logits.shape[-1] and label.ndim == 1:
         right = jnp.argmax(outputs.logits, axis=-1) == label[:, None]
         labelled = jnp.maximum(jnp.sum(label >= 0) * right.shape[1], 1)
-        found["probe_accuracy"] = jnp.sum(right & (label >= 0)[:, None]) / labelled
-    return found
+        metrics["probe_accuracy"] = jnp.sum(right & (label >= 0)[:, None]) / labelled
+    return metrics
 
 
 def of_query_gradients(gradient: Array) -> dict[str, Array]:

@@ -259,8 +259,8 @@ def _tiled(options, query, query_group, query_row, level, reference, key, group,
             key, group, row, valid = candidates
 
             def more():
-                found = _sums(sides, *tile, key, group, row, scale, valid)
-                return tuple(x + y for x, y in zip(carry, found, strict=True))
+                sums = _sums(sides, *tile, key, group, row, scale, valid)
+                return tuple(x + y for x, y in zip(carry, sums, strict=True))
 
             # With small groups and rows in order nearly all tiles hold no positive: they cost nothing.
             return lax.cond(_any(sides, tile, group, row, valid), more, lambda: carry), None
@@ -268,8 +268,8 @@ def _tiled(options, query, query_group, query_row, level, reference, key, group,
         none = jnp.zeros_like(tile[0][:, 0])
         return lax.scan(add, (none, jnp.zeros_like(tile[1], jnp.int32)), candidates)[0]
 
-    found = lax.map(of_queries, tiles(height, query, query_group, query_row, level, reference))
-    return tuple(x.reshape(-1)[: query.shape[0]] for x in found)
+    sums = lax.map(of_queries, tiles(height, query, query_group, query_row, level, reference))
+    return tuple(x.reshape(-1)[: query.shape[0]] for x in sums)
 
 
 def _any(sides, tile, group, row, valid):
@@ -308,11 +308,11 @@ def _backward(options, arguments, cotangents):
             return lax.cond(counted, more, lambda: (carry, jnp.zeros_like(key)))
 
         none = jnp.zeros_like(query[:, 0])
-        found, pull = lax.scan(add, (jnp.zeros_like(query), none, none), candidates)
-        return key_gradient + pull, found
+        pulled, pull = lax.scan(add, (jnp.zeros_like(query), none, none), candidates)
+        return key_gradient + pull, pulled
 
-    key_gradient, found = lax.scan(of_queries, jnp.zeros_like(candidates[0]), queries)
-    query_gradient, of_level, of_scale = (x.reshape(-1, *x.shape[2:])[: query.shape[0]] for x in found)
+    key_gradient, pulled = lax.scan(of_queries, jnp.zeros_like(candidates[0]), queries)
+    query_gradient, of_level, of_scale = (x.reshape(-1, *x.shape[2:])[: query.shape[0]] for x in pulled)
     key_gradient = key_gradient.reshape(-1, key.shape[1])[: key.shape[0]]
     return (
         *(query_gradient, None, None, of_level, -scale * of_level),

@@ -50,27 +50,27 @@ def around(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _ring(function, merge, share, rows, chunk, whole):
     def turn(carry, _):
-        chunk, found = carry
+        chunk, merged = carry
         chunk = _on(chunk)
-        return (chunk, merge(found, function((*rows, whole), chunk))), None
+        return (chunk, merge(merged, function((*rows, whole), chunk))), None
 
     start = (chunk, function((*rows, whole), chunk))
     return lax.scan(turn, start, length=lax.axis_size(sharding.AXIS) - 1)[0][1]
 
 
 def _forward(function, merge, share, rows, chunk, whole):
-    found = _ring(function, merge, share, rows, chunk, whole)
-    return found, (rows, chunk, whole, found)
+    result = _ring(function, merge, share, rows, chunk, whole)
+    return result, (rows, chunk, whole, result)
 
 
 def _backward(function, merge, share, residuals, cotangents):
     """Send each chunk round once more to collect its gradient; the last turn brings both home."""
-    (rows, numbers), (chunk, ids), whole, found = residuals
+    (rows, numbers), (chunk, ids), whole, result = residuals
 
     def turn(carry, _):
         (chunk, ids), gradient, others = carry
         part, pull = jax.vjp(lambda r, c, w: function((r, numbers, w), (c, ids)), rows, chunk, whole)
-        of_rows, of_chunk, of_whole = pull(share(cotangents, found, part))
+        of_rows, of_chunk, of_whole = pull(share(cotangents, result, part))
         add = functools.partial(jax.tree.map, jnp.add)
         moved = _on(((chunk, ids), add(gradient, of_chunk)))
         return (*moved, add(others, (of_rows, of_whole))), None

@@ -200,10 +200,10 @@ def _dense(rules, query, query_group, query_row, reference, key, group, row, sca
 
     def by(rule):
         permitted = _permitted(rule, query_group, query_row, group, row)
-        found = _statistics(score, permitted, scale, reference)
+        statistics = _statistics(score, permitted, scale, reference)
         if rule != FURTHER:
-            return found
-        return (*found, jnp.sum(jnp.where(permitted, score - reference[:, None], 0), axis=-1))
+            return statistics
+        return (*statistics, jnp.sum(jnp.where(permitted, score - reference[:, None], 0), axis=-1))
 
     return tuple(by(rule) for rule in rules)
 
@@ -278,10 +278,10 @@ def _by_ring(options, query, query_group, query_row, reference, key, group, row,
 
         return tuple(map(by, rules, one, other))
 
-    def share(cotangents, found, part):
+    def share(cotangents, merged, part):
         return tuple(
             (c[0], c[1] * _part_of(f[1], p[1]), *c[2:])
-            for c, f, p in zip(cotangents, found, part, strict=True)
+            for c, f, p in zip(cotangents, merged, part, strict=True)
         )
 
     wide = jax.P(None, sharding.AXIS)
@@ -354,10 +354,10 @@ def _tiled_forward(options, query, query_group, query_row, reference, key, group
         start = tuple((*start, none) if rule == FURTHER else start for rule in rules)
         return lax.scan(add, start, candidates)[0]
 
-    found = lax.map(of_queries, tiles(rows, query, query_group, query_row, _if_further(rules, reference)))
-    found = [tuple(_rows(x, query.shape[0]) for x in of_rule) for of_rule in found]
+    by_rule = lax.map(of_queries, tiles(rows, query, query_group, query_row, _if_further(rules, reference)))
+    by_rule = [tuple(_rows(x, query.shape[0]) for x in of_rule) for of_rule in by_rule]
     results, residuals = [], []
-    for count, hardest, total, first, *rest in found:
+    for count, hardest, total, first, *rest in by_rule:
         peak = jnp.where(count > 0, hardest, 0)
         logsumexp = _relative(scale[:, None], peak, reference, jnp.log(total))
         mean = jnp.where(count > 0, peak + first / jnp.where(count > 0, total, 1), 0)

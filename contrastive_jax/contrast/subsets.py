@@ -106,8 +106,8 @@ def shuffle(swap: Array) -> Array:
 
     # The latest step before step i that swapped with place i; step i itself where there is none.
     elsewhere = jnp.where(swap > step, swap, k)
-    found = jnp.full_like(step, -1).at[elsewhere].max(step, mode="drop")
-    found = jnp.where(found < 0, step, found)
+    place = jnp.full_like(step, -1).at[elsewhere].max(step, mode="drop")
+    place = jnp.where(place < 0, step, place)
     for _ in range((k - 1).bit_length()):
-        found = found[found]
-    return jnp.where(earlier < 0, swap, found[earlier])
+        place = place[place]
+    return jnp.where(earlier < 0, swap, place[earlier])

@@ -27,21 +27,21 @@ def logged(file: str) -> tuple[list[int], list[float]]:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"temperature.file is {file!r}, which cannot be read ({error}).") from None
-    found = {}
+    temperatures = {}
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
             if "tau" in record:
-                found[int(record["step"])] = tau = float(record["tau"])
+                temperatures[int(record["step"])] = tau = float(record["tau"])
                 if not 0.0 < tau < math.inf:
                     raise ValueError
         except (ValueError, KeyError, TypeError):
-            if number == len(lines) and found and not line.endswith("}"):
+            if number == len(lines) and temperatures and not line.endswith("}"):
                 break  # the run died while it wrote
             raise ValueError(
                 f"temperature.file is {file!r}, whose line {number} is no record with a step and a positive tau."
             ) from None
-    if not found:
+    if not temperatures:
         raise ValueError(f'temperature.file is {file!r}, which has no line with a "step" and a "tau".')
-    steps = sorted(found)
-    return steps, [found[step] for step in steps]
+    steps = sorted(temperatures)
+    return steps, [temperatures[step] for step in steps]

@@ -112,8 +112,8 @@ def canonical(name: str) -> str:
 
     What is not known comes back as it is.
     """
-    found = {_letters(known): known for known in known_losses()}
-    return found.get(_letters(name), ALIASES.get(_letters(name), name)) if ":" not in name else name
+    names = {_letters(known): known for known in known_losses()}
+    return names.get(_letters(name), ALIASES.get(_letters(name), name)) if ":" not in name else name
 
 
 def find_loss(name: str) -> Callable[..., Array]:
@@ -124,16 +124,16 @@ def find_loss(name: str) -> Callable[..., Array]:
     """
     if is_own(name):
         return own(name, "loss")
-    found = canonical(name)
+    known_as = canonical(name)
     if "," in name:
         raise ValueError(
             f"loss is {name!r}: replicas differ in seed and in numbers; run the command once for each loss."
         )
-    if found not in known_losses():
-        near = difflib.get_close_matches(found, known_losses(), 1)
+    if known_as not in known_losses():
+        near = difflib.get_close_matches(known_as, known_losses(), 1)
         hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known_losses())}."
         raise ValueError(f"loss: there is no loss {name!r}.{hint} (Your own: 'module:function'.)")
-    return getattr(losses, found)
+    return getattr(losses, known_as)
 
 
 def make_term(

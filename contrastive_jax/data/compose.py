@@ -80,9 +80,9 @@ def binary(
         _within(name, value, 1, 2**31 - 1)
 
     def split(count, number):
-        made = _bits(count, bits, seed, number)
-        label = made.tables[0][:, None] >> np.arange(bits) & 1
-        return Split(np.empty((count, side, side, 0), np.uint8), label, made=made)
+        bits_of = _bits(count, bits, seed, number)
+        label = bits_of.tables[0][:, None] >> np.arange(bits) & 1
+        return Split(np.empty((count, side, side, 0), np.uint8), label, made=bits_of)
 
     classes = tuple(f"bit {number}" for number in range(bits))
     return Source(f"{bits} random bits", split(examples, TRAIN), split(test_examples, TEST), classes)
@@ -250,7 +250,7 @@ def digit_on_image(
 def _with_digits(part, digits: Split, number: int, size: int, side: int, overlap: str, seed: int) -> tuple:
     """Put digits on the images of a split: with their own labels, and with the digits'."""
     which = drawn(seed, stream("which", number), len(part), len(digits))
-    made = Made(NinePlaces(overlap), (which,), (pixels.resized(_all(digits), size),))
+    composite = Made(NinePlaces(overlap), (which,), (pixels.resized(_all(digits), size),))
     streamed = isinstance(part, Streamed)
     if streamed and not (side or part.size):
         raise ValueError("digits lie at fixed places of images of one size: set compose.side, or data.size")
@@ -264,7 +264,7 @@ def _with_digits(part, digits: Split, number: int, size: int, side: int, overlap
     if digits.shape[2] not in (1, channels):
         raise ValueError(f"compose.digits has {digits.shape[2]} channels, and images have {channels}")
     if streamed:
-        plain = Overlaid(part.records, side or part.size, made)
+        plain = Overlaid(part.records, side or part.size, composite)
         return tuple(
             dataclasses.replace(part, records=records, size=0)
             for records in (plain, dataclasses.replace(plain, label=digits.label[which]))
@@ -273,7 +273,7 @@ def _with_digits(part, digits: Split, number: int, size: int, side: int, overlap
         part = dataclasses.replace(
             part, image=np.stack([pixels.fit(x, side) for x in _all(part)]), made=Made()
         )
-    part = dataclasses.replace(part, made=part.made.then(made))
+    part = dataclasses.replace(part, made=part.made.then(composite))
     return part, dataclasses.replace(part, label=digits.label[which])
 
 

@@ -72,7 +72,7 @@ class Overlaid:
         Raises:
             Unreadable: the first image that cannot be read, by name.
         """
-        found = []
+        records = []
         for row, record in zip(rows, self.records.read(rows), strict=True):
             try:
                 image = decode.whole(record.image, self.records.shape[2], self.size)
@@ -81,8 +81,8 @@ class Overlaid:
             file = io.BytesIO()
             np.save(file, self.made.images(image[None], np.array([row]))[0], allow_pickle=False)
             label = int(self.label[row]) if self._replaced else record.label
-            found.append(Record(file.getvalue(), label, record.group))
-        return found
+            records.append(Record(file.getvalue(), label, record.group))
+        return records
 
     def name(self, row: int) -> str:
         """Return what to call a record in a message."""

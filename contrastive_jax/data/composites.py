@@ -174,10 +174,10 @@ def starts(side: int) -> list[int]:
 
 def placed(side: int, size: int) -> np.ndarray:
     """Return [side, size]: 1 where a pixel of a side shows a pixel of the digit."""
-    found = np.zeros((side, size), np.float32)
+    matrix = np.zeros((side, size), np.float32)
     for start in starts(side):
-        found[start + np.arange(size), np.arange(size)] = 1
-    return found
+        matrix[start + np.arange(size), np.arange(size)] = 1
+    return matrix
 
 
 def _rows(xp, start, side, size):

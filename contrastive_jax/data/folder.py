@@ -221,30 +221,31 @@ def split_folders(
 ) -> tuple[pathlib.Path, pathlib.Path | None]:
     """Return where the training and the test images lie."""
     with os.scandir(root) as entries:
-        there = {
+        folders = {
             name.lower(): root / name for name in sorted(entry.name for entry in entries if entry.is_dir())
         }
 
     def folder(name: str) -> pathlib.Path:
         exact = root / name
-        return exact if exact.is_dir() else there.get(name.lower(), exact)
+        return exact if exact.is_dir() else folders.get(name.lower(), exact)
 
     train = folder(train_split)
     if not train.is_dir():
         if train_split != "train" or test_split not in ("auto", ""):
             raise FileNotFoundError(f"data.train_split={train_split}: there is no folder {train}")
-        if test_split == "auto" and "training" in there and (found := there.keys() & {*TEST, *LIKE_TEST}):
+        if test_split == "auto" and "training" in folders and (names := folders.keys() & {*TEST, *LIKE_TEST}):
             raise ValueError(
-                f"data.dir={root} has the folders {there['training'].name} and {there[min(found)].name}, which would be"
-                " two classes: name them, data.train_split and data.test_split, or set data.test_split='' if they are"
+                f"data.dir={root} has the folders {folders['training'].name} and {folders[min(names)].name}, which"
+                " would be two classes: name them, data.train_split and data.test_split, or set data.test_split='' if"
+                " they are"
             )
         return root, None
     if test_split == "auto":
-        test_split = next((name for name in TEST if name in there), "")
-        if not test_split and (found := there.keys() & {*LIKE_TEST}):
+        test_split = next((name for name in TEST if name in folders), "")
+        if not test_split and (names := folders.keys() & {*LIKE_TEST}):
             raise ValueError(
                 f"data.test_split='auto' looks for {', '.join(TEST)} beside {train}, and there is"
-                f" {there[min(found)].name}: name it, or data.test_split='' for no test images"
+                f" {folders[min(names)].name}: name it, or data.test_split='' for no test images"
             )
     if not test_split:
         return train, None
@@ -274,7 +275,7 @@ def _not_listed(error: OSError) -> None:
 
 def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
     """List paths of the images under ``below_root``, relative to ``root``, with / and sorted."""
-    found = []
+    paths = []
     for place, below, names in os.walk(below_root, followlinks=True, onerror=_not_listed):
         for name in names:  # not a file that anything needs: a link to a folder that is not mounted, say
             if (
@@ -292,23 +293,23 @@ def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
             if not name.startswith(".")
             and not here.is_relative_to(pathlib.Path(place, name).resolve())  # a link that closes a circle
         ]
-        found += [
+        paths += [
             pathlib.Path(place, name).relative_to(root).as_posix()
             for name in names
             if name.lower().endswith(EXTENSIONS) and not name.startswith(".")
         ]
-    if not found:
+    if not paths:
         raise FileNotFoundError(f"no image under {below_root} (looked for {' '.join(EXTENSIONS)})")
-    return sorted(found)
+    return sorted(paths)
 
 
 def listing_file(labels: str, root: pathlib.Path) -> pathlib.Path:
     """Return where the file of labels is: at its path, or inside ``data.dir``."""
     places = [pathlib.Path(labels).expanduser(), root / labels]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
         raise FileNotFoundError(f"data.labels={labels}: there is no such file, neither here nor in {root}")
-    return found
+    return file
 
 
 def check_listing(listing: Listing, paths: list[str], labels: str, root: pathlib.Path) -> None:
@@ -322,8 +323,8 @@ def check_listing(listing: Listing, paths: list[str], labels: str, root: pathlib
         raise ValueError(f"data.labels={labels} lists {missing[0]}{_and_more(missing)}, not there in {root}")
 
 
-def _and_more(found: list) -> str:
-    return f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+def _and_more(files: list) -> str:
+    return f" and {len(files) - 1:,} more" if len(files) > 1 else ""
 
 
 def folder_label(path: str, place: pathlib.Path, root: pathlib.Path) -> tuple[str, ...]:
@@ -367,8 +368,8 @@ def group_array(paths: list[str], group: str, listing: Listing | None) -> np.nda
             pattern = re.compile(group)
         except re.error as error:
             raise ValueError(f"data.group={group!r} is no regular expression: {error}") from None
-        found = [pattern.search(path) for path in paths]
-        names = [(match[1 if pattern.groups else 0] or "") if match else "" for match in found]
+        matches = [pattern.search(path) for path in paths]
+        names = [(match[1 if pattern.groups else 0] or "") if match else "" for match in matches]
     first = {}
     numbers = np.array([first.setdefault(name, i) if name else i for i, name in enumerate(names)], np.int32)
     if not first:
@@ -407,8 +408,8 @@ def common_shape(files: list[pathlib.Path], skip: bool = False) -> tuple[int | N
     files, headers = zip(*met, strict=True)
     channels = {c: file for file, (_, _, c) in zip(files, headers, strict=True)}  # and a file that has them
     if len(channels) > 1 and set(channels) != {1, 3}:
-        found = ", ".join(f"{file} has {c}" for c, file in sorted(channels.items()))
-        raise ValueError(f"images of different numbers of channels: {found}")
+        kinds = ", ".join(f"{file} has {c}" for c, file in sorted(channels.items()))
+        raise ValueError(f"images of different numbers of channels: {kinds}")
     height, width = ({shape[axis] for shape in headers} for axis in (0, 1))
     one_size = len(height) == len(width) == 1
     return height.pop() if one_size else None, width.pop() if one_size else None, max(channels)

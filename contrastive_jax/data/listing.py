@@ -122,11 +122,11 @@ def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, A
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make a JSON object of its pairs, or refuse it; Python would take the last of several equal keys in silence."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"{next(n for n in names if names.count(n) > 1)} is there twice")
-    return found
+    return entries
 
 
 def _relative(path: Any, place: str) -> str:

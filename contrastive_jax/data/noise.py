@@ -162,10 +162,12 @@ def _resident(part: str, count: int, classes: int, shape: tuple, size: int, *str
     """Make images on the device."""
     height, width = (size or side or SQUARE for side in shape[:2])
     turned = _noise(f"{part}/turned", (count, shape[2]))
-    made = Made(
+    noise = Made(
         Noise(shape[2]), (_which(part, count), turned), (_noise("bank", (BANK, height, width, shape[2])),)
     )
-    return Split(np.empty((count, height, width, 0), np.uint8), _labels(np.arange(count), classes), made=made)
+    return Split(
+        np.empty((count, height, width, 0), np.uint8), _labels(np.arange(count), classes), made=noise
+    )
 
 
 def _streamed(

@@ -117,9 +117,9 @@ def decoded(records: Records, size: int, replace: bool = False) -> Split:
                 pass
     for row, error in sorted(corrupt.items()):
         after = (other % count for other in range(row + 1, row + count))
-        found = next((other for other in after if other not in corrupt), None)
-        if found is None:
+        stand_in = next((other for other in after if other not in corrupt), None)
+        if stand_in is None:
             raise Unreadable(f"no record can be read: {error}")
-        image[row], label[row], group[row] = image[found], label[found], group[found]
-        warnings.warn(f"{error}; {records.name(found)} stands in for it", RuntimeWarning, stacklevel=2)
+        image[row], label[row], group[row] = image[stand_in], label[stand_in], group[stand_in]
+        warnings.warn(f"{error}; {records.name(stand_in)} stands in for it", RuntimeWarning, stacklevel=2)
     return Split(image, label, group, getattr(records, "paths", None))

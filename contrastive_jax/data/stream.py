@@ -90,9 +90,12 @@ class Loader:
             boxes = self._boxes(rows, epochs, [picture.size for picture in pictures])
             image = decode.views(pictures, self.cut, boxes)
         except (Unreadable, decode.Damaged):  # some record is corrupt; any other error is none of a record's
-            found = [self._one(int(position), messages) for position in positions]
-            rows = np.array([row for row, _, _ in found], np.int32)
-            records, image = [record for _, record, _ in found], np.stack([view for _, _, view in found])
+            examples = [self._one(int(position), messages) for position in positions]
+            rows = np.array([row for row, _, _ in examples], np.int32)
+            records, image = (
+                [record for _, record, _ in examples],
+                np.stack([view for _, _, view in examples]),
+            )
         several = bool(self.records.label_shape)
         return {
             "image": self.made.images(image, rows),
@@ -348,8 +351,8 @@ class Streamed:
     def drawn(self, view, rows: np.ndarray, *, seed: int, epoch: int) -> dict[str, np.ndarray]:
         """Return image, label and group of some rows as a step of the run would be fed with them in an epoch: images
         [b, W, s, s, c] uint8, cut out as ``view`` (of :func:`augment.make_views`) has it."""
-        found = self.loader(Listed(rows, epoch), view.cut, seed).load(np.arange(len(rows)))
-        return {name: found[name] for name in ("image", "label", "group")}
+        examples = self.loader(Listed(rows, epoch), view.cut, seed).load(np.arange(len(rows)))
+        return {name: examples[name] for name in ("image", "label", "group")}
 
     def loader(self, order: Endless | Listed, cut, seed: int) -> Loader:
         """Return what reads this split in an order."""
@@ -370,8 +373,8 @@ class Chosen:
             known = getattr(self.records, name, None)
             object.__setattr__(self, name, None if known is None else known[self.rows])
         known = getattr(self.records, "labelled_rows", None)
-        found = None if known is None else np.flatnonzero(np.isin(self.rows, known))
-        object.__setattr__(self, "labelled_rows", found)
+        positions = None if known is None else np.flatnonzero(np.isin(self.rows, known))
+        object.__setattr__(self, "labelled_rows", positions)
 
     def __len__(self) -> int:
         return len(self.rows)

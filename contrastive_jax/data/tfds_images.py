@@ -215,10 +215,10 @@ def parts(splits, split: str) -> list[range]:
     """Find the rows of a split in TFDS's language, by the stored splits they come from: two of train+unlabelled."""
     stored = {file.basename(): name for name, one in splits.items() for file in one.file_instructions}
     files = [file for file in splits[split].file_instructions if file.take]
-    found, first = [], 0
+    ranges, first = [], 0
     for _, some in itertools.groupby(files, lambda file: stored[file.basename()]):
-        found.append(range(first, first := first + sum(file.take for file in some)))
-    return found
+        ranges.append(range(first, first := first + sum(file.take for file in some)))
+    return ranges
 
 
 class TfdsRecords:
@@ -282,8 +282,10 @@ class TfdsRecords:
             return np.empty(0, np.int64)
         if self.label_shape:
             return None if self.read([0])[0].label.any() else np.empty(0, np.int64)
-        found = [part for part in self._parts if self.read([part.start])[0].label >= 0]
-        return None if len(found) == len(self._parts) else np.concatenate([*found, np.empty(0, np.int64)])
+        labelled = [part for part in self._parts if self.read([part.start])[0].label >= 0]
+        return (
+            None if len(labelled) == len(self._parts) else np.concatenate([*labelled, np.empty(0, np.int64)])
+        )
 
     @property
     def labelled(self) -> bool:

@@ -76,10 +76,10 @@ def resized(
         raise ValueError(f"evaluate.size is {size}; it must be 0, as in the pretraining, or pixels.")
     own = section["size"]
     try:
-        expected, found = (jax.tree.map(np.shape, network.shapes((s, s, channels))) for s in (own, size))
+        expected, shapes = (jax.tree.map(np.shape, network.shapes((s, s, channels))) for s in (own, size))
     except ValueError as error:
         raise ValueError(f"evaluate.size is {size}: {error}") from None
-    if found != expected:
+    if shapes != expected:
         raise ValueError(
             f"evaluate.size is {size}, and this network's weights are for images of {own} pixels: take 0."
         )
@@ -140,5 +140,5 @@ def _facts(layers: tuple[str, ...], train: Any, test: Any) -> EvalSpec:
 
 def layers_of(sections: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the encoder's layers that some column reads."""
-    found = {options_of(*item).get("layer", "pooled") for item in sections.items()}
-    return tuple(sorted(found))
+    layers = {options_of(*item).get("layer", "pooled") for item in sections.items()}
+    return tuple(sorted(layers))

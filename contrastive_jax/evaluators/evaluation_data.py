@@ -76,8 +76,8 @@ def known_groups(part: LabelledSubset) -> np.ndarray | None:
     """Return the groups of near-duplicates among a part's images, [n]; None where they are only in records not yet
     read."""
     split = part.split
-    found = split.group if isinstance(split, data.Split) else getattr(split.records, "group", None)
-    return found if found is None or part.rows is None else found[part.rows]
+    groups = split.group if isinstance(split, data.Split) else getattr(split.records, "group", None)
+    return groups if groups is None or part.rows is None else groups[part.rows]
 
 
 def several(split: Any) -> bool:
@@ -208,7 +208,7 @@ def encode_part(
 def _encode_views(encode, split, rows, seed: int, views, batch_size: int, layers) -> dict[str, np.ndarray]:
     """Compute every layer [n, W, F] of augmented views of the images of some rows, in host memory."""
     batch_size = features.batch_rows(min(batch_size, len(rows)))
-    found = []
+    parts = []
     for start in range(0, len(rows), batch_size):
         some = rows[start : start + batch_size]
         filled = np.resize(some, batch_size)  # one shape, one program
@@ -216,8 +216,8 @@ def _encode_views(encode, split, rows, seed: int, views, batch_size: int, layers
         of_batch = _views_of_batch(
             encode, images, features.on_devices(filled), seed, finish=split.finish(views), layers=layers
         )
-        found.append({name: values[: len(some)] for name, values in jax.device_get(of_batch).items()})
-    return {name: np.concatenate([batch[name] for batch in found]) for name in layers}
+        parts.append({name: values[: len(some)] for name, values in jax.device_get(of_batch).items()})
+    return {name: np.concatenate([batch[name] for batch in parts]) for name in layers}
 
 
 @native.jit(static_argnames=("finish", "layers"))

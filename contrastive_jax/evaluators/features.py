@@ -57,8 +57,8 @@ class Rows:
         """
         if copy is False:
             raise ValueError("features come from the devices: NumPy's array of them is a copy.")
-        found = self.numpy()
-        return found if dtype is None else found.astype(dtype, copy=False)
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
 
 
 @native.jit
@@ -191,11 +191,11 @@ def encode_all(
 @native.jit(static_argnames=("prepare", "layers"))
 def _encode_batch(encode, images, count, *, prepare, layers):
     """Compute layers ``{name: [B, F]}`` float32, rows over the devices; rows from ``count`` on are 0."""
-    found = encode(jax.vmap(prepare)(images))
+    encoded = encode(jax.vmap(prepare)(images))
     for layer in layers or ():
-        if layer not in found:
-            raise ValueError(f"layer={layer!r}: the encoder has {', '.join(found)}.")
-    flat = {name: found[name].reshape(found[name].shape[0], -1) for name in layers or found}
+        if layer not in encoded:
+            raise ValueError(f"layer={layer!r}: the encoder has {', '.join(encoded)}.")
+    flat = {name: encoded[name].reshape(encoded[name].shape[0], -1) for name in layers or encoded}
     real = sharding.shard_batch(jnp.arange(images.shape[0]) < count)[:, None]
     return {
         name: jnp.where(real, y.astype(jnp.promote_types(y.dtype, jnp.float32)), 0)
@@ -325,11 +325,11 @@ def scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     Of equal outputs the smaller class number comes first."""
     if np.ndim(labels) == 2:
         return average_precision(outputs, labels)
-    found = accuracy(np.argmax(outputs, axis=1), labels)
+    result = accuracy(np.argmax(outputs, axis=1), labels)
     if outputs.shape[1] > 5:
         first = np.argsort(-outputs, axis=1, kind="stable")[:, :5]
-        found["top5"] = float(np.mean((first == np.asarray(labels)[:, None]).any(axis=1)))
-    return found
+        result["top5"] = float(np.mean((first == np.asarray(labels)[:, None]).any(axis=1)))
+    return result
 
 
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:

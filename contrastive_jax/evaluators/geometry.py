@@ -94,7 +94,7 @@ def intra_class_distance(
     ``normalize``: L2-normalise first. Source: Less can be more (Mitrovic et al., 2020), section 3.
     """
     features = _unit(features) if normalize else np.asarray(features, np.float64)
-    found = {}
+    distances = {}
     for label in np.unique(labels):
         members = features[np.asarray(labels) == label]
         squared = np.sum(members**2, axis=1)
@@ -105,8 +105,8 @@ def intra_class_distance(
             np.fill_diagonal(distance[:, start:], 0.0)
             total += np.sqrt(np.maximum(distance, 0.0)).sum()
         pairs = len(members) * (len(members) - 1)
-        found[int(label)] = float(total / pairs) if pairs else float("nan")
-    return found
+        distances[int(label)] = float(total / pairs) if pairs else float("nan")
+    return distances
 
 
 def silhouette(

@@ -157,12 +157,12 @@ def _nearest(tests, number, keys, *, k, count):
 
     def local(queries, keys):
         own = jax.lax.axis_index(sharding.AXIS) * keys.shape[1]
-        found = _local_nearest(queries, keys, own, size, k, count)
-        return tuple(y[None] for y in found)
+        nearest = _local_nearest(queries, keys, own, size, k, count)
+        return tuple(y[None] for y in nearest)
 
     spec = P(sharding.AXIS)
-    found = jax.shard_map(local, in_specs=(P(), TILES), out_specs=(spec, spec))(queries, keys)
-    cosine, row = (sharding.replicate(y).transpose(1, 0, 2).reshape(queries.shape[0], -1) for y in found)
+    nearest = jax.shard_map(local, in_specs=(P(), TILES), out_specs=(spec, spec))(queries, keys)
+    cosine, row = (sharding.replicate(y).transpose(1, 0, 2).reshape(queries.shape[0], -1) for y in nearest)
     # Among equal cosines the earlier row of the whole bank.
     cosine, row = jax.lax.sort((-cosine, row), num_keys=2)
     return -cosine[:, :k], row[:, :k]

@@ -78,18 +78,18 @@ def lbfgs(
     else:
         subsets = [np.arange(len(train_labels))]
 
-    found, gradients = [], []
+    scores, gradients = [], []
     for subset in subsets:
         classify, gradient = _classifier(
             train[subset], train_labels[subset], chosen, tolerance, max_iterations
         )
-        found.append(features.scores(classify(test), test_labels))
+        scores.append(features.scores(classify(test), test_labels))
         gradients.append(gradient)
 
-    result = {name: float(np.mean([score[name] for score in found])) for name in found[0]}
-    if len(found) > 1:
+    result = {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
+    if len(scores) > 1:
         result |= {
-            f"{name}_std": float(np.std([score[name] for score in found], ddof=1)) for name in found[0]
+            f"{name}_std": float(np.std([score[name] for score in scores], ddof=1)) for name in scores[0]
         }
     converged = max(gradients) <= tolerance
     amount = (
@@ -203,21 +203,21 @@ def _classifier(train, labels, C, tolerance, max_iterations):
         raise ValueError("no label tells training images apart: each is on all of them or on none.")
 
     def outputs(x):
-        found = np.zeros((len(x), labels.shape[1]))
+        probabilities = np.zeros((len(x), labels.shape[1]))
         for number, (model, _) in fits.items():
-            found[:, number] = model.decision_function(x)
-        return found
+            probabilities[:, number] = model.decision_function(x)
+        return probabilities
 
     return outputs, max(gradient for _, gradient in fits.values())
 
 
 def _outputs(model, classes: int, x: np.ndarray) -> np.ndarray:
     """Return the logits of each class number, -inf for one that the model has not seen."""
-    found, logits = np.full((len(x), classes), -np.inf), model.decision_function(x)
+    outputs, logits = np.full((len(x), classes), -np.inf), model.decision_function(x)
     if logits.ndim == 1:  # two classes share one vector, that of the second
         logits = np.stack([np.zeros_like(logits), logits], axis=1)
-    found[:, model.classes_] = logits
-    return found
+    outputs[:, model.classes_] = logits
+    return outputs
 
 
 def fit_lbfgs(features, labels, C: float, tolerance: float, max_iterations: int):

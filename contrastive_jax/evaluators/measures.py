@@ -60,11 +60,11 @@ def geometry(
         if not 2 <= len(np.unique(labels)) < len(labels):
             return left_out("the images need at least two classes, and a class at least two images")
         seen = None if subject.encoder is None else subject.two_views(layer, number, seed)
-        found = _geometry.evaluate(
+        measured = _geometry.evaluate(
             features, labels, layer=subject.layer(layer), t=t, self_pairs=self_pairs, metric=metric
         )
         alignment = {} if seen is None else {"alignment": _geometry.alignment(seen[:, 0], seen[:, 1])}
-        return alignment | found
+        return alignment | measured
 
     return evaluate
 
@@ -151,11 +151,11 @@ def mutual_information(
         query, key, size = views[:, 0], views[:, 1], min(batch_size, len(number))
         drawn = np.random.default_rng(seed).permutation(len(number))[: pool or None]
         candidates = dict(negatives=key[drawn], negatives_group=drawn)
-        found = [
+        estimates = [
             _information.pool_estimate(query, key, score=score, temperature=tau, **candidates)
             for tau in temperatures or (temperature,)
         ]
-        large = max(found, key=lambda estimate: estimate["info_nce"])
+        large = max(estimates, key=lambda estimate: estimate["info_nce"])
         tau = large["settings"]["temperature"]
         small = _information.batch_estimates(
             query, key, batch_size=size, score=score, temperature=tau, seed=seed

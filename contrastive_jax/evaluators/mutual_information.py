@@ -106,14 +106,14 @@ def critic_estimate(
     group, negatives, negatives_group = _pool(x, y, group, negatives, negatives_group)
     critic = critic if isinstance(critic, jax.tree_util.Partial) else jax.tree_util.Partial(critic)
     pool = _tiled_with_mask(tile[1], negatives, negatives_group)
-    found = []
+    values = []
     rows = min(tile[0], len(x))
     for start in range(0, len(x), rows):
         part = [np.asarray(a[start : start + rows]) for a in (x, y, group)]
         missing = rows - len(part[0])
         part = [np.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1), mode="edge") for a in part]
-        found.append([np.asarray(a)[: rows - missing] for a in _critic_contrasts(critic, *part, *pool)])
-    c, count = (np.concatenate(a) for a in zip(*found, strict=True))
+        values.append([np.asarray(a)[: rows - missing] for a in _critic_contrasts(critic, *part, *pool)])
+    c, count = (np.concatenate(a) for a in zip(*values, strict=True))
     return _result(c, count, "given critic", {}, len(negatives))
 
 
@@ -243,8 +243,8 @@ def _contrasts(query, key, group, pool, temperature, *, score, engine):
     """Compute c and K of every query."""
     query, key, candidates = (_embed(score, a) for a in (query, key, pool.key))
     pool = Pool(candidates, pool.group)
-    found = negative_statistics(query, group, pool, 1 / temperature, _joint(query, key), engine=engine)
-    return sharding.replicate(found.logsumexp[0]), sharding.replicate(found.count)
+    statistics = negative_statistics(query, group, pool, 1 / temperature, _joint(query, key), engine=engine)
+    return sharding.replicate(statistics.logsumexp[0]), sharding.replicate(statistics.count)
 
 
 @native.jit
@@ -257,8 +257,8 @@ def _critic_contrasts(critic, x, y, group, candidates, candidates_group, valid):
         candidates, candidates_group, valid = tile
         permitted = permitted_candidates(group, candidates_group, "exclude") & valid[None, :]
         score = at_least_float32(critic(x, candidates)) - positive[:, None]
-        found = jax.nn.logsumexp(jnp.where(permitted, score, -jnp.inf), axis=1)
-        return (jnp.logaddexp(logsumexp, found), count + jnp.sum(permitted, axis=1)), None
+        contrast = jax.nn.logsumexp(jnp.where(permitted, score, -jnp.inf), axis=1)
+        return (jnp.logaddexp(logsumexp, contrast), count + jnp.sum(permitted, axis=1)), None
 
     nothing = jnp.full_like(positive, -jnp.inf), jnp.zeros(group.shape, int)
     return lax.scan(add, nothing, (candidates, candidates_group, valid))[0]
@@ -274,9 +274,9 @@ def _of_batches(query, key, group, pools, temperature, *, score, alpha):
         query, key, candidates = (_embed(score, a) for a in (query, key, pool.key))
         positive = _joint(query, key)
         pool = Pool(candidates, pool.group)
-        found = negative_statistics(query, group, pool, 1 / temperature, positive)
-        found = found.logsumexp[0], found.count, positive / temperature
-        c, count, positive = (sharding.replicate(a)[: len(candidates)] for a in found)
+        statistics = negative_statistics(query, group, pool, 1 / temperature, positive)
+        statistics = statistics.logsumexp[0], statistics.count, positive / temperature
+        c, count, positive = (sharding.replicate(a)[: len(candidates)] for a in statistics)
         estimates = {
             "info_nce": losses.info_nce_estimate(c, count),
             "nwj": losses.nwj(positive, c + positive, count),

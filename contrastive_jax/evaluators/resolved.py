@@ -40,11 +40,11 @@ def resolved_entropy(
     """
     points = np.asarray(features.host(test_features), np.float64)
     points = points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
-    found = []
+    entropies = []
     for first in range(0, len(points), CHUNK):
         kernel = np.exp((np.minimum(points[first : first + CHUNK] @ points.T, 1.0) - 1.0) / temperature)
-        found.append(-np.log(kernel.mean(axis=1)))
-    nats, known = float(np.concatenate(found).mean()), {}
+        entropies.append(-np.log(kernel.mean(axis=1)))
+    nats, known = float(np.concatenate(entropies).mean()), {}
     if test_labels is not None:
         floor = entropy(test_labels)
         known = {"floor": floor, "recovered": nats / floor if floor else 0.0}

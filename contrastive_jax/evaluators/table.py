@@ -52,13 +52,13 @@ def scores(
         ``{subject: {column: what its evaluator returned}}``: JSON-able, scores in [0, 1], with protocol and
         settings. A column that fails says why, ``{"failed": ...}``, and takes no other with it.
     """
-    found: dict[str, dict] = {}
+    by_subject: dict[str, dict] = {}
     for subject in subjects:
-        of_row = found[subject.name] = {}
+        of_row = by_subject[subject.name] = {}
         for name, judge in evaluators.items():
             of_row[name] = _judged(judge, subject)
             done(subject.name, name, of_row[name])
-    return found
+    return by_subject
 
 
 def failure(error: Exception) -> str:

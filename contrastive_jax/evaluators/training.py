@@ -344,8 +344,8 @@ def through(encode: Callable, layer: str) -> Callable:
     """Compute logits of a layer of the frozen encoder, which sees images by its running statistics."""
 
     def forward(variables, extra, frozen, x):
-        found = encode(*frozen, x)[layer].reshape(x.shape[0], -1)
-        return linear(variables, extra, (), found.astype(jnp.promote_types(found.dtype, jnp.float32)))
+        features = encode(*frozen, x)[layer].reshape(x.shape[0], -1)
+        return linear(variables, extra, (), features.astype(jnp.promote_types(features.dtype, jnp.float32)))
 
     return forward
 

@@ -126,8 +126,8 @@ def kernel_gradient(
         ends = [((0, 0), (i, rows - height - i), (0, 0), (0, 0)) for i in moves]
         moved = [jnp.pad(gradient, end) for end in ends]
         seen, moved = jnp.concatenate(seen, -1), jnp.concatenate(moved, -1)
-        found = jnp.einsum("nhwp,nhwq->pq", seen, moved, preferred_element_type=dtype)
-        return found.reshape(wide, channels[0], len(moves), channels[1]).transpose(2, 0, 1, 3)
+        products = jnp.einsum("nhwp,nhwq->pq", seen, moved, preferred_element_type=dtype)
+        return products.reshape(wide, channels[0], len(moves), channels[1]).transpose(2, 0, 1, 3)
 
     def all_phases(images, gradient):
         (top, _), (left, _) = padding

@@ -73,10 +73,10 @@ def _of_linen(module: nn.Module, takes: Mapping[str, Any]) -> Encoder:
         return function(variables, images, **options, **{k: v for k, v in given.items() if k in takes})
 
     def init(key, images):
-        found = call(module.init, key, images, None, False)
-        if other := sorted(found.keys() - {"params", STATISTICS}):
+        variables_of = call(module.init, key, images, None, False)
+        if other := sorted(variables_of.keys() - {"params", STATISTICS}):
             raise ValueError(f"its variables are {', '.join(other)}; they must be params and {STATISTICS}.")
-        return found.get("params", {}), found.get(STATISTICS, {})
+        return variables_of.get("params", {}), variables_of.get(STATISTICS, {})
 
     def apply(params, stats, images, members, *, train):
         variables = {"params": params, STATISTICS: stats}
@@ -113,12 +113,12 @@ def _shapes(encoder: Encoder, features: int | None, image_shape: Shape) -> tuple
     for tree in (params, stats):
         _check_names(tree)
     train = functools.partial(encoder.apply, members=None, train=True)
-    found, after = jax.eval_shape(train, params, stats, images(2))
-    if found.ndim != 2 or len(found) != 2:
-        raise ValueError(f"of 2 images it returns {list(found.shape)}; features are [n, F].")
+    shape, after = jax.eval_shape(train, params, stats, images(2))
+    if shape.ndim != 2 or len(shape) != 2:
+        raise ValueError(f"of 2 images it returns {list(shape.shape)}; features are [n, F].")
     if jax.tree.map(jnp.shape, after) != jax.tree.map(jnp.shape, stats):
         raise ValueError("its statistics have other shapes after training than before.")
-    return params, stats, found.shape[1]
+    return params, stats, shape.shape[1]
 
 
 def _check_names(tree: PyTree) -> None:

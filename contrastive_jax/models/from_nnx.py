@@ -33,8 +33,8 @@ def from_nnx(build: Callable[[Any], Any]) -> Encoder:
             )
         graph, *states = nnx.split(model, nnx.Param, nnx.BatchStat, ...)
         params, stats, others = states
-        if found := sorted({type(variable).__name__ for _, variable in nnx.to_flat_state(others)}):
-            raise ValueError(f"its variables are {', '.join(found)} too; they must be Param and BatchStat.")
+        if kinds := sorted({type(variable).__name__ for _, variable in nnx.to_flat_state(others)}):
+            raise ValueError(f"its variables are {', '.join(kinds)} too; they must be Param and BatchStat.")
         return graph, params, stats
 
     def init(key: Array, images: Array) -> tuple[PyTree, PyTree]:

@@ -95,7 +95,7 @@ def network(
         raise ValueError(
             f"critic.name={critic['name']!r} returned a {type(second).__name__}; it must return a Flax linen module."
         )
-    found = _network(
+    whole = _network(
         Modules(
             _encoder(options, compute, remat, **encoder),
             heads.projector(options, compute, **projector),
@@ -107,7 +107,7 @@ def network(
             compute,
         )
     )
-    return found._replace(apply=_in_parts(found.apply, microbatches)) if microbatches > 1 else found
+    return whole._replace(apply=_in_parts(whole.apply, microbatches)) if microbatches > 1 else whole
 
 
 def _encoder(norm: norms.Norm, dtype: Any, remat: bool, *, name: str = "resnet", **options: Any) -> Component:
@@ -216,10 +216,10 @@ def _init(modules: Modules, seed: int, image_shape: tuple[int, int, int]) -> tup
     """
 
     params, stats = _shapes_of(modules, image_shape)
-    made = modules.encoder.init(seed, tuple(image_shape))
+    arrays = modules.encoder.init(seed, tuple(image_shape))
     heads = ({name: module for name, module in tree.items() if name != "encoder"} for tree in (params, stats))
     drawn = (initial.draw(seed, tree, deviation=_deviation) for tree in heads)
-    return tuple({"encoder": encoder} | rest for encoder, rest in zip(made, drawn, strict=True))
+    return tuple({"encoder": encoder} | rest for encoder, rest in zip(arrays, drawn, strict=True))
 
 
 def _deviation(path: initial.Path, shape: tuple[int, ...]) -> float:
@@ -282,21 +282,21 @@ def _shapes(modules: Modules, image_shape: tuple[int, int, int]) -> dict[str, di
         key = jax.random.key(0)  # no initialiser reads it
         projections, projector = modules.projector.init_with_output(key, features)
         projection = (projections or [features])[-1]
-        found = {"projector": projector, "predictor": modules.predictor.init(key, projection)}
-        found["probe"] = modules.probe.init(key, features) if modules.probe else {}
+        shapes = {"projector": projector, "predictor": modules.predictor.init(key, projection)}
+        shapes["probe"] = modules.probe.init(key, features) if modules.probe else {}
         if modules.critic:
-            found["critic"] = modules.critic.init(
+            shapes["critic"] = modules.critic.init(
                 key, projection[None], projection[None], projection[None, :, 0]
             )
         return {
-            kind: {module: tree.get(kind, {}) for module, tree in found.items()}
+            kind: {module: tree.get(kind, {}) for module, tree in shapes.items()}
             for kind in ("params", "batch_stats")
         }
 
     exact = jnp.promote_types(modules.dtype, jnp.float32)
-    found = jax.eval_shape(variables, jax.ShapeDtypeStruct((1, width), exact))
-    found = {
-        kind: {"encoder": tree} | found[kind] for kind, tree in (("params", params), ("batch_stats", stats))
+    shapes = jax.eval_shape(variables, jax.ShapeDtypeStruct((1, width), exact))
+    shapes = {
+        kind: {"encoder": tree} | shapes[kind] for kind, tree in (("params", params), ("batch_stats", stats))
     }
     # kept for other meshes than the one in context now
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), found)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)

@@ -108,12 +108,12 @@ def _built() -> pathlib.Path:
         if (folder / name).is_file():
             return folder / name
     with tempfile.TemporaryDirectory(prefix="contrastive_jax-") as scratch:
-        made = pathlib.Path(scratch) / name
-        _run([*compiler, *flags, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(made)])
+        new = pathlib.Path(scratch) / name
+        _run([*compiler, *flags, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(new)])
         try:
             folder.mkdir(parents=True, exist_ok=True)
             part = folder / f"{name}.{os.getpid()}"
-            shutil.copyfile(made, part)
+            shutil.copyfile(new, part)
             part.replace(folder / name)  # whole or not at all, also where several processes make it
         except OSError as error:
             print(
@@ -122,7 +122,7 @@ def _built() -> pathlib.Path:
                 flush=True,
             )
             kept = pathlib.Path(tempfile.mkdtemp(prefix="contrastive_jax-")) / name
-            return pathlib.Path(shutil.move(made, kept))
+            return pathlib.Path(shutil.move(new, kept))
     return folder / name
 
 
@@ -130,10 +130,10 @@ def _compiler() -> list[str]:
     given = shlex.split(os.environ.get("CXX", ""))
     if given:
         return given
-    found = next(filter(None, map(shutil.which, COMPILERS)), None)
-    if found is None:
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
         raise FileNotFoundError(f"no C++ compiler ({', '.join(COMPILERS)}, or the environment's CXX)")
-    return [found]
+    return [compiler]
 
 
 def _run(command: list[str]) -> str:

@@ -141,8 +141,8 @@ def optimizer(
         _check_names_occur("alternate", alternate, params)
         return update_rule.init(params)
 
-    found = optax.GradientTransformation(init, update_rule.update)
-    return _shared(found) if shard_state else found
+    transformation = optax.GradientTransformation(init, update_rule.update)
+    return _shared(transformation) if shard_state else transformation
 
 
 def _clip(most: float, apart: tuple[str, ...]) -> optax.GradientTransformation:
@@ -198,13 +198,13 @@ def _mask(exclude: tuple[str, ...]) -> Callable[[PyTree], PyTree]:
         leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=_of_the_other_turn)
         layers = [(_parts(path), 0 if _of_the_other_turn(leaf) else jnp.ndim(leaf)) for path, leaf in leaves]
         with_weight = {path[:-1] for path, axes in layers if _is_weight(path, axes)}
-        found = [of for of, (_, leaf) in zip(layers, leaves, strict=True) if not _of_the_other_turn(leaf)]
+        kept = [of for of, (_, leaf) in zip(layers, leaves, strict=True) if not _of_the_other_turn(leaf)]
 
         def names(path: tuple[str, ...], axes: int) -> set[str]:
             other = "bias" if path[:-1] in with_weight else "norm"
             return {*path} if _is_weight(path, axes) else {*path, other}
 
-        keep = [names(path, axes).isdisjoint(exclude) for path, axes in found]
+        keep = [names(path, axes).isdisjoint(exclude) for path, axes in kept]
         return jax.tree.unflatten(jax.tree.structure(params), keep)
 
     return included

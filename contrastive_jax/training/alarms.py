@@ -36,13 +36,13 @@ VANISHING = (
 
 def notes(config: Mapping[str, Any]) -> list[str]:
     """Return what is to be known of a config's metrics before there are any."""
-    found = [f"{NOTE}."] if config["data"]["name"] == "synthetic" else []
+    sentences = [f"{NOTE}."] if config["data"]["name"] == "synthetic" else []
     constant = [name for name in config["loss"] if name in CONSTANT]
     if not constant:
-        return found
+        return sentences
     what = "the loss" if len(config["loss"]) == 1 else f"its part of the loss, {' and '.join(constant)},"
     return [
-        *found,
+        *sentences,
         f"{constant[0]} is 1 by definition, its gradient is not: {what} stays there while the network learns."
         " Watch InfoNCE and the accuracy of the contrast.",
     ]
@@ -55,13 +55,13 @@ def alarms(record: Mapping[str, float], config: Mapping[str, Any]) -> dict[str, 
       record: step, epoch and the metrics of a training step, as in ``metrics.jsonl``.
       config: of the run.
     """
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for alarm in ALARMS if record["step"] >= LEAST else ():
         if sentence := alarm(record, config):
-            found[alarm.__name__] = sentence
-    if "ess_unreachable" in found:  # which says as much
-        found.pop("temperature_clamped", None)
-    return found
+            sentences[alarm.__name__] = sentence
+    if "ess_unreachable" in sentences:  # which says as much
+        sentences.pop("temperature_clamped", None)
+    return sentences
 
 
 def collapse(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
@@ -159,29 +159,29 @@ class Watch:
 
     def look(self, record: Mapping[str, float]) -> tuple[dict[str, int], list[str]]:
         """Return the record's own entries, ``{"alarm/collapse": 1}``, and what there is to say."""
-        ringing, said = alarms(record, self._config), []
+        ringing, sentences = alarms(record, self._config), []
         for name, sentence in ringing.items():
             if name not in self._silent:
-                said.append(f"alarm, step {record['step']}: {sentence}")
+                sentences.append(f"alarm, step {record['step']}: {sentence}")
             self._silent[name] = 0
         for name in [name for name in self._silent if name not in ringing]:
             self._silent[name] += 1
             if self._silent[name] == QUIET:
                 del self._silent[name]
-                said.append(f"step {record['step']}: {name.replace('_', ' ')} is over.")
-        return {PREFIX + name: 1 for name in ringing}, said
+                sentences.append(f"step {record['step']}: {name.replace('_', ' ')} is over.")
+        return {PREFIX + name: 1 for name in ringing}, sentences
 
 
 def summary(records: list[Mapping[str, Any]], config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what ``result.json`` keeps: every alarm with its first and last step and what it last said."""
-    trained, found = [record for record in records if "loss" in record], {}
+    trained, entries = [record for record in records if "loss" in record], {}
     for record in trained:
         for name in [key.removeprefix(PREFIX) for key in record if key.startswith(PREFIX)]:
-            entry = found.setdefault(name, {"alarm": name, "first_step": record["step"], "log_points": 0})
+            entry = entries.setdefault(name, {"alarm": name, "first_step": record["step"], "log_points": 0})
             entry |= {"last_step": record["step"], "log_points": entry["log_points"] + 1}
             entry["sentence"] = alarms(record, config).get(name, "")
             entry["at_the_end"] = record is trained[-1]
-    return list(found.values())
+    return list(entries.values())
 
 
 def _terms(config: Mapping[str, Any]) -> tuple[tuple[str, Term], ...]:

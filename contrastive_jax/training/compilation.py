@@ -117,13 +117,13 @@ def cost(compiled: jax.stages.Compiled) -> Cost:
 
 def collectives(text: str) -> list[Collective]:
     """Find every collective of a compiled program, in the order of its text; one in a loop counts once."""
-    found = []
+    ops = []
     for shapes, kind, start in _COLLECTIVE.findall(text):
         shapes = _LAYOUT.sub("", shapes)
         if start and kind != "all-reduce":  # (operands, results, ...); of an all-reduce the results alone
             shapes = _second(shapes)
-        found.append(Collective(kind, sum(_bytes(*shape) for shape in _SHAPE.findall(shapes))))
-    return found
+        ops.append(Collective(kind, sum(_bytes(*shape) for shape in _SHAPE.findall(shapes))))
+    return ops
 
 
 def _second(shapes: str) -> str:

@@ -53,21 +53,21 @@ def lift(functions: Sequence[Callable[..., PyTree]], *arguments: PyTree) -> Lift
     """
     traced = [jax.make_jaxpr(function, return_shape=True)(*arguments) for function in functions]
     programs, results = [program for program, _ in traced], traced[0][1]
-    found: dict[Path, list[Any]] = {}
+    by_path: dict[Path, list[Any]] = {}
     for index, program in enumerate(programs[1:], start=1):
         try:
             _compare(
                 programs[0],
                 program,
                 (),
-                lambda path, first, other, i=index: _note(found, path, i, first, other),
+                lambda path, first, other, i=index: _note(by_path, path, i, first, other),
             )
         except Unlike as unlike:
             raise Unlike(index, str(unlike)) from None
-    numbers = [_column(values, len(functions)) for values in found.values()]
-    slots = {path: slot for slot, path in enumerate(found)}
+    numbers = [_column(values, len(functions)) for values in by_path.values()]
+    slots = {path: slot for slot, path in enumerate(by_path)}
     differing = tuple(
-        index > 0 and any(index in values for values in found.values()) for index in range(len(functions))
+        index > 0 and any(index in values for values in by_path.values()) for index in range(len(functions))
     )
 
     def apply(numbers: Sequence[Array], *arguments: PyTree) -> PyTree:
@@ -78,8 +78,8 @@ def lift(functions: Sequence[Callable[..., PyTree]], *arguments: PyTree) -> Lift
     return Lifted(apply, numbers, differing)
 
 
-def _note(found: dict[Path, Any], path: Path, index: int, first: Any, other: Any) -> None:
-    found.setdefault(path, {0: first})[index] = other
+def _note(values: dict[Path, Any], path: Path, index: int, first: Any, other: Any) -> None:
+    values.setdefault(path, {0: first})[index] = other
 
 
 def _column(values: dict[int, Any], count: int) -> np.ndarray:
@@ -119,8 +119,8 @@ def _define(names: tuple[dict, dict], variables: Sequence[Sequence[Any]]) -> Non
     """Number variables in the order in which they appear; their shapes and types must be the same."""
     if [str(v.aval) for v in variables[0]] != [str(v.aval) for v in variables[1]]:
         raise Unlike(0, "their arrays are of other shapes")
-    for known, found in zip(names, variables, strict=True):
-        known.update({variable: len(known) + number for number, variable in enumerate(found)})
+    for known, defined in zip(names, variables, strict=True):
+        known.update({variable: len(known) + number for number, variable in enumerate(defined)})
 
 
 def _compare_operands(names: tuple[dict, dict], operands: Sequence[Sequence[Any]], path: Path, note) -> None:
@@ -237,8 +237,8 @@ def _enter(equation: Any, operands: list[Any], lifted: dict[Path, Any], path: Pa
         fixed, first, over = operands[: end - carried], operands[end - carried : end], operands[end:]
 
         def body(carry, x):
-            found = inner[0](*fixed, *carry, *x)
-            return found[:carried], found[carried:]
+            results = inner[0](*fixed, *carry, *x)
+            return results[:carried], results[carried:]
 
         options = {option: parameters[option] for option in ("length", "reverse", "unroll")}
         last, each = jax.lax.scan(body, first, over, **options)

@@ -41,16 +41,16 @@ def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
     """
     path, everywhere = run.config["init"]["checkpoint"], sharding.named(run.mesh, sharding.REPLICATED)
     try:
-        found = encoder.read(path, modules=("encoder",), sharding=everywhere, report=report)
+        saved = encoder.read(path, modules=("encoder",), sharding=everywhere, report=report)
     except (FileNotFoundError, ValueError) as error:
         raise type(error)(f"init.checkpoint={path!r}: {error}") from None
     wanted, _ = run.recipe.network.shapes(run.recipe.view_shape)
-    if other := weights.difference(found.params["encoder"], wanted["encoder"]):
+    if other := weights.difference(saved.params["encoder"], wanted["encoder"]):
         raise ValueError(
             f"init.checkpoint={path!r} holds another encoder than this config's: its {other};"
             " compare the encoder sections of their configs."
         )
-    return found
+    return saved
 
 
 def check_init(run: Run, workdir: str) -> None:
@@ -63,10 +63,10 @@ def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
     """Return the state before step 0, with the encoder of ``init.checkpoint`` where there is one."""
     if not (path := run.config["init"]["checkpoint"]):
         return initial_state(run)
-    found = pretrained(run, report)
-    report(f"encoder: from {'' if found.step is None else f'step {found.step} of '}{path}")
+    saved = pretrained(run, report)
+    report(f"encoder: from {'' if saved.step is None else f'step {saved.step} of '}{path}")
     params, stats = run.recipe.init_network(run.config["seed"])
-    loaded, loaded_stats = jax.device_get((found.params, found.stats))
+    loaded, loaded_stats = jax.device_get((saved.params, saved.stats))
     return initial_state(run, (params | loaded, stats | loaded_stats))
 
 
@@ -106,9 +106,9 @@ class One:
 
     def check_workdir(self, workdir: str, start: int) -> None:
         """Refuse a folder whose files speak of replicas: what reads them would take those for this run."""
-        if there := layout.folders(workdir):
+        if replicas := layout.folders(workdir):
             raise ValueError(
-                f"{workdir} is a workdir of {len(there)} replicas ({layout.TABLE}), and this is a single run; choose"
+                f"{workdir} is a workdir of {len(replicas)} replicas ({layout.TABLE}), and this is a single run; choose"
                 " another --workdir."
             )
 
@@ -159,10 +159,10 @@ def restored(trainee: One, saved: checkpoint.Checkpoints, report: Callable[[str]
             raise ValueError(
                 f"this workdir's run has another config: {changes}. Take those back, or choose another --workdir."
             )
-        there = len(run.source.train)
-        if (had := meta[1].get("examples", there)) != there:
+        examples = len(run.source.train)
+        if (had := meta[1].get("examples", examples)) != examples:
             raise ValueError(
-                f"data has {there:,} training images, and this workdir's run began with {had:,}: their order and its"
+                f"data has {examples:,} training images, and this workdir's run began with {had:,}: their order and its"
                 " epochs would be others. Bring the same images, or choose another --workdir."
             )
         if before["train"]["duration"] != run.config["train"]["duration"]:
@@ -170,9 +170,9 @@ def restored(trainee: One, saved: checkpoint.Checkpoints, report: Callable[[str]
                 f"train.duration was {before['train']['duration']}, is {run.config['train']['duration']}:"
                 " schedules stretch to the new length from here on."
             )
-    found = saved.restore(trainee.initial_state(), report)
-    assert found is not None  # there are steps
-    state, step, _ = found
+    newest = saved.restore(trainee.initial_state(), report)
+    assert newest is not None  # there are steps
+    state, step, _ = newest
     report(f"resuming at step {step} of {run.total_steps}")
     return state
 
@@ -228,8 +228,8 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
     check_init(run, workdir)
     every, settings = config["log"]["every"], config["checkpoint"]
     profile = workdirs.Profile(workdir, config["profile"]["steps"] if first else (0, 0))
-    held = workdirs.lock(workdir, log) if first else contextlib.nullcontext()
-    with workdirs.translate_errors(workdir), jax.set_mesh(trainee.mesh), held, checkpoint.Checkpoints(
+    lock = workdirs.lock(workdir, log) if first else contextlib.nullcontext()
+    with workdirs.translate_errors(workdir), jax.set_mesh(trainee.mesh), lock, checkpoint.Checkpoints(
         remote.checkpoints(workdir), keep_last=settings["keep_last"], keep_every=run.keep_every
     ) as saved:  # fmt: skip
         state = restored(trainee, saved, log)
@@ -243,7 +243,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
         evaluator = trainee.evaluator()
         if not evaluator.has_labels:
             log("no labelled test images: evaluations are left out.")
-        with contextlib.closing(feed), distributed.stop_requests() as asked, trainee.recorder(
+        with contextlib.closing(feed), distributed.stop_requests() as stop_requested, trainee.recorder(
             workdir, feed, saved, start, log, quiet=quiet or not first, active=first
         ) as recorder:  # fmt: skip
             last_save, stop = time.monotonic(), 0
@@ -257,22 +257,22 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
                 while step < run.total_steps:
                     profile.before(step, state)
                     with memory.translate_errors(run, train_step, trainee.together):
-                        state, metrics = train_step(state, recorder.fed(step))
+                        state, metrics = train_step(state, recorder.next_batch(step))
                         recorder.add(step + 1, metrics)
                     step += 1
-                    look = step % every == 0 or step == run.total_steps
-                    if look:
+                    log_due = step % every == 0 or step == run.total_steps
+                    if log_due:
                         recorder.look()
                     if evaluator.has_labels and run.evaluate_every and step % run.evaluate_every == 0:
                         recorder.fetch()  # what diverged is said to have, not judged
                         with recorder.pause("evaluation"):
                             recorder.write(step, evaluator.look(state, log))
-                    late = look and distributed.agreed(
+                    save_due = log_due and distributed.agreed(
                         time.monotonic() - last_save > settings["every_seconds"]
                     )
-                    kept = run.keep_every and step % run.keep_every == 0
-                    stop = asked(step)
-                    if stop or late or kept or step == run.total_steps:
+                    keep_due = run.keep_every and step % run.keep_every == 0
+                    stop = stop_requested(step)
+                    if stop or save_due or keep_due or step == run.total_steps:
                         recorder.fetch()  # nothing is saved behind a step that nobody looked at
                         with recorder.pause("checkpoint"):
                             saved.save(step, recorder.sound(state), trainee.about | {"data": feed.metrics()})
@@ -288,7 +288,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
             with recorder.pause("checkpoint"):
                 saved.wait()
                 trainee.finish(workdir, state)
-            stop = stop or asked(step + 1)  # since the last step
+            stop = stop or stop_requested(step + 1)  # since the last step
         final = evaluator.has_labels and config["evaluate"]["final"]
         try:
             with distributed.ended_by_sigterm():

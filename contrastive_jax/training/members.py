@@ -64,8 +64,8 @@ class Recorders(contextlib.ExitStack):
 
     def _speak(self) -> None:
         """Say what replicas have to say; what several say, once."""
-        said, self._said = self._said, {}
-        for message, numbers in said.items():
+        sentences, self._said = self._said, {}
+        for message, numbers in sentences.items():
             who = f"replica{'s' if numbers[1:] else ''} {', '.join(map(str, numbers))}"
             self._log(f"{'all replicas' if len(numbers) == len(self._recorders) else who}: {message}")
 
@@ -76,8 +76,8 @@ class Recorders(contextlib.ExitStack):
         self._speak()
         return self
 
-    def fed(self, step: int) -> Any:
-        """Return what the feed gives for the step, see :meth:`Recorder.fed`; all have waited for it."""
+    def next_batch(self, step: int) -> Any:
+        """Return what the feed gives for the step, see :meth:`Recorder.next_batch`; all have waited for it."""
         given, waited = self._recorders[0].wait_for_feed(step, self._pending)
         for recorder in self._recorders:
             recorder.lose("data", waited)
@@ -99,7 +99,9 @@ class Recorders(contextlib.ExitStack):
         """
         fetched, self._pending = jax.device_get(self._pending), []
         for number, recorder in self._going():
-            steps = [(step, Packed(found.values[number], found.layout).unpacked()) for step, found in fetched]
+            steps = [
+                (step, Packed(packed.values[number], packed.layout).unpacked()) for step, packed in fetched
+            ]
             try:
                 recorder.receive(steps)
             except Diverged as error:
@@ -184,10 +186,10 @@ class Evaluators:
     def look(self, state: TrainState, report: Callable[[str], None] = print) -> list[dict[str, float]]:
         """Look at every replica while they train; nothing is said of one that diverged."""
         looks: list[dict[str, float]] = [{} for _ in self._each]
-        for number, found in self._of_each((state.params, state.stats)):
+        for number, pair in self._of_each((state.params, state.stats)):
             with contextlib.suppress(NotFinite):  # the next log point says so
-                if found:
-                    here = dataclasses.replace(state, params=found[0], stats=found[1])
+                if pair:
+                    here = dataclasses.replace(state, params=pair[0], stats=pair[1])
                     looks[number] = self._each[number].look(here, functools.partial(_of, number, report))
         return looks
 
@@ -196,10 +198,10 @@ class Evaluators:
     ) -> list[dict]:
         """Judge every replica, see :meth:`Evaluator.table`; what is printed is one table, of a row a replica."""
         tables, names = [], self._replicas.names
-        for number, found in self._of_each(weights):
-            if show_progress and found:
+        for number, pair in self._of_each(weights):
+            if show_progress and pair:
                 workdirs.log(f"evaluating replica {number}, {names[number]} ...")
-            tables.append(self._each[number].table(found, quiet=True) if found else {})
+            tables.append(self._each[number].table(pair, quiet=True) if pair else {})
         rows = {
             name: table["trained"] for name, table in zip(names, tables, strict=True) if "trained" in table
         }

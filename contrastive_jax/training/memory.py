@@ -31,10 +31,10 @@ def check(run: Run, compiled: jax.stages.Compiled, together: int = 1) -> None:
     Raises:
       OutOfMemory: in one sentence.
     """
-    there, needed = limit(run.mesh), compilation.cost(compiled).memory
-    if there is not None and needed > there:
+    available, needed = limit(run.mesh), compilation.cost(compiled).memory
+    if available is not None and needed > available:
         raise OutOfMemory(
-            _sentence(run, f"needs {gib(needed)} on each device, which has {gib(there)}", together)
+            _sentence(run, f"needs {gib(needed)} on each device, which has {gib(available)}", together)
         )
 
 

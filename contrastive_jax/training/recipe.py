@@ -122,28 +122,28 @@ def _check_quantities(
 ) -> None:
     """Refuse a loss that does not take its options, or the shapes of what a step has."""
     for term in terms:
-        said = _refusal(term, shapes(views))
-        if said and views < 2 and not _refusal(term, shapes(2)):
+        refusal = _refusal(term, shapes(views))
+        if refusal and views < 2 and not _refusal(term, shapes(2)):
             raise ValueError(
                 f"directions is 'one_way', so with target={target} each network sees one view, and loss.{term.name}"
                 " reads two: take both."
             )
-        if said:
-            raise ValueError(f"loss.{term.name}: {said}")
+        if refusal:
+            raise ValueError(f"loss.{term.name}: {refusal}")
 
 
 def _check_scalar(rule: temperature.Temperature, name: str) -> None:
     """Refuse a temperature that is no one number for the batch."""
     step, alignment = (jax.ShapeDtypeStruct((), dtype) for dtype in ("int32", "float32"))
     try:
-        found = jax.eval_shape(lambda *at: jnp.asarray(rule.value(rule.init(), *at)), step, alignment)
+        tau = jax.eval_shape(lambda *at: jnp.asarray(rule.value(rule.init(), *at)), step, alignment)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"temperature.name is {name!r}, which cannot be called by the step: {error}"
         ) from error
-    if found.shape:
+    if tau.shape:
         raise ValueError(
-            f"temperature.name is {name!r}, which gives an array {found.shape}; it must give a scalar."
+            f"temperature.name is {name!r}, which gives an array {tau.shape}; it must give a scalar."
         )
 
 

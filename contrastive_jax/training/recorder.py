@@ -90,7 +90,7 @@ class Recorder(contextlib.ExitStack):
             self._log(note)
         return self
 
-    def fed(self, step: int) -> Any:
+    def next_batch(self, step: int) -> Any:
         """Return what the feed gives for the step; whether the device ran dry meanwhile is asked, not waited for."""
         given, waited = self.wait_for_feed(step, self._pending)
         self.lose("data", waited)
@@ -126,13 +126,13 @@ class Recorder(contextlib.ExitStack):
         fetched, self._pending = jax.device_get(self._pending), []
         self.receive([(step, packed.unpacked()) for step, packed in fetched])
 
-    def receive(self, found: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+    def receive(self, steps: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
         """Take the metrics of steps, on the host.
 
         Raises:
           Diverged: see :meth:`fetch`.
         """
-        for step, metrics in found:
+        for step, metrics in steps:
             if not (np.isfinite(metrics["loss"]) and np.isfinite(metrics["gradient_norm"])):
                 good = max(self._saved.steps(), default=None)
                 raise Diverged(

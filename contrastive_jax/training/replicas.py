@@ -123,18 +123,18 @@ class Replicas(loop.One):
         platform = self.mesh.devices.flat[0].platform
         try:
             with native.tracing_for(platform), jax.set_mesh(None):
-                found = lift(functions, jax.eval_shape(lambda: self._states[0]), feed)
+                lifted = lift(functions, jax.eval_shape(lambda: self._states[0]), feed)
         except Unlike as unlike:
             raise NotReplicas(_no_replica(self.differences[owners[unlike.index]], str(unlike))) from None
         for program, number in enumerate(owners[1:], start=1):
-            if found.differing[program]:
+            if lifted.differing[program]:
                 continue
             again = init_state(self.runs[number].recipe, self.run.config["seed"])
             if _same_bits(self._states[0], again):
                 raise NotReplicas(
                     _no_replica(self.differences[number], "no number of the step depends on it")
                 )
-        return found._replace(numbers=[column[np.array(of_replica)] for column in found.numbers])
+        return lifted._replace(numbers=[column[np.array(of_replica)] for column in lifted.numbers])
 
     @property
     def names(self) -> list[str]:
@@ -179,9 +179,9 @@ class Replicas(loop.One):
         """Refuse to go on from a step that a replica's own folder is beyond: it would keep another run's weights."""
         for number in range(len(self.runs)):
             place = self._checkpoints(workdir, number)
-            if (there := max(checkpoint.steps_in(place), default=0)) > start:
+            if (newest := max(checkpoint.steps_in(place), default=0)) > start:
                 raise ValueError(
-                    f"{place} holds step {there}, of another run or of a replica that was trained further by itself,"
+                    f"{place} holds step {newest}, of another run or of a replica that was trained further by itself,"
                     f" and the replicas of {workdir} go on from step {start}: move it away, or choose another"
                     " --workdir."
                 )
@@ -296,7 +296,7 @@ def _differences(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         names |= dict.fromkeys(configs.diff(given[0], config))
     every = [configs.leaves(config) for config in given]
     for name in names:
-        values = [found.get(name) for found in every]
+        values = [of_run.get(name) for of_run in every]
         if name != "seed" and any(name == part or name.startswith(f"{part}.") for part in SHARED):
             raise NotReplicas(
                 f"{name} is {' and '.join(dict.fromkeys(map(repr, values)))}: replicas differ in seed and in"
@@ -304,11 +304,11 @@ def _differences(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             )
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
             raise NotReplicas(_no_replica({name: values[-1]}, "it is no number"))
-    found = [{name: leaves[name] for name in names} for leaves in every]
-    for number, one in enumerate(found):
-        if one in found[:number]:
+    of_run = [{name: leaves[name] for name in names} for leaves in every]
+    for number, one in enumerate(of_run):
+        if one in of_run[:number]:
             raise NotReplicas(f"two replicas are the same, {_words([one])}: give each value once.")
-    return found
+    return of_run
 
 
 def _no_replica(difference: Mapping[str, Any], why: str) -> str:

@@ -137,8 +137,8 @@ def prepare(
         project = config["log"]["wandb"]
         raise ValueError(f"log.wandb is {project!r}; it needs wandb: pip install 'contrastive_jax[wandb]'.")
     workdirs.check_steps(config["profile"]["steps"])
-    if (kept := config["checkpoint"]["keep_last"]) < 1:
-        raise ValueError(f"checkpoint.keep_last is {kept}; it must be at least 1 (3 survive damage).")
+    if (keep_last := config["checkpoint"]["keep_last"]) < 1:
+        raise ValueError(f"checkpoint.keep_last is {keep_last}; it must be at least 1 (3 survive damage).")
     schedule = dict(config["schedule"])
     if not is_own(schedule["name"]):
         schedule["warmup"] = steps("schedule.warmup", given := schedule["warmup"])

@@ -67,10 +67,10 @@ def packed(train_step: Callable) -> Callable:
 
     def step(state: TrainState, feed: PyTree) -> tuple[TrainState, Packed]:
         state, metrics = train_step(state, feed)
-        found = jax.lax.optimization_barrier([jnp.asarray(value) for value in metrics.values()])
-        dtype = jnp.result_type(jnp.float32, *found)
-        layout = tuple((name, value.shape) for name, value in zip(metrics, found, strict=True))
-        return state, Packed(jnp.concatenate([value.astype(dtype).reshape(-1) for value in found]), layout)
+        values = jax.lax.optimization_barrier([jnp.asarray(value) for value in metrics.values()])
+        dtype = jnp.result_type(jnp.float32, *values)
+        layout = tuple((name, value.shape) for name, value in zip(metrics, values, strict=True))
+        return state, Packed(jnp.concatenate([value.astype(dtype).reshape(-1) for value in values]), layout)
 
     return step
 

@@ -43,8 +43,8 @@ PEAKS = (
 
 def peak(kind: str, dtype: str) -> float | None:
     """Return the most FLOP/s of a device of this kind, by its maker's word; None where there is none, as of a CPU."""
-    found = next((row for row in PEAKS if re.fullmatch(row.kind, kind) and "MIG" not in kind), None)
-    tera = {"bfloat16": found.bfloat16, "float32": found.float32}.get(dtype) if found else None
+    device = next((row for row in PEAKS if re.fullmatch(row.kind, kind) and "MIG" not in kind), None)
+    tera = {"bfloat16": device.bfloat16, "float32": device.float32}.get(dtype) if device else None
     return None if tera is None else tera * 1e12
 
 

@@ -67,9 +67,9 @@ def _inspect(state: PyTree) -> tuple[dict[str, int], list[str]]:
     paths = [path for path, kind in _describe(state).items() if kind != EMPTY]
     # The arrays say where they lie; a mesh in context would refuse those that lie elsewhere.
     with jax.set_mesh(None):
-        found = jax.device_get([_in_memory(array) or _on_devices(array) for array in jax.tree.leaves(state)])
-    not_finite = [path for path, (_, finite) in zip(paths, found, strict=True) if not finite]
-    return {path: int(weighted_sum) for path, (weighted_sum, _) in zip(paths, found, strict=True)}, not_finite
+        facts = jax.device_get([_in_memory(array) or _on_devices(array) for array in jax.tree.leaves(state)])
+    not_finite = [path for path, (_, finite) in zip(paths, facts, strict=True) if not finite]
+    return {path: int(weighted_sum) for path, (weighted_sum, _) in zip(paths, facts, strict=True)}, not_finite
 
 
 def _in_memory(array: Array) -> tuple[np.uint32, bool] | None:
@@ -314,16 +314,16 @@ class Checkpoints:
         damaged: dict[int, str] = {}
         for step in reversed(among or self.steps()):
             try:
-                found, trouble = read(step), ""
+                record, trouble = read(step), ""
             except _Damaged as error:
-                found, trouble = None, str(error)
+                record, trouble = None, str(error)
             if _on_all_processes(not trouble):
                 for worse, reason in damaged.items():
                     place = self._move_aside(worse)
                     report(
                         f"The checkpoint of step {worse} is damaged ({reason}){place}; restored step {step}."
                     )
-                return found
+                return record
             damaged[step] = trouble or "another process could not read it"
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in damaged.items())
         which = "the checkpoint" if among else "every checkpoint"

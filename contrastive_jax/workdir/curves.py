@@ -67,8 +67,8 @@ def _curve(place, records: Records, name: str, colour: str) -> None:
 
 def points(records: Iterable[Mapping[str, Any]], name: str) -> np.ndarray:
     """Return [n, 2], epoch and value, where the value is a finite number."""
-    found = [(r["epoch"], r[name]) for r in records if isinstance(r.get(name), int | float)]
-    array = np.array(found, float).reshape(-1, 2)
+    values = [(r["epoch"], r[name]) for r in records if isinstance(r.get(name), int | float)]
+    array = np.array(values, float).reshape(-1, 2)
     return array[np.isfinite(array).all(axis=1)]
 
 

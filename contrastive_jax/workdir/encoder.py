@@ -62,11 +62,15 @@ def read(
         where = sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         return saved._replace(params=_place(saved.params, where), stats=_place(saved.stats, where))
     names = [f"{kind}/{module}" for kind in ("params", "stats") for module in modules]
-    with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as there:
-        found, step, meta = there.restore_part(names, step=step, sharding=sharding, report=report)
+    with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as checkpoints:
+        modules_read, step, meta = checkpoints.restore_part(
+            names, step=step, sharding=sharding, report=report
+        )
     config = configs.plain(configs.completed(meta["config"]))
-    channels = meta.get("channels") or weights.channels(found["params"]["encoder"])  # of old: ResNets, all
-    return Saved(found["params"], found["stats"], step, config, channels)
+    channels = meta.get("channels") or weights.channels(
+        modules_read["params"]["encoder"]
+    )  # of old: ResNets, all
+    return Saved(modules_read["params"], modules_read["stats"], step, config, channels)
 
 
 def config_of(path: str | os.PathLike) -> dict[str, Any]:
@@ -74,8 +78,8 @@ def config_of(path: str | os.PathLike) -> dict[str, Any]:
     path = expanded(path)
     if weights.is_file(path):
         return _read_file(path, MODULES).config
-    with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as there:
-        if (meta := there.read_meta()) is None:
+    with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as checkpoints:
+        if (meta := checkpoints.read_meta()) is None:
             raise FileNotFoundError(
                 f"{path} holds no checkpoint; name a run's workdir or a file.safetensors."
             )
@@ -126,8 +130,8 @@ class LoadedEncoder:
         self.network = network_of(saved.config)
         self.prepare = call(augment.make_eval, "augment", section)
         view = jax.ShapeDtypeStruct((1, section["size"], section["size"], self.channels), "float32")
-        found = jax.eval_shape(self.network.encode, self.params, self.stats, view)
-        self.layers = tuple(found)
+        shapes = jax.eval_shape(self.network.encode, self.params, self.stats, view)
+        self.layers = tuple(shapes)
         self._encode = Partial(self.network.encode, self.params, self.stats)
 
     def __repr__(self) -> str:

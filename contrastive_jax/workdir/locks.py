@@ -90,8 +90,8 @@ def _not_writable(workdir: pathlib.Path, error: OSError) -> OSError:
 
 def _holder(path: pathlib.Path) -> str:
     try:
-        found = json.loads(path.read_text())
-        return f"process {found['pid']} on {found['host']}, since {found['since']}"
+        holder = json.loads(path.read_text())
+        return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
 

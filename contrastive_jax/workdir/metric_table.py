@@ -170,5 +170,5 @@ def title(name: str) -> str:
 
 def drawn(names: list[str], panel: str) -> list[str]:
     """Return the metrics among ``names`` that have a curve in a panel, in the table's order; evaluations are curves."""
-    found = [name for name, metric in METRICS.items() if metric.panel == panel and name in names]
-    return found + [name for name in names if panel == PANELS[0] and name.startswith("eval/")]
+    chosen = [name for name, metric in METRICS.items() if metric.panel == panel and name in names]
+    return chosen + [name for name in names if panel == PANELS[0] and name.startswith("eval/")]

@@ -195,15 +195,15 @@ def _repair(path: pathlib.Path, start_step: int) -> set[tuple]:
     """Cut the file back to ``start_step``; what is in it, by step and names."""
     if not path.exists():
         return set()
-    kept = {}
+    whole = {}
     for record in _records(path):
         if record["step"] <= start_step:
-            kept.setdefault(_identity(record), record)
-    text = b"".join(map(_line, kept.values()))
+            whole.setdefault(_identity(record), record)
+    text = b"".join(map(_line, whole.values()))
     if text != path.read_bytes():
         with replacing(path) as temporary:
             temporary.write_bytes(text)
-    return set(kept)
+    return set(whole)
 
 
 def _identity(record: Mapping[str, Any]) -> tuple:

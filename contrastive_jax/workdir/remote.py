@@ -64,8 +64,8 @@ class Remote(os.PathLike):
 
     def _state(self) -> dict[str, tuple[int, int]]:
         files = [path for path in self.local.rglob("*") if path.is_file()]
-        found = {path.relative_to(self.local).as_posix(): path.stat() for path in files}
-        return {name: (stat.st_mtime_ns, stat.st_size) for name, stat in found.items()}
+        stats = {path.relative_to(self.local).as_posix(): path.stat() for path in files}
+        return {name: (stat.st_mtime_ns, stat.st_size) for name, stat in stats.items()}
 
 
 def _copy_down(path: epath.Path, target: pathlib.Path) -> None:

@@ -67,12 +67,12 @@ def write_result(
 def measured_before(workdir: str | os.PathLike, step: int) -> dict[str, Any]:
     """Return what ``result.json`` says of the run up to ``step``, as :func:`write_result` takes it, or {}."""
     file = pathlib.Path(workdir, "result.json")
-    found = json.loads(file.read_text()) if file.is_file() else {}
-    if found.get("step") != step or found.get("images_per_second") is None:
+    result = json.loads(file.read_text()) if file.is_file() else {}
+    if result.get("step") != step or result.get("images_per_second") is None:
         return {}
     names = ("metrics", "evaluations", "seconds", "images_per_second", "utilisation")
-    lost = {name: value for name, value in found.items() if name.startswith("lost_to_")}
-    return {name: found[name] for name in names if name in found} | {"lost": lost}
+    lost = {name: value for name, value in result.items() if name.startswith("lost_to_")}
+    return {name: result[name] for name in names if name in result} | {"lost": lost}
 
 
 def environment() -> dict[str, Any]:
