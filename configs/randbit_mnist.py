@@ -40,7 +40,7 @@ def get_config(arg=""):
 
 
 def before_the_bits(config):
-    """On digits: nothing that blackens margins, and colours that end before the bits."""
+    """Take off what blackens margins on digits, and end colours before the bits."""
     if config.augment.preset == "digits":
         config.augment.update({"shift": 0.0, "slant": 0.0, "color_channels": 1})
     return config

@@ -52,7 +52,7 @@ def get_config(arg=""):
 
 
 def distribution(loss):
-    """The distribution term of the generalized contrastive loss."""
+    """Return the distribution term of the generalized contrastive loss."""
     if loss == "logsumexp":
         return {"logsumexp_distribution": {"weight": 1.0}}
     prior = loss.removeprefix("swd_")

@@ -16,7 +16,7 @@ COLUMNS = {
 
 
 def run(spec: str, results: pathlib.Path, seeds: Sequence[int] = (0, 1, 2)) -> None:
-    """Runs the command for every seed that ``results`` has not, and keeps what its result.json says."""
+    """Run the command for every seed that ``results`` has not, and keep what its result.json says."""
     found = json.loads(results.read_text()) if results.exists() else {}
     for seed in seeds:
         if str(seed) in found:
@@ -38,7 +38,7 @@ def run(spec: str, results: pathlib.Path, seeds: Sequence[int] = (0, 1, 2)) -> N
 
 
 def render(results: pathlib.Path, about: str) -> str:
-    """The table, mean ± standard deviation over the seeds, in percent, and ``about`` what it is."""
+    """Write the table, mean ± standard deviation over the seeds, in percent, and ``about`` what it is."""
     seeds = list(json.loads(results.read_text()).values())
     lines = [f"| encoder | {' | '.join(COLUMNS.values())} |", "| --- | ---: | ---: | ---: |"]
     for encoder in ("trained", "untrained", "raw pixels"):
@@ -67,7 +67,7 @@ def render(results: pathlib.Path, about: str) -> str:
 
 
 def main(spec: str, results: pathlib.Path, about: str) -> None:
-    """``run`` or ``render``, from the command line."""
+    """Call ``run`` or ``render``, from the command line."""
     if sys.argv[1:] == ["run"]:
         run(spec, results)
     elif sys.argv[1:] == ["render"]:

@@ -10,23 +10,23 @@ LITERAL = re.compile(r"``([^`\n]+)``")
 
 
 def markdown(text: str) -> str:
-    """``x`` and :func:`x` as `x`."""
+    """Write ``x`` and :func:`x` as `x`."""
     return LITERAL.sub(r"`\1`", ROLE.sub(r"`\1`", text))
 
 
 class Docstrings(griffe.Extension):
-    """Rewrites every docstring, once."""
+    """The visitor that rewrites every docstring, once."""
 
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
-        """After an object was read."""
+        """Rewrite the docstring of an object that was read."""
         if obj.docstring:
             obj.docstring.value = markdown(obj.docstring.value)
 
 
 class Public(griffe.Extension):
-    """Adds the names that a package loads when they are first asked for, which its text does not import."""
+    """The visitor that adds the names that a package loads at first use, which its text does not import."""
 
     def on_package(self, *, pkg: griffe.Module, **_: object) -> None:
-        """After a package was read."""
+        """Add the names to a package that was read."""
         for name, module in getattr(importlib.import_module(pkg.path), "_PUBLIC", {}).items():
             pkg.set_member(name, griffe.Alias(name, f"{module}.{name}"))

@@ -29,13 +29,13 @@ log = logging.getLogger("mkdocs.hooks.pages")
 
 
 def pages() -> list[str]:
-    """The pages of the site by their path in the tree, generated ones aside."""
+    """Return the pages of the site by their path in the tree, generated ones aside."""
     own = [path for path in DOCS.rglob("*.md") if "hooks" not in path.parts]
     return sorted(str(p.relative_to(ROOT)) for p in [*own, *(ROOT / "experiments").rglob("*.md")])
 
 
 def targets(page: str, text: str) -> dict[str, str]:
-    """Of every link of a page of the tree: as it is written -> the path in the tree that it leads to."""
+    """Return every link of a page of the tree: as it is written -> the path in the tree that it leads to."""
     text = FENCE.sub("", text)
     return {
         found[2]: posixpath.normpath(posixpath.join(posixpath.dirname(page), found[2]))
@@ -44,12 +44,12 @@ def targets(page: str, text: str) -> dict[str, str]:
 
 
 def site_uri(path: str) -> str:
-    """A path in the tree -> the path on the site."""
+    """Turn a path in the tree into the path on the site."""
     return path.removeprefix("docs/")
 
 
 def in_tree(uri: str) -> str:
-    """A path on the site -> the path in the tree."""
+    """Turn a path on the site into the path in the tree."""
     return uri if uri.startswith("experiments/") else f"docs/{uri}"
 
 
@@ -57,7 +57,7 @@ def in_tree(uri: str) -> str:
 
 
 def on_files(files, config):
-    """Pages and files that lie outside of docs/."""
+    """Add pages and files that lie outside of docs/."""
     from mkdocs.structure.files import File
 
     wanted = set()
@@ -71,7 +71,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links of the tree as links of the site."""
+    """Write links of the tree as links of the site."""
     uri = page.file.src_uri
     found = targets(in_tree(uri), markdown)
 
@@ -86,7 +86,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Equations as MathML; tables of names in a division of their own."""
+    """Write equations as MathML; put tables of names in a division of their own."""
     from html import unescape
 
     from latex2mathml.converter import convert
@@ -100,7 +100,7 @@ def on_page_content(html, page, config, files):
 
 
 def on_post_page(output, page, config):
-    """Nothing is asked of another host."""
+    """Warn where something is asked of another host."""
     for tag in REMOTE.findall(output):
         log.warning("%s asks another host: %s", page.file.src_uri, tag)
     return output
@@ -110,7 +110,7 @@ def on_post_page(output, page, config):
 
 
 def assumed_by_configs() -> dict[str, tuple[str, str]]:
-    """Config's name -> (first line of its docstring, what it says is assumed)."""
+    """Return config's name -> (first line of its docstring, what it says is assumed)."""
     found = {}
     for path in sorted((ROOT / "configs").glob("*.py")):
         about = ast.get_docstring(ast.parse(path.read_text())) or ""
@@ -121,7 +121,7 @@ def assumed_by_configs() -> dict[str, tuple[str, str]]:
 
 
 def assumed_by_tables() -> dict[str, dict[tuple[str, str], list[str]]]:
-    """Paper's folder -> (what, our choice and its source) -> the tables that assume it."""
+    """Return paper's folder -> (what, our choice and its source) -> the tables that assume it."""
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
     from experiments.harness import all_tables, table_of
@@ -136,7 +136,7 @@ def assumed_by_tables() -> dict[str, dict[tuple[str, str], list[str]]]:
 
 
 def assumptions() -> str:
-    """The ledger of everything that the papers do not print and we chose."""
+    """Write the ledger of everything that the papers do not print and we chose."""
     lines = [
         "# Assumptions",
         "",

@@ -31,7 +31,7 @@ EVERY, SHOWN = 11, (0, 11, 33, 110, None)  # steps, of which 11.2 are an epoch; 
 
 
 def trained(workdir: pathlib.Path) -> dict:
-    """Trains the run, or goes on with it; its config."""
+    """Train the run, or go on with it; return its config."""
     config = configs.load(f"{ROOT}/configs/digits.py:method=flatclr")
     config.checkpoint.keep_every = f"{EVERY} steps"
     config.evaluate.final, config.log.tensorboard = False, False
@@ -41,7 +41,7 @@ def trained(workdir: pathlib.Path) -> dict:
 
 
 def untrained(config: dict, source: data.Source) -> LoadedEncoder:
-    """The encoder of step 0."""
+    """Return the encoder of step 0."""
     run = runs.prepare(config, source=source)
     with jax.set_mesh(run.mesh):
         params, stats = jax.device_get(evaluate.Evaluator(run.config, source, run.mesh).untrained())
@@ -49,12 +49,12 @@ def untrained(config: dict, source: data.Source) -> LoadedEncoder:
 
 
 def normalised(features: np.ndarray) -> np.ndarray:
-    """Rows of length 1, [n, F]."""
+    """Bring rows to length 1, [n, F]."""
     return features / np.linalg.norm(features, axis=1, keepdims=True)
 
 
 def measured(workdir: pathlib.Path, config: dict) -> dict:
-    """Of every step that is shown: features of training and test images, and the kNN's accuracy."""
+    """Compute, for every step that is shown, features of training and test images, and the kNN's accuracy."""
     source = data.load(name="digits")
     with checkpoint.Checkpoints(workdir / "checkpoints", read_only=True) as there:
         last = there.steps()[-1]
@@ -69,13 +69,13 @@ def measured(workdir: pathlib.Path, config: dict) -> dict:
 
 
 def principal_axes(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and the two leading principal components [2, F] of rows [n, F]."""
+    """Compute the mean and the two leading principal components [2, F] of rows [n, F]."""
     mean = features.mean(axis=0)
     return mean, np.linalg.svd(features - mean, full_matrices=False)[2][:2]
 
 
 def draw(found: dict, labels: np.ndarray, steps_per_epoch: float):
-    """A panel a step; colours are the classes, which training did not see."""
+    """Draw a panel a step; colours are the classes, which training did not see."""
     from matplotlib.figure import Figure
 
     mean, axes = principal_axes(found[max(found)][0])
@@ -92,7 +92,7 @@ def draw(found: dict, labels: np.ndarray, steps_per_epoch: float):
 
 
 def main() -> None:
-    """Trains what is not yet trained, and draws."""
+    """Train what is not yet trained, and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workdir", type=pathlib.Path, default=ROOT / "runs" / "experiments" / "digits_map")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "results")

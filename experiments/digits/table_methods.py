@@ -36,13 +36,13 @@ MARGIN = 0.10
 
 
 def judged(judge: evaluate.Evaluator, weights) -> dict[str, float]:
-    """Top-1 of one encoder under the three protocols."""
+    """Measure the top-1 of one encoder under the three protocols."""
     subject = judge.subject("", weights)
     return {column: judge.evaluators[column](subject)["top1"] for column in COLUMNS}
 
 
 def run(method: str) -> dict:
-    """Trains the method once for each seed, by one compiled step, and judges the last state."""
+    """Train the method once for each seed, by one compiled step, and judge the last state."""
     run = runs.prepare(configs.plain(configs.load(CONFIG + method)))
     judge = evaluate.Evaluator(run.config, run.source, run.mesh, run.evaluators)
     results = {"method": method, "config": run.config, "seeds": {}}
@@ -71,12 +71,12 @@ def run(method: str) -> dict:
 
 
 def cell(values: list[float]) -> str:
-    """Mean ± standard deviation, in percent."""
+    """Write mean ± standard deviation, in percent."""
     return f"{100 * statistics.mean(values):.1f} ± {100 * statistics.stdev(values):.1f}"
 
 
 def render() -> int:
-    """Writes results/methods.md; returns the number of methods that miss the criterion or were not run."""
+    """Write results/methods.md; return the number of methods that miss the criterion or were not run."""
     rows, missing, made = [], 0, ""
     untrained = {column: {} for column in COLUMNS}
     for method in METHODS:
@@ -114,7 +114,7 @@ def render() -> int:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -34,15 +34,15 @@ SWEPT = f"{SMALL}; rate chosen for each cell from 0.03 to 1 x batch / 256, on MN
 
 
 def simo(k: int = 16, alpha: int = 256, overrides: str = "", scale: str = "paper") -> str:
-    """Arguments of SiMo; K also as a leaf, since scale=cpu reduces a K as large as its batch."""
+    """Return the arguments of SiMo; K also as a leaf, since scale=cpu reduces a K as large as its batch."""
     return f"configs/simo_imagenet.py:k={k},alpha={alpha},scale={scale} --config.negatives.k={k}{overrides}"
 
 
 def remains(with_margin: Sequence[float], without: Sequence[float]) -> list[float]:
-    """The share of a change over K that the margin leaves, of two changes a seed each."""
+    """Return the share of a change over K that the margin leaves, of two changes a seed each."""
     return [eqco / plain for eqco, plain in zip(with_margin, without, strict=True)]
 
 
 def lasting(epochs: int) -> str:
-    """The override for a number of epochs."""
+    """Return the override for a number of epochs."""
     return f" --config.train.duration='{epochs} epochs'"

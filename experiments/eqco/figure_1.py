@@ -39,7 +39,7 @@ ASSUMED |= {f"paper: {name}": why for name, why in common.MOCO_V2.items()} | {"c
 
 
 def bound(results: Results, row: str, column: str) -> dict[str, tuple[list, list]]:
-    """Seed -> (epochs, bound in nats)."""
+    """Return seed -> (epochs, bound in nats)."""
     alpha = ALPHA[results.scale] if row.endswith("EqCo") else float(column)
     curves = results.curve(row, column, CURVES[0])
     return {
@@ -48,7 +48,7 @@ def bound(results: Results, row: str, column: str) -> dict[str, tuple[list, list
 
 
 def over_k(results: Results, eqco: bool, above: int = 0) -> list[float]:
-    """The bound at the smallest K above a limit less that at the largest, over the last quarter of training."""
+    """Return the bound at the smallest K above a limit less that at the largest, over the last quarter of training."""
     row = next((row for row, _ in results.cells if row.endswith("EqCo") == eqco), "")
     columns = sorted(int(column) for name, column in results.cells if name == row and int(column) > above)
     ends = []
@@ -59,7 +59,7 @@ def over_k(results: Results, eqco: bool, above: int = 0) -> list[float]:
 
 
 def remaining(results: Results) -> list[float]:
-    """The share of InfoNCE's change of the bound over K > 16 that EqCo leaves, a seed each."""
+    """Return the share of InfoNCE's change of the bound over K > 16 that EqCo leaves, a seed each."""
     found = [over_k(results, eqco, above=16) for eqco in (True, False)]
     return common.remains(*found) if all(found) else []
 
@@ -91,7 +91,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """The bound over training, a line a cell; dashed without EqCo."""
+    """Draw the bound over training, a line a cell; dashed without EqCo."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.8), layout="constrained")

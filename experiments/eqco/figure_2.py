@@ -28,7 +28,7 @@ BRIEF = " --config.train.duration='20 epochs'" + harness.BRIEF
 
 
 def simclr(columns, scale, own="", alphas=(0, 256)):
-    """Cells of SimCLR; K and alpha also as leaves, since scale=cpu reduces a K as large as its batch."""
+    """Return the cells of SimCLR; K and alpha also as leaves, since scale=cpu reduces a K as large as its batch."""
     spec = "configs/eqco_simclr_imagenet.py:k={k},alpha={alpha},scale={scale} --config.negatives.k={k}{own}"
     return {
         ("SimCLR, EqCo" if alpha else "SimCLR", str(k)): spec.format(k=k, alpha=alpha, scale=scale, own=own)
@@ -38,7 +38,7 @@ def simclr(columns, scale, own="", alphas=(0, 256)):
 
 
 def moco(name, config, columns, scale, own="", alphas=(0, 65536)):
-    """Cells of a MoCo, whose queue has K keys."""
+    """Return the cells of a MoCo, whose queue has K keys."""
     return {
         (
             f"{name}, EqCo" if alpha else name,
@@ -94,19 +94,19 @@ ASSUMED = {
 
 
 def margin(results: Results) -> list[float]:
-    """What the margin brings at the smallest K, a seed each."""
+    """Return what the margin brings at the smallest K, a seed each."""
     k = min((int(column) for row, column in results.cells if row == "SimCLR"), default=0)
     return results.differences(("SimCLR, EqCo", str(k)), ("SimCLR", str(k)))
 
 
 def larger_alpha(results: Results) -> list[float]:
-    """Alpha 4,096 less 256 at the K that both have, a seed each."""
+    """Return alpha 4,096 less 256 at the K that both have, a seed each."""
     column = next((column for row, column in results.cells if row == LARGE_ALPHA), "")
     return results.differences((LARGE_ALPHA, column), ("SimCLR, EqCo", column))
 
 
 def gap_of_moco(results: Results) -> list[float]:
-    """What a queue of 65,536 brings over one of 256 with the margin, less half of what it brings without."""
+    """Return what a queue of 65,536 brings over one of 256 with the margin, less half of what it brings without."""
     eqco, plain = (results.differences((row, "65536"), (row, "256")) for row in ("MoCo, EqCo", "MoCo"))
     return [a - b / 2 for a, b in zip(eqco, plain, strict=True)] if eqco and plain else []
 
@@ -162,7 +162,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over K."""
+    """Draw accuracy over K."""
     return harness.lines(results, "negatives of a query, K", log=True)
 
 

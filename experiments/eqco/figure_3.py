@@ -63,7 +63,7 @@ CLAIMS = (
 
 
 def draw(results: harness.Results):
-    """Accuracy over K."""
+    """Draw accuracy over K."""
     return harness.lines(results, "negatives of a query, K", log=True)
 
 

@@ -41,7 +41,8 @@ ASSUMED = common.MOCO_V2 | {
 
 
 def over_k(results: Results, row: str, above: int = 0) -> list[float]:
-    """Mean norm at the smallest K above a limit over that at the largest, less 1, over training, a seed each."""
+    """Return the mean norm at the smallest K above a limit over that at the largest, less 1, over training, a seed
+    each."""
     columns = sorted(int(column) for name, column in results.cells if name == row and int(column) > above)
     ends = (
         [results.curve(row, str(k), CURVES[0]) for k in (columns[0], columns[-1])]
@@ -53,7 +54,7 @@ def over_k(results: Results, row: str, above: int = 0) -> list[float]:
 
 
 def remaining(results: Results) -> list[float]:
-    """Of :func:`over_k` without the margin the share that is left with it."""
+    """Return the share of :func:`over_k` without the margin that is left with it."""
     for row in ("MoCo v2", "SimCLR"):
         found = over_k(results, f"{row}, EqCo", 16), over_k(results, row, 16)
         if all(found):
@@ -79,7 +80,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Mean over training, with a ribbon of one standard deviation."""
+    """Draw the mean over training, with a ribbon of one standard deviation."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.8), layout="constrained")

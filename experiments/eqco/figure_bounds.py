@@ -37,14 +37,14 @@ LABELS = {
 
 
 def is_bound(name, negatives):
-    """Whether the estimate's expectation is a lower bound of the mutual information."""
+    """Return whether the estimate's expectation is a lower bound of the mutual information."""
     alpha = {"eqco_half": negatives / 2, "eqco_512": 512, "eqco_65536": 65536}
     return name == "info_nce" or alpha.get(name, math.inf) <= negatives
 
 
 @native.jit(static_argnums=(1, 2))
 def estimates(information, negatives, batches):
-    """{estimate: [batches]}: each batch's mean over its queries, with the exact critic."""
+    """Compute {estimate: [batches]}: each batch's mean over its queries, with the exact critic."""
     rho = correlation(information)
 
     def of_batch(number):
@@ -66,7 +66,7 @@ def estimates(information, negatives, batches):
 
 
 def measure(information, negatives, batches):
-    """One row for every estimate: its mean and standard error over the batches, and whether it is a bound."""
+    """Return one row for every estimate: its mean and standard error over the batches, and whether it is a bound."""
     values = jax.device_get(estimates(float(information), negatives, batches))
     return [
         {
@@ -82,12 +82,12 @@ def measure(information, negatives, batches):
 
 
 def exceeds(row):
-    """The mean lies above the true mutual information by more than 4 standard errors."""
+    """Return whether the mean lies above the true mutual information by more than 4 standard errors."""
     return row["mean"] > row["information"] + 4 * row["standard_error"]
 
 
 def figure(rows, path):
-    """Estimate against truth at 64 negatives, and against K at 10 nats."""
+    """Draw the estimate against truth at 64 negatives, and against K at 10 nats."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -122,7 +122,7 @@ def figure(rows, path):
 
 
 def main(arguments=None):
-    """The command: measure, save, draw, and say what exceeds the truth."""
+    """Run the command: measure, save, draw, and say what exceeds the truth."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path(__file__).parent / "results")

@@ -23,7 +23,7 @@ FIXED = "MoCo v2, the rate of N = 256"  # a control
 
 
 def moco(n: int, scale: str, own: str = "") -> str:
-    """Arguments of N queries a batch, in groups of 32."""
+    """Return the arguments of N queries a batch, in groups of 32."""
     groups = f" --config.norm.groups={n // 32}"
     return f"configs/moco_v2_imagenet.py:scale={scale} --config.train.batch_size={n}{groups}{own}"
 

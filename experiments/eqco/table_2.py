@@ -65,7 +65,7 @@ SIMO = "SiMo, K = 16, alpha = "
 
 
 def short(results: Results) -> list[float]:
-    """SiMo at alpha 256 less MoCo v2, at the shorter training, a seed each."""
+    """Return SiMo at alpha 256 less MoCo v2, at the shorter training, a seed each."""
     epochs = SHORT[results.scale]
     return results.differences((f"{SIMO}256", epochs), ("MoCo v2", epochs))
 

@@ -55,7 +55,7 @@ ASSUMED = common.SIMO | {
 
 
 def without(results: Results) -> list[float]:
-    """No momentum less the scale's own, a seed each."""
+    """Return no momentum less the scale's own, a seed each."""
     return results.differences(("SiMo", "0.0"), ("SiMo", OWN[results.scale]))
 
 

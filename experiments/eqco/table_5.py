@@ -26,7 +26,7 @@ ASSUMED = common.SIMO | {
 
 
 def against(alpha):
-    """Evidence: alpha = 65,536 less another, a seed each."""
+    """Return the evidence: alpha = 65,536 less another, a seed each."""
     return lambda results: results.differences(("SiMo", "65536"), ("SiMo", alpha))
 
 
@@ -51,7 +51,7 @@ CLAIMS = (
 
 
 def draw(results: harness.Results):
-    """Accuracy over alpha."""
+    """Draw accuracy over alpha."""
     return harness.lines(results, "alpha", log=True)
 
 

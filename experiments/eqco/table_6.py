@@ -18,7 +18,7 @@ ASSUMED = common.MOCO_V2 | {"K": "lost in the text at hand"}
 
 
 def draw(results: harness.Results):
-    """Accuracy over K."""
+    """Draw accuracy over K."""
     return harness.lines(results, "negatives of a query, K", log=True)
 
 

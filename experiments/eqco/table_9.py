@@ -98,7 +98,7 @@ class Settings(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """What the losses read of a batch: [K] joint scores, logsumexps of the marginal ones, their number."""
+    """Quantities of a batch that the losses read: [K] joint scores, logsumexps of the marginal ones, their number."""
 
     positive: jax.Array
     negative: jax.Array
@@ -113,7 +113,7 @@ class Scores:
 
 
 class Objective(NamedTuple):
-    """What a critic minimises (averaged over the batch) and how its critic is read."""
+    """A function that a critic minimises (averaged over the batch), and how the critic is read."""
 
     title: str
     loss: callable
@@ -168,22 +168,22 @@ PAPERS_OWN = ("info_nce", "eqco")
 
 
 def correlation(information):
-    """rho at which two DIMENSION-dimensional Gaussians share ``information`` nats (eq. 15)."""
+    """Return rho at which two DIMENSION-dimensional Gaussians share ``information`` nats (eq. 15)."""
     return jnp.sqrt(-jnp.expm1(-2 * information / DIMENSION))
 
 
 def batch_noise(key, pairs):
-    """Independent x and eps, [K, DIMENSION] each; every information makes its y of the same two."""
+    """Draw independent x and eps, [K, DIMENSION] each; every information makes its y of the same two."""
     return jax.random.normal(key, (2, pairs, DIMENSION))
 
 
 def joint_sample(noise, rho):
-    """x and y = rho x + sqrt(1 - rho^2) eps (eq. 14)."""
+    """Return x and y = rho x + sqrt(1 - rho^2) eps (eq. 14)."""
     return noise[0], rho * noise[0] + jnp.sqrt(1 - rho**2) * noise[1]
 
 
 def log_density_ratio(x, y, rho):
-    """The exact critic log p(y | x) / p(y): [N, DIMENSION], [M, DIMENSION] -> [N, M]."""
+    """Compute the exact critic log p(y | x) / p(y): [N, DIMENSION], [M, DIMENSION] -> [N, M]."""
     noise = 1 - rho**2
     squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(y**2, axis=1)[None, :]
     product = jnp.matmul(x, y.T, precision="highest")
@@ -191,7 +191,7 @@ def log_density_ratio(x, y, rho):
 
 
 def mlp_init(key, inputs, outputs):
-    """One hidden layer."""
+    """Draw the weights of one hidden layer."""
     shapes = {"w1": (inputs, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, outputs), "b2": (outputs,)}
     fan_in = {"w1": inputs, "b1": inputs, "w2": HIDDEN, "b2": HIDDEN}
     keys = jax.random.split(key, len(shapes))
@@ -202,27 +202,27 @@ def mlp_init(key, inputs, outputs):
 
 
 def mlp(weights, x):
-    """[K, inputs] -> [K, outputs]."""
+    """Apply the layers: [K, inputs] -> [K, outputs]."""
     hidden = jax.nn.relu(jnp.matmul(x, weights["w1"], precision="highest") + weights["b1"])
     return jnp.matmul(hidden, weights["w2"], precision="highest") + weights["b2"]
 
 
 def critic_init(key, settings, name):
-    """Weights of an objective's critic."""
+    """Draw the weights of an objective's critic."""
     keys = jax.random.split(key, 3)
     weights = {side: mlp_init(k, DIMENSION, settings.width) for side, k in zip("xy", keys[:2], strict=True)}
     return weights | ({"u": mlp_init(keys[2], 2 * DIMENSION, 1)} if name == "fenchel_legendre" else {})
 
 
 def statistics(scores, settings, u=None):
-    """:class:`Scores` of the matrix of scores of all x with all y."""
+    """Compute :class:`Scores` of the matrix of scores of all x with all y."""
     positive, negative, count = losses.row_statistics(scores)
     margin_count = count if settings.alpha_over == "K-1" else count + 1
     return Scores(positive, negative, count, margin_count, u)
 
 
 def learned(weights, x, y, settings):
-    """Scores of a trained critic."""
+    """Compute scores of a trained critic."""
     query, key = mlp(weights["x"], x), mlp(weights["y"], y)
     if settings.score == "cosine":
         query, key = normalize(query), normalize(key)
@@ -232,13 +232,13 @@ def learned(weights, x, y, settings):
 
 
 def exact(x, y, rho, settings, name):
-    """Scores of the objective's best critic: the log density ratio r; for NWJ r + 1, as u -r."""
+    """Compute scores of the objective's best critic: the log density ratio r; for NWJ r + 1, as u -r."""
     scores = log_density_ratio(x, y, rho) + (1.0 if name == "nwj" else 0.0)
     return statistics(scores, settings, u=-jnp.diagonal(scores))
 
 
 def over_cells(function, per_cell, noise, rho):
-    """``function(per_cell, noise, rho)`` of every seed (whose noise it is) and information.
+    """Compute ``function(per_cell, noise, rho)`` of every seed (whose noise it is) and information.
 
     Leaves [seeds, informations, ...]. One cell after the other in one compiled loop: on a CPU 2.5 times as
     fast as vmap at K = 512, because a cell's [K, K] scores then stay in the cache.
@@ -252,7 +252,7 @@ def over_cells(function, per_cell, noise, rho):
 
 
 def noises(settings, key_name, step):
-    """[seeds, 2, K, DIMENSION], from (seed, K, what for, step) and nothing else."""
+    """Draw [seeds, 2, K, DIMENSION], from (seed, K, what for, step) and nothing else."""
     root = jax.random.fold_in(jax.random.key(9), {"train": 0, "evaluate": 1}[key_name])
     keys = [jax.random.fold_in(jax.random.fold_in(root, seed), settings.pairs) for seed in settings.seeds]
     return jnp.stack([batch_noise(jax.random.fold_in(key, step), settings.pairs) for key in keys])
@@ -263,7 +263,7 @@ OPTIMIZER = optax.adam(LEARNING_RATE)
 
 @native.jit(static_argnums=0)
 def init(settings):
-    """Step 0: {objective: (weights, Adam's moments)}, every leaf [seeds, informations, ...].
+    """Make step 0: {objective: (weights, Adam's moments)}, every leaf [seeds, informations, ...].
 
     A seed's first weights are the same for every objective and information.
     """
@@ -279,7 +279,7 @@ def init(settings):
 
 @native.jit(static_argnums=(0, 3), donate_argnums=1)
 def train(settings, states, first, steps):
-    """``steps`` steps of every cell of a column from step ``first``."""
+    """Train ``steps`` steps of every cell of a column from step ``first``."""
     rho = correlation(jnp.asarray(settings.information))
 
     def update(name, state, noise, rho):
@@ -303,7 +303,7 @@ def train(settings, states, first, steps):
 
 @native.jit(static_argnums=(0, 3))
 def evaluate(settings, states, first, batches):
-    """{objective: [batches, seeds, informations, 2]}: each batch's estimate, ours and the exact."""
+    """Compute {objective: [batches, seeds, informations, 2]}: each batch's estimate, ours and the exact."""
     rho = correlation(jnp.asarray(settings.information))
 
     def cell(name, weights, noise, rho):
@@ -322,7 +322,7 @@ def evaluate(settings, states, first, batches):
 
 
 def save_state(path, fingerprint, step, states):
-    """The leaves of a column's state, whole or not at all."""
+    """Write the leaves of a column's state, whole or not at all."""
     leaves = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(states))}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial.npz")
@@ -331,7 +331,7 @@ def save_state(path, fingerprint, step, states):
 
 
 def load_state(path, fingerprint, states):
-    """(step, states) from disk, or (0, ``states``) where there are none of these settings."""
+    """Read (step, states) from disk, or (0, ``states``) where there are none of these settings."""
     if not path.exists():
         return 0, states
     with np.load(path) as file:
@@ -343,12 +343,12 @@ def load_state(path, fingerprint, states):
 
 
 def number(value):
-    """Six digits for JSON; None for what is not finite."""
+    """Keep six digits for JSON; None for what is not finite."""
     return float(f"{value:.6g}") if np.isfinite(value) else None
 
 
 def run_column(settings, state_path, progress):
-    """Trains and evaluates one column: what its JSON file holds."""
+    """Train and evaluate one column; return what its JSON file holds."""
     fingerprint = json.dumps(settings._asdict() | {"jax": jax.__version__})
     start, chunk = time.perf_counter(), max(1, min(250, settings.steps // 4))
     step, states = load_state(state_path, fingerprint, init(settings))
@@ -388,7 +388,7 @@ def run_column(settings, state_path, progress):
 
 
 def columns(scale):
-    """{file stem: Settings}: the paper's own objectives first, then the extra rows."""
+    """Return {file stem: Settings}: the paper's own objectives first, then the extra rows."""
     options = dict(RUNS[scale])
     pairs = options.pop("pairs")
     groups = {"paper": PAPERS_OWN, "extra": tuple(name for name in OBJECTIVES if name not in PAPERS_OWN)}
@@ -400,7 +400,7 @@ def columns(scale):
 
 
 def run(jobs, workdir, results):
-    """Runs the columns whose results are not on disk with the same settings."""
+    """Run the columns whose results are not on disk with the same settings."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -434,12 +434,12 @@ def run(jobs, workdir, results):
 
 
 def as_read(settings):
-    """Settings as JSON gives them back."""
+    """Return settings as JSON gives them back."""
     return json.loads(json.dumps(settings._asdict()))
 
 
 def collect(jobs, results):
-    """{(objective, information, K): cell} of the columns on disk that have these settings."""
+    """Read {(objective, information, K): cell} of the columns on disk that have these settings."""
     cells = {}
     for name, settings in jobs.items():
         path = results / f"{name}.json"
@@ -450,19 +450,19 @@ def collect(jobs, results):
 
 
 def mean(cell):
-    """Mean over seeds; NaN where one of them is not finite."""
+    """Return the mean over seeds; NaN where one of them is not finite."""
     return float(np.mean([math.nan if x is None else x for x in cell["ours"]]))
 
 
 def reported(objective, information, pairs):
-    """The paper's value, or None."""
+    """Return the paper's value, or None."""
     row = REPORTED.get(objective, {}).get(information)
     printed = RUNS["paper"]["pairs"]
     return row[printed.index(pairs)] if row and pairs in printed else None
 
 
 def criteria(cells):
-    """{criterion: the cells or rows that miss it}: the conditions of the replication, on what is there."""
+    """Return {criterion: the cells or rows that miss it}: the conditions of the replication, on what is there."""
     rows, widths = RUNS["paper"]["information"], RUNS["paper"]["pairs"]
     ours = {key: mean(cell) for key, cell in cells.items() if reported(*key) is not None}
 
@@ -490,7 +490,7 @@ def criteria(cells):
 
 
 def verdicts(cells):
-    """One line for every criterion."""
+    """Write one line for every criterion."""
     wanted = len(PAPERS_OWN) * len(RUNS["paper"]["information"]) * len(RUNS["paper"]["pairs"])
     there = sum(reported(*key) is not None for key in cells)
     so_far = "" if there == wanted else f" so far ({there} of {wanted} cells are there)"
@@ -501,7 +501,7 @@ def verdicts(cells):
 
 
 def cell_text(cell):
-    """Ours, exact, paper."""
+    """Write ours, exact, paper."""
     values = [x for x in cell["ours"] if x is not None]
     ours = f"{np.mean(values):.2f} ± {np.std(values, ddof=1) if len(values) > 1 else 0:.2f} ({len(values)})"
     if len(values) < len(cell["ours"]):
@@ -514,7 +514,7 @@ def cell_text(cell):
 
 
 def render(scale, cells, path):
-    """Writes the table in Markdown."""
+    """Write the table in Markdown."""
     options = RUNS[scale]
     lines = [
         f"# EqCo, table 9 ({scale} scale)",
@@ -545,7 +545,7 @@ def render(scale, cells, path):
 
 
 def main(arguments=None):
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("verb", nargs="?", default="run", choices=("run", "render"))
     parser.add_argument("--scale", default="paper", choices=tuple(RUNS))

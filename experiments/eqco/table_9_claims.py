@@ -19,7 +19,7 @@ RESULTS = pathlib.Path(__file__).parent / "results"
 
 
 def read() -> dict | None:
-    """Objective -> mutual information -> K -> our estimates, a seed each; None before table_9.py has run."""
+    """Read objective -> mutual information -> K -> our estimates, a seed each; None before table_9.py has run."""
     found: dict = {"info_nce": {}, "eqco": {}}
     for file in sorted(RESULTS.glob("table_9_paper_*.json")):
         for cell in json.loads(file.read_text())["cells"]:
@@ -29,7 +29,7 @@ def read() -> dict | None:
 
 
 def page(found: dict) -> list[str]:
-    """The change of each estimate over K."""
+    """Write the change of each estimate over K."""
     rows = []
     for information in found["eqco"]:
         changes = []
@@ -47,13 +47,14 @@ def page(found: dict) -> list[str]:
 
 
 def over_k(found: dict, objective: str, information: str) -> list[float]:
-    """The estimate at 512 pairs less that at 64, a seed each."""
+    """Return the estimate at 512 pairs less that at 64, a seed each."""
     of = found[objective][information]
     return [large - small for large, small in zip(of["512"], of["64"], strict=True)]
 
 
 def left(found: dict, information: str) -> list[float]:
-    """The share of InfoNCE's change over K that EqCo leaves, a seed each; negative, as EqCo's has the other sign."""
+    """Return the share of InfoNCE's change over K that EqCo leaves, a seed each; negative, as EqCo's has the other
+    sign."""
     return common.remains(*(over_k(found, objective, information) for objective in ("eqco", "info_nce")))
 
 

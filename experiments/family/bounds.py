@@ -30,7 +30,7 @@ BOUNDS = {
 
 
 def read() -> dict | None:
-    """Table 1's rows, the share that EqCo leaves by nats, and the exact critic's estimates over K at 10 nats."""
+    """Read Table 1's rows, the share that EqCo leaves by nats, and the exact critic's estimates over K at 10 nats."""
     first, ninth = measured.found(table_1), table_9_claims.read()
     exact = harness.ROOT / "experiments" / "eqco" / "results" / "figure_bounds.json"
     if first is None or ninth is None or not exact.exists():
@@ -50,7 +50,7 @@ def above(rows: list[dict]) -> int:
 
 
 def page(found: dict) -> list[str]:
-    """A row an estimate."""
+    """Write a row an estimate."""
     rows = []
     for name, label in table_1.NAMES.items():
         mine = [row for row in found["rows"] if row["estimate"] == name]
@@ -95,7 +95,7 @@ def page(found: dict) -> list[str]:
 
 
 def change(found: dict, name: str) -> float:
-    """The exact critic's estimate at 512 negatives less that at 64, nats."""
+    """Return the exact critic's estimate at 512 negatives less that at 64, nats."""
     return found["exact"][name, 512] - found["exact"][name, 64]
 
 

@@ -64,7 +64,7 @@ FREE = ("FlatNCE", "EqCo, alpha 65,536")
 
 
 def spec(loss: str, bits: int, tau: float | None, batch: int, scale: str) -> str:
-    """Arguments of a cell; SWD has no temperature."""
+    """Return the arguments of a cell; SWD has no temperature."""
     own = " --config.margin=eqco --config.margin.alpha=65536" if loss.startswith("EqCo") else ""
     own += f" --config.loss={loss}" if loss in ATTENTION else ""
     at = f" --config.temperature.tau={tau}" if tau else ""
@@ -75,7 +75,7 @@ def spec(loss: str, bits: int, tau: float | None, batch: int, scale: str) -> str
 
 
 def row(loss: str, tau: float | None, batch: int) -> str:
-    """The name of a row."""
+    """Return the name of a row."""
     return ", ".join([loss, *([f"tau {tau}"] if tau else []), f"batch {batch}"])
 
 
@@ -98,14 +98,15 @@ ASSUMED = {
 
 
 def lost(results: Results, loss: str, tau: float | None, batch: int, bits: int) -> list[float]:
-    """The share of a loss's accuracy above chance that bits take, a seed each."""
+    """Return the share of a loss's accuracy above chance that bits take, a seed each."""
     clean = results.values(row(loss, tau, batch), "0").values()
     falls = results.differences((row(loss, tau, batch), str(bits)), (row(loss, tau, batch), "0"))
     return [-fall / (value - 10.0) for fall, value in zip(falls, clean, strict=True)] if falls else []
 
 
 def kept(results: Results, tau: float, bits: int) -> list[float]:
-    """Points that the losses without a ceiling keep more than InfoNCE, the mean over them and the batches."""
+    """Return the points that the losses without a ceiling keep more than InfoNCE, the mean over them and the
+    batches."""
     found = [
         results.differences((row(loss, tau, batch), str(bits)), (row("InfoNCE", tau, batch), str(bits)))
         for loss in FREE
@@ -115,7 +116,8 @@ def kept(results: Results, tau: float, bits: int) -> list[float]:
 
 
 def attention(results: Results) -> list[float]:
-    """Points that InfoNCE's attention keeps more than uniform attention, at either scale, batch 64, a seed each."""
+    """Return the points that InfoNCE's attention keeps more than uniform attention, at either scale, batch 64, a seed
+    each."""
     pairs = [
         results.differences((row(one, 0.05, 64), "8"), (row(other, 0.05, 64), "8"))
         for one, other in (("InfoNCE", "scaled"), ("relative", "FlatNCE"))
@@ -124,7 +126,7 @@ def attention(results: Results) -> list[float]:
 
 
 def all_lost(results: Results, tau: float, bits: int) -> list[list[float]]:
-    """The share that bits take of each loss and batch size, less a half."""
+    """Return the share that bits take of each loss and batch size, less a half."""
     found = [
         lost(results, loss, tau if loss != "SWD" else None, batch, bits)
         for loss in LOSSES
@@ -185,12 +187,12 @@ CLAIMS = (
 
 
 def colliding(batch: int, bits: int) -> float:
-    """Expected share of queries whose bits another image of the batch has too."""
+    """Return the expected share of queries whose bits another image of the batch has too."""
     return 1 - (1 - 0.5**bits) ** (batch - 1)
 
 
 def draw(results: Results):
-    """Accuracy over the share of queries whose bits collide, a line a loss; hollow: tau 0.2.
+    """Draw accuracy over the share of queries whose bits collide, a line a loss; hollow: tau 0.2.
 
     Bars are standard deviations; the line at 10 % is chance.
     """

@@ -85,13 +85,13 @@ ASSUMED = {
 
 
 def config_of(seed: int, count: int, alpha: int | None) -> dict:
-    """The config of an arm."""
+    """Return the config of an arm."""
     margin = {"name": "eqco", "alpha": alpha} if alpha else {"name": "none"}
     return fixed.config_of(seed, TAU, "info_nce", count) | {"margin": margin}
 
 
 def part(seed: int, count: int) -> list[dict]:
-    """The rows of one training: ratio to all negatives and its error, cosine to the pool's gradient."""
+    """Measure the rows of one training: ratio to all negatives and its error, cosine to the pool's gradient."""
     weights = fixed.trained(seed, TAU, count)[POINT]
     whole = next(fixed.gradients(fixed.config_of(seed, TAU, "info_nce", 0, fixed.POOL), weights, 1))
     of_arm = {name: fixed.moments(config_of(seed, *arm), weights) for name, arm in ARMS.items()}
@@ -105,7 +105,7 @@ def part(seed: int, count: int) -> list[dict]:
 
 
 def norms(seed: int, count: int) -> list[dict]:
-    """The rows of one training in its middle and at its end: mean and noise of the gradients with all and with ten.
+    """Measure one training's rows in its middle and at its end: mean and noise of the gradients with all and with ten.
 
     ``square`` is the squared norm of the mean gradient without bias, ``noise`` the variance summed over parameters,
     ``cosine`` that to the gradient with all on other minibatches.
@@ -129,7 +129,7 @@ def norms(seed: int, count: int) -> list[dict]:
 
 
 def measure() -> dict:
-    """All rows; a training's are kept as soon as they are there."""
+    """Measure all rows; a training's are kept as soon as they are there."""
     from contrastive_jax import native
 
     native.keep_pages()  # as the command does
@@ -146,25 +146,25 @@ def measure() -> dict:
 
 
 def stood(found: dict, name: str, weights: str, arm: str, point: str) -> list[float]:
-    """A number of the gradient with an arm's negatives at a point of a training, a seed each."""
+    """Return a number of the gradient with an arm's negatives at a point of a training, a seed each."""
     rows = {"rows": found.get("norms", [])}
     return fixed.of(rows, name, weights=weights, arm=arm, point=point)
 
 
 def shares(found: dict, name: str, weights: str, arm: str) -> list[float]:
-    """A number at the end of a training as a share of what it is in the middle, a seed each."""
+    """Return a number at the end of a training as a share of what it is in the middle, a seed each."""
     middle, end = (stood(found, name, weights, arm, point) for point in STRETCH)
     return [e / m for m, e in zip(middle, end, strict=True)]
 
 
 def to_all(found: dict, weights: str, arm: str, point: str) -> list[float]:
-    """The squared ratio with an arm's negatives as a share of that with all, a seed each."""
+    """Return the squared ratio with an arm's negatives as a share of that with all, a seed each."""
     own, of_all = (stood(found, "signal", weights, name, point) for name in (arm, "all"))
     return [a / b for a, b in zip(own, of_all, strict=True)]
 
 
 def page(found: dict) -> list[str]:
-    """A table for each training: arms down, ratio and cosine across."""
+    """Write a table for each training: arms down, ratio and cosine across."""
     lines = []
     for weights in TRAINED:
         rows = [
@@ -195,7 +195,8 @@ def page(found: dict) -> list[str]:
 
 
 def sides(arm: str, sign: int):
-    """Evidence: how far an arm's ratio is below 1 and its cosine above 0, reversed by ``sign`` -1, a seed each."""
+    """Return the evidence: how far an arm's ratio is below 1 and its cosine above 0, reversed by ``sign`` -1, a seed
+    each."""
     return lambda found: [
         [sign * (1 - ratio) for ratio in fixed.of(found, "ratio", weights="all", arm=arm)],
         [sign * cosine for cosine in fixed.of(found, "cosine", weights="all", arm=arm)],
@@ -203,7 +204,8 @@ def sides(arm: str, sign: int):
 
 
 def least(weights: str):
-    """Evidence: each other arm's ratio less that of the arm which the weights were trained with, a seed each."""
+    """Return the evidence: each other arm's ratio less that of the arm which the weights were trained with, a seed
+    each."""
 
     def evidence(found: dict) -> list[list[float]]:
         own = fixed.of(found, "ratio", weights=weights, arm=weights)
@@ -218,7 +220,7 @@ def least(weights: str):
 
 
 def quieter(found: dict) -> list[list[float]]:
-    """Evidence: what is left of the squared mean, of the other objective less of the own, in each training."""
+    """Measure what is left of the squared mean, of the other objective less of the own, in each training."""
     if "norms" not in found:
         return []
     of = {(weights, arm): shares(found, "square", weights, arm) for weights in TRAINED for arm in TRAINED}
@@ -227,7 +229,7 @@ def quieter(found: dict) -> list[list[float]]:
 
 
 def falls(found: dict) -> list[float]:
-    """Evidence: the ratio of ten to all in the middle of a training with ten less that at its end, a seed each."""
+    """Measure the ratio of ten to all in the middle of a training with ten less that at its end, a seed each."""
     if "norms" not in found:
         return []
     middle, end = (to_all(found, "ten", "ten", point) for point in STRETCH)

@@ -52,12 +52,12 @@ RATES = ("common rate", "own rate")
 
 
 def row(loss: str, optimizer: str, rate: str) -> str:
-    """The name of a row."""
+    """Return the name of a row."""
     return f"{loss}, {optimizer}, {rate}"
 
 
 def spec(loss: str, optimizer: str, batch: int, scale: str) -> str:
-    """Arguments of a cell at its optimizer's rate."""
+    """Return the arguments of a cell at its optimizer's rate."""
     section, scaling, rate = OPTIMIZERS[optimizer]
     judged = harness.screen() if scale != "smoke" else harness.BRIEF
     return (
@@ -96,7 +96,7 @@ ASSUMED = {
 def differences(
     results: Results, one: str, other: str, optimizer: str, rate: str, batches: Sequence[int]
 ) -> list[float]:
-    """One loss less another, the mean over those of the batch sizes that the scale has, a seed each."""
+    """Return one loss less another, the mean over those of the batch sizes that the scale has, a seed each."""
     columns = [
         f"batch {b}" for b in batches if (row(one, optimizer, rate), f"batch {b}") in RUNS[results.scale]
     ]
@@ -113,7 +113,7 @@ def effect(
     rate: str,
     batches: Sequence[int] = BATCHES,
 ) -> Callable:
-    """Evidence: a main effect of the 2 x 2, the mean of two differences, a seed each."""
+    """Return the evidence: a main effect of the 2 x 2, the mean of two differences, a seed each."""
 
     def evidence(results: Results) -> list[float]:
         pairs = [
@@ -125,7 +125,7 @@ def effect(
 
 
 def interaction(results: Results) -> list[float]:
-    """Evidence: the gain of uniform attention under AdamW less that under SGD, own rates, batch 16, a seed each."""
+    """Measure the gain of uniform attention under AdamW less that under SGD, own rates, batch 16, a seed each."""
     adamw, sgd = (effect(UNIFORM, FOLLOWING, name, RATES[1], (16,))(results) for name in ("AdamW", "SGD"))
     return [a - b for a, b in zip(adamw, sgd, strict=True)] if adamw and sgd else []
 
@@ -135,7 +135,8 @@ UNIFORM, FOLLOWING = ("FlatNCE", "scaled"), ("relative", "InfoNCE")  # attention
 
 
 def gated(optimizer: str, rate: str, *columns: str) -> tuple[Callable, ...]:
-    """What a claim on an optimizer asks for: room, InfoNCE's own W below 0.5 there, own rates inside of the sweep."""
+    """Return what a claim on an optimizer asks for: room, InfoNCE's own W below 0.5 there, own rates inside of the
+    sweep."""
     asked = (gates.few_headroom, gates.regime(row("InfoNCE", optimizer, rate), *columns))
     return asked if rate == RATES[0] else (*asked, gates.tuned_in(f", {optimizer}, {rate}"))
 

@@ -45,12 +45,12 @@ ASSUMED = {
 
 
 def lead(results: Results, batch: int) -> list[float]:
-    """FlatNCE - InfoNCE at a batch size, a seed each."""
+    """Return FlatNCE - InfoNCE at a batch size, a seed each."""
     return results.differences(("FlatNCE", str(batch)), ("InfoNCE", str(batch)))
 
 
 def shrinks(results: Results) -> list[float]:
-    """The lead at batch 16 less that at 256, a seed each."""
+    """Return the lead at batch 16 less that at 256, a seed each."""
     pairs = [lead(results, batch) for batch in (16, 256)]
     return [small - large for small, large in zip(*pairs, strict=True)] if all(pairs) else []
 
@@ -75,7 +75,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over batch size."""
+    """Draw accuracy over batch size."""
     return harness.lines(results, "batch size", log=True)
 
 

@@ -23,7 +23,7 @@ LINEAR = {"small": {"name": "lbfgs", "tolerance": 1e-4, "max_iterations": 300}}
 
 
 def spec(scale: str) -> str:
-    """Arguments of a scale: nothing is trained but a step, and raw pixels alone are judged."""
+    """Return the arguments of a scale: nothing is trained but a step, and raw pixels alone are judged."""
     judged = harness.screen(**{"linear": LINEAR[scale]} if scale in LINEAR else {})
     judged = judged.replace("('trained',)", "('raw pixels',)")
     return (

@@ -41,7 +41,7 @@ LONGER = "InfoNCE, 20 epochs"
 
 
 def spec(loss: str, tau: float, epochs: int) -> str:
-    """Arguments of a cell."""
+    """Return the arguments of a cell."""
     return (
         f"configs/flatclr_cifar10.py:method=simclr,scale=small --config.loss={loss} --config.temperature.tau={tau}"
         f" --config.train.batch_size=16 --config.schedule.learning_rate=0.001{harness.screen(epochs)}"
@@ -59,12 +59,12 @@ ASSUMED = {
 
 
 def lead(tau: float):
-    """Evidence: FlatNCE - InfoNCE, a seed each."""
+    """Return the evidence: FlatNCE - InfoNCE, a seed each."""
     return lambda results: results.differences(("FlatNCE", f"tau {tau}"), ("InfoNCE", f"tau {tau}"))
 
 
 def warmer(row: str):
-    """Evidence: tau 0.5 less 0.1, a seed each."""
+    """Return the evidence: tau 0.5 less 0.1, a seed each."""
     return lambda results: results.differences((row, "tau 0.5"), (row, "tau 0.1"))
 
 

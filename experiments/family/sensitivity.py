@@ -35,7 +35,7 @@ BATCHES = (16, 64, 256)
 
 
 def spec(loss: str, batch: int, scale: str) -> str:
-    """Arguments of a cell."""
+    """Return the arguments of a cell."""
     return (
         f"configs/flatclr_cifar10.py:method=simclr,scale={scale} --config.loss={LOSSES[loss]}"
         f" --config.train.batch_size={batch}{harness.screen()}"
@@ -68,12 +68,12 @@ ASSUMED = {
 
 
 def best(batch: int):
-    """Evidence: the chosen FlatNCE less the chosen InfoNCE at a batch size, a seed each."""
+    """Return the evidence: the chosen FlatNCE less the chosen InfoNCE at a batch size, a seed each."""
     return lambda results: results.differences(("FlatNCE", f"batch {batch}"), ("InfoNCE", f"batch {batch}"))
 
 
 def area(results: Results) -> list[float]:
-    """Evidence: the mean score of FlatNCE's sweep less that of InfoNCE's at batch 16, a seed that chooses each."""
+    """Measure the mean score of FlatNCE's sweep less that of InfoNCE's at batch 16, a seed that chooses each."""
     flat, info = (
         [statistics.mean(seed) for seed in zip(*results.swept(loss, "batch 16"), strict=True)]
         for loss in ("FlatNCE", "InfoNCE")

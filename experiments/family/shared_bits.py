@@ -38,7 +38,7 @@ BITS = {
 
 
 def spec(loss: str, bits: int, scale: str) -> str:
-    """Arguments of a cell."""
+    """Return the arguments of a cell."""
     own = " --config.loss=relative" if loss == "relative" else ""
     return (
         f"configs/{IMAGES[scale]}.py:bits={bits},{LOSSES[loss]},scale={scale}{own}{TWICE[scale]}"
@@ -58,12 +58,12 @@ ASSUMED = {
 
 
 def keeps(results: Results) -> list[list[float]]:
-    """Points that each loss with attention keeps more than FlatNCE with 8 bits, a seed each."""
+    """Return the points that each loss with attention keeps more than FlatNCE with 8 bits, a seed each."""
     return [results.differences((loss, "8"), ("FlatNCE", "8")) for loss in ("InfoNCE", "relative")]
 
 
 def at(scale: str):
-    """Evidence at one scale only."""
+    """Return the evidence at one scale only."""
     return lambda results: keeps(results) if results.scale == scale else []
 
 
@@ -83,7 +83,7 @@ CLAIMS = tuple(
 
 
 def draw(results: Results):
-    """Accuracy over bits."""
+    """Draw accuracy over bits."""
     return harness.lines(results, "bits of the added channels")
 
 

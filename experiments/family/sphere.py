@@ -58,12 +58,12 @@ SIDES = {  # of labels that lie close
 
 
 def cell(loss: str, tau: float, bits: int, dimensions: int = DIMENSIONS) -> tuple[str, str]:
-    """The place of a run in the table."""
+    """Return the place of a run in the table."""
     return loss, f"tau {tau}, {bits or 'no'} bits" + (f", {dimensions}-d" if dimensions != DIMENSIONS else "")
 
 
 def spec(loss: str, tau: float, bits: int, dimensions: int = DIMENSIONS) -> str:
-    """Arguments of a cell."""
+    """Return the arguments of a cell."""
     narrow = f" --config.projector.out={dimensions}" if dimensions != DIMENSIONS else ""
     return capacity.spec(loss, bits, tau, BATCH, "small_mnist") + narrow
 
@@ -88,12 +88,14 @@ def resolved(tau: float, dimensions: int = DIMENSIONS) -> float:
 
 
 def room(tau: float, bits: int, dimensions: int = DIMENSIONS) -> float:
-    """What a temperature resolves less the nats of the bits: an index, as no 2^bits points reach a uniform sphere's."""
+    """Return what a temperature resolves less the nats of the bits: an index, as no 2^bits points reach a uniform
+    sphere's."""
     return resolved(tau, dimensions) - bits * math.log(2)
 
 
 def beyond(which):
-    """Evidence: points above half of the way from chance to what is learnt without bits, of each loss and setting."""
+    """Return the evidence: points above half of the way from chance to what is learnt without bits, of each loss and
+    setting."""
 
     def evidence(results: Results) -> list[list[float]]:
         found = [
@@ -106,14 +108,14 @@ def beyond(which):
 
 
 def of_infonce(tau: float, bits: int, dimensions: int, above: float):
-    """Evidence: InfoNCE's linear top-1 above a value, a seed each, points."""
+    """Return the evidence: InfoNCE's linear top-1 above a value, a seed each, points."""
     return lambda results: [
         value - above for value in results.values(*cell("InfoNCE", tau, bits, dimensions)).values()
     ]
 
 
 def ran(which):
-    """The gate that every loss and setting has run."""
+    """Return the gate that every loss and setting has run."""
     return gates.ran(*(cell(loss, tau, bits) for loss, (tau, bits) in itertools.product(LOSSES, which)))
 
 
@@ -155,7 +157,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over the room that bits leave, a mark a loss, hollow in 4 dimensions; the line at 10 % is chance.
+    """Draw accuracy over the room that bits leave, a mark a loss, hollow in 4 dimensions; the line at 10 % is chance.
 
     Bars are standard deviations.
     """

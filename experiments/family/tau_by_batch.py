@@ -54,13 +54,13 @@ ASSUMED = {
 
 
 def over(results: Results, loss: str, batch: int) -> list[list[float]]:
-    """A loss at every temperature of a batch size, a seed each; [] unless all have run."""
+    """Return a loss at every temperature of a batch size, a seed each; [] unless all have run."""
     found = [list(results.values(f"{loss}, tau {tau}", f"batch {batch}").values()) for tau in TAUS]
     return found if all(found) else []
 
 
 def gap(results: Results, score) -> list[float]:
-    """FlatNCE less InfoNCE by a score of the temperatures, the mean over batch sizes, a seed each."""
+    """Return FlatNCE less InfoNCE by a score of the temperatures, the mean over batch sizes, a seed each."""
     pairs = [(over(results, "FlatNCE", batch), over(results, "InfoNCE", batch)) for batch in BATCHES]
     if not all(flat and info for flat, info in pairs):
         return []
@@ -72,7 +72,7 @@ def gap(results: Results, score) -> list[float]:
 
 
 def best(results: Results) -> list[float]:
-    """FlatNCE less InfoNCE, each at the temperature that is best in the mean over the other seeds, a seed each.
+    """Return FlatNCE less InfoNCE, each at the temperature that is best in the mean over the other seeds, a seed each.
 
     So nothing is chosen on the numbers that judge.
     """
@@ -92,7 +92,7 @@ def best(results: Results) -> list[float]:
 
 
 def gained(results: Results) -> list[float]:
-    """Tau 1 less tau 0.5, the mean over losses and batch sizes, a seed each."""
+    """Return tau 1 less tau 0.5, the mean over losses and batch sizes, a seed each."""
     found = [
         results.differences(*((f"{loss}, tau {tau}", f"batch {batch}") for tau in (LARGER, TAUS[-1])))
         for loss in LOSSES
@@ -102,7 +102,7 @@ def gained(results: Results) -> list[float]:
 
 
 def at_one(results: Results) -> list[float]:
-    """FlatNCE less InfoNCE at tau 1, the mean over batch sizes, a seed each."""
+    """Return FlatNCE less InfoNCE at tau 1, the mean over batch sizes, a seed each."""
     found = [
         results.differences(*((f"{loss}, tau {LARGER}", f"batch {batch}") for loss in ("FlatNCE", "InfoNCE")))
         for batch in BATCHES
@@ -149,7 +149,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy with 10 labels a class over temperature, a panel a batch size; bars are standard deviations."""
+    """Draw accuracy with 10 labels a class over temperature, a panel a batch size; bars are standard deviations."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 2.9), layout="constrained")

@@ -43,7 +43,7 @@ LOGS = pathlib.Path(__file__).parent / "results" / "yoked"
 
 
 def spec(scale: str, temperature: str) -> str:
-    """Arguments of an arm."""
+    """Return the arguments of an arm."""
     return (
         f"configs/macl_cifar10.py:method=macl,scale={scale} --config.train.batch_size=64{temperature}"
         f"{harness.screen()}"
@@ -51,12 +51,12 @@ def spec(scale: str, temperature: str) -> str:
 
 
 def log_of(scale: str) -> pathlib.Path:
-    """The file of the donor's temperatures, relative to the project."""
+    """Return the file of the donor's temperatures, relative to the project."""
     return (LOGS / f"tau_{scale}.jsonl").relative_to(harness.ROOT)
 
 
 def arms(scale: str) -> dict[tuple[str, str], str]:
-    """The cells of a scale: those that need no log, and the others once there is one."""
+    """Return the cells of a scale: those that need no log, and the others once there is one."""
     cells = {
         (ADAPTIVE, COLUMN): spec(scale, ""),
         (CONSTANT, COLUMN): spec(scale, " --config.temperature=fixed"),
@@ -87,7 +87,7 @@ ASSUMED = {
 
 
 def against(arm: str, heading: str = FEW):
-    """Evidence: MACL-a less another arm, a seed each but the donor."""
+    """Return the evidence: MACL-a less another arm, a seed each but the donor."""
 
     def evidence(results: Results) -> list[float]:
         one, other = (results.values(row, COLUMN, heading) for row in (ADAPTIVE, arm))

@@ -38,7 +38,8 @@ NEAR = 0.03  # of the target
 
 
 def missed(results: Results) -> list[list[float]]:
-    """ESS less its target, the mean over the last quarter of training: a sample each target, a number each seed."""
+    """Return ESS less its target, the mean over the last quarter of training: a sample each target, a number each
+    seed."""
     return [
         [value - float(target) for value in figure_6.last_quarter(results, (row, target))]
         for row, target in results.cells
@@ -46,7 +47,7 @@ def missed(results: Results) -> list[list[float]]:
 
 
 def printed(results: Results) -> list[float]:
-    """The same of the algorithm as printed, from figure_ess."""
+    """Read the same of the algorithm as printed, from figure_ess."""
     file = harness.ROOT / "experiments" / "flatnce" / "results" / "ess.json"
     runs = json.loads(file.read_text())["runs"]
     return [run["ess_mean_of_last"] - run["target"] for run in runs if run["rule"] == "as printed"]
@@ -74,7 +75,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """ESS over training, the first seed of each target."""
+    """Draw ESS over training, the first seed of each target."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")

@@ -57,7 +57,7 @@ ASSUMED = {
 
 
 def gap(heading: str):
-    """FlatCLR - SimCLR at the end, a seed each."""
+    """Return the evidence: FlatCLR - SimCLR at the end, a seed each."""
     return lambda results: [
         value
         for batch in dict.fromkeys(column for _, column in results.cells)
@@ -66,7 +66,7 @@ def gap(heading: str):
 
 
 def tie(results: Results) -> list[list[float]]:
-    """Half of what the large pool shows, less the mini-batch's difference, and plus it."""
+    """Return half of what the large pool shows, less the mini-batch's difference, and plus it."""
     pairs = list(zip(gap(POOL)(results), gap(BATCHWISE)(results), strict=True))
     return [[pool / 2 - batch for pool, batch in pairs], [pool / 2 + batch for pool, batch in pairs]]
 
@@ -85,7 +85,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Both estimates of both methods, the first seed."""
+    """Draw both estimates of both methods, the first seed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")

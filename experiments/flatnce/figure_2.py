@@ -73,25 +73,25 @@ ASSUMED = {
 
 
 def gap(results: Results, batch: int) -> list[float]:
-    """FlatCLR - SimCLR, a seed each."""
+    """Return FlatCLR - SimCLR, a seed each."""
     return results.differences(("FlatCLR", str(batch)), ("SimCLR", str(batch)))
 
 
 def gaps(results: Results) -> list[list[float]]:
-    """The gap at every batch size that both were run at."""
+    """Return the gap at every batch size that both were run at."""
     found = (gap(results, batch) for batch in sorted({int(column) for _, column in results.cells}))
     return [seeds for seeds in found if seeds]
 
 
 def shrinkage(results: Results) -> list[float]:
-    """How much less FlatCLR loses than SimCLR between the largest and the smallest batch."""
+    """Return how much less FlatCLR loses than SimCLR between the largest and the smallest batch."""
     batches = [int(column) for _, column in results.cells]
     small, large = gap(results, min(batches)), gap(results, max(batches))
     return [a - b for a, b in zip(small, large, strict=True)] if small and large else []
 
 
 def grown(method: str):
-    """Evidence: a method at the largest batch less at the smallest, a seed each."""
+    """Return the evidence: a method at the largest batch less at the smallest, a seed each."""
 
     def evidence(results: Results) -> list[float]:
         batches = [int(column) for _, column in results.cells]
@@ -101,14 +101,15 @@ def grown(method: str):
 
 
 def eightfold(results: Results, method: str = "FlatCLR") -> list[float]:
-    """A method at the smallest batch less SimCLR at eight times that, or the next that was run, plus one point."""
+    """Return a method at the smallest batch less SimCLR at eight times that, or the next that was run, plus one
+    point."""
     batches = sorted({int(column) for _, column in results.cells})
     larger = next((b for b in batches if b >= 8 * batches[0]), batches[-1])
     return [d + 1 for d in results.differences((method, str(batches[0])), ("SimCLR", str(larger)))]
 
 
 def not_simclr_too(results: Results, half: float) -> str:
-    """A gate: SimCLR itself, which takes more steps at a small batch, does not match its large batch so."""
+    """Ask that SimCLR itself, which takes more steps at a small batch, does not match its large batch so."""
     own = Claim("", "", lambda read: eightfold(read, "SimCLR"), pool=LINEAR)
     return "SimCLR at the smallest batch meets it too" if judge(own, results).word == "holds" else ""
 
@@ -154,7 +155,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over batch size."""
+    """Draw accuracy over batch size."""
     return harness.lines(results, "batch size", log=True)
 
 

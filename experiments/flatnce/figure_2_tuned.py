@@ -34,7 +34,7 @@ ASSUMED = figure_2.ASSUMED | {
 
 
 def smallest(results):
-    """FlatCLR - SimCLR at the smallest batch size that was run, a seed each."""
+    """Return FlatCLR - SimCLR at the smallest batch size that was run, a seed each."""
     return figure_2.gap(results, min(int(column) for _, column in results.cells))
 
 
@@ -51,7 +51,7 @@ CLAIMS = (
 
 
 def draw(results):
-    """Accuracy over batch size."""
+    """Draw accuracy over batch size."""
     return harness.lines(results, "batch size", log=True)
 
 

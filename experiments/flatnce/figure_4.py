@@ -28,7 +28,7 @@ ASSUMED = {
 
 
 def measure() -> dict:
-    """A row a run: both estimates, in nats, and its accuracy.
+    """Measure a row a run: both estimates, in nats, and its accuracy.
 
     Raises:
       ValueError: Figure 2's runs are not on this machine.
@@ -73,13 +73,13 @@ def measure() -> dict:
 
 
 def mini_batch(batch: int, epochs: list, info_nce: list) -> float:
-    """The training's own estimate: K = 2 (batch - 1) negatives of both views."""
+    """Return the training's own estimate: K = 2 (batch - 1) negatives of both views."""
     late = [v for e, v in zip(epochs, info_nce, strict=True) if e > 0.75 * epochs[-1]]
     return math.log(2 * batch - 1) - statistics.mean(late)
 
 
 def correlations(found: dict, estimate: str) -> list[float]:
-    """Pearson's between an estimate and accuracy, a seed each."""
+    """Compute Pearson's correlation between an estimate and accuracy, a seed each."""
     by_seed = {}
     for row in found["rows"]:
         by_seed.setdefault(row["seed"], []).append((row[estimate], row["linear"]))
@@ -87,7 +87,7 @@ def correlations(found: dict, estimate: str) -> list[float]:
 
 
 def page(found: dict) -> list[str]:
-    """A row a method and batch size, and the correlations."""
+    """Write a row a method and batch size, and the correlations."""
     groups = {}
     for row in found["rows"]:
         groups.setdefault((row["method"], row["batch"]), []).append(row)
@@ -106,7 +106,7 @@ def page(found: dict) -> list[str]:
 
 
 def advantage(found: dict, estimate: str) -> list[float]:
-    """FlatCLR less SimCLR of an estimate, the mean over batch sizes, a seed each."""
+    """Return FlatCLR less SimCLR of an estimate, the mean over batch sizes, a seed each."""
     value = {(row["method"], row["batch"], row["seed"]): row[estimate] for row in found["rows"]}
     batches, seeds = ({row[name] for row in found["rows"]} for name in ("batch", "seed"))
     return [
@@ -150,7 +150,7 @@ CLAIMS = (
 
 
 def scatter(found: dict, estimate: str, label: str):
-    """Accuracy over an estimate, a point a run."""
+    """Draw accuracy over an estimate, a point a run."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")
@@ -170,7 +170,7 @@ def scatter(found: dict, estimate: str, label: str):
 
 
 def draw(found: dict):
-    """Accuracy over the large pool's estimate."""
+    """Draw accuracy over the large pool's estimate."""
     return scatter(found, "large_pool", "mutual information by a large pool, nats")
 
 

@@ -44,14 +44,14 @@ ASSUMED = {
 
 
 def change(results: Results, row: str, counted: str) -> list[float]:
-    """Late less early ESS of a method, a seed each."""
+    """Return late less early ESS of a method, a seed each."""
     cell = next((cell for cell in results.cells if cell[0] == row), None)
     curves = results.curve(*cell, counted).values() if cell else ()
     return [_mean(curve, LATE) - _mean(curve, EARLY) for curve in curves]
 
 
 def rise(results: Results) -> list[list[float]]:
-    """FlatCLR's change over the negatives, and what it has more than SimCLR's."""
+    """Return FlatCLR's change over the negatives, and what it has more than SimCLR's."""
     flat, sim = (change(results, row, "ess") for row in ("FlatCLR", "SimCLR"))
     return [flat, [f - s for f, s in zip(flat, sim, strict=True)]] if flat and sim else []
 
@@ -82,7 +82,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Both curves, the mean over seeds."""
+    """Draw both curves, the mean over seeds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")

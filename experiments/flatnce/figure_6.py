@@ -42,7 +42,7 @@ OWN = {
 
 
 def arguments(scale: str, method: str, tau: float) -> str:
-    """Of the command; figure 2's own where the temperature is the config's."""
+    """Return the arguments of the command; figure 2's own where the temperature is the config's."""
     override = "" if tau == 0.1 and method == "simclr" else f" --config.temperature.tau={tau}"
     return f"configs/flatclr_cifar10.py:method={method},scale={scale}{OWN[scale]}{override}"
 
@@ -71,7 +71,7 @@ ASSUMED = {
 
 
 def last_quarter(results: Results, cell: tuple[str, str], name: str = "ess") -> list[float]:
-    """A curve's mean over the last quarter of training, a seed each."""
+    """Return a curve's mean over the last quarter of training, a seed each."""
     curves = results.curve(*cell, name).values()
     return [
         statistics.mean(v for e, v in zip(*curve, strict=True) if e > 0.75 * curve[0][-1]) for curve in curves
@@ -79,12 +79,12 @@ def last_quarter(results: Results, cell: tuple[str, str], name: str = "ess") -> 
 
 
 def of_row(results: Results, row: str, found) -> list[list[float]]:
-    """``found(cell)`` of all cells of a row."""
+    """Return ``found(cell)`` of all cells of a row."""
     return [found(cell) for cell in results.cells if cell[0] == row]
 
 
 def good_range(results: Results) -> list[list[float]]:
-    """The mean of the targets inside the good range less each target outside of it."""
+    """Return the mean of the targets inside the good range less each target outside of it."""
     targets = [cell for cell in results.cells if cell[0] == SCHEDULED]
     inside = [cell for cell in targets if GOOD[0] <= float(cell[1]) <= GOOD[1]]
     found = []
@@ -95,14 +95,14 @@ def good_range(results: Results) -> list[list[float]]:
 
 
 def against_fixed(results: Results) -> list[list[float]]:
-    """Target 0.3 less each fixed temperature."""
+    """Return target 0.3 less each fixed temperature."""
     return harness.above_all(
         results, (SCHEDULED, "0.3"), [cell for cell in results.cells if cell[0] == FIXED]
     )
 
 
 def coverage(results: Results) -> list[float]:
-    """The largest ESS that a fixed temperature gives SimCLR, above the paper's, a seed each."""
+    """Return the largest ESS that a fixed temperature gives SimCLR, above the paper's, a seed each."""
     found = of_row(results, FIXED, lambda cell: last_quarter(results, cell, "ess_with_positive"))
     return [max(seed) - SIMCLR[1] for seed in zip(*found, strict=True)]
 
@@ -140,7 +140,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over the ESS that a run had."""
+    """Draw accuracy over the ESS that a run had."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")

@@ -30,7 +30,7 @@ TOLERANCE = 0.02
 
 
 def as_printed(target: float, tau: float = 0.1, rate: float = 0.01) -> Temperature:
-    """Algorithm S1 to the letter: an ESS above its target lowers beta."""
+    """Return Algorithm S1 to the letter: an ESS above its target lowers beta."""
     ours = temperature.ess(1, tau=tau, target=target, rate=rate)
 
     def update(state, step, ess):
@@ -44,7 +44,7 @@ RULES = {"ours": lambda target: temperature.ess(1, tau=0.1, target=target), "as 
 
 
 def histories(steps: int, rules: dict[tuple[str, float], Temperature]) -> dict[tuple[str, float], np.ndarray]:
-    """ESS and tau of every step, [2, steps], of a run on digits for each temperature rule."""
+    """Measure ESS and tau of every step, [2, steps], of a run on digits for each temperature rule."""
     config = configs.load("configs/digits.py:method=flatclr_ess,scale=smoke")
     run = runs.prepare(configs.plain(configs.complete(config)), jax.devices()[:1])
     found = {}
@@ -66,7 +66,7 @@ def histories(steps: int, rules: dict[tuple[str, float], Temperature]) -> dict[t
 
 
 def draw(found: dict, path: pathlib.Path) -> None:
-    """ESS above, tau below; ours to the left, as printed to the right."""
+    """Draw ESS above, tau below; ours to the left, as printed to the right."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -90,7 +90,7 @@ def draw(found: dict, path: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Trains, draws and writes what was measured."""
+    """Train, draw and write what was measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=700)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "results")

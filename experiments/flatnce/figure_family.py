@@ -25,7 +25,7 @@ RATIOS = (16, 256, 4096)  # alpha / K of EqCo
 
 
 def eqco(ratio: float):
-    """EqCo that stands for ``ratio`` times as many negatives as there are."""
+    """Return EqCo that stands for ``ratio`` times as many negatives as there are."""
     return lambda c: losses.eqco(c, jnp.asarray(COUNT), alpha=float(ratio * COUNT))
 
 
@@ -50,12 +50,12 @@ VALUES = {
 
 
 def weight(loss) -> np.ndarray:
-    """dL/dc on the grid."""
+    """Compute dL/dc on the grid."""
     return np.asarray(jax.vmap(jax.grad(loss))(jnp.asarray(GRID, jnp.float32)))
 
 
 def draw():
-    """The two panels."""
+    """Draw the two panels."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.8), layout="constrained")
@@ -79,7 +79,7 @@ def draw():
 
 
 def main() -> None:
-    """Draws ``family.svg`` and ``family.png``."""
+    """Draw ``family.svg`` and ``family.png``."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "results")
     out = parser.parse_args().out

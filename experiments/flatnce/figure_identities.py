@@ -26,7 +26,7 @@ LIMIT = 1e-5
 
 
 def sigmoid(x):
-    """The logistic function in NumPy's float64, without overflow."""
+    """Compute the logistic function in NumPy's float64, without overflow."""
     return np.exp(-np.logaddexp(0, -x))
 
 
@@ -51,7 +51,7 @@ ALIKE = {"InfoNCE, FlatNCE+": (losses.flat_nce_plus,), "FlatNCE, DCL, MACL": (lo
 
 
 def published(form):
-    """A loss as its paper prints it, of two views: ``form`` of the scores of positives and negatives."""
+    """Return a loss as its paper prints it, of two views: ``form`` of the scores of positives and negatives."""
 
     def loss(a, b, tau):
         z = jnp.concatenate([a, b])
@@ -66,13 +66,13 @@ def published(form):
 
 
 def flat_nce_printed(positive, negative):
-    """FlatNCE, eq. 6: the sum of exp(s_j - s+) over itself, detached."""
+    """Compute FlatNCE, eq. 6: the sum of exp(s_j - s+) over itself, detached."""
     ratio = jnp.sum(jnp.exp(negative - positive[:, None]), axis=1)
     return ratio / jax.lax.stop_gradient(ratio)
 
 
 def macl_printed(positive, negative):
-    """MACL, eq. 14: -log P of the positive over 1 - P, detached."""
+    """Compute MACL, eq. 14: -log P of the positive over 1 - P, detached."""
     minus_log_p = jnp.logaddexp(0.0, jax.nn.logsumexp(negative, axis=1) - positive)
     return minus_log_p / jax.lax.stop_gradient(-jnp.expm1(-minus_log_p))
 
@@ -93,7 +93,7 @@ IDENTITIES = {
 
 
 def weights() -> dict:
-    """Of every loss: its weight on the grid by automatic differentiation, and the exact one."""
+    """Compute, for every loss, its weight on the grid by automatic differentiation, and the exact one."""
     c = jnp.asarray(GRID, jnp.float32)
     found = {}
     for name, (loss, exact) in WEIGHTS.items():
@@ -107,7 +107,7 @@ def weights() -> dict:
 
 
 def identities(draws: int = 8, examples: int = 16, width: int = 32) -> dict:
-    """Of every identity and temperature: the largest relative difference of the two gradients."""
+    """Compute, for every identity and temperature, the largest relative difference of the two gradients."""
     random = np.random.default_rng(0)
     first = random.normal(size=(draws, examples, width)).astype(np.float32)
     closeness = random.uniform(
@@ -138,7 +138,7 @@ def identities(draws: int = 8, examples: int = 16, width: int = 32) -> dict:
 
 
 def draw(weight: dict, identity: dict, path: pathlib.Path) -> None:
-    """Weights on the left, differences on the right."""
+    """Draw weights on the left, differences on the right."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -164,7 +164,7 @@ def draw(weight: dict, identity: dict, path: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Measures, draws, prints; fails where an identity does not hold."""
+    """Measure, draw, print; fail where an identity does not hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "results")
     out = parser.parse_args().out

@@ -32,7 +32,7 @@ FACTOR = 10.0  # of Dual temperature
 
 
 def draw_scores(seed: int = 0) -> np.ndarray:
-    """Cosines [gaps, draws, 1 + K], the positive first."""
+    """Draw cosines [gaps, draws, 1 + K], the positive first."""
     rng = np.random.default_rng(seed)
     spread = rng.uniform(-0.1, 0.1, size=(len(GAPS), DRAWS, 1 + NEGATIVES))
     score = spread + np.where(np.arange(1 + NEGATIVES) == 0, 0.5, -0.5) * GAPS[:, None, None]
@@ -40,7 +40,7 @@ def draw_scores(seed: int = 0) -> np.ndarray:
 
 
 def ours(name: str, engine: str = "dense", **options):
-    """A loss of the library on scores [Q, 1 + K]: the engine sees them as queries of an identity's rows."""
+    """Return a loss of the library on scores [Q, 1 + K]: the engine sees them as queries of an identity's rows."""
     loss = getattr(losses, name)
     multiples = loss.scales(**options) if hasattr(loss, "scales") else (1.0,)
 
@@ -55,24 +55,24 @@ def ours(name: str, engine: str = "dense", **options):
 
 
 def cross_entropy(score, tau):
-    """InfoNCE as most code has it: the cross-entropy of the logits, in the type of the scores."""
+    """Compute InfoNCE as most code has it: the cross-entropy of the logits, in the type of the scores."""
     return -jax.nn.log_softmax(score / tau.astype(score.dtype), axis=1)[:, 0]
 
 
 def exp_over_sum(score, tau):
-    """InfoNCE as a quotient of exponentials."""
+    """Compute InfoNCE as a quotient of exponentials."""
     e = jnp.exp(score / tau.astype(score.dtype))
     return -jnp.log(e[:, 0] / jnp.sum(e, axis=1))
 
 
 def macl_published(score, tau):
-    """MACL with its weight 1 / (1 - P)."""
+    """Compute MACL with its weight 1 / (1 - P)."""
     log_p = jax.nn.log_softmax(score / tau.astype(score.dtype), axis=1)[:, 0]
     return -log_p * jax.lax.stop_gradient(1 / (1 - jnp.exp(log_p)))
 
 
 def dual_published(score, tau):
-    """Dual temperature with its weight (1 - p(tau_beta)) / (1 - p(tau))."""
+    """Compute dual temperature with its weight (1 - p(tau_beta)) / (1 - p(tau))."""
     tau = tau.astype(score.dtype)
     p = [jnp.exp(jax.nn.log_softmax(score / t, axis=1)[:, 0]) for t in (tau, tau * FACTOR)]
     return -jnp.log(p[0]) * jax.lax.stop_gradient((1 - p[1]) / (1 - p[0]))
@@ -93,7 +93,7 @@ LOSSES = {
 
 
 def exact_gradient(score: np.ndarray, tau: np.ndarray, weight: str) -> np.ndarray:
-    """``weight * [-1, softmax of the negatives] / tau`` in long double: [temperatures, Q, 1 + K]."""
+    """Compute ``weight * [-1, softmax of the negatives] / tau`` in long double: [temperatures, Q, 1 + K]."""
     score, tau = score.astype(np.longdouble), tau.astype(np.longdouble)[:, None, None]
 
     def contrast(tau):
@@ -111,13 +111,14 @@ def exact_gradient(score: np.ndarray, tau: np.ndarray, weight: str) -> np.ndarra
 
 
 def gradients(loss, score: jax.Array, tau: np.ndarray) -> jax.Array:
-    """Of every query with respect to its scores: [temperatures, Q, 1 + K], in the type of the scores."""
+    """Compute the gradient of every query with respect to its scores: [temperatures, Q, 1 + K], in the type of the
+    scores."""
     of_sum = jax.grad(lambda score, tau: jnp.sum(loss(score, tau).astype(jnp.float32)))
     return jax.vmap(of_sum, (None, 0))(score, tau)
 
 
 def measure(dtype: str, names=tuple(LOSSES), seed: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The gradient's relative error (inf: not finite) and exact norm of each loss, [taus, gaps, draws]."""
+    """Measure the gradient's relative error (inf: not finite) and exact norm of each loss, [taus, gaps, draws]."""
     score = jnp.asarray(draw_scores(seed).reshape(-1, 1 + NEGATIVES), dtype)
     run = native.jit(lambda score: {name: gradients(LOSSES[name][0], score, TEMPERATURES) for name in names})
     found, given = jax.device_get(run(score)), np.asarray(score.astype(jnp.float32))
@@ -134,7 +135,7 @@ def measure(dtype: str, names=tuple(LOSSES), seed: int = 0) -> dict[str, tuple[n
 
 
 def draw(results: dict, path: pathlib.Path) -> None:
-    """A panel a loss and type; colour is the decimal logarithm of the error, black is not finite."""
+    """Draw a panel a loss and type; colour is the decimal logarithm of the error, black is not finite."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -171,7 +172,7 @@ def draw(results: dict, path: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Measures, draws, and prints the worst cell of every panel where the exact gradient is in range."""
+    """Measure, draw, and print the worst cell of every panel where the exact gradient is in range."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "results")
     out = parser.parse_args().out

@@ -15,7 +15,7 @@ ASSUMED = figure_4.ASSUMED
 
 
 def read() -> dict | None:
-    """Figure 4's rows; None before that is measured."""
+    """Read Figure 4's rows; None before that is measured."""
     return measured_of(figure_4)
 
 
@@ -23,7 +23,7 @@ page = figure_4.page
 
 
 def draw(found: dict):
-    """Accuracy over the mini-batch estimate."""
+    """Draw accuracy over the mini-batch estimate."""
     return figure_4.scatter(found, "mini_batch", "mutual information by the training's mini-batch, nats")
 
 

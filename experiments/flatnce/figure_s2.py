@@ -47,7 +47,7 @@ ASSUMED = {
 
 
 def early(results: Results) -> list[list[float]]:
-    """kNN at the first look of batch 256 less that of each larger batch, a seed each."""
+    """Return kNN at the first look of batch 256 less that of each larger batch, a seed each."""
     found = {
         int(column): [values[0] for _, values in results.curve(row, column, CURVES[0]).values()]
         for row, column in results.cells
@@ -69,7 +69,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """kNN over epochs, the mean over seeds."""
+    """Draw kNN over epochs, the mean over seeds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")

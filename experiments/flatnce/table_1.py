@@ -44,7 +44,7 @@ ASSUMED = {
 
 
 def estimates(information: float, negatives: int, batches: int, seed: int) -> dict:
-    """Estimate -> [batches]: a batch's mean over its queries."""
+    """Compute estimate -> [batches]: a batch's mean over its queries."""
     import jax
     import jax.numpy as jnp
 
@@ -72,7 +72,7 @@ def estimates(information: float, negatives: int, batches: int, seed: int) -> di
 
 
 def measure() -> dict:
-    """Estimate -> a row for each information and K: bias and spread over batches, in nats."""
+    """Measure estimate -> a row for each information and K: bias and spread over batches, in nats."""
     import numpy as np
 
     rows = []
@@ -93,12 +93,12 @@ def measure() -> dict:
 
 
 def of(found: dict, name: str, what: str) -> list:
-    """Bias, spread or spreads of an estimate, a number each information and K."""
+    """Return bias, spread or spreads of an estimate, a number each information and K."""
     return [row[what] for row in found["rows"] if row["estimate"] == name]
 
 
 def page(found: dict) -> list[str]:
-    """Bias ± spread at every information and K, and the paper's words."""
+    """Write bias ± spread at every information and K, and the paper's words."""
     lines = []
     for information in INFORMATION:
         cells = {
@@ -119,25 +119,26 @@ def page(found: dict) -> list[str]:
 
 
 def differences(first: list[float], second: list[float]) -> list[float]:
-    """``|first| - |second|``, number by number."""
+    """Return ``|first| - |second|``, number by number."""
     return [abs(a) - abs(b) for a, b in zip(first, second, strict=True)]
 
 
 def steadier(found: dict) -> list[list[float]]:
-    """By how much FlatNCE's spread is below Donsker-Varadhan's at each information and K, a draw each."""
+    """Return by how much FlatNCE's spread is below Donsker-Varadhan's at each information and K, a draw each."""
     pairs = zip(of(found, "dv", "spreads"), of(found, "flat_nce", "spreads"), strict=True)
     return [differences(dv, flat_nce) for dv, flat_nce in pairs]
 
 
 def precision(dtype: str, label: str) -> float:
-    """The worst relative error of a gradient, as figure_precision measured it; 2 where it is not finite."""
+    """Read the worst relative error of a gradient, as figure_precision measured it; 2 where it is not finite."""
     file = harness.ROOT / "experiments" / "flatnce" / "results" / "precision.json"
     worst = json.loads(file.read_text())["cells"][f"{dtype}: {label}"]["worst_in_range"]
     return 2.0 if worst is None else worst
 
 
 def drowning(form: str):
-    """Evidence: the error of a form of InfoNCE less FlatNCE's less a tenth of the gradient, a number each type."""
+    """Return the evidence: the error of a form of InfoNCE less FlatNCE's less a tenth of the gradient, a number each
+    type."""
     types = ("float32", "bfloat16", "float16")
     return lambda found: [precision(dtype, form) - precision(dtype, "FlatNCE ours") - 0.1 for dtype in types]
 
@@ -202,7 +203,7 @@ CLAIMS = (
 
 
 def draw(found: dict):
-    """Bias over K, a panel an estimate, a line each information."""
+    """Draw bias over K, a panel an estimate, a line each information."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 2.8), layout="constrained")

@@ -41,7 +41,7 @@ ASSUMED = {
 
 
 def end(results: Results) -> list[float]:
-    """FlatCLR - SimCLR after 100 epochs, a seed each."""
+    """Return FlatCLR - SimCLR after 100 epochs, a seed each."""
     return results.differences(("FlatCLR", "100"), ("SimCLR", "100"))
 
 
@@ -56,7 +56,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over epochs beside the paper's."""
+    """Draw accuracy over epochs beside the paper's."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")

@@ -58,7 +58,7 @@ ASSUMED = {
 
 
 def gap(heading: str, results: Results) -> list[float]:
-    """FlatCLR less SimCLR, a seed each."""
+    """Return FlatCLR less SimCLR, a seed each."""
     return results.differences(("FlatCLR", "ImageNet"), ("SimCLR", "ImageNet"), heading)
 
 

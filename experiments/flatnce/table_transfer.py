@@ -47,7 +47,7 @@ REPORTED = {
 
 
 def reported(kind: str) -> dict[tuple[str, str], float | None]:
-    """(method, set) -> the paper's number of a kind, as tables 3 and S2 show it."""
+    """Return (method, set) -> the paper's number of a kind, as tables 3 and S2 show it."""
     names = {"simclr": "SimCLR", "flatclr": "FlatCLR"}
     return {
         (names[name], s): value
@@ -58,7 +58,7 @@ def reported(kind: str) -> dict[tuple[str, str], float | None]:
 
 
 def cell_config(arguments: argparse.Namespace, name: str, kind: str) -> dict:
-    """The config of one cell; network and preparation of images come from the checkpoint."""
+    """Return the config of one cell; network and preparation of images come from the checkpoint."""
     config = configs.base()
     options = dict(SETS[name])
     if options["name"] not in ("cifar10", "cifar100"):
@@ -85,7 +85,7 @@ def cell_config(arguments: argparse.Namespace, name: str, kind: str) -> dict:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Fills the cells that are missing."""
+    """Fill the cells that are missing."""
     folder = RESULTS / (arguments.name + (f"-first{arguments.examples}" if arguments.examples else ""))
     for name in arguments.sets.split(","):
         for kind in arguments.kinds.split(","):
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def render() -> str:
-    """All cells that there are, beside the paper's."""
+    """Write all cells that there are, beside the paper's."""
     names = sorted(path.name for path in RESULTS.iterdir() if path.is_dir()) if RESULTS.exists() else []
     lines = [f"| encoder | kind | {' | '.join(SETS)} |", f"| --- | --- |{' ---: |' * len(SETS)}"]
     protocols: dict[str, str] = {}
@@ -161,7 +161,7 @@ def _cell(found: dict | None, row: str, kind: str, protocols: dict[str, str]) ->
 
 
 def main(argv: list[str]) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

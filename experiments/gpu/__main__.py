@@ -13,7 +13,7 @@ from experiments.harness import packs
 
 
 def main(argv: list[str]) -> int:
-    """A verb; the exit status."""
+    """Run a verb; return the exit status."""
     parser = argparse.ArgumentParser(
         description=experiments.gpu.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -39,7 +39,8 @@ MODES = {
 
 
 def config_of(method: str, dtype: str) -> dict:
-    """A method on digits, narrow, without augmentation; SGD, as Adam divides by what is only rounding."""
+    """Return the config of a method on digits, narrow, without augmentation; SGD, as Adam divides by what is only
+    rounding."""
     config = configs.load(str(ROOT / f"configs/digits.py:method={method},scale=smoke"))
     config.augment, config.dtype = {"preset": "none", "size": 8}, dtype
     config.optimizer = {"name": "sgd", "weight_decay": 1e-4}
@@ -87,7 +88,7 @@ def largest(here: list[dict], there: list[dict]) -> dict[str, Any]:
 
 
 def resumes(method: str) -> bool:
-    """Whether a run that stops and goes on has the bits of one that does not."""
+    """Return whether a run that stops and goes on has the bits of one that does not."""
     prints = []
     for lengths in ((4,), (2, 4)):
         with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +104,7 @@ def resumes(method: str) -> bool:
 
 
 def golden() -> str:
-    """The last line of the losses' tests on this device; why not, where they cannot run."""
+    """Run the losses' tests on this device; return their last line, or why they cannot run."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "tests/losses"]
     environment = os.environ | {"JAX_PLATFORMS": jax.default_backend()}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -126,7 +127,7 @@ def wrong(method: str, found: Mapping[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Measures, prints, saves; 1 where a difference is too large."""
+    """Measure, print, save; return 1 where a difference is too large."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/correctness.json"))

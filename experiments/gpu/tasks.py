@@ -31,7 +31,7 @@ class Command(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What one call works on."""
+    """Work of one call."""
 
     what: str
     data: str  # name of the set whose packs it needs; "": none
@@ -40,12 +40,12 @@ class Task(NamedTuple):
 
 
 def script(name: str, *arguments: str, out: str) -> Command:
-    """A benchmark."""
+    """Return the command of a benchmark."""
     return Command((f"{PERFORMANCE}/{name}.py", *arguments), out)
 
 
 def table(name: str, scale: str, *arguments: str) -> Command:
-    """A table's runs."""
+    """Return the command of a table's runs."""
     name = f"experiments.{name}"
     return Command(("-m", name, "run", f"--scale={scale}", *arguments), table=name, scale=scale)
 
@@ -136,7 +136,8 @@ TASKS = {
 
 
 def results(folder: pathlib.Path, commands: Sequence[Command]) -> dict[str, Any]:
-    """What a task has found so far: the results files of its benchmarks, and how many runs of its tables are kept."""
+    """Return what a task has found so far: the results files of its benchmarks, and how many runs of its tables are
+    kept."""
     found: dict[str, Any] = {}
     for command in commands:
         place = folder / "results" / f"{command.out}.json"
@@ -149,7 +150,7 @@ def results(folder: pathlib.Path, commands: Sequence[Command]) -> dict[str, Any]
 
 
 def numbers(name: str, scale: str) -> dict[str, dict[str, float]]:
-    """The means of a table's finished cells, by heading."""
+    """Return the means of a table's finished cells, by heading."""
     read = Results(table_of(name), scale)
     return {
         " | ".join(cell): {
@@ -222,7 +223,8 @@ def there_before(folder: pathlib.Path) -> dict[str, int]:
 
 
 def members(folder: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
-    """What is worth keeping of all calls so far: results files, and the harness's records that they made or changed."""
+    """Yield what is worth keeping of all calls so far: results files, and the harness's records that they made or
+    changed."""
     before = there_before(folder)
     for path in sorted((folder / "results").glob("*.json")):
         yield f"results/{path.name}", path

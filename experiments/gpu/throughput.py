@@ -17,7 +17,7 @@ from contrastive_jax.commands import describe
 
 
 def main() -> None:
-    """Measures, prints, saves."""
+    """Measure, print, save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--stream", choices=["on", "off"], default="off")
     parser.add_argument("--batch", type=int, default=256)

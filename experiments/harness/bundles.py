@@ -33,7 +33,8 @@ class Single(NamedTuple):
 
 @functools.cache
 def accelerators() -> int:
-    """Devices that jax finds besides a CPU, asked in a process that ends: this one must not take their memory."""
+    """Count the devices that jax finds besides a CPU, asked in a process that ends: this one must not take their
+    memory."""
     asked = "import jax; print(0 if jax.default_backend() == 'cpu' else jax.local_device_count())"
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
     words = found.stdout.split()
@@ -41,12 +42,12 @@ def accelerators() -> int:
 
 
 def left(jobs: Iterable[Job]) -> list[Single]:
-    """The runs of jobs that are not done."""
+    """Return the runs of jobs that are not done."""
     return [Single(job, seed) for job in jobs for seed in job.seeds() if job.result(seed) is None]
 
 
 def alike(config: dict[str, Any]) -> str:
-    """What replicas of each other have in common."""
+    """Return what replicas of each other have in common."""
     from contrastive_jax import config as configs
 
     def is_free(name: str, value: Any) -> bool:
@@ -59,7 +60,7 @@ def alike(config: dict[str, Any]) -> str:
 
 
 def bundles(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Jobs whose runs may be one program, together; the others alone."""
+    """Return jobs whose runs may be one program, together; the others alone."""
     groups = collections.defaultdict(list)
     for job in jobs:
         groups[alike(config_of(job.arguments()))].append(job)
@@ -67,7 +68,7 @@ def bundles(jobs: Sequence[Job]) -> list[list[Job]]:
 
 
 def run_together(runs: Sequence[Single]) -> list[Single]:
-    """Trains and judges runs as replicas, goes on where they were killed, and puts each where its job looks for it.
+    """Train and judge runs as replicas, go on where they were killed, and put each where its job looks for it.
 
     Returns:
       The runs that have to run by themselves: those that had begun so, and all where they are no replicas.

@@ -21,11 +21,12 @@ class Row(NamedTuple):
     ours: bool = False
 
     def sentence(self) -> str:
-        """The claim, marked where it is our reading."""
+        """Return the claim, marked where it is our reading."""
         return self.text + " (our reading)" * self.ours
 
     def verdict(self) -> str:
-        """In Markdown, with the half-width where nothing is decided; and the reason where nothing can be."""
+        """Write the verdict in Markdown, with the half-width where nothing is decided; and the reason where nothing can
+        be."""
         word = self.said.word if self.said.word == "not tested" else f"**{self.said.word}**"
         if self.said.why:
             return f"{word}: {self.said.why}"
@@ -44,7 +45,7 @@ def _by_few(scale: str) -> str:
 
 
 def found_by_scale(table: ModuleType) -> dict[str, Any]:
-    """Scale -> results, from the largest; ``{"measured": ...}`` of a table without runs. Without empty ones."""
+    """Return scale -> results, from the largest; ``{"measured": ...}`` of a table without runs. Without empty ones."""
     if is_measured(table):
         of = {"measured": found(table)}
     else:
@@ -58,7 +59,7 @@ def found_by_scale(table: ModuleType) -> dict[str, Any]:
 
 
 def judged(claim: Claim, by_scale: Mapping[str, Any]) -> tuple[str, Judgement]:
-    """The largest scale whose runs can judge a claim, and what they say; without one the largest that has evidence.
+    """Return the largest scale whose runs can judge a claim, and what they say; else the largest that has evidence.
 
     Of the latter by 10 labels a class where these could have judged. ``("", ...)`` where no scale has any.
     """
@@ -76,7 +77,7 @@ def judged(claim: Claim, by_scale: Mapping[str, Any]) -> tuple[str, Judgement]:
 
 
 def ledger_rows(table: ModuleType) -> list[Row]:
-    """A table's claims, each at the largest scale that has evidence of it."""
+    """Return a table's claims, each at the largest scale that has evidence of it."""
     by_scale, rows = found_by_scale(table), []
     for claim in table.CLAIMS:
         scale, said = judged(claim, by_scale)

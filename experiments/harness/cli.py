@@ -16,7 +16,7 @@ from experiments.harness.table import ROOT, SCALES, SMALL, Cell, table_of, where
 
 
 def main(name: str = "__main__") -> int:
-    """A table's own command: the file ends in ``if __name__ == "__main__": sys.exit(harness.main())``."""
+    """Run a table's own command: the file ends in ``if __name__ == "__main__": sys.exit(harness.main())``."""
     table = table_of(
         ".".join(pathlib.Path(sys.modules[name].__file__).resolve().relative_to(ROOT).with_suffix("").parts)
     )
@@ -44,7 +44,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
-    """Of a table's command, and of the one over all tables."""
+    """Make the parser of a table's command, and of the one over all tables."""
     made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("verb", choices=["plan", "run", "collect", "render", "diff"])
     made.add_argument("--scale", choices=SCALES, default="cpu")
@@ -72,13 +72,13 @@ def parser(about: str | None) -> argparse.ArgumentParser:
 
 
 def _end_quietly() -> None:
-    """Ends what only prints from here on without a traceback where its output is cut off, ``| head``."""
+    """End what only prints from here on without a traceback where its output is cut off, ``| head``."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -> int:
-    """A verb over some tables; the exit status."""
+    """Run a verb over some tables; return the exit status."""
     options = parser(about).parse_args(argv)
     if options.verb == "render":
         pages = [render(table) for table in tables]

@@ -16,12 +16,12 @@ Records = dict[str, dict[str, Any]]
 
 
 def of_tree() -> Records:
-    """Name -> record, of the files that are here."""
+    """Return name -> record, of the files that are here."""
     return {file.stem: json.loads(file.read_text()) for file in sorted(records.folder().glob("*.json"))}
 
 
 def of_revision(revision: str) -> Records:
-    """Name -> record, as a commit has them.
+    """Return name -> record, as a commit has them.
 
     Raises:
       ValueError: git knows no such revision.
@@ -45,13 +45,14 @@ def of_revision(revision: str) -> Records:
 
 
 def training(name: str, record: Mapping[str, Any]) -> str:
-    """What a run was trained as: its config file and its config, but for what is evaluated."""
+    """Return what a run was trained as: its config file and its config, but for what is evaluated."""
     config = {k: v for k, v in record["config"].items() if not k.startswith(("evaluate.", "evaluators."))}
     return name.rpartition("-")[0] + json.dumps(config, sort_keys=True)
 
 
 def pairs(old: Records, new: Records) -> dict[str, str]:
-    """Old name -> new name: the same name, or else the one other record of the same command or the same training."""
+    """Return old name -> new name: the same name, or else the one other record of the same command or the same
+    training."""
     found = {name: name for name in old if name in new}
     for key in (lambda name, record: record["arguments"], training):
         left = {name: key(name, record) for name, record in old.items() if name not in found}
@@ -64,7 +65,7 @@ def pairs(old: Records, new: Records) -> dict[str, str]:
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, float | str]]:
-    """(path, value) of every number of a seed's result, and of why a column failed; seconds and curves aside."""
+    """Yield (path, value) of every number of a seed's result, and of why a column failed; seconds and curves aside."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             if path or name not in ("seconds", "curves"):
@@ -74,7 +75,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, float | str]]:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """A line for every number of a run that changed, those furthest beyond their spread first.
+    """Return a line for every number of a run that changed, those furthest beyond their spread first.
 
     Means and the spread (standard deviation) are over the seeds that both have, the spread is the larger of the two
     revisions'.
@@ -111,13 +112,14 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(values: list) -> str:
-    """Values of several seeds, one where they agree; what is not there is a dash."""
+    """Show values of several seeds, one where they agree; what is not there is a dash."""
     texts = ["-" if v is None else f"{v:.5g}" if isinstance(v, float) else str(v) for v in values]
     return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
 
 
 def about(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """A line for each of what the two runs were made with that differs: leaves of the config, versions, device."""
+    """Return a line for each of what the two runs were made with that differs: leaves of the config, versions,
+    device."""
     found = []
     for section in ("config", "versions", "device", "protocols"):
         was, now = old.get(section) or {}, new.get(section) or {}
@@ -128,7 +130,7 @@ def about(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def compare(old: Records, new: Records) -> str:
-    """The runs whose numbers changed, each with what changed; then those that are gone and those that are new."""
+    """List the runs whose numbers changed, each with what changed; then those that are gone and those that are new."""
     found, same = [], 0
     matched = pairs(old, new)
     for one, other in matched.items():

@@ -9,14 +9,14 @@ from experiments.harness.table import Cell
 def above_all(
     results: Results, cell: Cell, others: Iterable[Cell], heading: str | None = None
 ) -> list[list[float]]:
-    """A cell less each of the others, one number a seed each: for "... is the best", judged by ``each``."""
+    """Return a cell less each of the others, one number a seed each: for "... is the best", judged by ``each``."""
     return [
         found for other in others if other != cell and (found := results.differences(cell, other, heading))
     ]
 
 
 def of_extremes(results: Results, row: str, heading: str | None = None, *, above: float = 0.0) -> list[float]:
-    """A row's number at its smallest column above a bound less that at its largest, columns being numbers."""
+    """Return a row's number at its smallest column above a bound less that at its largest, columns being numbers."""
     columns = sorted(int(column) for name, column in results.cells if name == row and int(column) > above)
     if len(columns) < 2:
         return []

@@ -20,7 +20,8 @@ REGIME = 0.5  # median W = sigmoid(c) of InfoNCE; above it InfoNCE's gradient is
 
 
 def levels(scale: str, few: bool = False) -> dict[str, float]:
-    """Linear top-1 of supervised training, and of the best that trains nothing; percent; {} where none was measured.
+    """Return linear top-1 of supervised training, and of the best that trains nothing; percent; {} where none was
+    measured.
 
     ``few``: of a classifier of 10 labels a class.
     """
@@ -44,7 +45,7 @@ def _on_digits() -> dict[str, float]:
 
 
 def room(results: Results, few: bool = False) -> dict[str, float]:
-    """Percent that bound what the best of the judged cells can show, and ``room``, the points to the nearer bound.
+    """Return percentages that bound what the best judged cell can show, and ``room``, the points to the nearer bound.
 
     ``supervised`` above it, ``baseline`` (what trains nothing) below it; {} where there are no controls.
     """
@@ -60,7 +61,8 @@ def room(results: Results, few: bool = False) -> dict[str, float]:
 
 
 def headroom(results: Results, half: float, few: bool = False) -> str:
-    """Accuracy has room: supervised training stands above the best judged cell, and that above what trains nothing.
+    """Ask that accuracy has room: supervised training stands above the best judged cell, that above what trains
+    nothing.
 
     ``few``: the claim itself is on 10 labels a class.
     """
@@ -78,7 +80,8 @@ few_headroom = functools.partial(headroom, few=True)
 
 
 def regime(row: str, *columns: str) -> Gate:
-    """InfoNCE's cell has solved many of its queries in every column that is judged (default: all of the row).
+    """Return the gate that InfoNCE's cell has solved many of its queries in every column that is judged (default: all
+    of the row).
 
     Median W over the last half of training where its curve is kept, else at the end.
     """
@@ -110,7 +113,7 @@ def _median_w(results: Results, cell: Cell) -> float:
 
 
 def tuned(results: Results, half: float, ending: str = "") -> str:
-    """Every cell's rate was chosen, inside what was tried; ``ending``: of the rows that end so.
+    """Ask that every cell's rate was chosen, inside what was tried; ``ending``: of the rows that end so.
 
     Where 10 labels a class judge and all labels chose, another rate must not be better by more than the claim's
     interval can show.
@@ -156,12 +159,12 @@ def _by_ten_labels(results: Results, cell: Cell) -> list[tuple[float, float]]:
 
 
 def tuned_in(ending: str) -> Gate:
-    """:func:`tuned`, of the rows whose names end so."""
+    """Return :func:`tuned`, of the rows whose names end so."""
     return functools.partial(tuned, ending=ending)
 
 
 def ran(*cells: Cell) -> Gate:
-    """Cells without which a comparison is not of like with like."""
+    """Return the gate of cells without which a comparison is not of like with like."""
 
     def gate(results: Results, half: float) -> str:
         left = [", ".join(cell) for cell in cells if cell not in results.cells]
@@ -171,7 +174,7 @@ def ran(*cells: Cell) -> Gate:
 
 
 def lacking(why: str, scales: Sequence[str] = (*SCALES[1:], "measured")) -> Gate:
-    """Something that no run or measurement at some scales can mend."""
+    """Return the gate of something that no run or measurement at some scales can mend."""
 
     def gate(read: Any, half: float) -> str:
         return why if getattr(read, "scale", "measured") in scales else ""
@@ -180,5 +183,5 @@ def lacking(why: str, scales: Sequence[str] = (*SCALES[1:], "measured")) -> Gate
 
 
 def of_runs(gate: Gate, results: Callable[[], Results]) -> Gate:
-    """A gate of the runs that a table without runs of its own has measured."""
+    """Apply a gate to the runs that a table without runs of its own has measured."""
     return lambda read, half: gate(results(), half)

@@ -43,22 +43,22 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name for people."""
         point = [f"{leaf.rpartition('.')[2]}={value}" for leaf, value in self.point]
         label = " | ".join([*self.cell, *point, *([] if self.chosen else ["choosing"])])
         return f"{self.table.removeprefix('experiments.')} {label}"
 
     @property
     def key(self) -> str:
-        """Of the run: jobs of one key are one run, whatever table asks for it."""
+        """The run's key: jobs of one key are one run, whatever table asks for it."""
         return records.key_of(self.arguments())
 
     def folder(self, seed: int) -> pathlib.Path:
-        """The run's workdir."""
+        """Return the run's workdir."""
         return ROOT / "runs" / "experiments" / self.key / f"seed{seed}"
 
     def arguments(self) -> str:
-        """Of the command."""
+        """Return the arguments of the command."""
         own = table_of(self.table).RUNS[self.scale][self.cell]
         overrides = [f"--config.{leaf}={shlex.quote(str(value))}" for leaf, value in self.point]
         if not self.chosen:
@@ -66,23 +66,23 @@ class Job(NamedTuple):
         return " ".join([own, *overrides])
 
     def done(self) -> bool:
-        """Every seed has finished, here or wherever the committed results were made."""
+        """Return whether every seed has finished, here or wherever the committed results were made."""
         return all(self.result(seed) is not None for seed in self.seeds())
 
     def seeds(self) -> tuple[int, ...]:
-        """A sweep chooses by a seed of its own, or several, which judge nothing."""
+        """Return the seeds: a sweep chooses by a seed of its own, or several, which judge nothing."""
         table = table_of(self.table)
         if self.chosen:
             return seeds_of(table, self.scale)
         return tuple(range(CHOOSING, CHOOSING + getattr(table, "CHOOSING_SEEDS", {}).get(self.scale, 1)))
 
     def result(self, seed: int) -> dict[str, Any] | None:
-        """What is kept of the finished run, or it says of itself here; None before that."""
+        """Return what is kept of the finished run, or it says of itself here; None before that."""
         kept = records.read(self.key).get("seeds", {}).get(str(seed))
         return kept if kept and not self.failure(kept) else self.here(seed)
 
     def here(self, seed: int) -> dict[str, Any] | None:
-        """What the run that finished in :meth:`folder` says of itself.
+        """Return what the run that finished in :meth:`folder` says of itself.
 
         None before that, and where a column that the table reads failed: the run is judged again. Of one that
         diverged, to choose by: ``{"diverged": why}``.
@@ -94,18 +94,18 @@ class Job(NamedTuple):
         return found if found["evaluations"] and not self.failure(found) else None
 
     def failure(self, result: dict[str, Any]) -> str:
-        """What failed of a finished run that the table reads; empty: nothing."""
+        """Say what failed of a finished run that the table reads; empty: nothing."""
         paths = (
             () if "diverged" in result else filter(None, metric_of(table_of(self.table), self.scale).values())
         )
         return next((f"{path}: {why}" for path in paths if (why := records.failure(result, path))), "")
 
     def diverged(self, seed: int, why: str) -> None:
-        """Takes note that a run to choose by has no number: it is the worst."""
+        """Take note that a run to choose by has no number: it is the worst."""
         self._diverged(seed).write_text(json.dumps({"diverged": why}) + "\n")
 
     def forget(self, seed: int) -> None:
-        """Removes what says that a run diverged: it has no result, and is not done."""
+        """Remove what says that a run diverged: it has no result, and is not done."""
         self._diverged(seed).unlink(missing_ok=True)
 
     def _diverged(self, seed: int) -> pathlib.Path:
@@ -113,7 +113,7 @@ class Job(NamedTuple):
 
 
 def sweep_points(table: ModuleType, scale: str, row: str) -> list[Point]:
-    """The points of the table's (or of this row's own) sweep at a scale; one empty point where there is none."""
+    """Return the points of the table's (or of this row's own) sweep at a scale; one empty point where there is none."""
     sweep = getattr(table, "SWEEP", {}).get(scale, {})
     if any(isinstance(of_row, Mapping) for of_row in sweep.values()):
         sweep = sweep.get(row, {})
@@ -121,7 +121,7 @@ def sweep_points(table: ModuleType, scale: str, row: str) -> list[Point]:
 
 
 def choosing(table: ModuleType, scale: str, cell: Cell) -> list[Job]:
-    """The jobs that a cell's sweep chooses by; none without a sweep.
+    """Return the jobs that a cell's sweep chooses by; none without a sweep.
 
     At small scales a sweep whose best rate is its least or its largest goes on beyond it, twice at most (or as often as
     the table's ``FURTHER`` says): a claim is judged at rates inside of what was tried.
@@ -139,7 +139,7 @@ def choosing(table: ModuleType, scale: str, cell: Cell) -> list[Job]:
 
 
 def _beyond(best: Job, tried: Sequence[Job]) -> Point | None:
-    """The point next to the best one, where the best has the least or the largest rate tried; else None."""
+    """Return the point next to the best one, where the best has the least or the largest rate tried; else None."""
     others = {leaf: value for leaf, value in best.point if leaf != RATE}
     like = [dict(job.point) for job in tried if {k: v for k, v in job.point if k != RATE} == others]
     rates, rate = sorted(point[RATE] for point in like if RATE in point), dict(best.point).get(RATE)
@@ -150,7 +150,7 @@ def _beyond(best: Job, tried: Sequence[Job]) -> Point | None:
 
 
 def choose(table: ModuleType, scale: str, cell: Cell) -> Point | None:
-    """The best point of the cell's sweep on the validation part.
+    """Return the best point of the cell's sweep on the validation part.
 
     None before all its points have run, or if every one of them diverged.
     """
@@ -179,7 +179,7 @@ def chosen_by(table: ModuleType, scale: str) -> str:
 
 
 def jobs(table: ModuleType, scale: str, cells: Sequence[Cell] | None = None) -> list[Job]:
-    """What is left to run: the points to choose among, and the chosen ones of the cells that have chosen."""
+    """Return what is left to run: the points to choose among, and the chosen ones of the cells that have chosen."""
     found = []
     for cell in cells or table.RUNS.get(scale, {}):
         point = choose(table, scale, cell)
@@ -188,7 +188,7 @@ def jobs(table: ModuleType, scale: str, cells: Sequence[Cell] | None = None) -> 
 
 
 def without_choice(table: ModuleType, scale: str) -> list[str]:
-    """A sentence for every cell that cannot choose: all points of its sweep diverged."""
+    """Return a sentence for every cell that cannot choose: all points of its sweep diverged."""
     return [
         f"{Job(table.__name__, scale, cell).name}: every point of its sweep diverged; widen SWEEP."
         for cell in table.RUNS.get(scale, {})
@@ -197,7 +197,7 @@ def without_choice(table: ModuleType, scale: str) -> list[str]:
 
 
 def distinct(found: Sequence[Job]) -> list[Job]:
-    """One job a run, that of the most seeds: tables that ask for the same run do not run it twice at a time."""
+    """Return one job a run, that of the most seeds: tables that ask for the same run do not run it twice at a time."""
     best: dict[str, Job] = {}
     for job in found:
         if job.key not in best or len(job.seeds()) > len(best[job.key].seeds()):
@@ -206,7 +206,7 @@ def distinct(found: Sequence[Job]) -> list[Job]:
 
 
 def collect(table: ModuleType, scale: str) -> int:
-    """Keeps what has finished here of the runs of a scale; the number of runs that are now kept."""
+    """Keep what has finished here of the runs of a scale; return the number of runs that are now kept."""
     kept = 0
     for cell in table.RUNS.get(scale, {}):
         point = choose(table, scale, cell)
@@ -218,7 +218,7 @@ def collect(table: ModuleType, scale: str) -> int:
 
 
 def keep(job: Job) -> None:
-    """Puts what a job's run says of itself here into its record; seeds that ran elsewhere stay."""
+    """Put what a job's run says of itself here into its record; seeds that ran elsewhere stay."""
     record = records.read(job.key) or {
         "arguments": job.arguments(),
         "config": records.material(config_of(job.arguments())),
@@ -236,7 +236,7 @@ def keep(job: Job) -> None:
 
 
 def _kept(job: Job, seed: int, result: dict[str, Any]) -> dict[str, Any]:
-    """Of a seed's result, what tables read."""
+    """Return what tables read of a seed's result."""
     if "diverged" in result:
         return result
     kept = {
@@ -249,7 +249,7 @@ def _kept(job: Job, seed: int, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drawn(job: Job) -> set[str]:
-    """The curves to keep: ``ALWAYS``, and the CURVES of all tables that read this run."""
+    """Return the curves to keep: ``ALWAYS``, and the CURVES of all tables that read this run."""
     names = {*ALWAYS, *table_of(job.table).CURVES}
     for other in map(table_of, all_tables()):
         texts = [text for cells in other.RUNS.values() for text in cells.values()] if other.CURVES else []
@@ -261,7 +261,8 @@ def _drawn(job: Job) -> set[str]:
 
 
 def stale() -> list[str]:
-    """A sentence for every record that no table reads: its command means another run today, or is asked for no more."""
+    """Return a sentence for every record that no table reads: its command means another run today, or is asked for no
+    more."""
     asked: dict[str, list[Job]] = {}
     for table in map(table_of, all_tables()):
         for scale, cells in table.RUNS.items():
@@ -282,7 +283,7 @@ def stale() -> list[str]:
 
 
 def _why_stale(record: dict[str, Any]) -> str:
-    """How the command of a record has changed its meaning."""
+    """Say how the command of a record has changed its meaning."""
     try:
         now = records.material(config_of(record["arguments"]))
     except ValueError as error:

@@ -69,11 +69,11 @@ class Estimate(NamedTuple):
     freedom: int
 
     def half(self) -> float:
-        """Half-width of the interval that leaves a tail on either side; infinite for a single number."""
+        """Return the half-width of the interval that leaves a tail on either side; infinite for a single number."""
         return float(special.stdtrit(self.freedom, 1 - TAIL)) * self.error if self.freedom else math.inf
 
     def above(self, bound: float) -> float:
-        """One-sided p-value of a true mean that is not above ``bound``."""
+        """Compute the one-sided p-value of a true mean that is not above ``bound``."""
         if not self.freedom:
             return 1.0
         if not self.error:
@@ -81,12 +81,12 @@ class Estimate(NamedTuple):
         return float(special.stdtr(self.freedom, (bound - self.mean) / self.error))
 
     def below(self, bound: float) -> float:
-        """One-sided p-value of a true mean that is not below ``bound``."""
+        """Compute the one-sided p-value of a true mean that is not below ``bound``."""
         return Estimate(-self.mean, self.error, self.freedom).above(-bound)
 
 
 class Judgement(NamedTuple):
-    """What numbers say of a claim.
+    """The verdict of numbers on a claim.
 
     Attributes:
       word: "holds", "does not hold", "undecided", "cannot be judged here" or "not tested".
@@ -106,7 +106,7 @@ class Judgement(NamedTuple):
 
 
 def student(values: Sequence[float]) -> Estimate:
-    """The mean, its variance that of the values."""
+    """Estimate the mean, its variance that of the values."""
     n = len(values)
     return Estimate(
         statistics.mean(values), statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf, n - 1
@@ -114,7 +114,7 @@ def student(values: Sequence[float]) -> Estimate:
 
 
 def pooled(values: Sequence[float], squares: float, variance: float, freedom: int) -> Estimate:
-    """The mean, its variance that of the values and of the cells that have no part in them.
+    """Estimate the mean, its variance that of the values and of the cells that have no part in them.
 
     It asks for cells that are equally noisy (:func:`alike`): then false verdicts are as rare as they should be. Values
     that spread more, by an F test, keep a variance of their own.
@@ -135,13 +135,14 @@ def pooled(values: Sequence[float], squares: float, variance: float, freedom: in
 
 
 def alike(results: Results, heading: str) -> bool:
-    """Whether the cells of a table spread alike, by Bartlett's test of what is left beside means of cells and seeds."""
+    """Judge whether the cells of a table spread alike, by Bartlett's test of what is left beside means of cells and
+    seeds."""
     rest, _ = results.residuals(list(results.cells), heading)
     return len(rest) > 2 and bool(stats.bartlett(*rest).pvalue > OWN_VARIANCE)
 
 
 def weights(claim: Claim, results: Results) -> list[dict[Cell, float]]:
-    """The weight of every cell in the evidence, a dict a comparison; found by moving each cell by one."""
+    """Return the weight of every cell in the evidence, a dict a comparison; found by moving each cell by one."""
     results = results.watched()
     base = [statistics.mean(sample) for sample in samples(claim, results)]
     found: list[dict[Cell, float]] = [dict.fromkeys(results.cells, 0.0) for _ in base]
@@ -152,14 +153,14 @@ def weights(claim: Claim, results: Results) -> list[dict[Cell, float]]:
 
 
 def samples(claim: Claim, read: Any) -> list[list[float]]:
-    """The evidence, a list a comparison, each of one number a seed; empty without any."""
+    """Return the evidence, a list a comparison, each of one number a seed; empty without any."""
     values = list(claim.evidence(read)) if claim.evidence else []
     found = [list(sample) for sample in values] if claim.by == "each" else [values]
     return found if all(found) else []
 
 
 def chances(claim: Claim, estimate: Estimate, margin: float) -> tuple[float, float]:
-    """One-sided p-values of "holds" and of "does not hold"; each is small where its verdict is earned."""
+    """Compute one-sided p-values of "holds" and of "does not hold"; each is small where its verdict is earned."""
     if claim.expects == "within":
         outside = min(estimate.above(margin), estimate.below(-margin))
         return max(estimate.above(-margin), estimate.below(margin)), outside
@@ -168,7 +169,7 @@ def chances(claim: Claim, estimate: Estimate, margin: float) -> tuple[float, flo
 
 
 def of_formula(claim: Claim, values: Sequence[float]) -> Judgement:
-    """By the range: all of it on the claim's side, or there is a counterexample."""
+    """Judge by the range: all of it on the claim's side, or there is a counterexample."""
     sides = {"above": lambda v: v > 0, "below": lambda v: v < 0, "within": lambda v: abs(v) < claim.margin}
     met, n = sum(map(sides[claim.expects], values)), len(values)
     word, about = ("holds", "") if met == n else ("does not hold", f", {met} as claimed")
@@ -176,13 +177,13 @@ def of_formula(claim: Claim, values: Sequence[float]) -> Judgement:
 
 
 def same_runs(read: Results, cell: Cell, other: Cell, heading: str) -> bool:
-    """Whether two cells are the same runs: one's numbers, seed by seed, are the other's or some of them."""
+    """Return whether two cells are the same runs: one's numbers, seed by seed, are the other's or some of them."""
     one, two = (read.values(*of, heading).items() for of in (cell, other))
     return one <= two or two <= one
 
 
 def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judgement, float]:
-    """By the intervals; and the half-width that gates are told, of the widest one."""
+    """Judge by the intervals, and return the half-width that gates are told, of the widest one."""
     fisher = claim.by == "fisher"
     if fisher:
         found = [[math.atanh(max(-0.999999, min(0.999999, r))) for r in sample] for sample in found]
@@ -214,7 +215,7 @@ def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judge
 
 
 def judge(claim: Claim, read: Any = None) -> Judgement:
-    """The verdict of what is kept of a table, after the claim's gates."""
+    """Return the verdict of what is kept of a table, after the claim's gates."""
     asked = read
     if isinstance(read, Results):
         watched = read.of_one_seed().watched()
@@ -237,5 +238,5 @@ def judge(claim: Claim, read: Any = None) -> Judgement:
 
 
 def survivors(p_values: Sequence[float], rate: float = 2 * TAIL) -> list[bool]:
-    """Which of several verdicts remain at a false discovery rate (Benjamini and Hochberg 1995)."""
+    """Say which of several verdicts remain at a false discovery rate (Benjamini and Hochberg 1995)."""
     return [bool(q <= rate) for q in stats.false_discovery_control(p_values)] if p_values else []

@@ -66,7 +66,7 @@ def _overview(counts: dict[str, tuple[str, collections.Counter]], readings: coll
 
 
 def _verdicts(claims: Sequence[tuple[pathlib.Path, Row]]) -> list[str]:
-    """A table for each verdict."""
+    """Write a table for each verdict."""
     lines = []
     for verdict in VERDICTS:
         rows = [

@@ -9,18 +9,18 @@ from experiments.harness.table import ROOT, where
 
 
 def is_measured(table: ModuleType) -> bool:
-    """Whether the table has ``measure()``, or ``read()``, in the place of runs."""
+    """Return whether the table has ``measure()``, or ``read()``, in the place of runs."""
     return hasattr(table, "measure") or hasattr(table, "read")
 
 
 def file_of(table: ModuleType) -> pathlib.Path:
-    """Where its numbers are kept."""
+    """Return where its numbers are kept."""
     path = ROOT / where(table)
     return path.parent / "results" / path.name / "measured.json"
 
 
 def found(table: ModuleType) -> dict[str, Any] | None:
-    """What ``measure()`` returned when it was run, or ``read()`` finds; None before."""
+    """Return what ``measure()`` returned when it was run, or ``read()`` finds; None before."""
     if hasattr(table, "read"):
         return table.read()
     file = file_of(table)
@@ -28,7 +28,7 @@ def found(table: ModuleType) -> dict[str, Any] | None:
 
 
 def measure(table: ModuleType) -> str:
-    """Measures what is not yet measured, and keeps it; a sentence about that."""
+    """Measure what is not yet measured, and keep it; return a sentence about that."""
     from contrastive_jax import workdir as workdirs
 
     if hasattr(table, "read"):

@@ -18,7 +18,8 @@ FOLDER = "EXPERIMENTS_PACKS"  # environment variable: where the harness finds pa
 
 
 def sheets(images: np.ndarray) -> list[bytes]:
-    """Images ``[n, h, w, c]`` uint8 as lossless WebP, ``ACROSS * ROWS`` to a sheet, the last padded with black."""
+    """Encode images ``[n, h, w, c]`` uint8 as lossless WebP, ``ACROSS * ROWS`` to a sheet, the last padded with
+    black."""
     from PIL import Image
 
     count, (_, h, w, c) = ACROSS * ROWS, images.shape
@@ -35,7 +36,7 @@ def sheets(images: np.ndarray) -> list[bytes]:
 
 
 def images_of(sheet: bytes, shape: tuple[int, int, int]) -> np.ndarray:
-    """The images ``[ACROSS * ROWS, h, w, c]`` of a sheet."""
+    """Decode the images ``[ACROSS * ROWS, h, w, c]`` of a sheet."""
     from PIL import Image
 
     h, w, c = shape
@@ -66,7 +67,8 @@ def pack(name: str, source: Any, folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read(name: str, folder: pathlib.Path) -> Any | None:
-    """The set of the packs in a folder, as :func:`contrastive_jax.data.load` would load it; None: parts are missing."""
+    """Read the set of the packs in a folder, as :func:`contrastive_jax.data.load` would load it; None: parts are
+    missing."""
     from contrastive_jax import data
 
     members: dict[str, bytes] = {}
@@ -87,7 +89,7 @@ def read(name: str, folder: pathlib.Path) -> Any | None:
 
 
 def source_of(config: Mapping[str, Any]) -> Any | None:
-    """The set that a config names from the packs of ``EXPERIMENTS_PACKS``; None: there are no packs, or not of it.
+    """Return the set that a config names from the packs of ``EXPERIMENTS_PACKS``; None: there are none, or not of it.
 
     Raises:
       FileNotFoundError: the set's parts are not all there.

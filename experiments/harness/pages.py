@@ -19,7 +19,7 @@ ALWAYS = ("paper", "cpu")  # also where nothing was run
 
 
 def number(value: float | None, decimals: int | None = None) -> str:
-    """A printed number as it was printed; a lost one stays empty."""
+    """Show a printed number as it was printed; a lost one stays empty."""
     if value is None:
         return "—"
     shown = f"{float(value):g}" if decimals is None else f"{float(value):.{decimals}f}"
@@ -27,12 +27,12 @@ def number(value: float | None, decimals: int | None = None) -> str:
 
 
 def _decimals(values: Iterable[float | None]) -> int:
-    """How many a table prints: those of its longest number."""
+    """Count the decimals that a table prints: those of its longest number."""
     return max((len(f"{float(v):g}".partition(".")[2]) for v in values if v is not None), default=0)
 
 
 def summary(values: Iterable[float], percent: bool = False) -> str:
-    """mean ± standard deviation (n); a dash where nothing was run."""
+    """Write mean ± standard deviation (n); a dash where nothing was run."""
     values = list(values)
     if not values:
         return "—"
@@ -43,14 +43,14 @@ def summary(values: Iterable[float], percent: bool = False) -> str:
 
 
 def markdown(head: Iterable, rows: Iterable[Iterable]) -> list[str]:
-    """A table of Markdown, the first column to the left."""
+    """Write a table of Markdown, the first column to the left."""
     head = [str(cell) for cell in head]
     lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * (len(head) - 1)}"]
     return [*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)]
 
 
 def _ordered(cells: Iterable[Cell]) -> tuple[list[str], list[str]]:
-    """Rows and columns as they come; columns that are numbers by size."""
+    """Return rows and columns as they come; columns that are numbers by size."""
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True)) if cells else ([], [])
     if all(re.fullmatch(r"[\d.]+", column) for column in columns):
         columns.sort(key=float)
@@ -58,7 +58,7 @@ def _ordered(cells: Iterable[Cell]) -> tuple[list[str], list[str]]:
 
 
 def section(table: ModuleType, scale: str) -> list[str]:
-    """A scale's part of the page: a table for each heading, ours beside the paper's."""
+    """Write a scale's part of the page: a table for each heading, ours beside the paper's."""
     results, lines = Results(table, scale), [f"## Scale `{scale}`", ""]
     runs = table.RUNS.get(scale, {})
     for heading in metric_of(table, scale):
@@ -97,7 +97,7 @@ def section(table: ModuleType, scale: str) -> list[str]:
 
 
 def _sweeps(table: ModuleType, scale: str) -> list[str]:
-    """What the points of each cell's sweep reached on the images that choose, the chosen one in bold."""
+    """List what the points of each cell's sweep reached on the images that choose, the chosen one in bold."""
     body, seeds = [], 0
     for cell in table.RUNS.get(scale, {}):
         chosen = choose(table, scale, cell)
@@ -118,25 +118,25 @@ def _sweeps(table: ModuleType, scale: str) -> list[str]:
 
 
 def _machines(results: Results) -> list[str]:
-    """What the runs of a scale ran on."""
+    """List what the runs of a scale ran on."""
     found = [f"{r['device']['kind']}, jax {r['versions']['jax']}" for r in results.cells.values()]
     return list(dict.fromkeys(found))
 
 
 def _protocols(results: Results) -> list[str]:
-    """How each column was judged."""
+    """Say how each column was judged."""
     records = results.cells.values()
     found = [f"{column}: {text}" for r in records for column, text in r.get("protocols", {}).items()]
     return list(dict.fromkeys(found))
 
 
 def page_of(table: ModuleType) -> pathlib.Path:
-    """``results/<file>.md`` beside the table."""
+    """Return ``results/<file>.md`` beside the table."""
     return (ROOT / where(table)).parent / "results" / f"{where(table).name}.md"
 
 
 def text(table: ModuleType) -> str:
-    """The page: verdicts, figures, numbers at each scale beside the paper's, assumptions; commands last."""
+    """Write the page: verdicts, figures, numbers at each scale beside the paper's, assumptions; commands last."""
     title, _, about = (table.__doc__ or "").partition("\n")
     commands, prose = _parted(about)
     lines = [f"# {title.rstrip('.')}", "", *([prose, ""] if prose else [])]
@@ -161,7 +161,7 @@ def text(table: ModuleType) -> str:
 
 
 def _parted(about: str) -> tuple[list[str], str]:
-    """The commands of a docstring, which are indented, and its prose."""
+    """Part the commands of a docstring, which are indented, from its prose."""
     lines = about.strip("\n").rstrip().splitlines()
     commands = [line.strip() for line in lines if line.startswith("    ")]
     prose = "\n".join(line for line in lines if not line.startswith("    "))
@@ -169,13 +169,13 @@ def _parted(about: str) -> tuple[list[str], str]:
 
 
 def drawn(table: ModuleType) -> dict[str, Any]:
-    """Scale -> its results, where the table draws them."""
+    """Return scale -> its results, where the table draws them."""
     results = {"measured": found(table)} if is_measured(table) else {s: Results(table, s) for s in PAGES}
     return {scale: of for scale, of in results.items() if of} if hasattr(table, "draw") else {}
 
 
 def render(table: ModuleType) -> str:
-    """Writes the page, and a figure for each scale with results where the table draws one; returns the page."""
+    """Write the page, and a figure for each scale with results where the table draws one; return the page."""
     import matplotlib
 
     page = page_of(table)
@@ -192,7 +192,8 @@ def render(table: ModuleType) -> str:
 
 
 def lines(results: Results, axis: str, heading: str | None = None, log: bool = False):
-    """A figure of the common kind: a line a row over the columns, which are numbers; bars are standard deviations."""
+    """Draw a figure of the common kind: a line a row over the columns, which are numbers; bars are standard
+    deviations."""
     from matplotlib.figure import Figure
 
     heading = heading or next(iter(results.table.METRIC))

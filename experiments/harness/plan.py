@@ -23,7 +23,8 @@ UTILISATION = (
 
 
 def images_of(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Training examples of a config and their channels: of the set that ``data`` names, and what ``compose`` makes."""
+    """Count training examples of a config and their channels: of the set that ``data`` names, and what ``compose``
+    makes."""
     section, compose = config["data"], config["compose"]
     if compose["name"] == "binary":  # nothing of the set's images
         return compose["examples"], compose["bits"]
@@ -33,7 +34,8 @@ def images_of(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def training_flops(config: Mapping[str, Any]) -> float:
-    """FLOPs of an example's two views, forward and backward (three times forward), from the traced network."""
+    """Count the FLOPs of an example's two views, forward and backward (three times forward), from the traced
+    network."""
     import jax
     import numpy as np
 
@@ -50,7 +52,8 @@ def training_flops(config: Mapping[str, Any]) -> float:
 
 
 def cost(job: Job, device: str, utilisation: float) -> float:
-    """Hours of a seed of a job: at small scales by the images a second of kept runs, on a core; else device-hours.
+    """Estimate hours of a job's seed: at small scales by the images a second of kept runs, on a core; else
+    device-hours.
 
     Those by the FLOPs of the training, at a share of the device's published peak for its dtype; judging not counted.
     """
@@ -68,7 +71,7 @@ def cost(job: Job, device: str, utilisation: float) -> float:
 
 
 def images_seen(config: Mapping[str, Any]) -> int:
-    """Training images that a run sees."""
+    """Count training images that a run sees."""
     from contrastive_jax import config as configs
 
     batch = config["train"]["batch_size"]
@@ -79,7 +82,8 @@ def images_seen(config: Mapping[str, Any]) -> int:
 
 @functools.cache
 def seconds_an_image(scale: str) -> float:
-    """The median over all kept runs of a small scale (of the other one, where it has none), judging included."""
+    """Return the median seconds an image over all kept runs of a small scale (of the other one, where it has none),
+    judging included."""
     for one in (scale, *SMALL):
         found = []
         for table in map(table_of, all_tables()):
@@ -99,7 +103,7 @@ def plan(
     utilisation: float,
     price: float,
 ) -> None:
-    """Prints what would run of some cells, a list by the table's name, each run once; and its device-hours."""
+    """Print what would run of some cells, a list by the table's name, each run once; and its device-hours."""
     seconds = {
         table.__name__: [
             seed["seconds"] for run in Results(table, scale).cells.values() for seed in run["seeds"].values()
@@ -133,7 +137,7 @@ def plan(
 
 
 def undecided(table: ModuleType, scale: str, cells: Sequence[Cell]) -> list[Job]:
-    """The final runs of the cells whose sweep has yet to choose, as if it chose its first point."""
+    """Return the final runs of the cells whose sweep has yet to choose, as if it chose its first point."""
     sweeps = {cell: choosing(table, scale, cell) for cell in cells}
     return [
         Job(table.__name__, scale, cell, swept[0].point)
@@ -143,7 +147,7 @@ def undecided(table: ModuleType, scale: str, cells: Sequence[Cell]) -> list[Job]
 
 
 def differing(table: ModuleType, scale: str) -> dict[str, dict[Cell, Any]]:
-    """Leaf -> cell -> value, for the config leaves in which the cells differ."""
+    """Return leaf -> cell -> value, for the config leaves in which the cells differ."""
     from contrastive_jax import config as configs
 
     found = {cell: configs.leaves(config_of(text)) for cell, text in table.RUNS.get(scale, {}).items()}

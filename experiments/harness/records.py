@@ -33,7 +33,7 @@ SINCE: dict[str, Any] = {
 
 
 def material(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of a settled config that a run's numbers depend on."""
+    """Return the leaves of a settled config that a run's numbers depend on."""
     idle = re.compile("|".join(rf"{re.escape(prefix)}(\.|$)" for prefix in IMMATERIAL))
     return {
         name: value
@@ -43,29 +43,30 @@ def material(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest(leaves: Mapping[str, Any]) -> str:
-    """Of what :func:`material` says: twelve hexadecimal digits."""
+    """Return the digest of what :func:`material` says: twelve hexadecimal digits."""
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @functools.cache
 def key_of(arguments: str) -> str:
-    """The run that a command's arguments mean, ``flatclr_cifar10-0a1b2c3d4e5f``."""
+    """Name the run that a command's arguments mean, ``flatclr_cifar10-0a1b2c3d4e5f``."""
     return f"{stem_of(arguments)}-{digest(material(config_of(arguments)))}"
 
 
 def folder() -> pathlib.Path:
-    """Where finished runs are kept."""
+    """Return the folder where finished runs are kept."""
     return ROOT / "experiments" / "results"
 
 
 def read(key: str) -> dict[str, Any]:
-    """What is kept of a run: ``arguments``, ``config``, ``device``, ``versions``, ``protocols``, ``seeds``; or {}."""
+    """Read what is kept of a run: ``arguments``, ``config``, ``device``, ``versions``, ``protocols``, ``seeds``; or
+    {}."""
     file = folder() / f"{key}.json"
     return json.loads(file.read_text()) if file.exists() else {}
 
 
 def write(key: str, record: Mapping[str, Any]) -> None:
-    """Keeps it, a list and the config on a line of their own."""
+    """Keep a record, a list and the config on a line of their own."""
     config = json.dumps(record["config"], sort_keys=True)
     text = json.dumps(dict(record) | {"config": None}, indent=1)
     text = re.sub(r"\[[^][{}]*\]", lambda m: " ".join(m[0].split()), text)
@@ -75,7 +76,7 @@ def write(key: str, record: Mapping[str, Any]) -> None:
 
 
 def found_at(result: Mapping[str, Any], path: str) -> Any:
-    """What is at a path of METRIC; where a column failed, what that left.
+    """Return what is at a path of METRIC; where a column failed, what that left.
 
     Of alternatives, ``linear@*|linear``, the first that a name meets.
 
@@ -100,7 +101,7 @@ def found_at(result: Mapping[str, Any], path: str) -> Any:
 
 
 def pick(result: Mapping[str, Any], path: str) -> float:
-    """The number at a path of METRIC, ``trained.linear.top1 %``: times 100 where it ends in ``%``.
+    """Return the number at a path of METRIC, ``trained.linear.top1 %``: times 100 where it ends in ``%``.
 
     Raises:
       KeyError: there is no such number, or there are several; names the path and what there is.
@@ -110,13 +111,13 @@ def pick(result: Mapping[str, Any], path: str) -> float:
 
 
 def failure(result: Mapping[str, Any], path: str) -> str:
-    """Why the column of a path gave no number; empty if it did."""
+    """Say why the column of a path gave no number; empty if it did."""
     value = found_at(result, path)
     return value["failed"] if isinstance(value, Mapping) else ""
 
 
 def numbers(tree: Any) -> Any:
-    """The scalars of an evaluation: what a table may read; and why a column failed."""
+    """Return the scalars of an evaluation: what a table may read; and why a column failed."""
     if isinstance(tree, Mapping):
         return (
             {"failed": tree["failed"]}
@@ -131,7 +132,7 @@ def numbers(tree: Any) -> Any:
 
 
 def curves(file: pathlib.Path, names: Collection[str], points: int = 60) -> dict[str, list[list[float]]]:
-    """Metrics over training, thinned: name -> [epochs, values]; those that were logged."""
+    """Read metrics over training, thinned: name -> [epochs, values]; those that were logged."""
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     found = {}
     for name in sorted(names):

@@ -40,7 +40,7 @@ class Results:
         return bool(self.cells)
 
     def values(self, row: Any, column: Any, heading: str | None = None) -> dict[str, float]:
-        """Seed -> number of a cell, under a heading (default: METRIC's first) or a path; empty if not run."""
+        """Return seed -> number of a cell, under a heading (default: METRIC's first) or a path; empty if not run."""
         heading = next(iter(self.table.METRIC)) if heading is None else heading
         path = metric_of(self.table, self.scale).get(heading, heading)
         if path is None or self.few and path.startswith("trained.knn"):
@@ -51,17 +51,18 @@ class Results:
         return {seed: pick(result, path) + moved for seed, result in self._seeds(cell).items()}
 
     def mean(self, row: Any, column: Any, heading: str | None = None) -> float:
-        """Over the seeds; nan if not run."""
+        """Return the mean over the seeds; nan if not run."""
         values = self.values(row, column, heading).values()
         return statistics.mean(values) if values else math.nan
 
     def differences(self, one: Cell, other: Cell, heading: str | None = None) -> list[float]:
-        """``one - other``, seed by seed: the same first weights, order and augmentation."""
+        """Return ``one - other``, seed by seed: the same first weights, order and augmentation."""
         first, second = self.values(*one, heading), self.values(*other, heading)
         return [first[seed] - second[seed] for seed in first if seed in second]
 
     def variance(self, cells: Sequence[Cell], heading: str | None = None) -> tuple[float, int]:
-        """Of a cell's number beyond its cell's mean and its seed's, pooled over cells; its degrees of freedom."""
+        """Return the variance of a cell's number beyond its cell's mean and its seed's, pooled over cells; and its
+        degrees of freedom."""
         rest, freedom = self.residuals(cells, heading)
         return (sum(v * v for of in rest for v in of) / freedom if freedom else 0.0), freedom
 
@@ -84,13 +85,13 @@ class Results:
         return [rest[cell == i].tolist() for i in range(len(found))], len(numbers) - int(rank)
 
     def moved(self, cell: Cell) -> "Results":
-        """The same with every number of a cell larger by one."""
+        """Return the same with every number of a cell larger by one."""
         other = copy.copy(self)
         other._moved = {cell: 1.0}
         return other
 
     def by_few_labels(self) -> "Results":
-        """The same with a linear classifier of 10 labels a class in the place of all of them, and without kNN.
+        """Return the same with a linear classifier of 10 labels a class in the place of all of them, and without kNN.
 
         Empty where a run was not judged so.
         """
@@ -105,19 +106,19 @@ class Results:
         return other
 
     def watched(self) -> "Results":
-        """The same, which remembers of which cells numbers are asked for."""
+        """Return the same, which remembers of which cells numbers are asked for."""
         kept = copy.copy(self)
         kept.asked = set()
         return kept
 
     def of_claim(self, cells: Collection[Cell]) -> "Results":
-        """The same, for the gates of a claim that reads these cells."""
+        """Return the same, for the gates of a claim that reads these cells."""
         kept = copy.copy(self)
         kept.judged = cells
         return kept
 
     def paired(self, cells: Collection[Cell]) -> "Results":
-        """These cells with the seeds alone that each of them has, in one order; the others as they are.
+        """Return these cells with the seeds alone that each of them has, in one order; the others as they are.
 
         Without a seed in common these cells are left out.
         """
@@ -131,7 +132,8 @@ class Results:
         return kept
 
     def of_one_seed(self) -> "Results":
-        """The same with one seed a cell, under one name, for what is asked of cells that have no seed in common."""
+        """Return the same with one seed a cell, under one name, for what is asked of cells that have no seed in
+        common."""
         kept = copy.copy(self)
         kept.cells = {
             cell: entry | {"seeds": {"any": next(iter(entry["seeds"].values()))}}
@@ -154,7 +156,7 @@ class Results:
         return [[0.0 if "diverged" in r else pick(r, path) for r in of_point] for of_point in found]
 
     def curve(self, row: Any, column: Any, name: str) -> dict[str, tuple[list, list]]:
-        """Seed -> (epochs, values) of one of CURVES."""
+        """Return seed -> (epochs, values) of one of CURVES."""
         return {
             seed: tuple(result["curves"][name])
             for seed, result in self._seeds((str(row), str(column))).items()
@@ -170,7 +172,8 @@ class Results:
 
 
 def _record(table: ModuleType, scale: str, cell: Cell) -> dict[str, Any] | None:
-    """Of the run that a cell's sweep chose, if it has one; with the command that the table gives for it."""
+    """Return the record of the run that a cell's sweep chose, if it has one; with the command that the table gives for
+    it."""
     if (point := choose(table, scale, cell)) is None:
         return None
     job = Job(table.__name__, scale, cell, point)

@@ -23,7 +23,7 @@ def run(
     options: Mapping[str, Any],
     replicas: int | None = None,
 ) -> list[str]:
-    """Runs jobs until none is left, ``workers`` at a time; what went wrong, a sentence each.
+    """Run jobs until none is left, ``workers`` at a time; return what went wrong, a sentence each.
 
     ``todo`` is asked again when all its jobs are done: a sweep that has chosen has new ones. As many runs as
     ``replicas`` are one program where they can be; None: ``bundles.AT_ONCE`` on an accelerator, 1 on a CPU, where
@@ -43,7 +43,7 @@ def run(
 
 
 def run_jobs(found: Sequence[Job], replicas: int = 1) -> None:
-    """Trains and judges every seed of some jobs that is not done, in this process; a killed run goes on where it was.
+    """Train and judge every seed of some jobs that is not done, in this process; a killed run goes on where it was.
 
     ``replicas``: as many runs as that are one program, where they differ in seed and numbers only.
 
@@ -78,7 +78,8 @@ def _run(single: Single) -> None:
 
 
 def _here(todo: list[list[Job]], replicas: int, workers: int, options: Mapping[str, Any]) -> list[str]:
-    """On this host: a process for jobs that are together. Ctrl-C and SIGTERM reach the jobs, which save and end."""
+    """Run jobs on this host: a process for those that are together. Ctrl-C and SIGTERM reach the jobs, which save and
+    end."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     slots = queue.SimpleQueue()
@@ -123,7 +124,7 @@ def _here(todo: list[list[Job]], replicas: int, workers: int, options: Mapping[s
 def _worker(
     jobs: list[Job], replicas: int, slot: int, workers: int, processes: set[subprocess.Popen]
 ) -> str | None:
-    """Runs jobs in a process of their own, put into ``processes``, on its share of this host; what went wrong."""
+    """Run jobs in a process of their own, put into ``processes``, on its share of this host; return what went wrong."""
     environment = dict(os.environ)
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "runs" / "compiled"))
     if "CUDA_VISIBLE_DEVICES" not in os.environ and workers > 1:
@@ -148,7 +149,7 @@ def _worker(
 
 
 def _step_of(job: Job) -> str:
-    """How far a job is, from what its runs have written."""
+    """Say how far a job is, from what its runs have written."""
     for seed in reversed(job.seeds()):
         file = job.folder(seed) / "metrics.jsonl"
         if file.exists():
@@ -158,7 +159,7 @@ def _step_of(job: Job) -> str:
 
 
 def _on_slurm(todo: list[list[Job]], replicas: int, workers: int, options: Mapping[str, Any]) -> list[str]:
-    """As one SLURM array, by submitit; at most ``workers`` at a time."""
+    """Run jobs as one SLURM array, by submitit; at most ``workers`` at a time."""
     import submitit
 
     executor = submitit.AutoExecutor(folder=ROOT / "runs" / "slurm", cluster=options.pop("executor", "slurm"))

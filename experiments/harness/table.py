@@ -41,7 +41,8 @@ Cell = tuple[str, str]  # (row, column)
 
 
 def brief(**evaluators: dict[str, Any]) -> str:
-    """What a cell of digits need not do, as arguments: the trained encoder alone, two protocols and ``evaluators``."""
+    """Return what a cell of digits need not do, as arguments: the trained encoder alone, two protocols and
+    ``evaluators``."""
     columns = {"linear": {"name": "lbfgs"}, "knn": {"name": "knn"}} | evaluators
     return (
         f""" --config.evaluate.rows="('trained',)" --config.evaluators='{json.dumps(columns)}'"""
@@ -53,7 +54,8 @@ BRIEF = brief()
 
 
 def screen(epochs: int = 5, **evaluators: dict[str, Any]) -> str:
-    """A short run at ``small`` or ``small_mnist`` and what judges it, as arguments: linear, 10 labels a class, kNN."""
+    """Return a short run at ``small`` or ``small_mnist`` and what judges it, as arguments: linear, 10 labels a class,
+    kNN."""
     columns = {
         "linear": {"name": "lbfgs", "tolerance": 1e-4},
         "few_labels": {"name": "lbfgs", "labels_per_class": 10, "draws": 20},
@@ -67,7 +69,7 @@ def screen(epochs: int = 5, **evaluators: dict[str, Any]) -> str:
 
 
 def rates(base: float) -> tuple[float, ...]:
-    """Half, once and twice a learning rate: what a sweep at a small scale tries."""
+    """Return half, once and twice a learning rate: what a sweep at a small scale tries."""
     return (base / 2, base, 2 * base)
 
 
@@ -82,14 +84,14 @@ class Doubtful(float):
 
 
 def doubtful(value: float) -> Doubtful:
-    """Marks a printed number that the scan leaves in doubt; rendered with a question mark."""
+    """Mark a printed number that the scan leaves in doubt; rendered with a question mark."""
     return Doubtful(value)
 
 
 def grid(
     rows: Iterable, columns: Iterable, values: Iterable[Iterable[float | None]]
 ) -> dict[Cell, float | None]:
-    """(row, column) -> value, of a table written as it is printed; sizes must agree."""
+    """Return (row, column) -> value, of a table written as it is printed; sizes must agree."""
     return {
         (str(row), str(column)): value
         for row, line in zip(rows, values, strict=True)
@@ -98,7 +100,7 @@ def grid(
 
 
 def table_of(name: str) -> ModuleType:
-    """A table by its module's name, ``experiments.flatnce.figure_2`` or ``flatnce/figure_2``."""
+    """Import a table by its module's name, ``experiments.flatnce.figure_2`` or ``flatnce/figure_2``."""
     name = name.replace("/", ".").removesuffix(".py")
     module = importlib.import_module(name if name.startswith("experiments.") else f"experiments.{name}")
     for attribute, default in {
@@ -117,7 +119,7 @@ def table_of(name: str) -> ModuleType:
 
 
 def all_tables() -> list[str]:
-    """The names of all tables and figures built on this harness, in the order of the papers."""
+    """Return the names of all tables and figures built on this harness, in the order of the papers."""
     found = []
     for paper in PAPERS:
         files = sorted((ROOT / "experiments" / paper).glob("*.py"), key=_natural)
@@ -132,22 +134,22 @@ def _natural(path: pathlib.Path) -> list:
 
 
 def where(table: ModuleType) -> pathlib.Path:
-    """``experiments/<paper>/<file>`` without its ending, relative to the project's root."""
+    """Return ``experiments/<paper>/<file>`` without its ending, relative to the project's root."""
     return pathlib.Path(table.__file__).resolve().relative_to(ROOT).with_suffix("")
 
 
 def seeds_of(table: ModuleType, scale: str) -> tuple[int, ...]:
-    """The seeds of a scale."""
+    """Return the seeds of a scale."""
     return tuple(getattr(table, "SEEDS", SEEDS).get(scale, SEEDS[scale]))
 
 
 def metric_of(table: ModuleType, scale: str) -> dict[str, str | None]:
-    """Heading -> path at a scale: METRIC, and what its runs alone have."""
+    """Return heading -> path at a scale: METRIC, and what its runs alone have."""
     return table.METRIC | table.ALSO.get(scale, {})
 
 
 def config_of(arguments: str) -> dict[str, Any]:
-    """The plain config of a cell's arguments, read as the command reads them.
+    """Return the plain config of a cell's arguments, read as the command reads them.
 
     Raises:
       ValueError: an unknown file, argument or leaf.
@@ -169,10 +171,10 @@ def _config_of(arguments: str) -> str:
 
 
 def stem_of(arguments: str) -> str:
-    """The name of their config file."""
+    """Return the name of their config file."""
     return pathlib.Path(arguments.split(maxsplit=1)[0].partition(":")[0]).stem
 
 
 def command(arguments: str, seed: int) -> str:
-    """What a stranger types to run one seed of a cell."""
+    """Return what a stranger types to run one seed of a cell."""
     return f"python -m contrastive_jax.main --config={arguments} --config.seed={seed}"

@@ -21,7 +21,7 @@ METRIC = {"linear top-1, %": "trained.linear.top1 %"}
 
 
 def panels(cells_of):
-    """The cells of the three tables at one batch size each."""
+    """Return the cells of the three tables at one batch size each."""
     return {
         (f"{panel}: {name}", epochs): cells_of(table)[f"{name}, batch {batch}", epochs]
         for panel, (table, batch) in PANELS.items()
@@ -36,7 +36,7 @@ ASSUMED = table_a1.ASSUMED
 
 
 def draw(results: harness.Results):
-    """Accuracy over epochs."""
+    """Draw accuracy over epochs."""
     return harness.lines(results, "epochs", log=True)
 
 

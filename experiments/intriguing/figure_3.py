@@ -32,7 +32,7 @@ ON_DIGIT = 0.25  # share of a place's pixels that show digits, for it to count
 
 
 def block_groups(seen: encoder.LoadedEncoder, groups: tuple[int, ...]):
-    """``views [n, s, s, c] -> {group: [n, h, w, F]}``: the output of each group's last block."""
+    """Return ``views [n, s, s, c] -> {group: [n, h, w, F]}``: the output of each group's last block."""
     from flax import linen as nn
 
     def maps(params, stats, views):
@@ -53,12 +53,12 @@ def block_groups(seen: encoder.LoadedEncoder, groups: tuple[int, ...]):
 
 
 def views_of(images: np.ndarray, prepare) -> np.ndarray:
-    """[n, s, s, c]: as the network sees them."""
+    """Return the views [n, s, s, c] as the network sees them."""
     return np.stack([np.asarray(prepare(image)) for image in images])
 
 
 def patches(views: np.ndarray, side: int) -> np.ndarray:
-    """[n, side, side, F]: the raw pixels of each place of a map."""
+    """Return [n, side, side, F]: the raw pixels of each place of a map."""
     n, size, _, channels = views.shape
     step = size // side
     cut = views[:, : step * side, : step * side].reshape(n, side, step, side, step, channels)
@@ -66,7 +66,7 @@ def patches(views: np.ndarray, side: int) -> np.ndarray:
 
 
 def regions(maps: np.ndarray, clusters: int, normalize: bool = True) -> np.ndarray:
-    """[n, h, w] cluster of every place, by mini-batch k-means over all images."""
+    """Find the [n, h, w] cluster of every place, by mini-batch k-means over all images."""
     from sklearn.cluster import MiniBatchKMeans
 
     rows = maps.reshape(-1, maps.shape[-1]).astype(np.float32)
@@ -77,7 +77,7 @@ def regions(maps: np.ndarray, clusters: int, normalize: bool = True) -> np.ndarr
 
 
 def masks_of(split: data.Split, digits: data.Split, count: int, classes: int) -> np.ndarray:
-    """[n, side, side, classes]: 1 where a pixel of MultiDigits' first squares shows a digit of a class."""
+    """Return [n, side, side, classes]: 1 where a pixel of MultiDigits' first squares shows a digit of a class."""
     which, place = (table[:count] for table in split.made.tables)
     canvas = split.made.composition
     masks = np.zeros((count, canvas.side, canvas.side, classes), np.float32)
@@ -92,7 +92,8 @@ def masks_of(split: data.Split, digits: data.Split, count: int, classes: int) ->
 
 
 def purity(found: np.ndarray, masks: np.ndarray) -> dict[str, float]:
-    """Of the places on digits: the share with their cluster's commonest digit, and that of the commonest at all."""
+    """Compute, of the places on digits, the share with their cluster's commonest digit, and that of the commonest at
+    all."""
     share = jax.image.resize(masks, (*found.shape, masks.shape[-1]), "linear", antialias=True)
     on = np.asarray(share.sum(-1) > ON_DIGIT)
     label, cluster = np.asarray(share.argmax(-1))[on], found[on]
@@ -102,7 +103,7 @@ def purity(found: np.ndarray, masks: np.ndarray) -> dict[str, float]:
 
 
 def draw(views: np.ndarray, found: dict[str, np.ndarray], file: pathlib.Path) -> None:
-    """The first images, and beside each its region maps."""
+    """Draw the first images, and beside each its region maps."""
     from matplotlib.figure import Figure
 
     rows = min(4, len(views))
@@ -121,7 +122,7 @@ def draw(views: np.ndarray, found: dict[str, np.ndarray], file: pathlib.Path) ->
 
 
 def main():
-    """Measures, draws, and writes the page."""
+    """Measure, draw, and write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -182,7 +183,7 @@ def main():
 
 
 def page(about, cells, options, known) -> str:
-    """The table of purities, and the pictures."""
+    """Write the table of purities, and the pictures."""
     title, _, text = __doc__.partition("\n")
     lines = [f"# {title.rstrip('.')}", "", text.strip(), ""]
     lines += [

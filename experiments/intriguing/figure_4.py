@@ -22,17 +22,17 @@ ASSUMED = {"parts": "digits of MultiDigits, whose masks are known"}
 
 
 def read() -> dict | None:
-    """What ``figure_3.py`` has measured."""
+    """Read what ``figure_3.py`` has measured."""
     return json.loads(FILE.read_text()) if FILE.exists() else None
 
 
 def page(found: dict) -> list[str]:
-    """Where the numbers and the pictures are."""
+    """Say where the numbers and the pictures are."""
     return [f"Measured on {found['data']}, {found['images']} images: [purity and region maps](figure_3.md)."]
 
 
 def gained(found: dict) -> list[float]:
-    """Purity of SimCLR's regions less that of an untrained network's or of raw pixels, whichever is larger, points.
+    """Return the purity of SimCLR's regions less an untrained network's or raw pixels', whichever is larger, points.
 
     The mean over block groups and k, which are chosen points. The sample would be seeds and starts of k-means.
     """

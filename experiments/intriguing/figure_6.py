@@ -40,7 +40,7 @@ SEEDS = harness.SEEDS | {"small": (0, 1, 2)}  # effects of tens of points
 
 
 def cells(scale, unique, taus, own=""):
-    """Method down, unique digits across."""
+    """Return the cells: method down, unique digits across."""
     methods = {"Supervised": ",method=supervised"} | {f"SimCLR, tau {tau}": f",tau={tau}" for tau in taus}
     return {
         (name, str(m)): f"configs/digit_on_imagenet.py:unique={m}{options},scale={scale}{own}"
@@ -50,7 +50,7 @@ def cells(scale, unique, taus, own=""):
 
 
 def varied(scale, own=""):
-    """SimCLR at tau 0.1 with another batch size or head."""
+    """Return the cells of SimCLR at tau 0.1 with another batch size or head."""
     most = UNIQUE[-1]
     return {
         (row, str(most)): f"configs/digit_on_imagenet.py:unique={most},tau=0.1,scale={scale}{leaf}{own}"
@@ -79,7 +79,7 @@ ASSUMED = {
 
 
 def over_digits(row: str, heading: str):
-    """Evidence: a number with the most unique digits less with the fewest, a seed each."""
+    """Return the evidence: a number with the most unique digits less with the fewest, a seed each."""
 
     def evidence(results: Results) -> list[float]:
         unique = sorted(int(column) for name, column in results.cells if name == row)
@@ -89,12 +89,12 @@ def over_digits(row: str, heading: str):
 
 
 def not_lower(results: Results) -> list[float]:
-    """Supervised training's objects with the most unique digits less with the fewest, plus one, a seed each."""
+    """Return supervised training's objects with the most unique digits less with the fewest, plus one, a seed each."""
     return [difference + 1 for difference in over_digits("Supervised", OBJECTS)(results)]
 
 
 def of_varied(results: Results) -> list[list[float]]:
-    """Objects with another batch size or head less those without, a sample each."""
+    """Return objects with another batch size or head less those without, a sample each."""
     most = str(UNIQUE[-1])
     found = (results.differences((row, most), ("SimCLR, tau 0.1", most), OBJECTS) for row in VARIED)
     return [seeds for seeds in found if seeds]
@@ -133,7 +133,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Objects over the number of unique digits."""
+    """Draw objects over the number of unique digits."""
     return harness.lines(results, "unique digits", OBJECTS, log=True)
 
 

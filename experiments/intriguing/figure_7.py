@@ -25,7 +25,7 @@ BRIEF = " --config.train.duration='20 epochs'" + harness.BRIEF
 
 
 def cells(config, methods, bits, scale="paper", own=""):
-    """Method down, bits across."""
+    """Return the cells: method down, bits across."""
     return {
         (name, str(b)): f"configs/{config}.py:bits={b},method={method},scale={scale}{own}"
         for name, method in methods.items()
@@ -37,7 +37,7 @@ CONTROLS = {"FlatNCE": "flatclr", "Supervised": "supervised"}
 
 
 def small(scale):
-    """RandBit on real images, with what shows that the bits, and not the training, are to blame."""
+    """Return the cells of RandBit on real images, with what shows that the bits, and not the training, are to blame."""
     config, own = "randbit_mnist", harness.screen()
     sharp = cells(
         config, {"NT-Xent, tau 0.05": "simclr"}, (0, 12), scale, " --config.temperature.tau=0.05" + own
@@ -74,20 +74,21 @@ NEEDS = {
 
 
 def fall(results: Results, row: str) -> list[float]:
-    """A method with the most bits, up to 15, less itself (where that has not run: NT-Xent) without, a seed each."""
+    """Return a method with the most bits, up to 15, less itself (where that has not run: NT-Xent) without, a seed
+    each."""
     bits = [int(column) for name, column in results.cells if name == row and 0 < int(column) <= 15]
     clean = row if (row, "0") in results.cells else "NT-Xent"
     return results.differences((row, str(max(bits))), (clean, "0")) if bits else []
 
 
 def falls(results: Results) -> list[list[float]]:
-    """The fall of each other method."""
+    """Return the fall of each other method."""
     found = [fall(results, row) for row in OTHERS]
     return found if all(found) else []
 
 
 def share_lost(results: Results) -> list[float]:
-    """Of what NT-Xent is above chance without bits, the share that the most bits up to 15 take, less a half."""
+    """Return, of what NT-Xent is above chance without bits, the share that the most bits up to 15 take, less a half."""
     clean = results.values("NT-Xent", "0").values()
     lost = fall(results, "NT-Xent")
     return [-f / (c - 10.0) - 0.5 for f, c in zip(lost, clean, strict=True)] if lost else []
@@ -117,7 +118,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over bits."""
+    """Draw accuracy over bits."""
     return harness.lines(results, "bits of the added channels")
 
 

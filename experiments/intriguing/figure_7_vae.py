@@ -22,7 +22,7 @@ ASSUMED = {
 
 
 def measure() -> dict:
-    """Bits -> row of the evaluation -> linear top-1 of each seed, percent."""
+    """Measure bits -> row of the evaluation -> linear top-1 of each seed, percent."""
     from experiments.intriguing import vae
 
     found: dict = {}
@@ -35,7 +35,7 @@ def measure() -> dict:
 
 
 def page(found: dict) -> list[str]:
-    """Accuracy by bits, each row mean ± standard deviation."""
+    """Write accuracy by bits, each row mean ± standard deviation."""
     lines = [
         (row, *(f"{statistics.mean(of[row]):.1f} ± {statistics.stdev(of[row]):.1f}" for of in found.values()))
         for row in next(iter(found.values()))
@@ -45,7 +45,8 @@ def page(found: dict) -> list[str]:
 
 
 def spared(found: dict) -> list[float]:
-    """Of the accuracy above chance (10 %), the share that 12 bits take: NT-Xent's less the autoencoder's, a seed each.
+    """Return, of the accuracy above chance (10 %), the share that 12 bits take: NT-Xent's less the autoencoder's, a
+    seed each.
 
     A share, as the two start from different accuracies and cannot fall below chance.
     """
@@ -63,7 +64,7 @@ def spared(found: dict) -> list[float]:
 
 
 def above_untrained(found: dict) -> list[float]:
-    """What the autoencoder with 12 bits has learnt of the classes, points above its first weights."""
+    """Return what the autoencoder with 12 bits has learnt of the classes, points above its first weights."""
     return [a - b for a, b in zip(found["12"]["trained"], found["12"]["untrained"], strict=True)]
 
 

@@ -35,7 +35,7 @@ METRIC = {
 
 
 def cells(scale, own="", measured=MEASURED):
-    """NT-Xent over tau, decoupled NT-Xent over lambda at tau 0.2."""
+    """Return the cells: NT-Xent over tau, decoupled NT-Xent over lambda at tau 0.2."""
 
     def spec(loss, leaf):
         return f"configs/intriguing_cifar10.py:loss={loss},scale={scale} --config.encoder.depth=18{own}{leaf}{measured}"
@@ -67,7 +67,7 @@ ASSUMED = {
 
 
 def over(row: str):
-    """Evidence: the distance at the largest setting less at the smallest, a seed each."""
+    """Return the evidence: the distance at the largest setting less at the smallest, a seed each."""
 
     def evidence(results: Results) -> list[float]:
         columns = sorted((float(c), c) for r, c in results.cells if r == row)

@@ -29,7 +29,7 @@ ALSO = figure_a1.ALSO
 
 
 def cells(taus, weights, own, scale="paper"):
-    """tau down, lambda across."""
+    """Return the cells: tau down, lambda across."""
     return {
         (f"tau {tau}", str(weight)): f"configs/intriguing_cifar10.py:loss=decoupled,scale={scale}"
         f" --config.encoder.depth=18{own} --config.temperature.tau={tau}"
@@ -56,7 +56,7 @@ ASSUMED = {
 
 
 def ridge(results: Results) -> list[float]:
-    """Coefficient of log10(tau) x log10(lambda) in a quadratic fitted to the accuracies, a seed each."""
+    """Return the coefficient of log10(tau) x log10(lambda) in a quadratic fitted to the accuracies, a seed each."""
     cells = list(results.cells)
     x, y = np.log10([[float(row.split()[1]), float(column)] for row, column in cells]).T
     terms = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
@@ -81,7 +81,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over lambda, a line a tau."""
+    """Draw accuracy over lambda, a line a tau."""
     return harness.lines(results, "lambda", log=True)
 
 

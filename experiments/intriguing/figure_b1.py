@@ -42,7 +42,7 @@ ROWS = {  # -> (method, overrides)
 
 
 def cells(config, rows, bits, scale="paper"):
-    """Setting down, bits across."""
+    """Return the cells: setting down, bits across."""
     return {
         (name, str(b)): f"configs/{config}.py:bits={b},method={method},scale={scale}{overrides}"
         for name, (method, overrides) in rows.items()
@@ -86,7 +86,8 @@ CHANCE = 10.0  # percent of ten classes
 
 
 def taken(row: str, bits: str = "12"):
-    """Evidence: of what a setting is above chance without bits, the share that they take, less a half, a seed each."""
+    """Return the evidence: of what a setting is above chance without bits, the share that they take, less a half, a
+    seed each."""
 
     def evidence(results: Results) -> list[float]:
         clean = results.values(row, "0")
@@ -100,13 +101,13 @@ def taken(row: str, bits: str = "12"):
 
 
 def of_largest_batch(results: Results) -> list[float]:
-    """What the bits take at the largest batch."""
+    """Return what the bits take at the largest batch."""
     batches = [row for row, _ in results.cells if row.startswith("NT-Xent, batch ")]
     return taken(max(batches, key=lambda row: int(row.split()[-1])))(results) if batches else []
 
 
 def small_tau(results: Results) -> list[float]:
-    """Without bits, tau 0.05 less tau 0.2."""
+    """Return, without bits, tau 0.05 less tau 0.2."""
     return results.differences(("NT-Xent, tau 0.05", "0"), ("NT-Xent", "0"))
 
 
@@ -143,7 +144,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over bits."""
+    """Draw accuracy over bits."""
     return harness.lines(results, "bits of the added channels")
 
 

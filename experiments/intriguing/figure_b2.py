@@ -42,7 +42,7 @@ CLAIMS = (
 
 
 def draw(results: harness.Results):
-    """Accuracy over bits."""
+    """Draw accuracy over bits."""
     return harness.lines(results, "bits of the added channels")
 
 

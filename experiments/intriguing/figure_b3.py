@@ -50,7 +50,7 @@ METRIC = {
 
 
 def cells(scale, bits, losses, batches=(), taus=(), both=()):
-    """Setting down, bits across; ``both``: pairs of a temperature and a batch size."""
+    """Return the cells: setting down, bits across; ``both``: pairs of a temperature and a batch size."""
     rows = {loss: f",loss={loss}" for loss in losses}
     rows |= {f"logsumexp, batch {batch}": f",batch={batch}" for batch in batches}
     rows |= {f"logsumexp, tau {tau}": f",tau={tau}" for tau in taus}
@@ -78,7 +78,7 @@ ASSUMED = {
 
 
 def short_of(results: Results) -> list[float]:
-    """Nats that the outputs fall short of the images at the most bits, logsumexp, a seed each."""
+    """Return the nats that the outputs fall short of the images at the most bits, logsumexp, a seed each."""
     bits = sorted(int(column) for row, column in results.cells if row == "logsumexp")
     if not bits:
         return []
@@ -90,7 +90,7 @@ JUDGED = {"small": "logsumexp, tau 0.05"}  # whose batch is varied, by scale
 
 
 def batches(results: Results, setting: str) -> tuple[dict[int, str], str]:
-    """Batch size -> row of a setting, smallest first, and the most bits; what has run."""
+    """Return batch size -> row of a setting, smallest first, and the most bits; what has run."""
     bits = max((int(column) for _, column in results.cells), default=0)
     there = {row for row, column in results.cells if column == str(bits)}
     rows = {int(row.split()[-1]): row for row in there if row.startswith(f"{setting}, batch ")}
@@ -99,7 +99,7 @@ def batches(results: Results, setting: str) -> tuple[dict[int, str], str]:
 
 
 def by_batch(results: Results) -> list[float]:
-    """What the largest batch resolves more than the smallest, at the most bits, a seed each."""
+    """Return what the largest batch resolves more than the smallest, at the most bits, a seed each."""
     rows, bits = batches(results, JUDGED.get(results.scale, "logsumexp"))
     if len(rows) < 2:
         return []
@@ -108,7 +108,8 @@ def by_batch(results: Results) -> list[float]:
 
 
 def doubling(results: Results, setting: str = "") -> list[float]:
-    """Bits that a doubling of the batch resolves more, less one: a line fitted at the most bits, a seed each."""
+    """Return the bits that a doubling of the batch resolves more, less one: a line fitted at the most bits, a seed
+    each."""
     rows, bits = batches(results, setting or JUDGED.get(results.scale, "logsumexp"))
     if len(rows) < 3:
         return []
@@ -133,7 +134,7 @@ def could_bring(results: Results, setting: str = "") -> float:
 
 
 def room(results: Results, half: float) -> str:
-    """Gate: a doubling of the batch can bring the bit that the claim is about, but for its margin."""
+    """Ask that a doubling of the batch can bring the bit that the claim is about, but for its margin."""
     most = could_bring(results)
     return (
         ""
@@ -166,7 +167,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """What is resolved over the bits that there are."""
+    """Draw what is resolved over the bits that there are."""
     return harness.lines(results, "bits of the images", RESOLVED)
 
 

@@ -19,7 +19,7 @@ ASSUMED = {
 
 
 def runs(layers: int) -> dict[str, dict[tuple[str, str], str]]:
-    """RUNS of a head."""
+    """Return RUNS of a head."""
     return {
         "paper": published("intriguing_imagenet", BATCHES, layers=layers),
         "gpu": {
@@ -37,5 +37,5 @@ def runs(layers: int) -> dict[str, dict[tuple[str, str], str]]:
 
 
 def reported(values: str) -> dict[str, dict]:
-    """REPORTED, of a table as it is printed."""
+    """Return REPORTED, of a table as it is printed."""
     return {"linear top-1, %": printed(BATCHES, values)}

@@ -24,7 +24,8 @@ ASSUMED = {"formulas": "the authors' notebook, where the scan has none"}
 
 
 def measure() -> dict:
-    """tau -> the largest difference of a score's gradient: the library's loss and tau x NT-Xent, written out."""
+    """Measure tau -> the largest difference of a score's gradient: the library's loss and tau x NT-Xent, written
+    out."""
     import jax
     import numpy as np
 
@@ -52,7 +53,7 @@ def measure() -> dict:
 
 
 def page(found: dict) -> list[str]:
-    """The rows, and the identity."""
+    """Write the rows, and the identity."""
     rows = [
         (prior, term, f"`configs/intriguing_cifar10.py:loss={LOSSES[name]}`")
         for prior, (term, name) in PRIORS.items()

@@ -79,7 +79,7 @@ ASSUMED = {
 
 
 def over_batch(results: Results) -> list[float]:
-    """Accuracy at the largest batch less that at a quarter of it, a seed each."""
+    """Return accuracy at the largest batch less that at a quarter of it, a seed each."""
     found = {}
     for row, column in results.cells:
         head, batch = row.split(", batch ")
@@ -91,7 +91,7 @@ def over_batch(results: Results) -> list[float]:
 
 
 def depth_and_batch(results: Results) -> list[float]:
-    """What the largest batch brings over the smallest with 2 layers less with 4, a seed each."""
+    """Return what the largest batch brings over the smallest with 2 layers less with 4, a seed each."""
     columns = sorted({column for _, column in results.cells}, key=int)
     gains = []
     for layers in ("2", "4"):

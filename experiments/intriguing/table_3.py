@@ -27,7 +27,7 @@ METRIC = {"linear top-1 on single digits, %": "trained.linear.top1 %"}
 
 
 def cells(scale, counts, rows=ROWS, own=""):
-    """Method and placement down, digits across."""
+    """Return the cells: method and placement down, digits across."""
     return {
         (row, str(n)): f"configs/multidigits.py:count={n},{ROWS[row]},scale={scale}{own}"
         for row in rows
@@ -61,7 +61,7 @@ ASSUMED = {
 
 
 def placement(results: Results) -> list[float]:
-    """In-grid less random at the most digits that both have, a seed each."""
+    """Return in-grid less random at the most digits that both have, a seed each."""
     counts = [
         {int(column) for row, column in results.cells if row == f"SimCLR, {name}"}
         for name in ("in-grid", "random")
@@ -71,7 +71,7 @@ def placement(results: Results) -> list[float]:
 
 
 def cost(row: str):
-    """Evidence: 8 digits less 1, a seed each."""
+    """Return the evidence: 8 digits less 1, a seed each."""
     return lambda results: results.differences((row, "8"), (row, "1"))
 
 
@@ -99,7 +99,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over the number of digits."""
+    """Draw accuracy over the number of digits."""
     return harness.lines(results, "digits on the canvas", log=True)
 
 

@@ -25,7 +25,7 @@ SEEDS = harness.SEEDS | {"small": (0, 1, 2)}  # effects of tens of points
 
 
 def judged(**linear: float) -> str:
-    """Arguments: linear classifiers on the trained and the untrained network, with their own options."""
+    """Return the arguments: linear classifiers on the trained and the untrained network, with their own options."""
     columns = json.dumps({"linear": {"name": "lbfgs"} | linear})
     return (
         f""" --config.evaluate.rows="('trained','untrained')" --config.evaluators='{columns}'"""
@@ -47,7 +47,7 @@ SMALL = (
 
 
 def cells(scale, sizes, taus, supervised, own=""):
-    """Method down, size of the second digit across."""
+    """Return the cells: method down, size of the second digit across."""
     spec = "configs/multidigits.py:size={size}{method},scale={scale}{own}"
 
     def own_of(size):
@@ -110,7 +110,7 @@ ASSUMED = {
 
 
 def fall(row: str):
-    """Evidence: the first digit beside the largest second one less beside the smallest, a seed each.
+    """Return the evidence: the first digit beside the largest second one less beside the smallest, a seed each.
 
     From 30 on: beside a second digit of 20 the supervised baseline has another loss, as nothing tells them apart.
     """
@@ -118,7 +118,7 @@ def fall(row: str):
 
 
 def difference_of_falls(results: Results) -> list[float]:
-    """How much more the first digit loses in SimCLR than in supervised training."""
+    """Return how much more the first digit loses in SimCLR than in supervised training."""
     found = fall("Supervised")(results), fall(LAST)(results)
     return [supervised - simclr for supervised, simclr in zip(*found, strict=True)] if all(found) else []
 
@@ -150,7 +150,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """The first digit's accuracy over the second's size."""
+    """Draw the first digit's accuracy over the second's size."""
     return harness.lines(results, "size of the 2nd digit (1st: 20)", FIRST)
 
 

@@ -33,7 +33,7 @@ BRIEF = " --config.train.duration='20 epochs'" + harness.BRIEF
 
 
 def published(config, batches, layers=2):
-    """Loss and batch size down, epochs across: the runs of Tables A.1 to A.3."""
+    """Return the runs of Tables A.1 to A.3: loss and batch size down, epochs across."""
     return {
         (f"{name}, batch {batch}", str(epochs)): f"configs/{config}.py:loss={loss},layers={layers}"
         f" --config.train.batch_size={batch} --config.train.duration='{epochs} epochs'"
@@ -44,14 +44,14 @@ def published(config, batches, layers=2):
 
 
 def printed(batches, values):
-    """Their accuracies, a line a loss."""
+    """Return their accuracies, a line a loss."""
     rows = [f"{name}, batch {batch}" for name in LOSSES for batch in batches]
     numbers = [float(word) for word in values.split()]
     return harness.grid(rows, EPOCHS, [numbers[i : i + 4] for i in range(0, len(numbers), 4)])
 
 
 def by_depth(scale, own="", losses=LOSSES, depths=(2, 4)):
-    """Loss down, layers of the head across."""
+    """Return the cells: loss down, layers of the head across."""
     return {
         (
             name,
@@ -111,30 +111,30 @@ ASSUMED = {
 
 
 def there(results: Results, column: str) -> list[tuple[str, str]]:
-    """The losses that were run with a head."""
+    """Return the losses that were run with a head."""
     return [(name, column) for name in LOSSES if results.values(name, column)]
 
 
 def pairs(results: Results, column: str) -> list[list[float]]:
-    """The difference of each two losses."""
+    """Return the difference of each two losses."""
     return [results.differences(*both) for both in itertools.combinations(there(results, column), 2)]
 
 
 def spread(results: Results, column: str) -> list[float]:
-    """The standard deviation over losses, a seed each; noise is as much of it with either head."""
+    """Return the standard deviation over losses, a seed each; noise is as much of it with either head."""
     cells = there(results, column)
     seeds = zip(*(results.values(*cell).values() for cell in cells), strict=True)
     return [statistics.stdev(seed) for seed in seeds] if len(cells) > 1 else []
 
 
 def closing(results: Results) -> list[float]:
-    """How much smaller the spread is with the deep head."""
+    """Return how much smaller the spread is with the deep head."""
     both = spread(results, "2 layers"), spread(results, "4 layers")
     return [shallow - deep for shallow, deep in zip(*both, strict=True)] if all(both) else []
 
 
 def deeper(results: Results) -> list[float]:
-    """NT-Xent with a head of 4 layers less 2, a seed each."""
+    """Return NT-Xent with a head of 4 layers less 2, a seed each."""
     return results.differences(("NT-Xent", "4 layers"), ("NT-Xent", "2 layers"))
 
 

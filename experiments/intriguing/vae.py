@@ -45,7 +45,7 @@ class Decoder(nn.Module):
 
     @nn.compact
     def __call__(self, z: Array) -> Array:
-        """The logits."""
+        """Compute the logits."""
         height, width, channels = self.shape
         rows, columns = -(-height // 4), -(-width // 4)
         x = nn.relu(nn.Dense(rows * columns * 2 * self.width)(z))
@@ -55,17 +55,17 @@ class Decoder(nn.Module):
 
 
 def divergence(mean: Array, log_variance: Array) -> Array:
-    """KL(N(mean, variance) || N(0, 1)) of rows [B, d], in nats: [B]."""
+    """Compute KL(N(mean, variance) || N(0, 1)) of rows [B, d], in nats: [B]."""
     return 0.5 * jnp.sum(mean**2 + jnp.exp(log_variance) - 1 - log_variance, axis=-1)
 
 
 def reconstruction(logits: Array, image: Array) -> Array:
-    """Minus the log likelihood of images [B, h, w, c] in [0, 1] under Bernoulli variables: [B]."""
+    """Compute minus the log likelihood of images [B, h, w, c] in [0, 1] under Bernoulli variables: [B]."""
     return jnp.sum(jax.nn.softplus(logits) - image * logits, axis=(1, 2, 3))
 
 
 def config_of(bits: int, scale: str, seed: int, epochs: int = 0) -> dict[str, Any]:
-    """That of RandBit, with a head that gives means and logarithms of variances."""
+    """Return the config of RandBit, with a head that gives means and logarithms of variances."""
     config = configs.load(f"{ROOT}/configs/randbit_mnist.py:bits={bits},scale={scale}")
     config.seed = seed
     config.projector.update({"layers": 1, "out": 2 * LATENTS, "norm": "none"})
@@ -78,7 +78,7 @@ def config_of(bits: int, scale: str, seed: int, epochs: int = 0) -> dict[str, An
 def trained(
     config: Mapping[str, Any], source: data.Source, *, beta: float, width: int, log: Callable = print
 ) -> tuple[PyTree, PyTree]:
-    """Weights and statistics of the encoder, trained with its decoder on clean training images."""
+    """Train the encoder with its decoder on clean training images; return its weights and statistics."""
     view = call(augment.make_eval, "augment", config["augment"])
     batch_size, seed = config["train"]["batch_size"], config["seed"]
     size, channels = config["augment"]["size"], source.train.shape[2]
@@ -116,7 +116,7 @@ def trained(
 
 
 def measure(bits: int, *, beta: float = 1.0, scale: str = "paper", seed: int = 0, epochs: int = 0) -> dict:
-    """Trains and judges: what the command writes."""
+    """Train and judge; return what the command writes."""
     config = config_of(bits, scale, seed, epochs)
     source = source_of(config)
     check_constant(config["augment"], source)
@@ -138,7 +138,7 @@ def measure(bits: int, *, beta: float = 1.0, scale: str = "paper", seed: int = 0
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bits", type=int, default=8)
     parser.add_argument("--beta", type=float, default=1.0, help="weight of the divergence")

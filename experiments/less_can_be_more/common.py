@@ -36,12 +36,12 @@ ASSUMED = {
 
 
 def column(k: int) -> str:
-    """``standard`` is the paper's word for all negatives."""
+    """Return a column's name; ``standard`` is the paper's word for all negatives."""
     return str(k) if k else "standard"
 
 
 def runs(scale: str) -> dict[tuple[str, str], str]:
-    """The cells that all figures share."""
+    """Return the cells that all figures share."""
     short = " --config.train.duration='20 epochs'" if scale == "cpu" else ""
     narrow = NARROW if scale in ("small", "cpu") else ""
     measured = SCREEN if scale == "small" else MEASURED
@@ -57,7 +57,7 @@ def runs(scale: str) -> dict[tuple[str, str], str]:
 
 
 def published(methods: dict[str, tuple[int, ...]], overrides: str = "") -> dict[tuple[str, str], str]:
-    """The cells of a figure at the scale ``paper``: method -> negatives."""
+    """Return the cells of a figure at the scale ``paper``: method -> negatives."""
     return {
         (name, column(k)): f"configs/few_negatives_cifar100.py:method={METHODS[name]},k={k}{overrides}"
         for name, negatives in methods.items()
@@ -66,19 +66,20 @@ def published(methods: dict[str, tuple[int, ...]], overrides: str = "") -> dict[
 
 
 def difference(row: str, one: str, other: str, heading: str | None = None):
-    """Evidence: a method's number with ``one`` count of negatives less that with ``other``, a seed each."""
+    """Return the evidence: a method's number with ``one`` count of negatives less that with ``other``, a seed each."""
     return lambda results: results.differences((row, one), (row, other), heading)
 
 
 def best(row: str, column: str):
-    """Evidence: a method's number with a count of negatives less that with each other count."""
+    """Return the evidence: a method's number with a count of negatives less that with each other count."""
     return lambda results: harness.above_all(
         results, (row, column), [cell for cell in results.cells if cell[0] == row]
     )
 
 
 def correlation(results: harness.Results, row: str) -> list[float]:
-    """Pearson's, of the first two headings over a method's numbers of negatives: one number a seed."""
+    """Compute Pearson's correlation of the first two headings over a method's numbers of negatives: one number a
+    seed."""
     first, second = list(results.table.METRIC)[:2]
     columns = [c for r, c in results.cells if r == row]
     pairs = [(results.values(row, c, first), results.values(row, c, second)) for c in columns]
@@ -89,7 +90,7 @@ def correlation(results: harness.Results, row: str) -> list[float]:
 
 
 def over_negatives(results: harness.Results, axis: str = "negatives of a query", heading: str | None = None):
-    """A line a method over the number of negatives; ``standard`` at the right end."""
+    """Draw a line a method over the number of negatives; ``standard`` at the right end."""
     from matplotlib.figure import Figure
 
     heading = heading or next(iter(results.table.METRIC))

@@ -22,7 +22,8 @@ ASSUMED = common.ASSUMED | {
 
 
 def claims(heading: str, measure: str, change: str, expects: str) -> tuple[Claim, ...]:
-    """The paper's two of a measure under a heading, which fewer negatives make ``change``: "smaller" or "higher"."""
+    """Return the paper's two of a measure under a heading, which fewer negatives make ``change``: "smaller" or
+    "higher"."""
     return (
         Claim(
             f"ReLIC's {measure} is {change} with fewer negatives",
@@ -42,5 +43,5 @@ def claims(heading: str, measure: str, change: str, expects: str) -> tuple[Claim
 
 
 def draw(results: Results):
-    """The measure, the second heading, over the number of negatives."""
+    """Draw the measure, the second heading, over the number of negatives."""
     return common.over_negatives(results, heading=list(results.table.METRIC)[1])

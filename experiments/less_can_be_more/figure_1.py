@@ -113,7 +113,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Accuracy over the number of negatives."""
+    """Draw accuracy over the number of negatives."""
     return common.over_negatives(results)
 
 

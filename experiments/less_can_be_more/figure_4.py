@@ -42,7 +42,7 @@ FEW = 5  # the paper names 5 and 10, "particularly noticeable"; one negative is 
 
 
 def of_few(results: Results, row: str, name: str) -> list[float]:
-    """A method's curve with the fewest negatives from 5 on less that with the most, after a quarter of training.
+    """Return a method's curve with the fewest negatives from 5 on less that with the most, after a quarter of training.
 
     Both methods have 5 and 900 at ``paper``; below it ``standard``, all negatives, is the most.
     """
@@ -63,7 +63,7 @@ def of_few(results: Results, row: str, name: str) -> list[float]:
 
 
 def above_floor(results: Results, half: float) -> str:
-    """Gate: some cell's mean ratio is above what independent noise has."""
+    """Ask that some cell's mean ratio is above what independent noise has."""
     largest = max(results.mean(*cell) for cell in results.cells)
     return (
         ""
@@ -105,7 +105,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Mean (above) and standard deviation (below) over the parameters, a column a method, over training."""
+    """Draw mean (above) and standard deviation (below) over the parameters, a column a method, over training."""
     from matplotlib.figure import Figure
 
     rows = list(dict.fromkeys(row for row, _ in results.cells))

@@ -50,7 +50,7 @@ ASSUMED = {
 
 
 def config_of(seed: int, tau: float, loss: str, count: int, batch: int = BATCH) -> dict:
-    """The config whose step has the gradient that is asked for."""
+    """Return the config whose step has the gradient that is asked for."""
     k = f"k={count}" if count else "k=0"
     overrides = f" --config.temperature.tau={tau} --config.loss={loss} --config.train.batch_size={batch}"
     if count:
@@ -63,7 +63,7 @@ def config_of(seed: int, tau: float, loss: str, count: int, batch: int = BATCH) 
 
 
 def trained(seed: int, tau: float, count: int = 0) -> dict[str, tuple]:
-    """Point -> weights and statistics of one training with ``count`` negatives, 0 for all, on the host."""
+    """Train with ``count`` negatives, 0 for all; return point -> weights and statistics, on the host."""
     import jax
 
     from contrastive_jax.training import loop, run
@@ -122,7 +122,7 @@ def gradients(config: dict, weights: tuple | None, steps: int):
 
 
 def signal(sums: np.ndarray, squares: np.ndarray, n: int) -> float:
-    """The squared ratio, its mean over the parameters that have one; of sums over n gradients."""
+    """Compute the squared ratio, its mean over the parameters that have one; of sums over n gradients."""
     mean = sums / n
     variance = (squares - n * mean**2) / (n - 1)
     known = variance > 1e-12 * np.maximum(mean**2, 1e-30)
@@ -130,7 +130,7 @@ def signal(sums: np.ndarray, squares: np.ndarray, n: int) -> float:
 
 
 def moments(config: dict, weights: tuple | None) -> tuple[np.ndarray, np.ndarray]:
-    """Sums and sums of squares of the gradient, [blocks, parameters] each."""
+    """Compute sums and sums of squares of the gradient, [blocks, parameters] each."""
     found: list[list[np.ndarray]] = [[], []]
     walk = gradients(config, weights, STEPS)
     while block := list(itertools.islice(walk, BLOCK)):
@@ -142,7 +142,7 @@ def moments(config: dict, weights: tuple | None) -> tuple[np.ndarray, np.ndarray
 def compared(
     of_k: tuple[np.ndarray, np.ndarray], of_all: tuple[np.ndarray, np.ndarray]
 ) -> tuple[float, float]:
-    """The ratio of two signals and its standard error, by the jackknife over blocks of the same images."""
+    """Compute the ratio of two signals and its standard error, by the jackknife over blocks of the same images."""
 
     def ratio(left_out: int | None) -> float:
         keep = [b for b in range(len(of_k[0])) if b != left_out]
@@ -159,7 +159,7 @@ def compared(
 
 
 def part(seed: int, tau: float) -> list[dict]:
-    """The rows of one training: loss, point, K; ratio and error, signal, cosine to the pool's gradient."""
+    """Measure the rows of one training: loss, point, K; ratio and error, signal, cosine to the pool's gradient."""
     weights = {"start": None} | trained(seed, tau)
     rows = []
     for loss, point in itertools.product(LOSSES, POINTS):
@@ -178,7 +178,7 @@ def part(seed: int, tau: float) -> list[dict]:
 
 
 def measure() -> dict:
-    """All rows; a training's are kept as soon as they are there."""
+    """Measure all rows; a training's are kept as soon as they are there."""
     from contrastive_jax import native
 
     native.keep_pages()  # as the command does
@@ -193,12 +193,12 @@ def measure() -> dict:
 
 
 def of(found: dict, name: str, **which) -> list[float]:
-    """A number of the rows that are asked for, a seed each."""
+    """Return a number of the rows that are asked for, a seed each."""
     return [row[name] for row in found["rows"] if all(row[key] == value for key, value in which.items())]
 
 
 def page(found: dict) -> list[str]:
-    """A table for each loss and tau: ratio, and cosine, by K down and point across."""
+    """Write a table for each loss and tau: ratio, and cosine, by K down and point across."""
     lines = []
     for loss, tau in itertools.product(LOSSES, TAUS):
         head = ["K", *(f"{point}: share of the signal, cosine" for point in POINTS)]
@@ -220,7 +220,7 @@ def page(found: dict) -> list[str]:
 
 
 def above_all(k: int, tau: float = 1.0, loss: str = "info_nce"):
-    """Evidence: the share of the signal at the end of training, less one, a seed each."""
+    """Return the evidence: the share of the signal at the end of training, less one, a seed each."""
     return lambda found: [ratio - 1 for ratio in of(found, "ratio", loss=loss, tau=tau, point="end", k=k)]
 
 

@@ -45,7 +45,7 @@ OWN = {
 
 
 def screen(epochs: int = 5) -> str:
-    """A short run at a small scale with a look at S every epoch, as arguments."""
+    """Return a short run at a small scale with a look at S every epoch, as arguments."""
     return f" --config.evaluate.every='1 epoch'{LOOK}{harness.screen(epochs, sensitivity=SENSITIVITY)}"
 
 
@@ -63,20 +63,21 @@ ASSUMED = {
 
 
 def arguments(scale: str, method: str, overrides: str = "", dataset: str = "cifar10") -> str:
-    """Of the command: a method on a data set; on digits at ``cpu`` and ``smoke``."""
+    """Return the arguments of the command: a method on a data set; on digits at ``cpu`` and ``smoke``."""
     where = dataset if scale == "paper" else "cifar10"
     return f"configs/macl_{where}.py:method={method},scale={scale}{overrides}{OWN[scale]}"
 
 
 def smoke() -> dict[tuple[str, str], str]:
-    """The cell of all tables that takes seconds."""
+    """Return the cell of all tables that takes seconds."""
     return {("MACL-a", "batch 32"): arguments("smoke", "macl", " --config.train.batch_size=32")}
 
 
 def difference(
     one: str, other: str, heading: str | None = None, columns: Container[str] | None = None
 ) -> Callable[[Results], list[float]]:
-    """Evidence: row ``one`` less row ``other``, the mean over the ``columns`` that both were run in, a seed each."""
+    """Return the evidence: row ``one`` less row ``other``, the mean over the ``columns`` that both were run in, a seed
+    each."""
 
     def evidence(results: Results) -> list[float]:
         both = sorted(
@@ -91,7 +92,7 @@ def difference(
 
 
 def rise(rows: Container[str]) -> Callable[[Results], list[float]]:
-    """Evidence: S at the end less S at the first look, the mean over all cells of some rows, a seed each."""
+    """Return the evidence: S at the end less S at the first look, the mean over all cells of some rows, a seed each."""
 
     def evidence(results: Results) -> list[float]:
         cells = [cell for cell in results.cells if cell[0] in rows]

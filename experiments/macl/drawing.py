@@ -7,7 +7,7 @@ from experiments.macl.common import CURVES
 
 
 def sensitivity(results: Results):
-    """Semantic sensitivity over training, the mean over seeds: a panel a column."""
+    """Draw semantic sensitivity over training, the mean over seeds: a panel a column."""
     from matplotlib.figure import Figure
 
     columns = list(dict.fromkeys(column for _, column in results.cells))

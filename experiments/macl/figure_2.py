@@ -47,7 +47,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """S over training."""
+    """Draw S over training."""
     return drawing.sensitivity(results)
 
 

@@ -23,7 +23,7 @@ ASSUMED = {"K": "not legible outside of the figure: powers of 16", "tau": "0.1 t
 
 
 def measure() -> dict:
-    """W by automatic differentiation of the library's InfoNCE: K -> [tau]."""
+    """Compute W by automatic differentiation of the library's InfoNCE: K -> [tau]."""
     import jax
     import jax.numpy as jnp
 
@@ -38,7 +38,7 @@ def measure() -> dict:
 
 
 def page(found: dict) -> list[str]:
-    """A few columns of the curves, and their limit."""
+    """Write a few columns of the curves, and their limit."""
     taus = (0.1, 0.2, 0.5, 1.0, 3.0)
     shown = [found["tau"].index(tau) for tau in taus]
     return harness.markdown(
@@ -51,7 +51,7 @@ def page(found: dict) -> list[str]:
 
 
 def smallest_step(values) -> float:
-    """The smallest difference of a value to the one before."""
+    """Return the smallest difference of a value to the one before."""
     return min(after - before for before, after in itertools.pairwise(values))
 
 
@@ -74,7 +74,7 @@ CLAIMS = (
 
 
 def draw(found: dict):
-    """W over tau, a line each K."""
+    """Draw W over tau, a line each K."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")

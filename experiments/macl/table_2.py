@@ -74,14 +74,15 @@ REPORTED = {
 
 
 def identities(results: Results) -> list[float]:
-    """Relative difference of two gradients, a number each identity and temperature, as figure_identities measured."""
+    """Read the relative difference of two gradients, a number each identity and temperature, as figure_identities
+    measured."""
     file = harness.ROOT / "experiments" / "flatnce" / "results" / "identities.json"
     found = json.loads(file.read_text())["identities"]
     return found["FlatNCE as published = DCL"] + found["MACL as published = DCL"]
 
 
 def best_at(column: str) -> Callable[[Results], list[list[float]]]:
-    """Evidence: MACL-a less each of the others in a column."""
+    """Return the evidence: MACL-a less each of the others in a column."""
     others = [(row, column) for row in ("InfoNCE", "DCL", "Dual")]
     return lambda results: harness.above_all(results, ("MACL-a", column), others)
 
@@ -156,7 +157,7 @@ CLAIMS = (
 
 
 def draw(results: Results):
-    """Semantic sensitivity over training."""
+    """Draw semantic sensitivity over training."""
     return drawing.sensitivity(results)
 
 

@@ -31,7 +31,7 @@ SHORT, LONG = 5, 20  # epochs at small
 
 
 def small(scale: str, epochs: int, rows: Iterable[str]) -> dict[tuple[str, str], str]:
-    """Cells of a length at a small scale, batch 256."""
+    """Return the cells of a length at a small scale, batch 256."""
     own = f",scale={scale} --config.train.batch_size=256{common.screen(epochs)}"
     return {(row, str(epochs)): f"configs/macl_cifar10.py:method={common.LOSSES[row]}{own}" for row in rows}
 
@@ -75,14 +75,14 @@ OTHERS = ("InfoNCE", "DCL", "Dual")
 
 
 def leads(results: Results) -> list[list[float]]:
-    """MACL-a less each other loss at each length, a sample each."""
+    """Return MACL-a less each other loss at each length, a sample each."""
     lengths = dict.fromkeys(column for row, column in results.cells if row == "MACL-a")
     found = (results.differences(("MACL-a", e), (row, e)) for e in lengths for row in OTHERS)
     return [seeds for seeds in found if seeds]
 
 
 def shrinks(results: Results) -> list[float]:
-    """The lead over InfoNCE at the shortest length less that at the longest, a seed each."""
+    """Return the lead over InfoNCE at the shortest length less that at the longest, a seed each."""
     ends = [harness.of_extremes(results, row) for row in ("MACL-a", "InfoNCE")]
     return [a - b for a, b in zip(*ends, strict=True)] if all(ends) else []
 

@@ -38,7 +38,7 @@ def write() -> list[pathlib.Path]:
 
 
 def main() -> int:
-    """Writes them."""
+    """Write the pages and their figures."""
     argparse.ArgumentParser(description=experiments.paper.__doc__.splitlines()[0]).parse_args()
     print(*(file.relative_to(ROOT) for file in write()), sep="\n")
     return 0

@@ -15,7 +15,7 @@ LABELS = {FEW: "10 labels a class", numbers.LINEAR: "all labels"}
 
 
 def panel(width: float):
-    """An empty figure of one panel."""
+    """Make an empty figure of one panel."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, 3.2), layout="constrained")
@@ -25,7 +25,7 @@ def panel(width: float):
 
 
 def lead():
-    """FlatNCE's lead over InfoNCE by InfoNCE's median W, a point a batch size; small dots are seeds."""
+    """Draw FlatNCE's lead over InfoNCE by InfoNCE's median W, a point a batch size; small dots are seeds."""
     figure, axes = panel(5.2)
     for batch in (16, 64, 256):
         w = float(numbers.weight(batch, 4))
@@ -53,7 +53,8 @@ def lead():
 
 
 def arms():
-    """MACL's temperature less each yoked arm, points with 10 labels a class; the band is the margin of equivalence."""
+    """Draw MACL's temperature less each yoked arm, points with 10 labels a class; the band is the margin of
+    equivalence."""
     results = Results(table_of("family.yoked"), numbers.EASY)
     found = {
         arm: seeds

@@ -33,7 +33,7 @@ TAU, OUT, IMAGES = 0.5, 128, 50_000
 
 
 def ours(width: float, batch: int, end_to_end: bool, dtype: str):
-    """A function that runs a number of steps of ours, and what it is."""
+    """Return a function that runs a number of steps of ours, and what it is."""
     import jax
     import numpy as np
 
@@ -83,7 +83,7 @@ def ours(width: float, batch: int, end_to_end: bool, dtype: str):
 
 
 def contend(width: float, batch: int, end_to_end: bool, dtype: str) -> None:
-    """Our contender: says what it is, then runs as many steps as each line says, and says how long they took."""
+    """Run our contender: say what it is, then run as many steps as each line says, and say how long they took."""
     go, facts = ours(width, batch, end_to_end, dtype)
     go(1)
     print(json.dumps(facts), flush=True)
@@ -117,7 +117,7 @@ class Contender:
         os.killpg(self.process.pid, number)
 
     def run(self, steps: int) -> float:
-        """Seconds of that many steps, after one more, by which caches and threads are warm again."""
+        """Measure the seconds of that many steps, after one more, by which caches and threads are warm again."""
         self._signal(signal.SIGCONT)
         for count in (1, steps):
             self.process.stdin.write(f"{count}\n")
@@ -127,14 +127,14 @@ class Contender:
         return seconds
 
     def end(self) -> None:
-        """Ends the process and its workers."""
+        """End the process and its workers."""
         with contextlib.suppress(ProcessLookupError):
             self._signal(signal.SIGKILL)
         self.process.wait()
 
 
 def race(options, width: float, batch: int, cores: int) -> dict:
-    """One row of the table."""
+    """Measure one row of the table."""
     contenders = {}
     with contextlib.ExitStack() as processes:
         for name in ("ours", "pytorch", "lightly"):
@@ -168,7 +168,7 @@ def race(options, width: float, batch: int, cores: int) -> dict:
 
 
 def main() -> None:
-    """Races, prints, saves."""
+    """Race, print, save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has torch")
     parser.add_argument("--width", default="0.25,1.0", help="widths, 1 has 64 channels first")

@@ -35,13 +35,13 @@ AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 def bind_to_one_core():
-    """This process and its threads share one core."""
+    """Let this process and its threads share one core."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def images(count: int, side: int):
-    """[count, side, side, 3] uint8: smooth, as photographs are."""
+    """Draw [count, side, side, 3] uint8: smooth, as photographs are."""
     import numpy as np
     from PIL import Image
 
@@ -51,7 +51,7 @@ def images(count: int, side: int):
 
 
 def timed(function, least: float) -> float:
-    """Views a second of ``function() -> number of views``, called for at least so many seconds."""
+    """Measure the views a second of ``function() -> number of views``, called for at least so many seconds."""
     count, began = 0, time.perf_counter()
     while time.perf_counter() - began < least:
         count += function()
@@ -59,7 +59,7 @@ def timed(function, least: float) -> float:
 
 
 def ours(size: int, seconds: float, batch: int) -> dict:
-    """The vmapped preset: two views of every image of a batch."""
+    """Measure the vmapped preset: two views of every image of a batch."""
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         bind_to_one_core()
     import jax
@@ -91,7 +91,7 @@ def ours(size: int, seconds: float, batch: int) -> dict:
 
 
 def pillow(size: int, seconds: float, batch: int) -> dict:
-    """SimCLR's chain by Pillow, an image at a time."""
+    """Measure SimCLR's chain by Pillow, an image at a time."""
     bind_to_one_core()
     import numpy as np
     import PIL
@@ -146,7 +146,7 @@ def pillow(size: int, seconds: float, batch: int) -> dict:
 
 
 def torchvision(size: int, seconds: float, batch: int) -> dict:
-    """torchvision's own transforms, an image at a time."""
+    """Measure torchvision's own transforms, an image at a time."""
     bind_to_one_core()
     try:
         import torch
@@ -181,7 +181,7 @@ def torchvision(size: int, seconds: float, batch: int) -> dict:
 
 
 def table(report: dict) -> str:
-    """The results as Markdown."""
+    """Write the results as Markdown."""
     lines = [
         f"Augmented views a second, SimCLR's chain; ours on {report['ours_on']}, the others on one core.",
         "",

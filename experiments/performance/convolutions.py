@@ -32,7 +32,7 @@ LAYERS = (  # side, channels before and after at width 1, size, stride
 
 
 def fastest(function, *arguments, turns: int = 5) -> float:
-    """Seconds of the fastest of some calls of a compiled function."""
+    """Measure the seconds of the fastest of some calls of a compiled function."""
     jax.block_until_ready(function(*arguments))
     seconds = []
     for _ in range(turns):
@@ -43,7 +43,7 @@ def fastest(function, *arguments, turns: int = 5) -> float:
 
 
 def measured(batch: int, side: int, before: int, after: int, size: int, stride: int) -> dict:
-    """One layer."""
+    """Measure one layer."""
     strides, padding = (stride, stride), ((size // 2, size // 2),) * 2
     random = np.random.default_rng(0)
     images = jnp.asarray(random.normal(size=(batch, side, side, before)), jnp.float32)
@@ -78,7 +78,8 @@ def measured(batch: int, side: int, before: int, after: int, size: int, stride: 
 
 
 def steps(batch: int, width: float, turns: int = 8) -> dict:
-    """Median seconds of the step without (XLA's own) and with the kernels, and quartiles of their ratios."""
+    """Measure the median seconds of the step without (XLA's own) and with the kernels, and quartiles of their
+    ratios."""
     programs = {}
     for name in ("off", "on"):
         os.environ[native.library.SWITCH] = name
@@ -97,7 +98,7 @@ def steps(batch: int, width: float, turns: int = 8) -> dict:
 
 
 def main() -> None:
-    """Measures, prints, saves."""
+    """Measure, print, save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=256, help="views")
     parser.add_argument("--width", type=float, default=1.0)

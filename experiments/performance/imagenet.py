@@ -25,14 +25,14 @@ class Records:
         return IMAGES
 
     def read(self, rows):
-        """Refuses."""
+        """Refuse."""
         raise NotImplementedError("these images are not here")
 
 
 def step(
     batch_size: int, devices: Sequence[jax.Device] | None = None, depth: int = 50, size: int = 224, **leaves
 ) -> runs.Run:
-    """The run of ``configs/simclr_imagenet.py`` at a batch size; ``leaves``: section.option -> value."""
+    """Prepare the run of ``configs/simclr_imagenet.py`` at a batch size; ``leaves``: section.option -> value."""
     config = configs.load(str(pathlib.Path(__file__).parents[2] / "configs/simclr_imagenet.py"))
     changes = leaves | {"train.batch_size": batch_size, "encoder.depth": depth, "augment.size": size}
     with config.unlocked():

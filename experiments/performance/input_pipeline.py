@@ -45,7 +45,7 @@ CONTENDERS = {
 
 
 def photographs(folder: pathlib.Path) -> list[bytes]:
-    """JPEGs of ImageNet's sizes."""
+    """Make JPEGs of ImageNet's sizes."""
     from PIL import Image, ImageOps
 
     jpegs = []
@@ -78,18 +78,18 @@ class Memory:
         return self.count
 
     def read(self, rows):
-        """The records of some rows."""
+        """Return the records of some rows."""
         from contrastive_jax.data.records import Record
 
         return [Record(self.jpegs[row % len(self.jpegs)], 0, int(row)) for row in rows]
 
     def name(self, row):
-        """What to call a record."""
+        """Say what to call a record."""
         return f"photograph {row % len(self.jpegs)}"
 
 
 def ours(jpegs, opencv: bool):
-    """Batches [B, 2, 224, 224, 3] without end."""
+    """Yield batches [B, 2, 224, 224, 3] without end."""
     import dataclasses
 
     import numpy as np
@@ -107,7 +107,7 @@ def ours(jpegs, opencv: bool):
 
 
 def tfdata(jpegs, each: bool):
-    """The same with tf.data."""
+    """Yield the same with tf.data."""
     import tensorflow as tf
 
     def box(shape):
@@ -139,7 +139,7 @@ def tfdata(jpegs, each: bool):
 
 
 def pillow(jpegs):
-    """The same with Pillow, one image after another."""
+    """Yield the same with Pillow, one image after another."""
     import math
     import random
 
@@ -166,7 +166,7 @@ def pillow(jpegs):
 
 
 def measure(contender: str, path: str, seconds: float) -> dict:
-    """Images a second of CPU time and on the clock, in this process, pinned to one core."""
+    """Measure images a second of CPU time and on the clock, in this process, pinned to one core."""
     core = min(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {core})
     with open(path, "rb") as file:
@@ -190,7 +190,7 @@ def measure(contender: str, path: str, seconds: float) -> dict:
 
 
 def versions(python: str) -> dict:
-    """Of what is measured."""
+    """Return the versions of what is measured."""
     names = (
         "numpy",
         "scipy",
@@ -213,7 +213,7 @@ def versions(python: str) -> dict:
 
 
 def render(report: dict) -> str:
-    """The results as Markdown."""
+    """Write the results as Markdown."""
     lines = [
         "| pipeline | images / CPU second (median) | range | of the best tf.data | images / second on the clock |",
         "|---|---|---|---|---|",
@@ -236,7 +236,7 @@ def render(report: dict) -> str:
 
 
 def cpu() -> str:
-    """The processor's name."""
+    """Return the processor's name."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
@@ -245,7 +245,7 @@ def cpu() -> str:
 
 
 def main():
-    """Measures and prints; see the module."""
+    """Measure and print; see the module."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--photos", type=pathlib.Path, help="a folder of photographs")
     parser.add_argument("--tensorflow", default=sys.executable, help="a Python that has TensorFlow")

@@ -39,7 +39,7 @@ MIB = 2**20
 
 
 def counted(way: str, batch: int, topology: str, dtype: str) -> dict:
-    """One cell: the compiler's count, of one device."""
+    """Measure one cell: the compiler's count, of one device."""
     import jax
 
     wanted = SHARED if way == "shard_state" else 1
@@ -69,7 +69,7 @@ def counted(way: str, batch: int, topology: str, dtype: str) -> dict:
 
 
 def checked(batch: int) -> dict:
-    """A small step, counted and run: both in bytes, and the second over the first."""
+    """Count a small step and run it: both in bytes, and the second over the first."""
     import jax
     import numpy as np
 
@@ -99,7 +99,7 @@ def checked(batch: int) -> dict:
 
 
 def _restart_peak() -> None:
-    """Peak memory counts from here, where the kernel can do that: compiling takes more than the step."""
+    """Let peak memory count from here, where the kernel can do that: compiling takes more than the step."""
     pathlib.Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -111,7 +111,7 @@ def _peak() -> int:
 
 
 def table(report: dict) -> str:
-    """The cells as a table, GiB a device."""
+    """Write the cells as a table, GiB a device."""
     cells, batches = report["cells"], sorted({cell["batch"] for cell in report["cells"]})
     lines = [f"| batch | {' | '.join(WAYS)} |", "| ---: |" + " ---: |" * len(WAYS)]
     for batch in batches:
@@ -124,7 +124,7 @@ def table(report: dict) -> str:
 
 
 def child(*arguments: str) -> dict:
-    """A cell, by a process of its own."""
+    """Measure a cell, by a process of its own."""
     done = subprocess.run(
         [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True, check=True
     )
@@ -132,7 +132,7 @@ def child(*arguments: str) -> dict:
 
 
 def main() -> None:
-    """Counts what is missing, checks, prints, saves after every cell."""
+    """Count what is missing, check, print, save after every cell."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", default="32,64")
     parser.add_argument("--ways", default=",".join(WAYS))

@@ -73,7 +73,7 @@ SIZES = (8, 32, 128, 256, 1024)
 
 
 class Counts(NamedTuple):
-    """What a compiled step costs each of some devices."""
+    """Costs of a compiled step to each of some devices."""
 
     batch: int  # of all devices
     devices: int
@@ -87,12 +87,12 @@ class Counts(NamedTuple):
 
 
 def scores(batch: int, devices: int, embedding: int) -> float:
-    """FLOPs of comparing all views with all, forward and backward, on one device."""
+    """Count the FLOPs of comparing all views with all, forward and backward, on one device."""
     return 3 * 2 * (2 * batch / devices) * 2 * batch * embedding
 
 
 def scaled(counts: Counts, batch: int, devices: int) -> tuple[float, float, float]:
-    """FLOPs, traffic and temporaries of a device for another batch on other devices."""
+    """Scale FLOPs, traffic and temporaries of a device to another batch on other devices."""
     more = (batch / devices) / (counts.batch / counts.devices)
     own = scores(counts.batch, counts.devices, counts.embedding)
     flops = (counts.flops - own) * more + scores(batch, devices, counts.embedding)
@@ -102,7 +102,7 @@ def scaled(counts: Counts, batch: int, devices: int) -> tuple[float, float, floa
 
 
 def seconds_of(kind: str, size: float, chip: Chip, n: int) -> float:
-    """A collective over n chips; ``size``: bytes of its result on a device."""
+    """Return the seconds of a collective over n chips; ``size``: bytes of its result on a device."""
     if n == 1:
         return 0.0
     passes = (2 if kind == "all-reduce" else 1) * (n - 1) / n
@@ -117,7 +117,7 @@ def seconds_of(kind: str, size: float, chip: Chip, n: int) -> float:
 
 
 def predicted(counts: Counts, chip: Chip, batch: int, n: int) -> dict | None:
-    """One cell; None where the slice is too large for the chip or nothing fits."""
+    """Predict one cell; None where the slice is too large for the chip or nothing fits."""
     if n > chip.most or batch % n:
         return None
     flops, traffic, temporary = scaled(counts, batch, n)
@@ -146,7 +146,7 @@ def predicted(counts: Counts, chip: Chip, batch: int, n: int) -> dict | None:
 
 
 def counts_of(run, cost) -> Counts:
-    """The counts of a run's step."""
+    """Return the counts of a run's step."""
     return Counts(
         batch=run.config["train"]["batch_size"],
         devices=run.mesh.size,
@@ -161,7 +161,7 @@ def counts_of(run, cost) -> Counts:
 
 
 def count(topology: str, batch: int) -> dict:
-    """Compiles the step for a slice that is not here, or for this machine's devices, and counts."""
+    """Compile the step for a slice that is not here, or for this machine's devices, and count."""
     import jax
     from imagenet import step
     from topology import devices_of
@@ -186,7 +186,7 @@ PREDICT = ((16, 128, 1), (32, 128, 1), (32, 32, 1), (16, 64, 4), (16, 128, 8), (
 
 
 def measured(width: int, batch: int, devices: int, steps: int) -> dict:
-    """A small step on this machine: its counts, and the CPU seconds of a call, the least of a few."""
+    """Measure a small step on this machine: its counts, and the CPU seconds of a call, the least of a few."""
     import jax
 
     jax.config.update("jax_num_cpu_devices", devices)
@@ -227,7 +227,7 @@ def measured(width: int, batch: int, devices: int, steps: int) -> dict:
 
 
 def backtest() -> dict:
-    """Two rates from ``CALIBRATE``, and predicted over measured for ``PREDICT``.
+    """Fit two rates to ``CALIBRATE``, and compute predicted over measured for ``PREDICT``.
 
     A prediction starts from the counts of the calibration's step of the same width, scaled as those of the pod are;
     of a width that was not calibrated, from its own. All emulated devices run on the same cores: their seconds add.
@@ -273,7 +273,7 @@ def backtest() -> dict:
 
 
 def render() -> str:
-    """The page: predictions, what they were counted from, and the back-test."""
+    """Write the page: predictions, what they were counted from, and the back-test."""
     kept = json.loads(COUNTS.read_text())
     counts = Counts(**kept["counts"])
     lines = [
@@ -315,7 +315,7 @@ def render() -> str:
 
 
 def main() -> None:
-    """Counts, measures or renders."""
+    """Count, measure or render."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("verb", choices=("count", "backtest", "predict", "measure"))
     parser.add_argument("--topology", default="")

@@ -34,13 +34,13 @@ class Block(nn.Module):
             self.short = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
 
     def forward(self, x):
-        """Images (N, before, H, W) to (N, after, H / stride, W / stride)."""
+        """Bring images (N, before, H, W) to (N, after, H / stride, W / stride)."""
         y = functional.relu(self.norm1(self.conv1(x)))
         return functional.relu(self.norm2(self.conv2(y)) + self.short(x))
 
 
 def network(width: float, lightly: bool) -> nn.Module:
-    """ResNet-18 x width with the CIFAR stem, and SimCLR's head of two layers."""
+    """Build ResNet-18 x width with the CIFAR stem, and SimCLR's head of two layers."""
     channels = [round(width * c) for c in (64, 128, 256, 512)]
     before = channels[0]
     layers = [nn.Conv2d(3, before, 3, 1, 1, bias=False), nn.BatchNorm2d(before), nn.ReLU()]
@@ -58,7 +58,7 @@ def network(width: float, lightly: bool) -> nn.Module:
 
 
 def nt_xent(z: torch.Tensor) -> torch.Tensor:
-    """NT-Xent of projections (2B, D), view after view."""
+    """Compute NT-Xent of projections (2B, D), view after view."""
     z = functional.normalize(z.float(), dim=1)
     scores = z @ z.T / TAU
     scores = scores.masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), float("-inf"))
@@ -66,7 +66,7 @@ def nt_xent(z: torch.Tensor) -> torch.Tensor:
 
 
 def loss_function(lightly: bool):
-    """Projections (2B, D) to a scalar."""
+    """Return the function of projections (2B, D) to a scalar."""
     if not lightly:
         return nt_xent
     from lightly.loss import NTXentLoss
@@ -88,7 +88,7 @@ class Images(torch.utils.data.Dataset):
         return IMAGES
 
     def __getitem__(self, index: int):
-        """A list of two views (3, H, W)."""
+        """Return a list of two views (3, H, W)."""
         from PIL import Image
 
         return self.transform(Image.fromarray(self.images[index]))
@@ -112,12 +112,12 @@ class Twice:
         )
 
     def __call__(self, image) -> list:
-        """Two tensors (3, H, W)."""
+        """Return two tensors (3, H, W)."""
         return [self.transform(image), self.transform(image)]
 
 
 def loaded(batch: int, lightly: bool):
-    """Batches of views (2B, 3, H, W) for ever, from a DataLoader with a worker a core."""
+    """Yield batches of views (2B, 3, H, W) for ever, from a DataLoader with a worker a core."""
     if lightly:
         from lightly.transforms import SimCLRTransform
 
@@ -133,7 +133,7 @@ def loaded(batch: int, lightly: bool):
 
 
 def way(options, compiled: bool, channels_last: bool):
-    """A step of given views, on the device."""
+    """Build a step of given views, on the device."""
     torch.manual_seed(0)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     model = network(options.width, options.lightly).train().to(DEVICE, memory_format=layout)
@@ -157,13 +157,13 @@ def way(options, compiled: bool, channels_last: bool):
 
 
 def wait() -> None:
-    """Until the device has done what it was asked for."""
+    """Wait until the device has done what it was asked for."""
     if DEVICE.type == "cuda":
         torch.cuda.synchronize()
 
 
 def fastest(options):
-    """The fastest of the ways, and what was found."""
+    """Return the fastest of the ways, and what was found."""
     views = torch.rand(2 * options.batch, 3, SIZE, SIZE, device=DEVICE)
     ways, seconds, failed = {}, {}, {}
     for compiled in (False, True):
@@ -194,7 +194,7 @@ def fastest(options):
 
 
 def main() -> None:
-    """A contender, see `against_pytorch.py`."""
+    """Run a contender, see `against_pytorch.py`."""
     import sys
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

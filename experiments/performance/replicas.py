@@ -31,7 +31,7 @@ IMAGES, SECONDS = 2048, 5.0
 
 
 def config_of(options, seed):
-    """FlatCLR at the width and batch asked for, by seed."""
+    """Return the config of FlatCLR at the width and batch asked for, by seed."""
     config = configs.load("configs/flatclr_cifar10.py")
     config.encoder.update({"depth": 18, "width": options.width, "stem": "cifar"})
     config.augment.size, config.dtype, config.seed = options.size, options.dtype, seed
@@ -42,7 +42,7 @@ def config_of(options, seed):
 
 
 def ready(trainee, side_by_side=None):
-    """A function that runs one step of a trainee and waits for it."""
+    """Return a function that runs one step of a trainee and waits for it."""
     with jax.set_mesh(trainee.mesh):
         state, feed = trainee.initial_state(), trainee.feed(0, print)
         if side_by_side is None:
@@ -64,7 +64,7 @@ def ready(trainee, side_by_side=None):
 
 
 def steps_a_second(once, seconds=SECONDS):
-    """Steps a second of calls for so long."""
+    """Measure the steps a second of calls for so long."""
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         once()
@@ -73,7 +73,7 @@ def steps_a_second(once, seconds=SECONDS):
 
 
 def worker(options):
-    """A run of its own: says that it is ready, waits for a word, and says how many steps a second it made."""
+    """Run by itself: say that it is ready, wait for a word, and say how many steps a second it made."""
     once = ready(loop.One(runs.prepare(config_of(options, options.worker))))
     print("ready", flush=True)
     sys.stdin.readline()
@@ -81,7 +81,7 @@ def worker(options):
 
 
 def in_processes(options):
-    """Steps a second of all processes together."""
+    """Measure the steps a second of all processes together."""
     cores = sorted(os.sched_getaffinity(0))
     own = [
         "--width",
@@ -115,7 +115,7 @@ def in_processes(options):
 
 
 def main() -> None:
-    """Measures, prints, saves."""
+    """Measure, print, save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=float, default=0.25)
     parser.add_argument("--batch", type=int, default=128)

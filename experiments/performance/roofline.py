@@ -46,7 +46,7 @@ WORKLOADS = {
 
 
 def run_of(workload: str, devices: list[jax.Device], leaves: dict[str, Any]) -> runs.Run:
-    """The run of a workload on synthetic images."""
+    """Prepare the run of a workload on synthetic images."""
     name, own = WORKLOADS[workload]
     like = {"cpu": "cifar10", "pod": "imagenet2012"}[workload]
     given = [
@@ -61,7 +61,7 @@ def run_of(workload: str, devices: list[jax.Device], leaves: dict[str, Any]) -> 
 
 
 def parts(run: runs.Run) -> dict[str, tuple[Callable, tuple]]:
-    """The parts of a step: a function each, and the shapes of its arguments."""
+    """Return the parts of a step: a function each, and the shapes of its arguments."""
     recipe, batch = run.recipe, run.config["train"]["batch_size"]
     tau, dtype = run.config["temperature"]["tau"], "float32"
     images = jax.ShapeDtypeStruct((batch, *run.source.train.shape), np.uint8)
@@ -98,7 +98,7 @@ def parts(run: runs.Run) -> dict[str, tuple[Callable, tuple]]:
 
 
 def counted(function: Callable, shapes: tuple, run: runs.Run) -> dict[str, float]:
-    """FLOPs and bytes of a part by the compiler, on one device of the run."""
+    """Count the FLOPs and bytes of a part by the compiler, on one device of the run."""
     put = sharding.named(run.mesh, sharding.REPLICATED)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=put), shapes)
     found = jax.jit(function).lower(*shapes).compile().cost_analysis() or {}
@@ -106,7 +106,7 @@ def counted(function: Callable, shapes: tuple, run: runs.Run) -> dict[str, float
 
 
 def seconds(function: Callable, shapes: tuple, run: runs.Run, turns: int) -> float:
-    """The median seconds of a call of a part as the library compiles it."""
+    """Measure the median seconds of a call of a part as the library compiles it."""
     random = np.random.default_rng(0)
 
     def array(x):
@@ -122,7 +122,7 @@ def seconds(function: Callable, shapes: tuple, run: runs.Run, turns: int) -> flo
 
 
 def median(call: Callable, turns: int) -> float:
-    """The median seconds of a call."""
+    """Measure the median seconds of a call."""
     found = []
     for _ in range(turns):
         began = time.perf_counter()
@@ -132,7 +132,7 @@ def median(call: Callable, turns: int) -> float:
 
 
 def measured_rates(turns: int) -> tuple[float, float]:
-    """FLOP/s of a product of matrices and bytes/s of memory, of this machine."""
+    """Measure the FLOP/s of a product of matrices and bytes/s of memory, of this machine."""
     n, size = 4096, 2**27
     matrix, array = jnp.ones((n, n), jnp.float32), jnp.ones(size, jnp.float32)
     product, addition = jax.jit(lambda x: x @ x), jax.jit(lambda x: x + 1)
@@ -143,13 +143,13 @@ def measured_rates(turns: int) -> tuple[float, float]:
 
 
 def bound(part: dict[str, float], rates: tuple[float, float]) -> tuple[float, str]:
-    """The least seconds of a part on a device, and what they are spent on."""
+    """Return the least seconds of a part on a device, and what they are spent on."""
     arithmetic, memory = part["flops"] / rates[0], part["bytes"] / rates[1]
     return max(arithmetic, memory), "arithmetic" if arithmetic > memory else "memory"
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report in Markdown."""
+    """Write the report in Markdown."""
     devices = report["rates"]
     heads = ["part", "GFLOP", "GB", "FLOP a byte"]
     heads += [f"{name}, least ms" for name in devices] + (
@@ -171,7 +171,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Counts, measures, prints, saves."""
+    """Count, measure, print, save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workload", choices=WORKLOADS, help="default: cpu, with --topology pod")
     parser.add_argument("--topology", default="", help="count for a TPU slice that is not here")

@@ -35,7 +35,7 @@ SCALE = 10.0  # 1 / tau
 
 
 def free_bytes(device) -> int:
-    """What a program may still allocate on ``device``: the host's memory for a CPU."""
+    """Return what a program may still allocate on ``device``: the host's memory for a CPU."""
     if device.platform != "cpu":
         statistics = device.memory_stats()
         return statistics["bytes_limit"] - statistics["bytes_in_use"]
@@ -47,7 +47,7 @@ def free_bytes(device) -> int:
 
 
 def program(loss: str, engine: str):
-    """The function that is measured, of (query, key, scale, group) or of (embeddings, labels, scale)."""
+    """Return the function that is measured, of (query, key, scale, group) or of (embeddings, labels, scale)."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -82,7 +82,7 @@ def program(loss: str, engine: str):
 
 
 def timed(call, repeats: int) -> tuple[list[float], float]:
-    """Seconds of up to ``repeats`` calls after the first, and what the last returned."""
+    """Measure the seconds of up to ``repeats`` calls after the first, and what the last returned."""
     seconds = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -94,12 +94,12 @@ def timed(call, repeats: int) -> tuple[list[float], float]:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has held."""
+    """Return the most memory that this process has held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def measure_torch(engine: str, rows: int, repeats: int) -> dict:
-    """One cell of PyTorch, in this process."""
+    """Measure one cell of PyTorch, in this process."""
     import numpy as np
     import torch
 
@@ -128,7 +128,7 @@ def measure_torch(engine: str, rows: int, repeats: int) -> dict:
 
 
 def measure(loss: str, engine: str, rows: int, repeats: int, dtype: str) -> dict:
-    """One cell, in this process."""
+    """Measure one cell, in this process."""
     if engine in OF_TORCH:
         return measure_torch(engine, rows, repeats)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -178,7 +178,7 @@ def measure(loss: str, engine: str, rows: int, repeats: int, dtype: str) -> dict
 
 
 def environment() -> dict:
-    """Device, versions and date, read in a process of its own: this one must not hold the device."""
+    """Read device, versions and date in a process of its own: this one must not hold the device."""
     code = (
         "import jax, jaxlib, json; d = jax.devices()[0];"
         "print(json.dumps({'platform': d.platform, 'device': d.device_kind,"
@@ -194,7 +194,7 @@ def environment() -> dict:
 
 
 def describe(cell: dict) -> str:
-    """One line of the table."""
+    """Write one line of the table."""
     head = f"{cell['rows']:>9,}  {cell['engine']:<{NAME}}"
     if "not_run" in cell:
         return f"{head}  not run: {cell['not_run']}"
@@ -206,7 +206,7 @@ def describe(cell: dict) -> str:
 
 
 def render(report: dict) -> str:
-    """Time and memory by loss and N in Markdown: of a process, less what it held before it compiled."""
+    """Write time and memory by loss and N in Markdown: of a process, less what it held before it compiled."""
     rows = sorted({cell["rows"] for cell in report["cells"]})
     engines = list(dict.fromkeys(cell["engine"] for cell in report["cells"]))
     cells = {(cell["engine"], cell["rows"]): cell for cell in report["cells"]}

@@ -23,7 +23,8 @@ ROOT = HERE.parents[1]
 
 
 def started(folder: str) -> dict[str, float]:
-    """One start: seconds to the first line; of tracing and compilation; and until the step can run, less these."""
+    """Measure one start: seconds to the first line; of tracing and compilation; and until the step can run, less
+    these."""
     command = [
         sys.executable, "-m", "contrastive_jax.main", f"--config={ROOT / 'configs/flatclr_digits.py'}",
         "--config.train.duration=40 steps", "--config.evaluate.final=False", f"--workdir={folder}",
@@ -42,7 +43,7 @@ def started(folder: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures, prints, saves."""
+    """Measure, print, save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--starts", type=int, default=5)
     options = parser.parse_args()

@@ -31,7 +31,7 @@ IMAGES = 2048
 
 
 def programs(options):
-    """The recipe, its mesh, and (full, bare): each a function that runs one step and waits for it."""
+    """Return the recipe, its mesh, and (full, bare): each a function that runs one step and waits for it."""
     config = configs.load(f"configs/{options.config}")
     config.encoder.update({"depth": options.depth, "width": options.width, "stem": options.stem})
     config.augment.size, config.dtype = options.size, options.dtype
@@ -75,7 +75,7 @@ def programs(options):
 
 
 def main() -> None:
-    """Measures, prints, saves."""
+    """Measure, print, save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", default="flatclr_cifar10.py")
     parser.add_argument("--depth", type=int, default=18)

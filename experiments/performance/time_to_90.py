@@ -48,7 +48,7 @@ SCALES = {
 
 
 def run(scale: str, seed: int, folder: pathlib.Path) -> dict:
-    """One run, in this process, up to the look that reaches the target or to the schedule's end.
+    """Train one run, in this process, up to the look that reaches the target or to the schedule's end.
 
     ``folder`` has what an earlier process of the run has left, and is left to the next.
     """
@@ -114,7 +114,7 @@ def run(scale: str, seed: int, folder: pathlib.Path) -> dict:
 
 
 def main() -> None:
-    """Runs the seeds one after the other, prints, saves."""
+    """Run the seeds one after the other, print, save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scale", choices=SCALES, default="gpu")
     parser.add_argument("--seeds", type=int)
@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def summary(settings: dict, found: list[dict]) -> dict:
-    """What the results file holds."""
+    """Return what the results file holds."""
     reached = [f for f in found if f["reached"]]
     return {
         "what": f"seconds until kNN (k=10, cosine) reaches {100 * settings['target']:.1f} %, {settings['config']}",

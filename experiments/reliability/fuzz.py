@@ -111,7 +111,7 @@ TRACED: set[str] = set()  # what was traced, without these
 
 @functools.cache
 def of_method(method: str) -> str:
-    """A method's smoke config, complete, as JSON."""
+    """Return a method's smoke config, complete, as JSON."""
     config = configs.load(f"{ROOT}/configs/digits.py:method={method},scale=smoke")
     config.evaluate.final, config.projector.out = False, 8
     return json.dumps(configs.plain(configs.complete(config)))
@@ -119,7 +119,7 @@ def of_method(method: str) -> str:
 
 @functools.cache
 def names_of(leaf: str) -> tuple[str, ...]:
-    """Functions that a leaf may name."""
+    """Return the functions that a leaf may name."""
     section, _, key = leaf.partition(".")
     if section in configs.CHOICES and key == "name":
         return tuple(functions_of(configs.CHOICES[section]))
@@ -131,7 +131,7 @@ def names_of(leaf: str) -> tuple[str, ...]:
 
 
 def values(leaf: str, value: Any) -> st.SearchStrategy:
-    """What may stand in the place of a leaf's value."""
+    """Return what may stand in the place of a leaf's value."""
     likely = st.sampled_from(names_of(leaf)) if names_of(leaf) else _alike(value)
     anything = st.sampled_from((*NUMBERS, *REALS, *TEXTS)) | st.sampled_from(JUNK).map(copy.deepcopy)
     return st.integers(0, 3).flatmap(lambda n: anything if n == 3 else likely)
@@ -157,13 +157,13 @@ class Changed(NamedTuple):
     changes: dict[str, Any]
 
     def __repr__(self) -> str:
-        """What tells it from others."""
+        """Return what tells it from others."""
         return f"{self.config.get('name')!r} with {self.changes}"
 
 
 @st.composite
 def changed(draw: st.DrawFn) -> Changed:
-    """A config, complete, with some leaves replaced."""
+    """Draw a config, complete, with some leaves replaced."""
     config = json.loads(of_method(draw(st.sampled_from(tuple(methods.METHODS)))))
     changes = {}
     for _ in range(draw(st.integers(1, 4))):
@@ -193,7 +193,7 @@ def changed(draw: st.DrawFn) -> Changed:
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """With the options of the functions that are named now, as the command line has it."""
+    """Complete a config with the options of the functions that are named now, as the command line has it."""
     with contextlib.suppress(Exception):  # the door has to deal with it as it is
         made = ConfigDict(config)
         with made.unlocked():
@@ -203,13 +203,13 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def tiny():
-    """Encoders of one block, and the digits read once."""
+    """Make encoders of one block, and read the digits once."""
     with small.one_block(), mock.patch.object(sources, "digits", functools.cache(sources.digits)):
         yield
 
 
 def forced(config: dict[str, Any]) -> dict[str, Any]:
-    """The same with a network as small as it gets."""
+    """Return the same with a network as small as it gets."""
     config = copy.deepcopy(config)
     config["encoder"]["width"] = 1 / 64
     for head in ("projector", "predictor"):
@@ -220,7 +220,7 @@ def forced(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def trace(made: run.Run) -> None:
-    """The train step by shapes: the state keeps its shapes and types, metrics are numbers."""
+    """Trace the train step by shapes: the state keeps its shapes and types, metrics are numbers."""
     rows, several = made.config["train"]["batch_size"], made.source.train.label_shape
     number = jax.ShapeDtypeStruct((rows,), jnp.int32)
     image = jax.ShapeDtypeStruct((rows, *made.source.train.shape), jnp.uint8)
@@ -234,7 +234,8 @@ def trace(made: run.Run) -> None:
 
 
 def refusal_is_fit(message: str, config: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
-    """Whether a refusal is one sentence (or two, with a remedy) that names a leaf, or a section and its option."""
+    """Return whether a refusal is one sentence (or two, with a remedy) that names a leaf, or a section and its
+    option."""
     if "\n" in message or not message or len(message) > 1500:
         return False
     if re.match(r"(\w+\.)+\w+ is missing", message):  # a leaf that there is not
@@ -253,7 +254,7 @@ def refusal_is_fit(message: str, config: Mapping[str, Any], changes: Mapping[str
 
 
 def attempt(config: dict[str, Any], changes: Mapping[str, Any], steps: int = 0) -> tuple[str, str]:
-    """("refused", the message), ("traced", "") or ("trained", ""); ("failed", why) is a defect."""
+    """Try a config: ("refused", the message), ("traced", "") or ("trained", ""); ("failed", why) is a defect."""
     folder = tempfile.mkdtemp(prefix="fuzz-")
     here = os.getcwd()
     os.chdir(folder)
@@ -301,7 +302,7 @@ def _remove(folder: pathlib.Path) -> None:
 
 
 class Found(NamedTuple):
-    """What a search saw: outcomes, leaves that were changed, and failures, one of a kind."""
+    """Results of a search: outcomes, leaves that were changed, and failures, one of a kind."""
 
     counts: collections.Counter
     leaves: collections.Counter
@@ -309,7 +310,7 @@ class Found(NamedTuple):
 
 
 def search(wanted: int, trained: int, seed: int) -> Found:
-    """So many configs, of which so many of the valid take 2 real steps."""
+    """Try so many configs, of which so many of the valid take 2 real steps."""
     found = Found(collections.Counter(), collections.Counter(), {})
     counts = found.counts
     jax.config.update("jax_disable_most_optimizations", True)
@@ -340,7 +341,7 @@ def search(wanted: int, trained: int, seed: int) -> Found:
 
 
 def main() -> None:
-    """Prints the table, and writes it beside this file."""
+    """Print the table, and write it beside this file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     for name, default in (("configs", 2000), ("trained", 100), ("seed", 0), ("processes", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)

@@ -10,7 +10,7 @@ from contrastive_jax.models.network import encoder_of
 
 @contextlib.contextmanager
 def one_block() -> Iterator[None]:
-    """Encoders of one residual block, which trace and compile in a fraction of the time."""
+    """Make encoders of one residual block, which trace and compile in a fraction of the time."""
     features = property(lambda encoder: encoder.channels * (4 if encoder.depth >= 50 else 1))
     encoder_of.cache_clear()  # whose encoders are kept by their options
     with (

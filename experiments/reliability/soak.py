@@ -76,15 +76,15 @@ class Started:
         self.pid = self._process.pid
 
     def code(self) -> int | None:
-        """The exit status; None while it runs."""
+        """Return the exit status; None while it runs."""
         return self._process.exitcode
 
     def ask(self, number) -> None:
-        """Sends a signal."""
+        """Send a signal."""
         os.kill(self.pid, number)
 
     def end(self, seconds=1800.0) -> str:
-        """Waits for the end; what was said."""
+        """Wait for the end; return what was said."""
         self._process.join(seconds)
         if self.code() is None:
             self._process.kill()
@@ -110,13 +110,13 @@ def _command(arguments, log, spoil, devices, limit) -> None:
 
 
 def jumping_clock() -> None:
-    """It is yesterday, today or tomorrow."""
+    """Make it yesterday, today or tomorrow."""
     true, generator = time.time, random.Random(0)
     time.time = lambda: true() + generator.choice([-86400.0, 0.0, 86400.0])
 
 
 def spoilt_loss() -> None:
-    """From the middle on the loss is no number."""
+    """Make the loss no number from the middle on."""
     from contrastive_jax.training import loop
 
     made = loop.compiled_step
@@ -137,19 +137,19 @@ def spoilt_loss() -> None:
 
 
 def in_float64() -> None:
-    """jax computes in 64 bits."""
+    """Let jax compute in 64 bits."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
 
 
 def double() -> dict:
-    """A run in float64."""
+    """Return the options of a run in float64."""
     return {"extra": ("--config.dtype=float64",), "spoil": in_float64}
 
 
 def from_files() -> dict:
-    """A run that reads digits from files, by a worker process; the first call makes the files."""
+    """Return the options of a run that reads digits from files, by a worker process; the first call makes the files."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
@@ -164,14 +164,14 @@ def from_files() -> dict:
 
 
 def finish(workdir, *more, **options) -> tuple[bool, str]:
-    """Runs the command to its end; whether that was a good one, and what it said."""
+    """Run the command to its end; return whether that was a good one, and what it said."""
     process = Started(workdir, *more, **options)
     said = process.end()
     return process.code() == 0, said
 
 
 def left_by(workdir) -> tuple[dict[str, np.ndarray], list[dict]]:
-    """Every array of the last checkpoint, and the metrics without the clock."""
+    """Read every array of the last checkpoint, and the metrics without the clock."""
     import jax
 
     from contrastive_jax import workdir as workdirs
@@ -194,7 +194,8 @@ def left_by(workdir) -> tuple[dict[str, np.ndarray], list[dict]]:
 
 
 def bits_lost(workdir, reference) -> int:
-    """Bits in which what a run left differs from the reference; a log point that differs or is missing counts as 64."""
+    """Count the bits in which what a run left differs from the reference; a log point that differs or is missing counts
+    as 64."""
     (arrays, rows), (others, other_rows) = left_by(workdir), reference
     bits = sum(
         int(
@@ -209,7 +210,7 @@ def bits_lost(workdir, reference) -> int:
 
 
 def difference(workdir, reference) -> float:
-    """The largest difference of an array of floats from the reference's, of its largest value."""
+    """Return the largest difference of an array of floats from the reference's, of its largest value."""
     worst = 0.0
     for name, x in left_by(workdir)[0].items():
         if np.issubdtype(x.dtype, np.floating) and x.size:
@@ -219,7 +220,7 @@ def difference(workdir, reference) -> float:
 
 
 def steps_done(workdir) -> int:
-    """The last step that the metrics speak of; 0 before the first."""
+    """Return the last step that the metrics speak of; 0 before the first."""
     try:
         return json.loads((workdir / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     except (OSError, IndexError, ValueError, KeyError):
@@ -227,7 +228,7 @@ def steps_done(workdir) -> int:
 
 
 def wait_for(condition, process, seconds=120.0) -> bool:
-    """Whether it came true while the process lived."""
+    """Wait for a condition; return whether it came true while the process lived."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.code() is None:
         if condition():
@@ -255,7 +256,8 @@ def kill(workdir, reference, kills):
             return len(saved() - before) >= many
 
         def writing(since=since, last=last):
-            """Not what the last kill left: this process has written metrics behind the last checkpoint."""
+            """Return whether a checkpoint is written, not what the last kill left: this process has written metrics
+            behind the last."""
             folder, metrics = workdir / "checkpoints", workdir / "metrics.jsonl"
             return any("tmp" in f.name for f in folder.glob("*")) and (
                 metrics.stat().st_mtime > since and steps_done(workdir) > last
@@ -314,7 +316,7 @@ def disk_full(workdir, reference, kills):
 
 
 def _half(workdir):
-    """A run that is killed half-way, with several checkpoints."""
+    """Kill a run half-way, with several checkpoints."""
     process = Started(workdir, "--config.checkpoint.every_seconds=0.2")
     wait_for(lambda: steps_done(workdir) >= STEPS // 2, process)
     process.ask(signal.SIGKILL)
@@ -447,7 +449,7 @@ OPTIONS = {"vanished_image": from_files, "killed_worker": from_files, "other_dev
 
 
 def reference_of(fault: str):
-    """What an uninterrupted run of the fault's options left."""
+    """Return what an uninterrupted run of the fault's options left."""
     options = OPTIONS.get(fault, dict)
     workdir = SCRATCH / f"reference_{options.__name__}"
     if not workdir.exists():
@@ -458,7 +460,7 @@ def reference_of(fault: str):
 
 
 def run(kills: int, chosen: list[str]) -> None:
-    """Injects the faults, and keeps what came of it."""
+    """Inject the faults, and keep what came of it."""
     from contrastive_jax import workdir as workdirs
 
     file = RESULTS / "soak.json"
@@ -482,7 +484,7 @@ def run(kills: int, chosen: list[str]) -> None:
 
 
 def render() -> str:
-    """The table."""
+    """Write the table."""
     found = json.loads((RESULTS / "soak.json").read_text())
     lines = [
         "| fault | steps | injected | survived | bits lost | |",
@@ -500,7 +502,8 @@ def render() -> str:
 
 
 def memory(steps: int) -> dict:
-    """Resident memory, file descriptors and threads of a long run, sampled every second; medians of its parts."""
+    """Measure resident memory, file descriptors and threads of a long run, sampled every second; medians of its
+    parts."""
     workdir, samples = SCRATCH / "run", []
     process = Started(
         workdir, f"--config.train.duration={steps} steps", "--config.checkpoint.every_seconds=5", "-q"
@@ -531,7 +534,7 @@ def memory(steps: int) -> dict:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -40,7 +40,7 @@ print(json.dumps({{"python": platform.python_version()}} | found))
 
 
 def interpreters(asked: list[str], given: list[str]) -> dict[str, str]:
-    """A path for each release of Python in ``asked``: of ``given``, or from PATH.
+    """Find a path for each release of Python in ``asked``: of ``given``, or from PATH.
 
     Raises SystemExit, with a sentence, where there is none.
     """
@@ -98,7 +98,7 @@ def measure(python: str, folder: pathlib.Path, tests: list[str]) -> dict:
 
 
 def counted(report: str) -> dict:
-    """Counts of pytest's XML report, and the names of what failed."""
+    """Read the counts of pytest's XML report, and the names of what failed."""
     found = {"passed": 0, "failed": [], "skipped": 0}
     for case in xml.fromstring(report).iter("testcase"):
         if case.find("failure") is not None or case.find("error") is not None:
@@ -111,7 +111,7 @@ def counted(report: str) -> dict:
 
 
 def table(measured: dict[str, dict]) -> str:
-    """One line an environment, as Markdown, and the tests that failed."""
+    """Write one line an environment, as Markdown, and the tests that failed."""
     names = ("Python", *PACKAGES)
     lines = [
         f"| {' | '.join(names)} | passed | failed | skipped | minutes | date |",
@@ -130,7 +130,7 @@ def table(measured: dict[str, dict]) -> str:
 
 
 def header(measured: dict[str, dict]) -> str:
-    """Of ``constraints.txt``: a line of comment for each environment in which nothing failed."""
+    """Write the head of ``constraints.txt``: a line of comment for each environment in which nothing failed."""
     return "".join(
         f"{HEADER}Python {entry['python']}, {', '.join(f'{name} {entry[name]}' for name in PACKAGES)};"
         f" {entry['passed']:,} tests, {entry['date']}\n"
@@ -140,7 +140,7 @@ def header(measured: dict[str, dict]) -> str:
 
 
 def kept() -> dict[str, dict]:
-    """What was measured so far, by Python:jax."""
+    """Read what was measured so far, by Python:jax."""
     path = RESULTS / "versions.json"
     return json.loads(path.read_text()) if path.exists() else {}
 
@@ -167,7 +167,7 @@ def _environment(text: str) -> str:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
