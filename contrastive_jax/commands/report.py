@@ -143,7 +143,7 @@ def read(
     result = _json(path / "result.json") or _json(path / "diverged.json")
     evaluations = judged(config, result, _json(path / "evaluation.json"))
     try:
-        seen = look(workdir, config, settings)
+        seen = features_of(workdir, config, settings)
     except (OSError, ValueError, RuntimeError) as error:  # no checkpoint yet, a data set that is elsewhere
         seen = str(error)
         log(f"{workdir}: no images are shown: {error}")
@@ -196,7 +196,7 @@ def shown(source: data.Source) -> tuple[str, Any]:
     return ("training", train) if test is None else ("test", test)
 
 
-def look(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Seen:
+def features_of(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Seen:
     """Compute the newest checkpoint's features of ``report.images`` test images (training images if there are none)."""
     mesh = sharding.make_mesh()
     with jax.set_mesh(mesh):

@@ -157,7 +157,7 @@ class Watch:
     def __init__(self, config: Mapping[str, Any]):
         self._config, self._silent = config, {}  # alarm -> log points since it last rang
 
-    def look(self, record: Mapping[str, float]) -> tuple[dict[str, int], list[str]]:
+    def hear(self, record: Mapping[str, float]) -> tuple[dict[str, int], list[str]]:
         """Return the record's own entries, ``{"alarm/collapse": 1}``, and what there is to say."""
         ringing, sentences = alarms(record, self._config), []
         for name, sentence in ringing.items():

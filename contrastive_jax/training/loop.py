@@ -262,7 +262,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
                     step += 1
                     log_due = step % every == 0 or step == run.total_steps
                     if log_due:
-                        recorder.look()
+                        recorder.log_point()
                     if evaluator.has_labels and run.evaluate_every and step % run.evaluate_every == 0:
                         recorder.fetch()  # what diverged is said to have, not judged
                         with recorder.pause("evaluation"):

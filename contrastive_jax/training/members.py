@@ -123,7 +123,7 @@ class Recorders(contextlib.ExitStack):
         rest = jax.tree.map(lambda x: x.at[lost].set(0), dataclasses.replace(state, step=()))
         return dataclasses.replace(rest, step=state.step)
 
-    def look(self) -> None:
+    def log_point(self) -> None:
         """Write and show a log point of every replica.
 
         Raises:
@@ -131,7 +131,7 @@ class Recorders(contextlib.ExitStack):
         """
         self.fetch()
         for _, recorder in self._going():
-            recorder.look()
+            recorder.log_point()
         if 0 in self._diverged:  # whose progress is the one that is shown
             self._recorders[0].show(*self._going()[0][1].latest)
         self._speak()

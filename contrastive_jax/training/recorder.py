@@ -151,7 +151,7 @@ class Recorder(contextlib.ExitStack):
         """Return what may be saved: a run whose steps so far are sound is sound."""
         return state
 
-    def look(self) -> None:
+    def log_point(self) -> None:
         """Take a log point: write and show the metrics of the latest step, and speak alarms.
 
         Raises:
@@ -160,7 +160,7 @@ class Recorder(contextlib.ExitStack):
         self.fetch()
         step, epoch = self._step, self._step / self._run.steps_per_epoch
         self._last = self._last | self._feed.metrics()
-        rung, sentences = self._watch.look({"step": step, "epoch": epoch, **self._last})
+        rung, sentences = self._watch.hear({"step": step, "epoch": epoch, **self._last})
         self.write(step, self._last | rung, self._progress.update(step, self._last))
         for sentence in sentences:
             self._log(sentence)

@@ -126,7 +126,7 @@ def test_whatever_judges_sees_images_of_evaluate_size(trained, tmp_path):
     subject = judge.subject("", ({}, {}))
     assert subject.view()(built.source.test.image[0]).shape == (12, 12, 1)
     settings = {"images": 20, "layer": "pooled"}
-    found = report.look(run, config, settings).features
+    found = report.features_of(run, config, settings).features
     with np.load(embed.embed(config, str(run), quiet=True)["test"]) as file:
         rows = np.sort(np.random.default_rng(0).permutation(len(file["id"]))[:20])
         np.testing.assert_allclose(found, file["pooled"][rows], rtol=1e-4, atol=1e-5)

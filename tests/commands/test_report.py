@@ -152,7 +152,7 @@ def test_the_page_of_a_run_is_whole_escaped_and_needs_nothing_else(workdir):
 def test_the_nearest_neighbours_are_scikit_learns_and_their_pictures_the_images(workdir):
     settings = report.check(SETTINGS)
     config = configs.plain(configs.load(str(workdir)))
-    seen = report.look(workdir, config, settings)
+    seen = report.features_of(workdir, config, settings)
     queries = np.random.default_rng(0).permutation(40)[:3]
     found = report.neighbours(seen.features, queries, 4)
     unit = seen.features / np.linalg.norm(seen.features, axis=1, keepdims=True)

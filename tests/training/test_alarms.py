@@ -206,7 +206,7 @@ def test_an_alarm_is_said_when_it_begins_and_when_it_was_quiet_for_a_while():
     said = []
     for step in range(20, 60):
         record = HEALTHY | {"step": step, "epoch": step / 10} | (bad if step < 24 or step == 26 else {})
-        flags, sentences = watch.look(record)
+        flags, sentences = watch.hear(record)
         assert flags == ({"alarm/collapse": 1} if step < 24 or step == 26 else {})
         said += sentences
     assert len(said) == 2
@@ -214,7 +214,7 @@ def test_an_alarm_is_said_when_it_begins_and_when_it_was_quiet_for_a_while():
         said[0].startswith("alarm, step 20: collapse: all embeddings")
         and said[1] == "step 31: collapse is over."
     )
-    assert watch.look(HEALTHY | bad)[1][0].startswith("alarm, step 50")
+    assert watch.hear(HEALTHY | bad)[1][0].startswith("alarm, step 50")
 
 
 @pytest.mark.run
