@@ -12,8 +12,9 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from contrastive_jax import data, native, sharding
+from contrastive_jax.training.packing import packed
 from contrastive_jax.training.run import Run
-from contrastive_jax.training.step import make_train_step, packed, state_of
+from contrastive_jax.training.step import make_train_step, state_of
 from contrastive_jax.types import PyTree, TrainState
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")

@@ -12,9 +12,9 @@ import numpy as np
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators.features import NotFinite
 from contrastive_jax.training.evaluation import Evaluator
+from contrastive_jax.training.packing import Packed
 from contrastive_jax.training.recorder import Diverged, Recorder
 from contrastive_jax.training.run import replicate
-from contrastive_jax.training.step import Packed
 from contrastive_jax.types import PyTree, TrainState
 from contrastive_jax.workdir import checkpoint
 from contrastive_jax.workdir import replicas as layout

@@ -12,8 +12,8 @@ from contrastive_jax import config as configs
 from contrastive_jax import data
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.training import alarms, utilisation
+from contrastive_jax.training.packing import Packed
 from contrastive_jax.training.run import Run
-from contrastive_jax.training.step import Packed
 from contrastive_jax.types import TrainState
 from contrastive_jax.workdir import checkpoint
 

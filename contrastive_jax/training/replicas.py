@@ -24,8 +24,9 @@ from contrastive_jax.config import identity
 from contrastive_jax.data.resident import Arrays, ResidentReplicas
 from contrastive_jax.training import compilation, loop, members
 from contrastive_jax.training.lifting import Lifted, Unlike, lift
+from contrastive_jax.training.packing import Packed, packed
 from contrastive_jax.training.run import Run, prepare
-from contrastive_jax.training.step import Packed, init_state, make_train_step, packed
+from contrastive_jax.training.step import init_state, make_train_step
 from contrastive_jax.types import Array, PyTree, TrainState
 from contrastive_jax.workdir import checkpoint, remote
 from contrastive_jax.workdir import replicas as layout

@@ -10,7 +10,8 @@ from tiny_methods import ALL, tiny, x64  # noqa: F401
 from contrastive_jax import config as configs
 from contrastive_jax import data, native, sharding
 from contrastive_jax.training import run as runs
-from contrastive_jax.training.step import init_state, make_train_step, packed
+from contrastive_jax.training.packing import packed
+from contrastive_jax.training.step import init_state, make_train_step
 
 
 def run_on(devices, config, steps=3):

@@ -1,0 +1,40 @@
+"""The metrics of a step as one array: one transfer to the host, whatever their number."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from contrastive_jax.types import Array, PyTree, TrainState
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["values"], meta_fields=["layout"])
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """The metrics of a step as one array on the device, to be fetched in one go."""
+
+    values: Array  # [M]
+    layout: tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes
+
+    def unpacked(self) -> dict[str, np.ndarray]:
+        """Return the metrics by name, on the host."""
+        ends = np.cumsum([math.prod(shape) for _, shape in self.layout])
+        parts = np.split(np.asarray(self.values), ends[:-1])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self.layout, parts, strict=True)}
+
+
+def packed(train_step: Callable) -> Callable:
+    """Return the step with its metrics as :class:`Packed`; what computes them is the same to the last bit."""
+
+    def step(state: TrainState, feed: PyTree) -> tuple[TrainState, Packed]:
+        state, metrics = train_step(state, feed)
+        values = jax.lax.optimization_barrier([jnp.asarray(value) for value in metrics.values()])
+        dtype = jnp.result_type(jnp.float32, *values)
+        layout = tuple((name, value.shape) for name, value in zip(metrics, values, strict=True))
+        return state, Packed(jnp.concatenate([value.astype(dtype).reshape(-1) for value in values]), layout)
+
+    return step
