@@ -36,10 +36,11 @@ def start(spec: str) -> None:
     if not spec:
         return
     match = re.fullmatch(r"([^,]+:\d+),(\d+),(\d+)", spec)
-    if spec != "auto" and not (match and int(match[3]) < int(match[2])):
+    in_range = match and int(match[3]) < int(match[2]) and 0 < int(match[1].rpartition(":")[2]) < 2**16
+    if spec != "auto" and not in_range:
         raise ValueError(
-            f"--distributed={spec!r}; write auto, or HOST:PORT,N,I with process I of 0 to N - 1, for instance"
-            " 10.0.0.1:1234,2,0."
+            f"--distributed={spec!r}; write auto, or HOST:PORT,N,I with a port below 65536 and process I of 0 to N - 1,"
+            " for instance 10.0.0.1:1234,2,0."
         )
     peers = (
         dict(zip(("coordinator_address", "num_processes", "process_id"), match.groups(), strict=True))

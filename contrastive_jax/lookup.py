@@ -23,6 +23,15 @@ def functions_of(module: ModuleType) -> dict[str, Callable]:
     }
 
 
+def hashable(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return options as pairs, sorted by name, lists as tuples at any depth."""
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+
+    return tuple(sorted((name, frozen(value)) for name, value in options.items()))
+
+
 def is_own(name: Any) -> bool:
     """Return whether a name is ``module:function``."""
     return isinstance(name, str) and ":" in name
@@ -40,7 +49,7 @@ def own(name: str, option: str) -> Callable:
     module, _, function = name.partition(":")
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(f"{option} is {name!r}: {module} is Python's own module, none of yours.")
-    if not module or not function:
+    if not module or not function or module.startswith("."):
         raise ValueError(f"{option} is {name!r}; a function of your own is module:function.")
     try:
         loaded = importlib.import_module(module)

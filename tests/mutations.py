@@ -594,6 +594,27 @@ ALARMS = of(
     ("any ESS target is reached", 'if goal * record["negatives"] < 1:', "if False:"),
     ("an alarm is said at every look", "if name not in self._silent:", "if True:"),
 )
+ENCODERS = [
+    *of(
+        "models/encoder.py",
+        "models/test_encoders.py",
+        ("batch statistics that nobody tells of training", 'if stats and "train" not in takes:', "if False:"),
+        ("whole numbers become fractions", "if jnp.issubdtype(dtype, jnp.floating) else dtype", "if True else dtype"),
+        ("a statistic may change its type", "if (old.shape, old.dtype) != (new.shape, new.dtype):", "if old.shape != new.shape:"),
+    ),
+    *of(
+        "workdir/encoder.py",
+        "commands/test_export.py",
+        ("replicas are read as one run", 'if count := len(meta.get("replicas", ())):', "if count := 0:"),
+        ("evaluation's size is not seen", 'size = saved.config.get("evaluate", {}).get("size", 0)', "size = 0"),
+    ),
+    *of(
+        "training/loop.py",
+        "commands/test_export.py",
+        ("another max-pooling reads the weights", 'if "encoder.variant" in (changed := _changed(saved, run.config)):', "if False:"),
+        ("statistics are not compared", "in zip((saved.params, saved.stats), wanted, strict=True):", "in zip((saved.params,), wanted):"),
+    ),
+]  # fmt: skip
 NETWORK = of(
     "models/network.py",
     "models/test_network.py",
@@ -618,7 +639,7 @@ MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *PAIRWISE, *DIAGNOSTICS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
-    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *NETWORK, *NORM, *CONFIG,
+    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *CONFIG,
 ]  # fmt: skip
 
 

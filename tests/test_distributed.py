@@ -215,6 +215,8 @@ def test_what_would_abort_the_process_or_names_no_option_is_a_sentence(monkeypat
         port = taken.getsockname()[1]
         with pytest.raises(ConnectionError, match=f"--distributed=.*: port {port} cannot be listened at"):
             distributed.start(f"127.0.0.1:{port},2,0")
+    with pytest.raises(ValueError, match="HOST:PORT,N,I with a port below 65536"):
+        distributed.start("127.0.0.1:99999,2,0")
 
     def initialize(**options):
         raise ValueError("coordinator_address should be defined.")

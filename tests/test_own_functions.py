@@ -212,6 +212,7 @@ def test_one_device_equals_eight(config, tmp_path):
         (("optimizer", "mine:sgd"), "optimizer.name is .* mine has no function 'sgd'"),
         (("data", "numpy:pi"), "data.name is 'numpy:pi': that is a float, no function"),
         (("data", ":f"), "data.name is ':f'; a function of your own is module:function"),
+        (("encoder", ".mine:f"), "encoder.name is '.mine:f'; a function of your own is module:function"),
         (("schedule", "pathlike:f"), "schedule.root has a PosixPath as its default; a config holds numbers"),
     ],
 )

@@ -1,18 +1,18 @@
 """``--mode=export``: an encoder as ``encoder.safetensors``, which torchvision, timm and Detectron2 load.
 
 The arrays are the checkpoint's, bit for bit, under the names of torchvision's ResNet. The file's metadata are
-JSON: ``encoder`` (depth, width, stem, variant, epsilon, channels), ``preprocessing``, ``config``, ``step``.
+JSON: ``encoder`` (depth, width, stem, variant, epsilon, channels, features, dtype), ``preprocessing``, ``config``,
+``step``.
 ``docs/export.md`` shows the ten lines of PyTorch that load it.
 """
 
-import inspect
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from contrastive_jax import augment, distributed
+from contrastive_jax import augment, distributed, evaluators
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.lookup import call
 from contrastive_jax.models import norm
@@ -55,7 +55,7 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
         )
     saved = encoder.read(path, modules=("encoder",))
     params, stats = jax.device_get((saved.params["encoder"], saved.stats["encoder"]))
-    metadata = about(saved)
+    metadata = about(saved, config)
     file = pathlib.Path(workdir, FILE)
     if distributed.first():
         weights.save(file, params, stats, metadata)
@@ -85,16 +85,22 @@ def differences(config: Mapping[str, Any]) -> list[str]:
     return differing
 
 
-def about(saved: encoder.Saved) -> dict[str, Any]:
-    """Return the metadata of a checkpoint's encoder, by the names of :data:`weights.FACTS`."""
+def about(saved: encoder.Saved, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a checkpoint's encoder, by the names of :data:`weights.FACTS`.
+
+    ``config``: of the command; its ``evaluate.size`` counts, and ``augment`` of a file that has none.
+    """
     network = encoder.network_of(saved.config | {"projector": {"layers": 0}, "predictor": {"layers": 0}})
-    size = saved.config["augment"]["size"]
+    size, section = config["evaluate"]["size"], saved.config.get("augment", config["augment"])
+    section = evaluators.resized(section, size, network, saved.channels)
+    shown = {"augment": dict(section), "evaluate": saved.config.get("evaluate", {}) | {"size": size}}
+    image = (section["size"], section["size"], saved.channels)
     return {
         "encoder": dict(saved.config["encoder"])
-        | {"epsilon": _epsilon(saved.config), "channels": saved.channels}
-        | {"features": network.width((size, size, saved.channels))},
-        "preprocessing": preprocessing(saved.config["augment"], saved.channels),
-        "config": saved.config,
+        | {"epsilon": _epsilon(saved.config), "channels": saved.channels, "dtype": saved.config["dtype"]}
+        | {"features": network.width(image)},
+        "preprocessing": preprocessing(section, saved.channels),
+        "config": saved.config | shown,
         "step": saved.step,
     }
 
@@ -127,4 +133,4 @@ def preprocessing(section: Mapping[str, Any], channels: int) -> dict[str, Any]:
 
 
 def _epsilon(config: Mapping[str, Any]) -> float:
-    return config["norm"].get("epsilon", inspect.signature(norm.norm).parameters["epsilon"].default)
+    return norm.norm(**config["norm"]).epsilon

@@ -316,10 +316,12 @@ def fits(value: Any, kind: Any) -> bool:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, part) for part in parts)
-    if origin in (tuple, Sequence):
+    if kind in (tuple, list):
+        return isinstance(value, list | tuple)  # config.json knows lists alone
+    if origin in (tuple, list, Sequence):
         if not isinstance(value, list | tuple):
             return False
-        each = [parts[0]] * len(value) if origin is Sequence or parts[1:] == (...,) else parts
+        each = [parts[0]] * len(value) if origin in (list, Sequence) or parts[1:] == (...,) else parts
         return len(each) == len(value) and all(map(fits, value, each))
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
@@ -335,8 +337,8 @@ def words(kind: Any) -> str:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(map(words, parts))
-    if origin in (tuple, Sequence):
-        many = origin is Sequence or parts[1:] == (...,)
+    if origin in (tuple, list, Sequence):
+        many = origin in (list, Sequence) or parts[1:] == (...,)
         inside = {int: "whole numbers", float: "finite numbers", str: "texts"}.get(parts[0], "values")
         return f"a tuple of {inside}" if many else f"a tuple of {len(parts)} {inside}"
     return _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
@@ -348,6 +350,8 @@ _WORDS = {
     float: "a finite number below 3.4e38",
     str: "a text",
     types.NoneType: "None",
+    tuple: "a tuple",
+    list: "a tuple",
 }
 
 

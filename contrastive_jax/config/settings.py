@@ -244,7 +244,7 @@ def _check_kind(option: str, default: Any) -> None:
     if isinstance(default, tuple | list):
         for one in default:
             _check_kind(option, one)
-    elif not isinstance(default, bool | int | float | str | Mapping):
+    elif not isinstance(default, bool | int | float | str):
         raise ValueError(
             f"{option} has a {type(default).__name__} as its default; a config holds numbers, text, True and False, and"
             " tuples of these."

@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from contrastive_jax import augment, data, models, native, sharding
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import Rows
-from contrastive_jax.lookup import call
+from contrastive_jax.lookup import call, hashable
 from contrastive_jax.types import PyTree
 
 PIXELS = "pixels"
@@ -178,14 +178,14 @@ class EvaluationData:
             rows = np.arange(len(chosen)) if chosen.rows is None else np.asarray(chosen.rows)
             bound = Partial(self.encoder.network.encode, self.encoder.params, self.encoder.stats)
             self._found[key] = _encode_views(
-                bound, chosen.split, rows, seed, _training_views(_hashable(self.encoder.augment)),
+                bound, chosen.split, rows, seed, _training_views(hashable(self.encoder.augment)),
                 self._batch_size, self._layers,
             )  # fmt: skip
         return self._found[key][layer]
 
     def view(self, crop: float | None = None) -> Any:
         """Return evaluation's view of an image: one function for equal options, so that programs are shared."""
-        return eval_view(_hashable(self.encoder.augment), crop)
+        return eval_view(hashable(self.encoder.augment), crop)
 
     def tuned(self, encode: Partial, crop: float | None, layer: str) -> tuple[Rows, np.ndarray]:
         """Return features and labels of the test images by another encoder than the subject's."""
@@ -246,15 +246,9 @@ def eval_view(options: tuple, crop: float | None = None) -> Any:
     return view if crop is None else view.cropped(crop)
 
 
-def _hashable(section: Mapping[str, Any]) -> tuple:
-    return tuple(
-        sorted((key, tuple(value) if isinstance(value, list) else value) for key, value in section.items())
-    )
-
-
 def training_view(encoder: Pretrained, crop_min: float, flip: float) -> Any:
     """Make a view by crop and flip alone, with the resizing and normalisation that the encoder was pretrained with."""
-    return _crops(_hashable(encoder.augment), crop_min, flip)
+    return _crops(hashable(encoder.augment), crop_min, flip)
 
 
 @functools.cache

@@ -76,7 +76,12 @@ def _of_linen(module: nn.Module, takes: Mapping[str, Any]) -> Encoder:
         variables_of = call(module.init, key, images, None, False)
         if other := sorted(variables_of.keys() - {"params", STATISTICS}):
             raise ValueError(f"its variables are {', '.join(other)}; they must be params and {STATISTICS}.")
-        return variables_of.get("params", {}), variables_of.get(STATISTICS, {})
+        params, stats = variables_of.get("params", {}), variables_of.get(STATISTICS, {})
+        if stats and "train" not in takes:
+            raise ValueError(
+                f"it keeps {STATISTICS}, and its __call__ has no argument train, which says when they are of the batch."
+            )
+        return params, stats
 
     def apply(params, stats, images, members, *, train):
         variables = {"params": params, STATISTICS: stats}
@@ -113,18 +118,35 @@ def _shapes(encoder: Encoder, features: int | None, image_shape: Shape) -> tuple
     for tree in (params, stats):
         _check_names(tree)
     train = functools.partial(encoder.apply, members=None, train=True)
-    shape, after = jax.eval_shape(train, params, stats, images(2))
+    before = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, carried(x.dtype)), stats)
+    shape, after = jax.eval_shape(train, params, before, images(2))
     if shape.ndim != 2 or len(shape) != 2:
         raise ValueError(f"of 2 images it returns {list(shape.shape)}; features are [n, F].")
-    if jax.tree.map(jnp.shape, after) != jax.tree.map(jnp.shape, stats):
-        raise ValueError("its statistics have other shapes after training than before.")
+    if jax.tree.structure(after) != jax.tree.structure(before):
+        raise ValueError("its statistics have other names after a training step than before.")
+    for (path, old), new in zip(
+        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
+    ):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise ValueError(
+                f"its statistic {name} is {old.dtype}{list(old.shape)}, and after a training step"
+                f" {new.dtype}{list(new.shape)}; it must stay as it is."
+            )
     return params, stats, shape.shape[1]
+
+
+def carried(dtype: Any) -> Any:
+    """Return the type in which the state of a run carries arrays: single precision at least, or whole numbers."""
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
 
 
 def _check_names(tree: PyTree) -> None:
     if not isinstance(tree, Mapping):
         raise ValueError(f"it keeps arrays in a {type(tree).__name__}; they must be in nested dictionaries.")
-    for value in tree.values():
+    for name, value in tree.items():
+        if not isinstance(name, str):
+            raise ValueError(f"it calls an array, or a dictionary of them, {name!r}; names must be texts.")
         if not hasattr(value, "shape"):
             _check_names(value)
 

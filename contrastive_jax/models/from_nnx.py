@@ -45,7 +45,7 @@ def from_nnx(build: Callable[[Any], Any]) -> Encoder:
         graph, *states = nnx.eval_shape(lambda: parts(jax.random.key(0)))
         for state, values in zip(states, (params, stats), strict=True):
             values = jax.tree.map(jnp.asarray, values)  # NNX would write into arrays of NumPy
-            nnx.replace_by_pure_dict(state, nnx.restore_int_paths(values))
+            nnx.replace_by_pure_dict(state, _as_in(nnx.to_pure_dict(state), values))
         model = nnx.merge(graph, *states)
         if train:
             model.train()
@@ -55,6 +55,11 @@ def from_nnx(build: Callable[[Any], Any]) -> Encoder:
         return features, _named(nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)))
 
     return Encoder(init, apply)
+
+
+def _as_in(like: PyTree, named: PyTree) -> PyTree:
+    """Return what :func:`_named` made of a tree as it was: ``like`` has the numbers and the names."""
+    return {k: _as_in(v, named[str(k)]) if isinstance(v, dict) else named[str(k)] for k, v in like.items()}
 
 
 def _named(tree: PyTree) -> PyTree:

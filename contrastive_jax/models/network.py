@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from contrastive_jax import sharding, types
-from contrastive_jax.lookup import call, find, functions_of, near, pick
+from contrastive_jax.lookup import call, find, functions_of, hashable, near, pick
 from contrastive_jax.models import critics, encoders, heads, initial, microbatch
 from contrastive_jax.models import norm as norms
 from contrastive_jax.models.encoder import Component, component
@@ -117,8 +117,7 @@ def _encoder(norm: norms.Norm, dtype: Any, remat: bool, *, name: str = "resnet",
     if remat and "remat" not in inspect.signature(function).parameters:
         raise ValueError(f"train.remat is True, and encoder.name={name!r} has no option remat.")
     options |= {"remat": True} if remat else {}
-    fixed = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in options.items())
-    return encoder_of(function, name, norm, dtype, fixed)
+    return encoder_of(function, name, norm, dtype, hashable(options))
 
 
 @functools.lru_cache(maxsize=64)

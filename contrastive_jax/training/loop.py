@@ -14,6 +14,7 @@ import jax
 from contrastive_jax import config as configs
 from contrastive_jax import data, distributed, sharding
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.models import norm
 from contrastive_jax.training import memory
 from contrastive_jax.training.compilation import compiled_step
 from contrastive_jax.training.evaluation import Evaluator
@@ -44,13 +45,38 @@ def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
         saved = encoder.read(path, modules=("encoder",), sharding=everywhere, report=report)
     except (FileNotFoundError, ValueError) as error:
         raise type(error)(f"init.checkpoint={path!r}: {error}") from None
-    wanted, _ = run.recipe.network.shapes(run.recipe.view_shape)
-    if other := weights.difference(saved.params["encoder"], wanted["encoder"]):
+    wanted = run.recipe.network.shapes(run.recipe.view_shape)
+    for here, there in zip((saved.params, saved.stats), wanted, strict=True):
+        if other := weights.difference(here["encoder"], there["encoder"]):
+            raise ValueError(
+                f"init.checkpoint={path!r} holds another encoder than this config's: its {other};"
+                " compare the encoder sections of their configs."
+            )
+    if "encoder.variant" in (changed := _changed(saved, run.config)):
+        was, now = changed["encoder.variant"]
         raise ValueError(
-            f"init.checkpoint={path!r} holds another encoder than this config's: its {other};"
-            " compare the encoder sections of their configs."
+            f"init.checkpoint={path!r} has encoder.variant={was}, this config {now}: the same arrays in another"
+            f" function. Take --config.encoder.variant={was}."
         )
     return saved
+
+
+def _changed(saved: encoder.Saved, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return by leaf what the saved encoder computes otherwise than this config's; of a foreign file nothing.
+
+    The arrays need not show it: an option of one's own encoder, batch norm's epsilon, how images are normalized.
+    ResNet's variants with the same arrays differ in the max-pooling of the ImageNet stem.
+    """
+
+    def of_function(config: Mapping[str, Any]) -> dict[str, Any]:
+        network = dict(config["encoder"])
+        if network.get("name", "resnet") == "resnet" and network["stem"] != "imagenet":
+            del network["variant"]
+        epsilon = norm.norm(**config["norm"]).epsilon
+        images = {name: config["augment"][name] for name in ("mean", "std") if name in config["augment"]}
+        return {"encoder": network, "norm": {"epsilon": epsilon}, "augment": images}
+
+    return configs.diff(of_function(saved.config), of_function(config)) if "augment" in saved.config else {}
 
 
 def check_init(run: Run, workdir: str) -> None:
@@ -65,6 +91,9 @@ def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
         return initial_state(run)
     saved = pretrained(run, report)
     report(f"encoder: from {'' if saved.step is None else f'step {saved.step} of '}{path}")
+    if changed := _changed(saved, run.config):
+        told = ", ".join(f"{leaf} {was} there and {now} here" for leaf, (was, now) in changed.items())
+        report(f"encoder: it computes something else with these weights than where they are from: {told}")
     params, stats = run.recipe.init_network(run.config["seed"])
     loaded, loaded_stats = jax.device_get((saved.params, saved.stats))
     return initial_state(run, (params | loaded, stats | loaded_stats))

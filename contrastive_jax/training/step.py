@@ -26,7 +26,12 @@ def init_state(recipe: Recipe, seed: int) -> TrainState:
 
 def state_of(recipe: Recipe, seed: int, params: PyTree, stats: PyTree) -> TrainState:
     """Return the state before the first step of a network with these weights."""
-    params, stats = jax.tree.map(lambda x: jnp.asarray(x, recipe.parameter_dtype), (params, stats))
+    params, stats = jax.tree.map(
+        lambda x: jnp.asarray(
+            x, recipe.parameter_dtype if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype
+        ),
+        (params, stats),
+    )
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         seed=jnp.asarray(seed, jnp.uint32),

@@ -28,6 +28,7 @@ from contrastive_jax.types import Array, PyTree
 # end a run. In milliseconds it fits into 31 bits.
 PATIENCE = 20 * 24 * 3600
 EMPTY = "empty"  # what stands for a subtree without arrays, (), {} or None
+SLASH = "\u2215"  # in a path, for the / of a name: Haiku's names have some
 
 
 class NonFiniteState(ValueError):
@@ -108,7 +109,7 @@ def _describe(state: PyTree) -> dict[str, str]:
     """Return path -> "float32[3,4]" of every array of the state, or "empty"."""
     described: dict[str, str] = {}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(state, is_leaf=_is_empty):
-        path = jax.tree_util.keystr(keys, simple=True, separator="/")
+        path = "/".join(jax.tree_util.keystr((key,), simple=True).replace("/", SLASH) for key in keys)
         if _is_empty(leaf):
             described[path] = EMPTY
         elif not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
@@ -538,7 +539,7 @@ def _part_like(leaves: dict[str, str], names: tuple[str, ...], sharding: Any, st
                 + (f" (did you mean {near[0]!r}?)" if near else f"; it has {_list(known)}")
             )
         for path, kind in chosen.items():
-            *rooms, last = path.split("/")
+            *rooms, last = (room.replace(SLASH, "/") for room in path.split("/"))
             place = like
             for room in rooms:
                 place = place.setdefault(room, {})

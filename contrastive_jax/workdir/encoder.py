@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, models
+from contrastive_jax import augment, evaluators, models
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators import features
@@ -52,7 +52,7 @@ def read(
 
     Raises:
       FileNotFoundError: nothing there, or no checkpoint of that step.
-      ValueError: a file that holds no ResNet, or a step of a file.
+      ValueError: a file that holds no ResNet, a step of a file, or the checkpoint of several replicas.
     """
     path = expanded(path)
     if weights.is_file(path):
@@ -66,7 +66,7 @@ def read(
         modules_read, step, meta = checkpoints.restore_part(
             names, step=step, sharding=sharding, report=report
         )
-    config = configs.plain(configs.completed(meta["config"]))
+    config = _config(meta, path)
     channels = meta.get("channels") or weights.channels(
         modules_read["params"]["encoder"]
     )  # of old: ResNets, all
@@ -83,16 +83,33 @@ def config_of(path: str | os.PathLike) -> dict[str, Any]:
             raise FileNotFoundError(
                 f"{path} holds no checkpoint; name a run's workdir or a file.safetensors."
             )
-        return configs.plain(configs.completed(meta[1]["config"]))
+        return _config(meta[1], path)
+
+
+def _config(meta: Mapping[str, Any], path: str | os.PathLike) -> dict[str, Any]:
+    """Return the config of a checkpoint that is one run's."""
+    if count := len(meta.get("replicas", ())):
+        raise ValueError(f"{path} holds {count} replicas; name the folder of one of them, {path}/replica_0.")
+    return configs.plain(configs.completed(meta["config"]))
 
 
 def _read_file(path: str | os.PathLike, modules: tuple[str, ...]) -> Saved:
     params, stats, about = weights.load(path)
+    # A file in half precision is trained on and judged in single, as a run would hold its parameters.
+    params, stats = jax.tree.map(lambda x: x.astype(np.promote_types(x.dtype, np.float32)), (params, stats))
     config = about.get("config") or {"norm": {}, "dtype": "float32", "encoder": weights.architecture(params)}
     config |= {"projector": {"layers": 0}, "predictor": {"layers": 0}}
     empty = {module: {} for module in modules}
     params, stats = empty | {"encoder": params}, empty | {"encoder": stats}
     return Saved(params, stats, about.get("step"), config, weights.channels(params["encoder"]))
+
+
+def view_of(saved: Saved) -> Mapping[str, Any] | None:
+    """Return the section ``augment`` at the size that the run is evaluated at; None where a file does not say."""
+    if (section := saved.config.get("augment")) is None:
+        return None
+    size = saved.config.get("evaluate", {}).get("size", 0)
+    return evaluators.resized(section, size, network_of(saved.config), saved.channels)
 
 
 def _place(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
@@ -122,7 +139,7 @@ class LoadedEncoder:
         channels: of the images that it reads.
         network, params, stats: the pure functions and their arrays, for your own program:
             ``network.encode(params, stats, views [n, size, size, c] float32) -> {layer: [n, F]}``.
-        prepare: one image ``[h, w, c]`` uint8 to the view that the network sees.
+        prepare: one image ``[h, w, c]`` uint8 to the view that the network sees, as the run's table has it.
     """
 
     def __init__(self, saved: Saved, section: Mapping[str, Any]):
@@ -157,7 +174,9 @@ class LoadedEncoder:
                 f"images are {images.dtype} of shape {list(images.shape)};"
                 f" this encoder reads uint8 [n, h, w, {self.channels}]."
             )
-        return features.encode_all(self._encode, images, self.prepare, min(batch_size, max(1, len(images))))
+        batch_size = min(batch_size, max(1, len(images)))
+        with jax.set_mesh(None):  # the arrays lie on one device
+            return features.encode_all(self._encode, images, self.prepare, batch_size)
 
     def _known(self, layer: str) -> str:
         if layer not in self.layers:
@@ -175,15 +194,16 @@ def load_encoder(
         dict of a ResNet saved as safetensors.
       step: of an earlier checkpoint that ``checkpoint.keep_every`` or ``checkpoint.keep_last`` kept.
       view: how images are prepared, options of :func:`contrastive_jax.augment.make_eval`; default: as in the
-        pretraining. A foreign file does not say, so it needs one; torchvision's ImageNet weights (V1) want
-        ``dict(preset="moco_v2", size=224)``: bilinear, the central 7/8, ImageNet's mean and deviation.
+        pretraining, at the size of ``evaluate.size``. A foreign file does not say, so it needs one; torchvision's
+        ImageNet weights (V1) want ``dict(preset="moco_v2", size=224)``: bilinear, the central 7/8, ImageNet's mean
+        and deviation.
 
     Raises:
       FileNotFoundError: nothing there, or no checkpoint of that step.
-      ValueError: a file that holds no ResNet, or does not say how images are prepared, or a step of a file.
+      ValueError: a file that holds no ResNet, or does not say how images are prepared, a step of a file, or replicas.
     """
     saved = read(path, step=step)
-    section = view or saved.config.get("augment")
+    section = view or view_of(saved)
     if section is None:
         raise ValueError(
             f"{path} does not say how images are prepared; pass view, for torchvision's ImageNet weights"

@@ -74,7 +74,7 @@ def load(path: str | os.PathLike) -> Weights:
         about = {name: json.loads(text[name]) for name in FACTS if name in text}
         _check_shapes(params)
         _check_statistics(state)
-    except ValueError as error:
+    except (ValueError, KeyError) as error:  # KeyError: a layer that has no such array
         raise ValueError(f"{path} holds no ResNet in torchvision's naming: {error}") from None
     return Weights(params, stats, about)
 
@@ -90,6 +90,8 @@ def _check_shapes(params: PyTree) -> None:
 def _check_statistics(state: Mapping[str, np.ndarray]) -> None:
     for name, array in state.items():
         layer, _, leaf = name.rpartition(".")
+        if leaf != "num_batches_tracked" and not np.issubdtype(array.dtype, np.floating):
+            raise ValueError(f"its {name} is {array.dtype}; weights are floating numbers.")
         if leaf == "bias" and layer != "fc":
             for other in ("weight", "running_mean", "running_var"):
                 if np.shape(state.get(f"{layer}.{other}")) != array.shape:

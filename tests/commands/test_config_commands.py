@@ -174,6 +174,7 @@ def test_annotations_that_only_a_type_checker_reads_say_nothing():
     found = schema.parameters(namespace["loss"])
     assert [(p.name, p.default) for p in found.values()] == [("scale", 1.0), ("power", 2.0)]
     assert schema.fits(True, Any) and schema.fits([1], Any) and schema.fits(None, Any)
+    assert schema.fits([1], tuple) and schema.fits((1,), list[int]) and not schema.fits(1, tuple)
 
 
 @pytest.mark.parametrize(

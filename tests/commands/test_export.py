@@ -11,7 +11,7 @@ import pytest
 from saved_runs import config_of, random_arrays, workdir_of
 
 import contrastive_jax
-from contrastive_jax import augment, models
+from contrastive_jax import augment, models, sharding
 from contrastive_jax.augment import presets
 from contrastive_jax.augment.crops import Chain
 from contrastive_jax.commands import evaluate
@@ -62,13 +62,41 @@ def test_a_checkpoint_that_does_not_say_its_channels_is_a_resnets(tmp_path):
     assert loaded.channels == 3 and re.match(r"LoadedEncoder\(resnet, step \w+, images of 3 ch", repr(loaded))
 
 
+def test_replicas_are_refused_by_what_reads_one_run(tmp_path):
+    params, stats = random_arrays(config_of(), 1)
+    with checkpoint.Checkpoints(tmp_path / "checkpoints") as saved:
+        state = jax.tree.map(lambda x: jnp.stack([x, x]), {"params": params, "stats": stats})
+        saved.save(1, state, {"config": config_of(), "channels": 1, "replicas": [{"seed": 0}, {"seed": 1}]})
+    for read in (contrastive_jax.load_encoder, lambda path: export(config_of(), path, quiet=True)):
+        with pytest.raises(ValueError, match="holds 2 replicas; name the folder of one of them, .*replica_0"):
+            read(tmp_path)
+    assert not (tmp_path / "encoder.safetensors").exists()
+
+
+@pytest.mark.parametrize("of", ["run", "command"])
+def test_the_size_of_evaluation_is_in_the_file(of, tmp_path):
+    config, larger = config_of(), config_of(**{"evaluate.size": 16})
+    workdir_of(tmp_path, larger if of == "run" else config)
+    about = export(larger, tmp_path, quiet=True)
+    assert about["preprocessing"]["size"] == 16
+    seen = contrastive_jax.load_encoder(tmp_path / "encoder.safetensors").prepare(images()[0])
+    assert seen.shape == (16, 16, 1)
+    assert contrastive_jax.load_encoder(tmp_path).prepare(images()[0]).shape[0] == (16 if of == "run" else 8)
+
+
 def test_there_and_back_bit_for_bit(trained):
     path, config, params, stats, about = trained
     found = weights.load(path / "encoder.safetensors")
     assert_same((found.params, found.stats), (params["encoder"], stats["encoder"]))
     assert found.about == json.loads(json.dumps(about))
     assert found.about["step"] == 7 and found.about["config"] == config
-    assert {**config["encoder"], "epsilon": 1e-5, "channels": 1, "features": 64} == found.about["encoder"]
+    assert {
+        **config["encoder"],
+        "epsilon": 1e-5,
+        "channels": 1,
+        "features": 64,
+        "dtype": "float32",
+    } == found.about["encoder"]
     state = torchvision_names.to_torchvision(found.params, found.stats)
     assert state["layer2.0.downsample.0.weight"].shape == (16, 8, 1, 1) and "fc.weight" not in state
 
@@ -82,6 +110,8 @@ def test_a_workdir_and_its_file_give_the_same_features(trained):
     found = run(images())
     assert found.shape == (5, 64) and found.dtype == np.float32
     np.testing.assert_array_equal(found, file(images()))
+    with jax.set_mesh(sharding.make_mesh()):
+        np.testing.assert_array_equal(found, file(images()))
     two_by_two = file(images(), batch_size=2)  # other bits on some CPUs
     np.testing.assert_allclose(found, two_by_two, rtol=1e-5, atol=1e-5)
     views = images().astype(np.float32) / 255
@@ -115,6 +145,11 @@ def test_a_run_starts_from_a_file(trained, tmp_path):
         (params["encoder"], stats["encoder"]),
     )
     assert said == [f"encoder: from step 7 of {path / 'encoder.safetensors'}"]
+    other = config | {"norm": config["norm"] | {"epsilon": 1e-3}}
+    run = runs.prepare(other, jax.devices()[:1])
+    with jax.set_mesh(run.mesh):
+        loop.first_state(run, said.append)
+    assert re.search("computes something else .*: norm.epsilon 1e-05 there and 0.001 here", said[-1])
     wider = config_of(**{"encoder.width": 0.25}) | {"init": config["init"]}
     run = runs.prepare(wider, jax.devices()[:1])
     with (
@@ -122,6 +157,31 @@ def test_a_run_starts_from_a_file(trained, tmp_path):
         pytest.raises(ValueError, match=r"stem_conv/kernel is 3x3x1x8, not 3x3x1x16"),
     ):
         loop.first_state(run, said.append)
+
+
+@pytest.mark.parametrize(
+    ("saved", "leaves", "message"),
+    [
+        (
+            {},
+            {"encoder.variant": "torchvision"},
+            "has encoder.variant=simclr, this config torchvision: .* Take",
+        ),
+        ({"of": "statistics"}, {}, "another encoder than this config's: its more/mean is 1, not absent"),
+    ],
+)
+def test_a_run_refuses_weights_that_it_would_use_otherwise(saved, leaves, message, tmp_path):
+    imagenet = {"encoder.depth": 50, "encoder.stem": "imagenet", "encoder.width": 1 / 64}
+    config = config_of(32, **imagenet | {"encoder.variant": "simclr"})
+    params, stats = random_arrays(config, 1)
+    stats["encoder"] |= {"more": {"mean": np.zeros(1, np.float32)}} if saved else {}
+    with checkpoint.Checkpoints(tmp_path / "checkpoints") as book:
+        state = jax.tree.map(jnp.asarray, {"params": params, "stats": stats})
+        book.save(7, state, {"config": config, "channels": 1})
+    new = config_of(32, **imagenet | {"encoder.variant": "simclr"} | leaves)
+    run = runs.prepare(new | {"init": {"checkpoint": str(tmp_path)}}, jax.devices()[:1])
+    with pytest.raises(ValueError, match=message):
+        loop.check_init(run, str(tmp_path / "new"))
 
 
 @pytest.mark.run
@@ -207,6 +267,11 @@ def test_wrong_choices_and_files_end_in_a_sentence(trained, tmp_path):
             },  # as in torchvision's wide ResNets
             "group1_block0/conv2/kernel is 3x3x8x16, not 3x3x8x8",
         ),
+        (state | {"conv1.weight": np.zeros((8, 9), np.float32)}, "kernel"),
+        (
+            state | {"layer1.0.bn1.weight": np.zeros(8, np.int32)},
+            "its layer1.0.bn1.weight is int32; weights are floating numbers",
+        ),
     ):
         save_file(wrong, tmp_path / "wrong.safetensors")
         with pytest.raises(ValueError, match=f"holds no ResNet in torchvision's naming: .*{sentence}"):
@@ -227,6 +292,13 @@ def test_a_state_dict_of_torchvision_needs_only_a_view(trained, tmp_path):
     foreign = contrastive_jax.load_encoder(tmp_path / "foreign.safetensors", view=dict(preset="none", size=8))
     np.testing.assert_array_equal(foreign(images()), ours(images()))
     assert foreign.step is None
+    halves = {name: array.astype(np.float16) for name, array in state.items()}
+    save_file(halves, tmp_path / "half.safetensors")
+    half = contrastive_jax.load_encoder(tmp_path / "half.safetensors", view=dict(preset="none", size=8))
+    assert {x.dtype for x in jax.tree.leaves((half.params, half.stats))} == {np.dtype("float32")}
+    config = trained[1]
+    judged = config["evaluate"] | {"checkpoint": str(tmp_path / "half.safetensors")}
+    assert export(config | {"evaluate": judged}, tmp_path, quiet=True)["preprocessing"]["size"] == 8
 
 
 @pytest.mark.parametrize(

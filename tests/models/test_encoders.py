@@ -92,6 +92,51 @@ def dropped(norm, dtype):
     return Dropped()
 
 
+class Untold(nn.Module):
+    """Batch norm that nobody tells when it trains."""
+
+    @nn.compact
+    def __call__(self, images, training=False):
+        return nn.BatchNorm(use_running_average=not training)(images[:, 0, 0])
+
+
+def untold(norm, dtype):
+    return Untold()
+
+
+def numbered(norm, dtype):
+    return models.Encoder(
+        lambda key, x: ({0: x[0]}, {}), lambda params, stats, x, *, train: (x[:, 0, 0], stats)
+    )
+
+
+def counting(norm, dtype, *, kind: str = "int32"):
+    """Statistics of a type of their own, which a step makes whole numbers."""
+    return models.Encoder(
+        lambda key, x: ({}, {"count": jnp.zeros((), kind)}),
+        lambda params, stats, x, *, train: (
+            x[:, 0, 0],
+            {"count": jnp.asarray(stats["count"] + 1, jnp.int32)},
+        ),
+    )
+
+
+def staged(norm, dtype, *, stages: tuple[tuple[int, int], ...] = ((4, 2),), widths: tuple = (4, 8)):
+    assert all(isinstance(value, tuple) for value in (stages, *stages, widths))
+    return plain(norm, dtype)
+
+
+class Digits(nnx.Module):
+    """Layers by names that are digits, and a list of them."""
+
+    def __init__(self, rngs):
+        self.named = nnx.Dict({"10": nnx.Linear(192, 8, rngs=rngs)})
+        self.listed = nnx.List([nnx.Linear(8, 8, rngs=rngs)])
+
+    def __call__(self, images):
+        return self.listed[0](self.named["10"](images.reshape(len(images), -1)))
+
+
 @pytest.fixture(scope="module")
 def build():
     """A network with an encoder of this module by its name, or with a whole section."""
@@ -167,12 +212,34 @@ def test_a_scope_is_read_or_refused(build):
         ("maps", "of 2 images it returns [2, 8, 8, 3]; features are [n, F]"),
         ("listed", "it keeps arrays in a list; they must be in nested dictionaries"),
         ("dropped", "encoder.name='own_encoders:dropped': InvalidRngError"),
+        ("untold", "it keeps batch_stats, and its __call__ has no argument train"),
+        ("numbered", "it calls an array, or a dictionary of them, 0; names must be texts"),
+        (
+            {"name": "own_encoders:counting", "kind": "float32"},
+            "its statistic count is float32[], and after a training step int32[]; it must stay",
+        ),
         (VIT | {"patch": 3}, "encoder.patch is 3; it must divide the images' 8 x 8 pixels"),
     ],
 )
 def test_what_is_no_encoder_is_one_sentence(build, encoder, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         build(encoder).init(0, IMAGE)
+
+
+def test_statistics_keep_their_type_and_lists_of_lists_are_tuples(build):
+    assert build("counting").init(0, IMAGE)[1]["encoder"]["count"].dtype == np.int32
+    lists = build({"name": "own_encoders:staged", "stages": [[4, 2], [8, 2]], "widths": [4]})
+    assert lists is build({"name": "own_encoders:staged", "stages": ((4, 2), (8, 2)), "widths": (4,)})
+
+
+def test_names_of_nnx_that_are_digits_stay_names():
+    encoder, images = models.from_nnx(Digits), jnp.ones((2, *IMAGE))
+    params, stats = encoder.init(jax.random.key(0), images)
+    features, _ = encoder.apply(params, stats, images, train=True)
+    expected = images.reshape(2, -1)
+    for layer in (params["named"]["10"], params["listed"]["0"]):
+        expected = expected @ layer["kernel"] + layer["bias"]
+    np.testing.assert_allclose(features, expected, rtol=1e-5)
 
 
 def test_remat_needs_an_option_of_that_name_and_changes_no_number(build):

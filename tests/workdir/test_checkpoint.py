@@ -221,6 +221,16 @@ def test_part_of_another_run(two_steps):
     assert spread["temperature"].sharding == everywhere and spread["temperature"] == state.temperature
 
 
+def test_part_of_what_has_a_slash_in_its_names(tmp_path):
+    """As Haiku's modules have."""
+    state = {"params": {"encoder": {"mlp/~/linear_0": {"w": jnp.arange(3.0)}}}}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {})
+        checkpoints.wait()
+        part, _, _ = checkpoints.restore_part(["params/encoder"], report=pytest.fail)
+    assert bits(part) == bits(state)
+
+
 def test_part_of_an_earlier_step(two_steps):
     with Checkpoints(two_steps, read_only=True) as checkpoints:
         part, step, meta = checkpoints.restore_part(["params"], step=1, report=pytest.fail)
