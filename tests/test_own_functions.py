@@ -214,11 +214,13 @@ def test_one_device_equals_eight(config, tmp_path):
         (("data", ":f"), "data.name is ':f'; a function of your own is module:function"),
         (("encoder", ".mine:f"), "encoder.name is '.mine:f'; a function of your own is module:function"),
         (("schedule", "pathlike:f"), "schedule.root has a PosixPath as its default; a config holds numbers"),
+        (("schedule", "pathlike:g"), "schedule.table has a dict as its default; a config holds numbers"),
     ],
 )
 def test_a_function_that_is_not_there_is_one_sentence(mine, override, message, tmp_path, monkeypatch):
     (tmp_path / "pathlike.py").write_text(
         "import pathlib\ndef f(steps, *, root=pathlib.PosixPath()): return lambda step: 1.0\n"
+        "def g(steps, *, table={}): return lambda step: 1.0\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=message):

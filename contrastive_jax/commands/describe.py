@@ -162,7 +162,7 @@ def costs(step: jax.stages.Compiled) -> dict[str, float]:
     ):
         facts[f"{name}_mib"] = size / 2**20
     for kind in compilation.KINDS:
-        if sizes := [size for kind_of, size in cost.collectives if kind_of == kind]:
+        if sizes := [size for operation, size in cost.collectives if operation == kind]:
             facts |= {f"{kind}_count": len(sizes), f"{kind}_mib": sum(sizes) / 2**20}
     return facts
 

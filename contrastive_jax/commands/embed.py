@@ -88,11 +88,11 @@ def of_split(
     """Compute features of every layer, labels, ids and, where images are files, paths of a split, in host memory."""
     encode = Partial(encoder.network_of(saved.config).encode, saved.params, saved.stats)
     batch_size = features.batch_rows(min(batch_size, len(split)))
-    layers_of_rows, label = features.encode_rows(
+    encoded, label = features.encode_rows(
         encode, split.batches(batch_size, view), split.finish(view), count=len(split),
         batch_size=batch_size, layers=layers,
     )  # fmt: skip
-    arrays = {layer: rows.numpy() for layer, rows in layers_of_rows.items()}
+    arrays = {layer: rows.numpy() for layer, rows in encoded.items()}
     arrays |= {"label": label, "id": np.arange(len(split), dtype=np.int32)}
     return arrays if split.paths is None else arrays | {"path": split.paths}
 

@@ -316,7 +316,7 @@ def fits(value: Any, kind: Any) -> bool:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, part) for part in parts)
-    if kind in (tuple, list):
+    if kind is tuple or kind is list or (origin in (tuple, list, Sequence) and not parts):  # of anything
         return isinstance(value, list | tuple)  # config.json knows lists alone
     if origin in (tuple, list, Sequence):
         if not isinstance(value, list | tuple):
@@ -337,11 +337,11 @@ def words(kind: Any) -> str:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(map(words, parts))
-    if origin in (tuple, list, Sequence):
+    if origin in (tuple, list, Sequence) and parts:
         many = origin in (list, Sequence) or parts[1:] == (...,)
         inside = {int: "whole numbers", float: "finite numbers", str: "texts"}.get(parts[0], "values")
         return f"a tuple of {inside}" if many else f"a tuple of {len(parts)} {inside}"
-    return _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+    return _WORDS.get(origin or kind, getattr(kind, "__name__", str(kind)))
 
 
 _WORDS = {

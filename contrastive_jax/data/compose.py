@@ -80,9 +80,9 @@ def binary(
         _within(name, value, 1, 2**31 - 1)
 
     def split(count, number):
-        bits_of = _bits(count, bits, seed, number)
-        label = bits_of.tables[0][:, None] >> np.arange(bits) & 1
-        return Split(np.empty((count, side, side, 0), np.uint8), label, made=bits_of)
+        composite = _bits(count, bits, seed, number)
+        label = composite.tables[0][:, None] >> np.arange(bits) & 1
+        return Split(np.empty((count, side, side, 0), np.uint8), label, made=composite)
 
     classes = tuple(f"bit {number}" for number in range(bits))
     return Source(f"{bits} random bits", split(examples, TRAIN), split(test_examples, TEST), classes)

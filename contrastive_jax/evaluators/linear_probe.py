@@ -203,10 +203,10 @@ def _classifier(train, labels, C, tolerance, max_iterations):
         raise ValueError("no label tells training images apart: each is on all of them or on none.")
 
     def outputs(x):
-        probabilities = np.zeros((len(x), labels.shape[1]))
+        decisions = np.zeros((len(x), labels.shape[1]))
         for number, (model, _) in fits.items():
-            probabilities[:, number] = model.decision_function(x)
-        return probabilities
+            decisions[:, number] = model.decision_function(x)
+        return decisions
 
     return outputs, max(gradient for _, gradient in fits.values())
 

@@ -117,6 +117,9 @@ def _shapes(encoder: Encoder, features: int | None, image_shape: Shape) -> tuple
         return params, stats, features
     for tree in (params, stats):
         _check_names(tree)
+    for path, array in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(f"its parameter {_shown(path)} is {array.dtype}; what is trained is floating.")
     train = functools.partial(encoder.apply, members=None, train=True)
     before = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, carried(x.dtype)), stats)
     shape, after = jax.eval_shape(train, params, before, images(2))
@@ -128,9 +131,8 @@ def _shapes(encoder: Encoder, features: int | None, image_shape: Shape) -> tuple
         jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
     ):
         if (old.shape, old.dtype) != (new.shape, new.dtype):
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
             raise ValueError(
-                f"its statistic {name} is {old.dtype}{list(old.shape)}, and after a training step"
+                f"its statistic {_shown(path)} is {old.dtype}{list(old.shape)}, and after a training step"
                 f" {new.dtype}{list(new.shape)}; it must stay as it is."
             )
     return params, stats, shape.shape[1]
@@ -139,6 +141,10 @@ def _shapes(encoder: Encoder, features: int | None, image_shape: Shape) -> tuple
 def carried(dtype: Any) -> Any:
     """Return the type in which the state of a run carries arrays: single precision at least, or whole numbers."""
     return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+
+
+def _shown(path: tuple) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _check_names(tree: PyTree) -> None:

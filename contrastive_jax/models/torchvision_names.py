@@ -25,7 +25,7 @@ def to_torchvision(params: PyTree, stats: PyTree) -> dict[str, np.ndarray]:
 def from_torchvision(state: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
     """Invert that: return the encoder modules of params and stats, without ``fc`` and ``num_batches_tracked``.
 
-    Raises ValueError for any other name that is not a ResNet's.
+    Raises ValueError for any other name that is not a ResNet's, and for a kernel that has not four axes.
     """
     params, stats = {}, {}
     for name, array in state.items():
@@ -33,11 +33,13 @@ def from_torchvision(state: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
             continue
         torch_layer, _, torch_leaf = name.rpartition(".")
         leaf = {"running_mean": "mean", "running_var": "var", "bias": "bias"}.get(torch_leaf)
-        if torch_leaf == "weight":
-            leaf = "kernel" if np.ndim(array) == 4 else "scale"
         path = _path(torch_layer)
+        if torch_leaf == "weight" and path is not None:
+            leaf = "kernel" if "conv" in path[-1] else "scale"
         if leaf is None or path is None:
             raise ValueError(f"{name!r} is not the name of a torchvision ResNet's array.")
+        if np.ndim(array) != (axes := 4 if leaf == "kernel" else 1):
+            raise ValueError(f"its {name} has {np.ndim(array)} axes, not {axes}.")
         module = stats if leaf in ("mean", "var") else params
         for part in path:
             module = module.setdefault(part, {})

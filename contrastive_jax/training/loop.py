@@ -34,7 +34,7 @@ class Stopped(Exception):
 
 
 def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
-    """Return what ``init.checkpoint`` (a workdir or file) holds of an encoder.
+    """Return what ``init.checkpoint`` (a workdir or file) holds of an encoder; report what it computes otherwise here.
 
     Raises:
       FileNotFoundError: nothing is there.
@@ -52,12 +52,17 @@ def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
                 f"init.checkpoint={path!r} holds another encoder than this config's: its {other};"
                 " compare the encoder sections of their configs."
             )
-    if "encoder.variant" in (changed := _changed(saved, run.config)):
+    changed = _changed(saved, run.config)
+    if "encoder.variant" in changed and run.config["encoder"]["name"] == "resnet":
         was, now = changed["encoder.variant"]
         raise ValueError(
             f"init.checkpoint={path!r} has encoder.variant={was}, this config {now}: the same arrays in another"
             f" function. Take --config.encoder.variant={was}."
         )
+    report(f"encoder: from {'' if saved.step is None else f'step {saved.step} of '}{path}")
+    if changed:
+        told = ", ".join(f"{leaf} {was} there and {now} here" for leaf, (was, now) in changed.items())
+        report(f"encoder: it computes something else with these weights than where they are from: {told}")
     return saved
 
 
@@ -87,13 +92,9 @@ def check_init(run: Run, workdir: str) -> None:
 
 def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
     """Return the state before step 0, with the encoder of ``init.checkpoint`` where there is one."""
-    if not (path := run.config["init"]["checkpoint"]):
+    if not run.config["init"]["checkpoint"]:
         return initial_state(run)
     saved = pretrained(run, report)
-    report(f"encoder: from {'' if saved.step is None else f'step {saved.step} of '}{path}")
-    if changed := _changed(saved, run.config):
-        told = ", ".join(f"{leaf} {was} there and {now} here" for leaf, (was, now) in changed.items())
-        report(f"encoder: it computes something else with these weights than where they are from: {told}")
     params, stats = run.recipe.init_network(run.config["seed"])
     loaded, loaded_stats = jax.device_get((saved.params, saved.stats))
     return initial_state(run, (params | loaded, stats | loaded_stats))

@@ -305,11 +305,11 @@ def _differences(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             )
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
             raise NotReplicas(_no_replica({name: values[-1]}, "it is no number"))
-    of_run = [{name: leaves[name] for name in names} for leaves in every]
-    for number, one in enumerate(of_run):
-        if one in of_run[:number]:
+    differing = [{name: leaves[name] for name in names} for leaves in every]
+    for number, one in enumerate(differing):
+        if one in differing[:number]:
             raise NotReplicas(f"two replicas are the same, {_words([one])}: give each value once.")
-    return of_run
+    return differing
 
 
 def _no_replica(difference: Mapping[str, Any], why: str) -> str:

@@ -26,12 +26,12 @@ def init_state(recipe: Recipe, seed: int) -> TrainState:
 
 def state_of(recipe: Recipe, seed: int, params: PyTree, stats: PyTree) -> TrainState:
     """Return the state before the first step of a network with these weights."""
-    params, stats = jax.tree.map(
-        lambda x: jnp.asarray(
-            x, recipe.parameter_dtype if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype
-        ),
-        (params, stats),
-    )
+
+    def carried(x: Array) -> Array:  # statistics may be whole numbers
+        floating = jnp.issubdtype(x.dtype, jnp.floating)
+        return jnp.asarray(x, recipe.parameter_dtype if floating else x.dtype)
+
+    params, stats = jax.tree.map(carried, (params, stats))
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         seed=jnp.asarray(seed, jnp.uint32),

@@ -63,14 +63,10 @@ def read(
         return saved._replace(params=_place(saved.params, where), stats=_place(saved.stats, where))
     names = [f"{kind}/{module}" for kind in ("params", "stats") for module in modules]
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as checkpoints:
-        modules_read, step, meta = checkpoints.restore_part(
-            names, step=step, sharding=sharding, report=report
-        )
+        part, step, meta = checkpoints.restore_part(names, step=step, sharding=sharding, report=report)
     config = _config(meta, path)
-    channels = meta.get("channels") or weights.channels(
-        modules_read["params"]["encoder"]
-    )  # of old: ResNets, all
-    return Saved(modules_read["params"], modules_read["stats"], step, config, channels)
+    channels = meta.get("channels") or weights.channels(part["params"]["encoder"])  # of old: ResNets, all
+    return Saved(part["params"], part["stats"], step, config, channels)
 
 
 def config_of(path: str | os.PathLike) -> dict[str, Any]:

@@ -68,11 +68,14 @@ def measured_before(workdir: str | os.PathLike, step: int) -> dict[str, Any]:
     """Return what ``result.json`` says of the run up to ``step``, as :func:`write_result` takes it, or {}."""
     file = pathlib.Path(workdir, "result.json")
     result = json.loads(file.read_text()) if file.is_file() else {}
-    if result.get("step") != step or result.get("images_per_second") is None:
+    if result.get("step") != step:
         return {}
-    names = ("metrics", "evaluations", "seconds", "images_per_second", "utilisation")
+    kept = {"evaluations": result.get("evaluations", {})}
+    if result.get("images_per_second") is None:
+        return kept
+    names = ("metrics", "seconds", "images_per_second", "utilisation")
     lost = {name: value for name, value in result.items() if name.startswith("lost_to_")}
-    return {name: result[name] for name in names if name in result} | {"lost": lost}
+    return kept | {name: result[name] for name in names if name in result} | {"lost": lost}
 
 
 def environment() -> dict[str, Any]:

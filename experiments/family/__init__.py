@@ -76,6 +76,7 @@ for it. Next: SGD at batch 64 and AdamW (`relative`, `scaled`) at own rates, the
 
 Read after AdamW at own rates and tau 1, which went before SGD at batch 64 as they decide more in an hour: attention
 gains under AdamW as predicted, whether as much as under SGD is undecided; both losses gain by tau 1, equally. EqCo's
-Table 1 has no room on CIFAR-10. Next: SGD at batch 64, of which two choosing runs are there; EqCo's Figure 3; MACL's
-Table 4; FlatNCE at 20 epochs of CIFAR-10; appendix D; then the rest of the seventh list.
+Table 1 has no room on CIFAR-10, where its control, a rate four times too high, costs nothing either. Next: SGD at
+batch 64, of which two choosing runs are there; EqCo's Figure 3; MACL's Table 4; FlatNCE at 20 epochs of CIFAR-10;
+appendix D; then the rest of the seventh list.
 """

@@ -26,7 +26,7 @@ it); the two losses differ by less than half a point, since W nears 1 there. A s
 point: then the best lies between 0.2 and 1 for both.
 
 Read after tau 1: both hold. From 0.5 to 1 the losses gain 0.8 to 1.3 points at each batch size, 1.0 in the mean, and
-their mean difference is 0.04 with a half-width of 0.25. The best of five is again the largest that was tried.
+their mean difference is 0.04 with a half-width of 0.2. The best of five is again the largest that was tried.
 """
 
 import statistics

@@ -5,6 +5,7 @@ import pathlib
 import re
 import sys
 import types
+import typing
 from typing import Any
 
 import jax
@@ -175,6 +176,8 @@ def test_annotations_that_only_a_type_checker_reads_say_nothing():
     assert [(p.name, p.default) for p in found.values()] == [("scale", 1.0), ("power", 2.0)]
     assert schema.fits(True, Any) and schema.fits([1], Any) and schema.fits(None, Any)
     assert schema.fits([1], tuple) and schema.fits((1,), list[int]) and not schema.fits(1, tuple)
+    for bare in (typing.Tuple, typing.List):  # noqa: UP006
+        assert schema.fits([1, "a"], bare) and not schema.fits(1, bare) and schema.words(bare) == "a tuple"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import json
 import pathlib
 import re
+import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -145,11 +147,13 @@ def test_a_run_starts_from_a_file(trained, tmp_path):
         (params["encoder"], stats["encoder"]),
     )
     assert said == [f"encoder: from step 7 of {path / 'encoder.safetensors'}"]
-    other = config | {"norm": config["norm"] | {"epsilon": 1e-3}}
+    images = config["augment"] | {"mean": [0.5], "std": [0.25]}
+    other = config | {"norm": config["norm"] | {"epsilon": 1e-3}, "augment": images}
     run = runs.prepare(other, jax.devices()[:1])
     with jax.set_mesh(run.mesh):
         loop.first_state(run, said.append)
     assert re.search("computes something else .*: norm.epsilon 1e-05 there and 0.001 here", said[-1])
+    assert "augment.std None there and [0.25] here" in said[-1]
     wider = config_of(**{"encoder.width": 0.25}) | {"init": config["init"]}
     run = runs.prepare(wider, jax.devices()[:1])
     with (
@@ -157,6 +161,22 @@ def test_a_run_starts_from_a_file(trained, tmp_path):
         pytest.raises(ValueError, match=r"stem_conv/kernel is 3x3x1x8, not 3x3x1x16"),
     ):
         loop.first_state(run, said.append)
+
+
+def test_an_own_encoders_variant_is_its_own_affair(tmp_path, monkeypatch):
+    def linear(norm, dtype, *, variant: str = "a"):
+        return models.Encoder(
+            lambda key, x: ({"w": jnp.ones((1, 4))}, {}),
+            lambda params, stats, x, *, train: (x.mean((1, 2)) @ params["w"], stats),
+        )
+
+    monkeypatch.setitem(sys.modules, "own_linear", types.SimpleNamespace(linear=linear))
+    config = config_of() | {"encoder": {"name": "own_linear:linear", "variant": "a"}}
+    workdir_of(tmp_path, config)
+    new = config | {"encoder": config["encoder"] | {"variant": "b"}, "init": {"checkpoint": str(tmp_path)}}
+    said = []
+    loop.pretrained(runs.prepare(new, jax.devices()[:1]), said.append)
+    assert "encoder.variant a there and b here" in said[-1]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +287,7 @@ def test_wrong_choices_and_files_end_in_a_sentence(trained, tmp_path):
             },  # as in torchvision's wide ResNets
             "group1_block0/conv2/kernel is 3x3x8x16, not 3x3x8x8",
         ),
-        (state | {"conv1.weight": np.zeros((8, 9), np.float32)}, "kernel"),
+        (state | {"conv1.weight": np.zeros((8, 9), np.float32)}, "its conv1.weight has 2 axes, not 4"),
         (
             state | {"layer1.0.bn1.weight": np.zeros(8, np.int32)},
             "its layer1.0.bn1.weight is int32; weights are floating numbers",

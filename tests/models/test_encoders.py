@@ -110,6 +110,13 @@ def numbered(norm, dtype):
     )
 
 
+def whole(norm, dtype):
+    return models.Encoder(
+        lambda key, x: ({"w": jnp.zeros(3, jnp.int32)}, {}),
+        lambda params, stats, x, *, train: (x[:, 0, 0] + params["w"], stats),
+    )
+
+
 def counting(norm, dtype, *, kind: str = "int32"):
     """Statistics of a type of their own, which a step makes whole numbers."""
     return models.Encoder(
@@ -214,6 +221,7 @@ def test_a_scope_is_read_or_refused(build):
         ("dropped", "encoder.name='own_encoders:dropped': InvalidRngError"),
         ("untold", "it keeps batch_stats, and its __call__ has no argument train"),
         ("numbered", "it calls an array, or a dictionary of them, 0; names must be texts"),
+        ("whole", "its parameter w is int32; what is trained is floating"),
         (
             {"name": "own_encoders:counting", "kind": "float32"},
             "its statistic count is float32[], and after a training step int32[]; it must stay",
