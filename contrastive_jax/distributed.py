@@ -122,6 +122,15 @@ def agreed(value: bool) -> bool:
     return bool(multihost_utils.broadcast_one_to_all(np.array(value)))
 
 
+def on_all(value: bool) -> bool:
+    """Return whether the value is true on every process; all of them meet here."""
+    if jax.process_count() == 1:
+        return value
+    from jax.experimental import multihost_utils
+
+    return bool(multihost_utils.process_allgather(np.array(value)).all())
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM, where nothing waits for the end of a step."""
 
@@ -141,14 +150,21 @@ def end_by_sigterm() -> None:
 
 
 @contextlib.contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end what is inside, of several processes too: jax's handler waits for a step, and there is none."""
+def ended_by_sigterm() -> Iterator[bool]:
+    """Let SIGTERM end what is inside, of several processes too: jax's handler waits for a step, and there is none.
+
+    Waits until all processes are here; yields whether SIGTERM came to one of them as it waited.
+    """
     if not _handles_signals():
-        yield
+        yield False
         return
-    before = signal.signal(signal.SIGTERM, _end)
+    got = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
     try:
-        yield
+        on_all(True)
+        undisturbed = on_all(not got)
+        signal.signal(signal.SIGTERM, _end)
+        yield bool(got) or not undisturbed
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: jax's, which Python cannot put back
 

@@ -177,6 +177,53 @@ def test_a_process_that_dies_ends_the_job(tmp_path):
     assert codes[0] not in (0, None)
 
 
+ONE_IS_LATE = """
+import pathlib, sys, time
+import jax
+from contrastive_jax import distributed
+
+distributed.start(sys.argv[1])
+with distributed.stop_requests() as stop_requested:
+    assert not stop_requested(1)
+    distributed.on_all(True)
+    pathlib.Path(sys.argv[3], f"here{jax.process_index()}").touch()
+    time.sleep(5 * (jax.process_index() == int(sys.argv[2])))
+    stop = stop_requested(2)
+try:
+    with distributed.ended_by_sigterm() as ended:
+        if ended or stop or stop_requested(3):
+            raise distributed.Terminated
+        time.sleep(60)
+except distributed.Terminated:
+    sys.exit(143)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [(0, 1), (0,), (1,)])
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_stop_is_seen_by_all_where_one_comes_late_to_the_evaluation(asked, late, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "late.py").write_text(ONE_IS_LATE)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, tmp_path / "late.py", f"127.0.0.1:{port},2,{i}", str(late), tmp_path],
+            cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    began = time.monotonic()
+    while len(list(tmp_path.glob("here*"))) < 2 and time.monotonic() - began < 60:
+        time.sleep(0.1)
+    time.sleep(1)
+    for i in asked:
+        processes[i].send_signal(signal.SIGTERM)
+    said, codes = ended(processes, seconds=50)
+    assert codes == [143, 143], said
+
+
 def test_the_flag_is_checked():
     for spec in ("host", "host:1,2", "host:1,2,2", "host,2,0"):
         with pytest.raises(ValueError, match="write auto, or HOST:PORT,N,I"):

@@ -321,11 +321,11 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
             stop = stop or stop_requested(step + 1)  # since the last step
         final = evaluator.has_labels and config["evaluate"]["final"]
         try:
-            with distributed.ended_by_sigterm():
+            with distributed.ended_by_sigterm() as ended:
                 if start < run.total_steps or not final:  # judging may take hours, and be interrupted
                     result = recorder.result(step, {}, time.perf_counter() - began)
-                if final and stop:
-                    raise distributed.Terminated if stop == signal.SIGTERM else KeyboardInterrupt
+                if final and (ended or (stop := stop or stop_requested(step + 2))):  # 2: since one was here
+                    raise KeyboardInterrupt if stop == signal.SIGINT else distributed.Terminated
                 if final:
                     encoders = (state.params, state.stats)
                     evaluations = evaluator.table(

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from contrastive_jax import native
+from contrastive_jax import distributed, native
 from contrastive_jax.types import Array, PyTree
 
 # Seconds after which orbax gives a write up, by the wall clock: one that jumps, as in a machine that slept, must not
@@ -318,7 +318,7 @@ class Checkpoints:
                 record, trouble = read(step), ""
             except _Damaged as error:
                 record, trouble = None, str(error)
-            if _on_all_processes(not trouble):
+            if distributed.on_all(not trouble):
                 for worse, reason in damaged.items():
                     place = self._move_aside(worse)
                     report(
@@ -340,10 +340,10 @@ class Checkpoints:
         while aside.exists():
             number += 1
             aside = self.directory / f"damaged-{step}-{number}"
-        _on_all_processes(True)  # all have chosen the name before one takes it
+        distributed.on_all(True)  # all have chosen the name before one takes it
         if jax.process_index() == 0:
             (self.directory / str(step)).rename(aside)
-        _on_all_processes(True)
+        distributed.on_all(True)
         self._manager.reload()
         return f" and was moved to {aside.name}"
 
@@ -550,15 +550,6 @@ def _part_like(leaves: dict[str, str], names: tuple[str, ...], sharding: Any, st
                 shape = tuple(map(int, shape.split(","))) if shape else ()
                 place[last] = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
     return like
-
-
-def _on_all_processes(value: bool) -> bool:
-    """Return whether the value is true on every process; a meeting point for all of them."""
-    if jax.process_count() == 1:
-        return value
-    from jax.experimental import multihost_utils
-
-    return bool(multihost_utils.process_allgather(np.array(value)).all())
 
 
 def _list(names: list[str], shown: int = 3) -> str:
