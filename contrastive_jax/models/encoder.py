@@ -120,6 +120,11 @@ def _shapes(encoder: Encoder, features: int | None, image_shape: Shape) -> tuple
     for path, array in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise ValueError(f"its parameter {_shown(path)} is {array.dtype}; what is trained is floating.")
+    for path, array in jax.tree_util.tree_leaves_with_path(stats):
+        if jnp.issubdtype(array.dtype, jax.dtypes.extended):
+            raise ValueError(
+                f"its statistic {_shown(path)} is {array.dtype}; keep numbers (jax.random.key_data)."
+            )
     train = functools.partial(encoder.apply, members=None, train=True)
     before = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, carried(x.dtype)), stats)
     shape, after = jax.eval_shape(train, params, before, images(2))

@@ -117,6 +117,13 @@ def whole(norm, dtype):
     )
 
 
+def drawing(norm, dtype):
+    """A statistic that is a random key."""
+    return models.Encoder(
+        lambda key, x: ({}, {"noise": key}), lambda params, stats, x, *, train: (x[:, 0, 0], stats)
+    )
+
+
 def counting(norm, dtype, *, kind: str = "int32"):
     """Statistics of a type of their own, which a step makes whole numbers."""
     return models.Encoder(
@@ -221,6 +228,7 @@ def test_a_scope_is_read_or_refused(build):
         ("dropped", "encoder.name='own_encoders:dropped': InvalidRngError"),
         ("untold", "it keeps batch_stats, and its __call__ has no argument train"),
         ("numbered", "it calls an array, or a dictionary of them, 0; names must be texts"),
+        ("drawing", "its statistic noise is key<fry>; keep numbers (jax.random.key_data)"),
         ("whole", "its parameter w is int32; what is trained is floating"),
         (
             {"name": "own_encoders:counting", "kind": "float32"},
