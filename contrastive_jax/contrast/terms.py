@@ -24,22 +24,22 @@ def _row(comparison: Comparison, of: Array) -> Array:
     return jnp.where(permitted, jnp.where(permitted, score, 0.0) / comparison.temperature, -jnp.inf)
 
 
-# Names that a loss may have among its parameters, besides the contrasts.
+# Names that a loss may have among its parameters, besides the contrasts; `extras` are what the step has beside these.
 QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]] = {
-    "positive": lambda comparison, given: comparison.soft_positive(),
-    "count": lambda comparison, given: comparison.count,
-    "temperature": lambda comparison, given: comparison.temperature,
-    "cross": lambda comparison, given: _row(comparison, comparison.query),
-    "same": lambda comparison, given: _row(comparison, comparison.key),
-    "population": lambda comparison, given: replicate(given["projection"]),
-    "projection": lambda comparison, given: given["projection"],
-    "prediction": lambda comparison, given: given["prediction"],
-    "target": lambda comparison, given: given["target"],
-    "logits": lambda comparison, given: given["logits"],
-    "label": lambda comparison, given: given["label"],
-    "key": lambda comparison, given: given["rng"],
-    "u": lambda comparison, given: given["u"],
-    "surplus": lambda comparison, given: comparison.surplus(),
+    "positive": lambda comparison, extras: comparison.soft_positive(),
+    "count": lambda comparison, extras: comparison.count,
+    "temperature": lambda comparison, extras: comparison.temperature,
+    "cross": lambda comparison, extras: _row(comparison, comparison.query),
+    "same": lambda comparison, extras: _row(comparison, comparison.key),
+    "population": lambda comparison, extras: replicate(extras["projection"]),
+    "projection": lambda comparison, extras: extras["projection"],
+    "prediction": lambda comparison, extras: extras["prediction"],
+    "target": lambda comparison, extras: extras["target"],
+    "logits": lambda comparison, extras: extras["logits"],
+    "label": lambda comparison, extras: extras["label"],
+    "key": lambda comparison, extras: extras["rng"],
+    "u": lambda comparison, extras: extras["u"],
+    "surplus": lambda comparison, extras: comparison.surplus(),
 }
 
 
@@ -69,21 +69,21 @@ class Term(NamedTuple):
         """Return why a margin is not for the loss, as a verb; "" where it takes one."""
         return getattr(self.function, "no_margin", "")
 
-    def values(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
+    def values(self, comparison: Comparison, extras: Mapping[str, Array]) -> Array:
         """Compute the loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
         contrasts = [comparison.contrast(multiple) for multiple in self.multiples]
         quantities = [
             comparison.surplus(self.multiples[0])
             if name == "surplus" and contrasts
-            else QUANTITIES[name](comparison, given)
+            else QUANTITIES[name](comparison, extras)
             for name in self.quantities
         ]
         value = self.function(*contrasts, *quantities, **self.options)
         return jnp.where(comparison.count > 0, value, 0.0) if contrasts else value
 
-    def __call__(self, comparison: Comparison, given: Mapping[str, Array]) -> Array:
+    def __call__(self, comparison: Comparison, extras: Mapping[str, Array]) -> Array:
         """Return the mean of :meth:`values` over queries (or examples)."""
-        return jnp.mean(self.values(comparison, given))
+        return jnp.mean(self.values(comparison, extras))
 
 
 # Names that the field has for losses of the package, as `canonical` reads them.
@@ -191,8 +191,8 @@ def make_terms(section: Mapping[str, Any]) -> tuple[Term, ...]:
 
 
 def total_loss(
-    parts: tuple[Term, ...], comparison: Comparison, given: Mapping[str, Array]
+    terms: tuple[Term, ...], comparison: Comparison, extras: Mapping[str, Array]
 ) -> tuple[Array, dict]:
     """Compute the weighted sum of the terms, and each term's own value."""
-    values = {part.name: part(comparison, given) for part in parts}
-    return jnp.asarray(sum(part.weight * values[part.name] for part in parts)), values
+    values = {term.name: term(comparison, extras) for term in terms}
+    return jnp.asarray(sum(term.weight * values[term.name] for term in terms)), values

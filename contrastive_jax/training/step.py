@@ -78,7 +78,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 rng["compare"],
                 query_offset,
             )
-            given = {
+            extras = {
                 "projection": outputs.projection,
                 "prediction": outputs.prediction,
                 "target": keys,
@@ -89,7 +89,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                     params, comparison.query, comparison.key, comparison.positive / comparison.temperature
                 ),
             }
-            loss, terms = total_loss(recipe.terms, comparison, given)
+            loss, terms = total_loss(recipe.terms, comparison, extras)
             probe = (
                 jnp.mean(losses.cross_entropy(outputs.logits, batch.label)) if recipe.probe_weight else 0.0
             )
