@@ -209,8 +209,8 @@ TERMS = of(
     ),
     (
         "weights are left out",
-        "sum(part.weight * values[part.name] for part in parts)",
-        "sum(values[part.name] for part in parts)",
+        "sum(term.weight * values[term.name] for term in terms)",
+        "sum(values[term.name] for term in terms)",
     ),
 )
 NEGATIVES = of(

@@ -117,7 +117,6 @@ CLAIMS = (
         "SimCLR at the smallest K - at the largest, points",
         lambda results: harness.of_extremes(results, "SimCLR"),
         expects="below",
-        pool=LINEAR,
         gates=(gates.headroom, gates.tuned),
     ),
     Claim(
@@ -126,21 +125,18 @@ CLAIMS = (
         lambda results: harness.of_extremes(results, "SimCLR, EqCo", above=16),
         expects="within",
         margin=1.0,
-        pool=LINEAR,
         gates=(gates.headroom, gates.tuned),
     ),
     Claim(
         "EqCo is essential where K is very small",
         "SimCLR at the smallest K: EqCo - no margin, points",
         margin,
-        pool=LINEAR,
         gates=(gates.headroom, gates.regime("SimCLR", "2"), gates.tuned),
     ),
     Claim(
         "A larger alpha is better at the same K: 4,096 beats 256 (62.0 to 65.3)",
         "linear top-1, SimCLR with EqCo and the most negatives, alpha 4,096 - alpha 256, points",
         larger_alpha,
-        pool=LINEAR,
         gates=(gates.headroom, gates.tuned),
     ),
     Claim(

@@ -48,7 +48,6 @@ CLAIMS = (
         lambda results: harness.of_extremes(results, "SiMo"),
         expects="within",
         margin=1.0,
-        pool=common.LINEAR,
         gates=(gates.headroom, gates.tuned),
     ),
     harness.Claim(
@@ -56,7 +55,6 @@ CLAIMS = (
         "linear top-1, SiMo without EqCo at the smallest K - at the largest, points",
         lambda results: harness.of_extremes(results, "SiMo without EqCo"),
         expects="below",
-        pool=common.LINEAR,
         gates=(gates.headroom, gates.tuned),
     ),
 )

@@ -53,7 +53,6 @@ CLAIMS = (
         lambda results: harness.of_extremes(results, "MoCo v2"),
         expects="within",
         margin=1.0,
-        pool=common.LINEAR,
         gates=(gates.headroom,),
     ),
 )

@@ -75,7 +75,6 @@ CLAIMS = (
         "SiMo with 16 negatives a query is better than MoCo v2 with a queue of 65,536",
         "linear top-1, 200 epochs (small: 5), SiMo at alpha 256 - MoCo v2, points",
         short,
-        pool=common.LINEAR,
         gates=(gates.headroom, gates.tuned),
     ),
     Claim(

@@ -65,7 +65,6 @@ CLAIMS = (
         "linear top-1, SiMo, momentum 0 - 0.999 (small: 0.99), points",
         without,
         expects="below",
-        pool=common.LINEAR,
         gates=(gates.headroom, gates.tuned),
     ),
 )

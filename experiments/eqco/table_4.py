@@ -56,7 +56,6 @@ CLAIMS = (
         "linear top-1, SiMo, shuffled - synchronised batch norm, points",
         lambda results: results.differences(("SiMo", "Shuffling BN"), ("SiMo", "Sync BN")),
         expects="below",
-        pool=common.LINEAR,
         gates=(gates.headroom, gates.tuned),
     ),
 )

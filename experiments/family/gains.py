@@ -154,7 +154,6 @@ CLAIMS = (
             effect(UNIT, SMALLER, optimizer, RATES[0]),
             expects="within",
             margin=0.75,
-            pool=FEW,
             gates=gated(optimizer, RATES[0]),
         )
         for optimizer in ("AdamW", "LARS")
@@ -163,7 +162,6 @@ CLAIMS = (
         "Under SGD at a common rate unit scale gains",
         "10 labels a class, unit scale - mean(W), mean over attention and batch sizes, points",
         effect(UNIT, SMALLER, "SGD", RATES[0]),
-        pool=FEW,
         gates=gated("SGD", RATES[0]),
     ),
     Claim(
@@ -172,7 +170,6 @@ CLAIMS = (
         effect(UNIT, SMALLER, "SGD", RATES[1]),
         expects="within",
         margin=0.75,
-        pool=FEW,
         gates=gated("SGD", RATES[1]),
     ),
     *(
@@ -180,7 +177,6 @@ CLAIMS = (
             f"Uniform attention gains under {optimizer} at {said}",
             "10 labels a class, weight 1 - weight W, batch 16, mean over scales, points",
             effect(UNIFORM, FOLLOWING, optimizer, rate, (16,)),
-            pool=FEW,
             gates=gated(optimizer, rate, "batch 16"),
         )
         for rate, said, optimizers in (
@@ -195,7 +191,6 @@ CLAIMS = (
         interaction,
         expects="within",
         margin=1.0,
-        pool=FEW,
         gates=(*gated("AdamW", RATES[1], "batch 16"), *gated("SGD", RATES[1], "batch 16")),
     ),
 )

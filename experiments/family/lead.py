@@ -61,14 +61,12 @@ CLAIMS = (
         "FlatNCE leads InfoNCE at batch 16: MNIST at twice the width",
         "10 labels a class, FlatNCE - InfoNCE at batch 16, points",
         lambda results: lead(results, 16),
-        pool=FEW,
         gates=GATES,
     ),
     Claim(
         "The lead is larger at batch 16 than at 256: MNIST at twice the width",
         "10 labels a class, FlatNCE - InfoNCE, batch 16 less batch 256, points",
         shrinks,
-        pool=FEW,
         gates=GATES,
     ),
 )

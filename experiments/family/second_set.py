@@ -74,7 +74,6 @@ CLAIMS = (
             f"FlatNCE leads InfoNCE at batch 16 and tau {tau}: CIFAR-10",
             "linear top-1, FlatNCE - InfoNCE, points",
             lead(tau),
-            pool=LINEAR,
             gates=(gates.headroom, gates.regime("InfoNCE", f"tau {tau}")),
         )
         for tau in (0.05, 0.1)
@@ -83,7 +82,6 @@ CLAIMS = (
         "InfoNCE is better at tau 0.5 than at 0.1, at batch 16: CIFAR-10",
         "linear top-1, InfoNCE, tau 0.5 - 0.1, points",
         warmer("InfoNCE"),
-        pool=LINEAR,
         gates=(gates.headroom,),
     ),
     Claim(
@@ -91,7 +89,6 @@ CLAIMS = (
         "linear top-1, InfoNCE, tau 0.5 - 0.1, points",
         warmer(LONGER),
         expects="below",
-        pool=LINEAR,
         gates=(gates.headroom,),
     ),
 )

@@ -89,7 +89,6 @@ CLAIMS = (
             best(batch),
             expects="within",
             margin=1.0,
-            pool=FEW,
             gates=(gates.few_headroom,),
         )
         for batch in BATCHES

@@ -104,7 +104,6 @@ CLAIMS = (
             against(arm),
             expects="within",
             margin=0.5,
-            pool=FEW,
             gates=(gates.few_headroom,),
         )
         for arm, text in {
@@ -118,7 +117,6 @@ CLAIMS = (
         f"10 labels a class, {ADAPTIVE} - {CONSTANT} - 0.5, points",
         lambda results: [d - 0.5 for d in against(CONSTANT)(results)],
         expects="below",
-        pool=FEW,
         gates=(gates.few_headroom,),
     ),
 )

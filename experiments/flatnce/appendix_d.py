@@ -42,7 +42,6 @@ CLAIMS = (
         "linear top-1, Fenchel-Legendre with a critic of pairs - InfoNCE, points",
         lambda results: results.differences(("Fenchel-Legendre, u of pairs", COLUMN), ("InfoNCE", COLUMN)),
         expects="below",
-        pool=figure_2.LINEAR,
         gates=(gates.headroom, gates.tuned),
     ),
 )

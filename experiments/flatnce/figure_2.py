@@ -110,7 +110,7 @@ def eightfold(results: Results, method: str = "FlatCLR") -> list[float]:
 
 def not_simclr_too(results: Results, half: float) -> str:
     """Ask that SimCLR itself, which takes more steps at a small batch, does not match its large batch so."""
-    own = Claim("", "", lambda read: eightfold(read, "SimCLR"), pool=LINEAR)
+    own = Claim("", "", lambda read: eightfold(read, "SimCLR"))
     return "SimCLR at the smallest batch meets it too" if judge(own, results).word == "holds" else ""
 
 
@@ -120,7 +120,6 @@ CLAIMS = (
         "FlatCLR loses less than SimCLR as the batch shrinks",
         "gap at the smallest batch less gap at the largest, points",
         shrinkage,
-        pool=LINEAR,
         gates=(ALL, gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
     ),
     Claim(
@@ -128,14 +127,12 @@ CLAIMS = (
         "FlatCLR - SimCLR at each batch size, points",
         gaps,
         by="each",
-        pool=LINEAR,
         gates=(ALL, gates.headroom, gates.regime("SimCLR"), gates.tuned),
     ),
     Claim(
         "FlatCLR at batch 16 matches SimCLR at 128 (8 times)",
         "FlatCLR at the smallest batch - SimCLR at 8 times that or the next larger, plus one, points",
         eightfold,
-        pool=LINEAR,
         gates=(ALL, not_simclr_too, gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
     ),
     *(
@@ -143,7 +140,6 @@ CLAIMS = (
             claim,
             f"{method}, largest batch - smallest, points",
             grown(method),
-            pool=LINEAR,
             gates=(ALL, gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
         )
         for method, claim in (

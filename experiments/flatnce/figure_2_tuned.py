@@ -43,7 +43,6 @@ CLAIMS = (
         "FlatCLR's advantage at small batches survives a SimCLR tuned with the same budget",
         "linear top-1 at the smallest batch, FlatCLR - SimCLR, each at its best point, points",
         smallest,
-        pool=figure_2.LINEAR,
         gates=(gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
         ours=True,
     ),

@@ -4,6 +4,7 @@ import collections
 import functools
 import hashlib
 import json
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from experiments.harness import packs
-from experiments.harness.jobs import Job
+from experiments.harness.jobs import Job, folder_of
 from experiments.harness.table import ROOT, config_of
 
 AT_ONCE = 32  # replicas of a program where there is an accelerator
+BEGUN, ENDED = ".json", ".ended"  # suffixes of the file that says which runs are together
 # Sections whose numbers the step reads, and no shape follows from.
 FREE = ("seed", "schedule", "optimizer", "temperature", "margin", "loss", "target", "probe")
 
@@ -67,39 +69,72 @@ def bundles(jobs: Sequence[Job]) -> list[list[Job]]:
     return list(groups.values())
 
 
-def run_together(runs: Sequence[Single]) -> list[Single]:
+def parts(runs: Iterable[Single], at_once: int) -> list[list[Single]]:
+    """Return runs in parts, a program each: those that were interrupted together, then the rest ``at_once`` at a time.
+
+    What had ended together, and was interrupted while it was put into its places, is put there first.
+    """
+    for file in _folder().glob(f"*{ENDED}"):
+        _put(file)
+    asked = {(run.job.key, run.seed): run for run in runs if run.job.result(run.seed) is None}
+    again = []
+    for file in sorted(_folder().glob(f"*{BEGUN}")):
+        members = [(key, seed) for key, seed in json.loads(file.read_text())]
+        if all(member in asked for member in members):
+            again.append([asked.pop(member) for member in members])
+    rest = list(asked.values())
+    return again + [rest[i : i + at_once] for i in range(0, len(rest), at_once)]
+
+
+def run_together(runs: Sequence[Single]) -> tuple[list[Single], list[str]]:
     """Train and judge runs as replicas, go on where they were killed, and put each where its job looks for it.
 
     Returns:
-      The runs that have to run by themselves: those that had begun so, and all where they are no replicas.
+      The runs that have to run by themselves: those that had begun so, and all where they are no replicas; and what
+      went wrong, a sentence a run.
     """
     from contrastive_jax.training import replicas
 
     begun = [run for run in runs if (run.job.folder(run.seed) / "config.json").exists()]
     fresh = [run for run in runs if run not in begun]
     if len(fresh) < 2:
-        return list(runs)
-    name = hashlib.sha256(json.dumps([[run.job.key, run.seed] for run in fresh]).encode()).hexdigest()[:12]
-    folder = ROOT / "runs" / "experiments" / "together" / name
+        return list(runs), []
+    members = json.dumps([[run.job.key, run.seed] for run in fresh])
+    file = _folder() / f"{hashlib.sha256(members.encode()).hexdigest()[:12]}{BEGUN}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(members)
     try:
-        given = [run.config for run in fresh]
-        found = replicas.train(given, str(folder), source=packs.source_of(given[0]))
+        configs = [run.config for run in fresh]
+        results = replicas.train(configs, str(file.with_suffix("")), source=packs.source_of(configs[0]))
     except replicas.NotReplicas as error:
         print(f"one by one: {error}", flush=True)
-        return list(runs)
-    diverged, unjudged = [], []
-    for run, here, result in zip(fresh, replicas.folders(folder), found, strict=True):
-        place, name = run.job.folder(run.seed), f"{run.job.name}, seed {run.seed}"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(str(here), str(place))
-        if "diverged" in result and run.job.chosen:  # no result; one that chooses is the worst, and done
-            run.job.forget(run.seed)
-            diverged.append(f"{name}: {result['diverged']}")
-        if why := "" if "diverged" in result else run.job.failure(result):
-            unjudged.append(f"{name} is trained, and not judged: {why}")
-    shutil.rmtree(folder)
-    if diverged:
-        raise ArithmeticError("; ".join(diverged + unjudged))
-    if unjudged:
-        raise RuntimeError("; ".join(unjudged))
-    return begun
+        file.unlink()
+        return list(runs), []
+    _put(file.rename(file.with_suffix(ENDED)))
+    wrong = []
+    for (job, seed), result in zip(fresh, results, strict=True):
+        if "diverged" not in result and (why := job.failure(result)):
+            wrong.append(f"{job.name}, seed {seed} is trained, and not judged: {why}")
+        elif "diverged" in result and job.chosen:  # one that chooses is the worst, and done
+            wrong.append(f"{job.name}, seed {seed}: {result['diverged']}")
+    return begun, wrong
+
+
+def _folder() -> pathlib.Path:
+    """Return the folder of the runs that are together: of each program its workdir, and who they are beside it."""
+    return ROOT / "runs" / "experiments" / "together"
+
+
+def _put(file: pathlib.Path) -> None:
+    """Put what has ended together where its jobs look for it; what has begun there by itself since stays."""
+    from contrastive_jax.workdir import replicas
+
+    workdir = file.with_suffix("")
+    for number, (key, seed) in enumerate(json.loads(file.read_text())):
+        here, place = pathlib.Path(replicas.folder(workdir, number)), folder_of(key, seed)
+        if here.exists() and not (place / "config.json").exists():
+            shutil.rmtree(place, ignore_errors=True)  # the lock of a run that never began
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(here, place)
+    shutil.rmtree(workdir)
+    file.unlink()

@@ -49,7 +49,10 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     made.add_argument("verb", choices=["plan", "run", "collect", "render", "diff"])
     made.add_argument("--scale", choices=SCALES, default="cpu")
     made.add_argument(
-        "--cells", type=_pattern, default="", help="regular expression; cells whose 'row | column' it finds"
+        "--cells",
+        type=_pattern,
+        default="",
+        help="regular expression; cells whose 'row | column' it finds, and no measurement",
     )
     made.add_argument(
         "--workers",
@@ -92,10 +95,12 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
         return [c for c in table.RUNS.get(options.scale, {}) if options.cells.search(" | ".join(c))]
 
     trained = [table for table in tables if not is_measured(table)]
-    if trained and not any(map(chosen, trained)):
+    if (trained or options.cells.pattern) and not any(map(chosen, trained)):
         scales = [scale for scale in SCALES if any(scale in table.RUNS for table in trained)]
         found = f"--cells={options.cells.pattern} finds no cell" if options.cells.pattern else "no cell"
-        parser(about).error(f"{found} at --scale={options.scale}; there are cells at {', '.join(scales)}")
+        parser(about).error(
+            f"{found} at --scale={options.scale}; there are cells at {', '.join(scales) or 'none'}"
+        )
 
     def todo():
         given = [(table, cells) for table in tables if (cells := chosen(table))]
@@ -104,7 +109,8 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
     if options.verb == "run":
         settings = dict(options.set)
         for table in filter(is_measured, tables):
-            print(measure(table))
+            if not options.cells.pattern:
+                print(measure(table))
         workers = options.workers or (None if options.scale in SMALL else 1)
         failures = run(todo, workers, options.cluster, settings, options.replicas)
         for table in tables:
@@ -122,8 +128,8 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
         if is_measured(table):
             print(f"{where(table)}: no runs; `run` measures in this process")
         elif options.verb == "collect":
-            print(f"{where(table)}: {collect(table, options.scale)} runs are kept")
+            print(f"{where(table)}: {collect(table, options.scale, chosen(table))} runs are kept")
         else:
-            for leaf, values in differing(table, options.scale).items():
+            for leaf, values in differing(table, options.scale, chosen(table)).items():
                 print(leaf, *(f"  {' | '.join(cell)}: {value!r}" for cell, value in values.items()), sep="\n")
     return 0

@@ -9,15 +9,20 @@ from experiments.harness.table import Cell
 def above_all(
     results: Results, cell: Cell, others: Iterable[Cell], heading: str | None = None
 ) -> list[list[float]]:
-    """Return a cell less each of the others, one number a seed each: for "... is the best", judged by ``each``."""
-    return [
-        found for other in others if other != cell and (found := results.differences(cell, other, heading))
-    ]
+    """Return a cell less each of the others, one number a seed each: for "... is the best", judged by ``each``.
+
+    Empty lists of others that have not run: the claim is not tested then.
+    """
+    return [results.differences(cell, other, heading) for other in others if other != cell]
 
 
 def of_extremes(results: Results, row: str, heading: str | None = None, *, above: float = 0.0) -> list[float]:
-    """Return a row's number at its smallest column above a bound less that at its largest, columns being numbers."""
-    columns = sorted(int(column) for name, column in results.cells if name == row and int(column) > above)
+    """Return a row's number at its smallest column above a bound less that at its largest, columns being numbers.
+
+    Of the columns that the scale has, run or not.
+    """
+    planned = results.table.RUNS.get(results.scale, {})
+    columns = sorted(int(column) for name, column in planned if name == row and int(column) > above)
     if len(columns) < 2:
         return []
     return results.differences((row, str(columns[0])), (row, str(columns[-1])), heading)

@@ -113,13 +113,14 @@ def _median_w(results: Results, cell: Cell) -> float:
 
 
 def tuned(results: Results, half: float, ending: str = "") -> str:
-    """Ask that every cell's rate was chosen, inside what was tried; ``ending``: of the rows that end so.
+    """Ask that the rates of the judged cells were chosen, inside what was tried; ``ending``: of rows that end so.
 
     Where 10 labels a class judge and all labels chose, another rate must not be better by more than the claim's
     interval can show.
     """
     edges, untuned = [], []
-    cells = [cell for cell in results.cells if cell[0].endswith(ending)]
+    judged = results.judged or results.cells
+    cells = [cell for cell in results.cells if cell in judged and cell[0].endswith(ending)]
     for cell in cells:
         tried = sorted(
             {dict(job.point).get(RATE) for job in choosing(results.table, results.scale, cell)} - {None}
@@ -135,7 +136,7 @@ def tuned(results: Results, half: float, ending: str = "") -> str:
         return f"edge: the learning rate is at the edge of the sweep in {'; '.join(edges)}"
     lost = [
         f"{', '.join(cell)} ({chosen:.1f} against {best:.1f})"
-        for cell in (results.judged or cells)
+        for cell in cells
         for chosen, best in _by_ten_labels(results, cell)
         if best - chosen > half
     ]

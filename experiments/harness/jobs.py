@@ -29,6 +29,8 @@ RATE, FURTHER = "schedule.learning_rate", 2  # what a sweep goes beyond its edge
 # Curves that every record keeps where they were logged: gates read them, and one run serves all tables.
 ALWAYS = ("w_p50", "ess", "ess_with_positive", "info_nce", "query_ess", "query_gradient_norm")
 
+MEASURED = ("evaluations", "metrics", "diverged")  # what a seed's numbers are
+
 Point = tuple[tuple[str, Any], ...]  # (leaf, value) of a sweep
 
 
@@ -55,7 +57,7 @@ class Job(NamedTuple):
 
     def folder(self, seed: int) -> pathlib.Path:
         """Return the run's workdir."""
-        return ROOT / "runs" / "experiments" / self.key / f"seed{seed}"
+        return folder_of(self.key, seed)
 
     def arguments(self) -> str:
         """Return the arguments of the command."""
@@ -87,7 +89,7 @@ class Job(NamedTuple):
         None before that, and where a column that the table reads failed: the run is judged again. Of one that
         diverged, to choose by: ``{"diverged": why}``.
         """
-        if self._diverged(seed).exists():
+        if not self.chosen and self._diverged(seed).exists():
             return json.loads(self._diverged(seed).read_text())
         file = self.folder(seed) / "result.json"
         found = json.loads(file.read_text()) if file.exists() else {"evaluations": {}}
@@ -104,12 +106,13 @@ class Job(NamedTuple):
         """Take note that a run to choose by has no number: it is the worst."""
         self._diverged(seed).write_text(json.dumps({"diverged": why}) + "\n")
 
-    def forget(self, seed: int) -> None:
-        """Remove what says that a run diverged: it has no result, and is not done."""
-        self._diverged(seed).unlink(missing_ok=True)
-
     def _diverged(self, seed: int) -> pathlib.Path:
         return self.folder(seed) / "diverged.json"
+
+
+def folder_of(key: str, seed: int) -> pathlib.Path:
+    """Return the workdir of a run of a key."""
+    return ROOT / "runs" / "experiments" / key / f"seed{seed}"
 
 
 def sweep_points(table: ModuleType, scale: str, row: str) -> list[Point]:
@@ -205,10 +208,10 @@ def distinct(found: Sequence[Job]) -> list[Job]:
     return list(best.values())
 
 
-def collect(table: ModuleType, scale: str) -> int:
-    """Keep what has finished here of the runs of a scale; return the number of runs that are now kept."""
+def collect(table: ModuleType, scale: str, cells: Sequence[Cell] | None = None) -> int:
+    """Keep what has finished here of the runs of cells (default: all); return the number of runs that are now kept."""
     kept = 0
-    for cell in table.RUNS.get(scale, {}):
+    for cell in table.RUNS.get(scale, {}) if cells is None else cells:
         point = choose(table, scale, cell)
         last = [] if point is None else [Job(table.__name__, scale, cell, point)]
         for job in [*choosing(table, scale, cell), *last]:
@@ -218,7 +221,7 @@ def collect(table: ModuleType, scale: str) -> int:
 
 
 def keep(job: Job) -> None:
-    """Put what a job's run says of itself here into its record; seeds that ran elsewhere stay."""
+    """Put what a job's run says of itself here into its record, but for seeds of which that has other numbers."""
     record = records.read(job.key) or {
         "arguments": job.arguments(),
         "config": records.material(config_of(job.arguments())),
@@ -226,7 +229,13 @@ def keep(job: Job) -> None:
     }
     done = {seed: result for seed in job.seeds() if (result := job.here(seed)) is not None}
     for seed, result in done.items():
-        record["seeds"][str(seed)] = _kept(job, seed, result)
+        before, now = record["seeds"].get(str(seed)), _kept(job, seed, result)
+        if before and not job.failure(before) and any(before.get(of) != now.get(of) for of in MEASURED):
+            print(
+                f"{job.name}, seed {seed}: the record has other numbers than {job.folder(seed)}, and stays."
+            )
+            continue
+        record["seeds"][str(seed)] = now
         record |= {name: result[name] for name in ("device", "versions", "git_commit") if name in result}
         for column, score in result.get("evaluations", {}).get("trained", {}).items():
             if "protocol" in score:
@@ -252,9 +261,11 @@ def _drawn(job: Job) -> set[str]:
     """Return the curves to keep: ``ALWAYS``, and the CURVES of all tables that read this run."""
     names = {*ALWAYS, *table_of(job.table).CURVES}
     for other in map(table_of, all_tables()):
-        texts = [text for cells in other.RUNS.values() for text in cells.values()] if other.CURVES else []
-        if any(
-            stem_of(text) == stem_of(job.arguments()) and records.key_of(text) == job.key for text in texts
+        cells = [(scale, cell, text) for scale, of in other.RUNS.items() for cell, text in of.items()]
+        if other.CURVES and any(
+            stem_of(text) == stem_of(job.arguments())
+            and job._replace(table=other.__name__, scale=scale, cell=cell).key == job.key
+            for scale, cell, text in cells
         ):
             names |= set(other.CURVES)
     return names

@@ -2,9 +2,8 @@
 
 Every rule reads one interval of 95 %, so that a false "holds" and a false "does not hold" have at most 2.5 % each:
 
-* ``seeds``: a measurement, the seeds are the sample. Student's t of the mean; its variance is that of the numbers, or
-  is pooled over the cells of the table (:attr:`Claim.pool`) where these spread alike. "within" is two one-sided tests
-  of equivalence.
+* ``seeds``: a measurement, the seeds are the sample. Student's t of the mean. "within" is two one-sided tests of
+  equivalence.
 * ``each``: a measurement of several comparisons ("is the best", "at every size"), a sample each, and the claim is of
   all of them. It holds where each one holds, which needs no correction; it does not hold where one does not, by
   Bonferroni over the comparisons. Nothing is chosen on the numbers that judge.
@@ -20,12 +19,9 @@ from typing import Any, NamedTuple
 from scipy import special, stats
 
 from experiments.harness.results import Results
-from experiments.harness.table import Cell
+from experiments.harness.table import seeds_of
 
 TAIL = 0.025  # of a false "holds", and of a false "does not hold"
-OWN_VARIANCE = (
-    0.05  # size of the tests that keep a claim's variance its own: cells unlike each other, it unlike them
-)
 
 Gate = Callable[[Any, float], str]
 """(what the evidence reads, half-width of the interval) -> why the claim cannot be judged there; empty: it can."""
@@ -42,8 +38,6 @@ class Claim(NamedTuple):
       expects: "above" or "below" 0 by the claim; or "within": the effect is no larger than ``margin``.
       margin: for "within"; fixed here before a run.
       by: the rule, "seeds", "each", "fisher" or "formula".
-      pool: the heading of METRIC whose variance is pooled over the cells, where the evidence is linear in its numbers;
-        empty: not pooled.
       gates: what has to be met before the numbers are a judgement.
       needs: why no cell at a small scale can test it; the ledger says so where nothing has.
       ours: the paper does not print it: a weaker or corrected reading, or a control, which the ledger counts apart.
@@ -55,7 +49,6 @@ class Claim(NamedTuple):
     expects: str = "above"
     margin: float = 0.0
     by: str = "seeds"
-    pool: str = ""
     gates: tuple[Gate, ...] = ()
     needs: str = ""
     ours: bool = False
@@ -113,45 +106,6 @@ def student(values: Sequence[float]) -> Estimate:
     )
 
 
-def pooled(values: Sequence[float], squares: float, variance: float, freedom: int) -> Estimate:
-    """Estimate the mean, its variance that of the values and of the cells that have no part in them.
-
-    It asks for cells that are equally noisy (:func:`alike`): then false verdicts are as rare as they should be. Values
-    that spread more, by an F test, keep a variance of their own.
-
-    Args:
-      squares: sum of the squares of the cells' weights in a value; 2 for the difference of two cells.
-      variance: of one of the other cells, with ``freedom`` degrees of freedom.
-    """
-    own = student(values)
-    if not freedom or not squares:
-        return own
-    of_cell = statistics.variance(values) / squares
-    if of_cell > special.fdtri(own.freedom, freedom, 1 - OWN_VARIANCE) * variance:
-        return own
-    total = own.freedom + freedom
-    both = (own.freedom * of_cell + freedom * variance) / total
-    return Estimate(own.mean, math.sqrt(squares * both / len(values)), total)
-
-
-def alike(results: Results, heading: str) -> bool:
-    """Judge whether the cells of a table spread alike, by Bartlett's test of what is left beside means of cells and
-    seeds."""
-    rest, _ = results.residuals(list(results.cells), heading)
-    return len(rest) > 2 and bool(stats.bartlett(*rest).pvalue > OWN_VARIANCE)
-
-
-def weights(claim: Claim, results: Results) -> list[dict[Cell, float]]:
-    """Return the weight of every cell in the evidence, a dict a comparison; found by moving each cell by one."""
-    results = results.watched()
-    base = [statistics.mean(sample) for sample in samples(claim, results)]
-    found: list[dict[Cell, float]] = [dict.fromkeys(results.cells, 0.0) for _ in base]
-    for cell in tuple(results.asked):
-        for of, a, sample in zip(found, base, samples(claim, results.moved(cell)), strict=True):
-            of[cell] = statistics.mean(sample) - a
-    return found
-
-
 def samples(claim: Claim, read: Any) -> list[list[float]]:
     """Return the evidence, a list a comparison, each of one number a seed; empty without any."""
     values = list(claim.evidence(read)) if claim.evidence else []
@@ -176,12 +130,6 @@ def of_formula(claim: Claim, values: Sequence[float]) -> Judgement:
     return Judgement(word, statistics.mean(values), min(values), max(values), f"range of {n}{about}")
 
 
-def same_runs(read: Results, cell: Cell, other: Cell, heading: str) -> bool:
-    """Return whether two cells are the same runs: one's numbers, seed by seed, are the other's or some of them."""
-    one, two = (read.values(*of, heading).items() for of in (cell, other))
-    return one <= two or two <= one
-
-
 def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judgement, float]:
     """Judge by the intervals, and return the half-width that gates are told, of the widest one."""
     fisher = claim.by == "fisher"
@@ -190,15 +138,6 @@ def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judge
     margin = math.atanh(claim.margin) if fisher else claim.margin
     n = len(found[0])
     estimates, about = [student(sample) for sample in found], f"n = {n}"
-    if claim.pool and isinstance(read, Results) and alike(read, claim.pool):
-        for i, of in enumerate(weights(claim, read)):
-            inside = [cell for cell, weight in of.items() if abs(weight) >= 1e-9]
-            others = [c for c in of if not any(same_runs(read, c, cell, claim.pool) for cell in inside)]
-            estimates[i] = pooled(
-                found[i], sum(w * w for w in of.values()), *read.variance(others, claim.pool)
-            )
-        if all(estimate.freedom >= n for estimate in estimates):
-            about += ", pooled variance"
     pairs = [chances(claim, estimate, margin) for estimate in estimates]
     if len(found) > 1:
         about = f"weakest of {len(found)}, {about}"
@@ -214,6 +153,15 @@ def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judge
     return Judgement(word, mean, low, high, about, min(1.0, 2 * min(holds, fails))), half
 
 
+def seeds_left(read: Any, half: float) -> str:
+    """Say how many seeds of the judged cells are left to run: a claim is judged once, by all of them."""
+    if not isinstance(read, Results) or not read.judged:
+        return ""
+    planned = seeds_of(read.table, read.scale)
+    common = set.intersection(*(set(read.cells[cell]["seeds"]) for cell in read.judged))
+    return f"{len(common)} of {len(planned)} seeds" if len(common) < len(planned) else ""
+
+
 def judge(claim: Claim, read: Any = None) -> Judgement:
     """Return the verdict of what is kept of a table, after the claim's gates."""
     asked = read
@@ -226,10 +174,12 @@ def judge(claim: Claim, read: Any = None) -> Judgement:
             return Judgement("not tested", why=claim.needs)
     if not (found := samples(claim, read)):
         return Judgement("not tested", why=claim.needs)
+    if not all(math.isfinite(value) for sample in found for value in sample):
+        return Judgement("cannot be judged here", why="a number of the evidence is not finite")
     said, half = (
         (of_formula(claim, found[0]), 0.0) if claim.by == "formula" else of_samples(claim, found, read)
     )
-    reasons = [why for gate in claim.gates if (why := gate(asked, half))]
+    reasons = [why for gate in (seeds_left, *claim.gates) if (why := gate(asked, half))]
     if not reasons:
         return said
     contrary = ["contrary here"] if said.word == "does not hold" else []

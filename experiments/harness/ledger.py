@@ -120,16 +120,14 @@ RULES = """\
 A verdict is of a 95 % interval, paired over seeds: the same seed gives every cell the same first weights, order
 and augmentation. A claim *holds* where the whole interval is on its side, *does not hold* where it is on the
 other, and is *undecided* else, with the half-width of the interval beside it. The sample is the seeds: Student's
-t, Fisher's z for correlations; where it says so the variance is pooled with that of the table's other cells,
-which spread alike by Bartlett's test.
-Equality is two one-sided tests within a margin that the file fixes. A claim of several comparisons holds where
-each one holds; shown is the weakest. On MNIST kNN of raw pixels is as good as SimCLR with all labels, so that claims on
-linear accuracy are judged by 10 labels a class. Formulas have no chance in them: the range
-of all numbers is in the place of the interval, and one counterexample is enough.
+t, Fisher's z for correlations. Equality is two one-sided tests within a margin that the file fixes. A claim of several
+comparisons holds where each one holds; shown is the weakest. On MNIST kNN of raw pixels is as good as SimCLR with all
+labels, so that claims on linear accuracy are judged by 10 labels a class. Formulas have no chance in them: the range of
+all numbers is in the place of the interval, and one counterexample is enough.
 
 *Cannot be judged here*: a condition of the claim is not met, whatever the numbers say. *Headroom*: supervised training
 is hardly above the compared methods, or these hardly above raw pixels. *Regime*: the runs are not of the kind that the
-claim is about. *Edge*: rates were not tuned. Or a control or seeds are missing. A claim is also undecided if it is
-decided by itself but *not among all of the paper's*, at a false discovery rate of 5 % among the paper's measured claims
-(Benjamini and Hochberg). A verdict is one at our scale, not on the paper. *Not tested*: the reason says what no small
-scale has; a claim without a reason can be run."""
+claim is about. *Edge*: rates were not tuned. Or a control or some of the seeds are missing: nothing is judged before
+all have run. A claim is also undecided if it is decided by itself but *not among all of the paper's*, at a false
+discovery rate of 5 % among the paper's measured claims (Benjamini and Hochberg). A verdict is one at our scale, not on
+the paper. *Not tested*: the reason says what no small scale has; a claim without a reason can be run."""

@@ -146,11 +146,11 @@ def undecided(table: ModuleType, scale: str, cells: Sequence[Cell]) -> list[Job]
     ]
 
 
-def differing(table: ModuleType, scale: str) -> dict[str, dict[Cell, Any]]:
+def differing(table: ModuleType, scale: str, cells: Sequence[Cell]) -> dict[str, dict[Cell, Any]]:
     """Return leaf -> cell -> value, for the config leaves in which the cells differ."""
     from contrastive_jax import config as configs
 
-    found = {cell: configs.leaves(config_of(text)) for cell, text in table.RUNS.get(scale, {}).items()}
+    found = {cell: configs.leaves(config_of(table.RUNS[scale][cell])) for cell in cells}
     names = dict.fromkeys(name for leaves in found.values() for name in leaves)
     values = {name: {cell: leaves.get(name) for cell, leaves in found.items()} for name in names}
     return {name: of for name, of in values.items() if len({json.dumps(v) for v in of.values()}) > 1}

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import math
+import os
 import pathlib
 import re
 from collections.abc import Collection, Mapping
@@ -59,10 +60,19 @@ def folder() -> pathlib.Path:
 
 
 def read(key: str) -> dict[str, Any]:
-    """Read what is kept of a run: ``arguments``, ``config``, ``device``, ``versions``, ``protocols``, ``seeds``; or
-    {}."""
+    """Read what is kept of a run: ``arguments``, ``config``, ``device``, ``versions``, ``protocols``, ``seeds``; or {}.
+
+    Raises:
+      ValueError: the file holds no record.
+    """
     file = folder() / f"{key}.json"
-    return json.loads(file.read_text()) if file.exists() else {}
+    try:
+        record = json.loads(file.read_text()) if file.exists() else {}
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file} is no record: {error}") from None
+    if record and not {"config", "seeds"} <= set(record):
+        raise ValueError(f"{file} is no record: it has no config, or no seeds.")
+    return record
 
 
 def write(key: str, record: Mapping[str, Any]) -> None:
@@ -72,7 +82,10 @@ def write(key: str, record: Mapping[str, Any]) -> None:
     text = re.sub(r"\[[^][{}]*\]", lambda m: " ".join(m[0].split()), text)
     text = re.sub(r"\[\s+(\[.*\]),\s+(\[.*\])\s+\]", r"[\1, \2]", text)
     folder().mkdir(parents=True, exist_ok=True)
-    (folder() / f"{key}.json").write_text(text.replace('"config": null', f'"config": {config}', 1) + "\n")
+    file = folder() / f"{key}.json"
+    part = file.with_suffix(f".{os.getpid()}")  # another process reads the old one or the new one
+    part.write_text(text.replace('"config": null', f'"config": {config}', 1) + "\n")
+    part.replace(file)
 
 
 def found_at(result: Mapping[str, Any], path: str) -> Any:

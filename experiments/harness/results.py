@@ -3,11 +3,9 @@
 import copy
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType, ModuleType
+from collections.abc import Collection, Mapping
+from types import ModuleType
 from typing import Any
-
-import numpy as np
 
 from experiments.harness import records
 from experiments.harness.jobs import Job, choose, chosen_by, sweep_points
@@ -28,7 +26,6 @@ class Results:
     few = False
     asked: Collection[Cell] = frozenset()
     judged: Collection[Cell] = ()
-    _moved: Mapping[Cell, float] = MappingProxyType({})
 
     def __init__(self, table: ModuleType, scale: str):
         self.table, self.scale = table, scale
@@ -46,9 +43,7 @@ class Results:
         if path is None or self.few and path.startswith("trained.knn"):
             return {}
         path = TEN_LABELS if self.few and path == ALL_LABELS else path
-        cell = str(row), str(column)
-        moved = self._moved.get(cell, 0.0)
-        return {seed: pick(result, path) + moved for seed, result in self._seeds(cell).items()}
+        return {seed: pick(result, path) for seed, result in self._seeds((str(row), str(column))).items()}
 
     def mean(self, row: Any, column: Any, heading: str | None = None) -> float:
         """Return the mean over the seeds; nan if not run."""
@@ -59,36 +54,6 @@ class Results:
         """Return ``one - other``, seed by seed: the same first weights, order and augmentation."""
         first, second = self.values(*one, heading), self.values(*other, heading)
         return [first[seed] - second[seed] for seed in first if seed in second]
-
-    def variance(self, cells: Sequence[Cell], heading: str | None = None) -> tuple[float, int]:
-        """Return the variance of a cell's number beyond its cell's mean and its seed's, pooled over cells; and its
-        degrees of freedom."""
-        rest, freedom = self.residuals(cells, heading)
-        return (sum(v * v for of in rest for v in of) / freedom if freedom else 0.0), freedom
-
-    def residuals(self, cells: Sequence[Cell], heading: str | None = None) -> tuple[list[list[float]], int]:
-        """Return each cell's numbers less its own effect and its seeds', and their degrees of freedom.
-
-        The effects are those of least squares: cells may lack seeds. Cells of one seed say nothing and are left out;
-        cells that are the same runs count once.
-        """
-        kept = dict.fromkeys(tuple(self.values(*cell, heading).items()) for cell in cells)
-        found = [values for values in kept if len(values) > 1]
-        if not found:
-            return [], 0
-        numbers = np.array([value for values in found for _, value in values])
-        cell = np.repeat(np.arange(len(found)), [len(values) for values in found])
-        seed = np.array([seed for values in found for seed, _ in values])
-        effects = np.hstack([of[:, None] == np.unique(of) for of in (cell, seed)]).astype(float)
-        fitted, _, rank, _ = np.linalg.lstsq(effects, numbers, rcond=None)
-        rest = numbers - effects @ fitted
-        return [rest[cell == i].tolist() for i in range(len(found))], len(numbers) - int(rank)
-
-    def moved(self, cell: Cell) -> "Results":
-        """Return the same with every number of a cell larger by one."""
-        other = copy.copy(self)
-        other._moved = {cell: 1.0}
-        return other
 
     def by_few_labels(self) -> "Results":
         """Return the same with a linear classifier of 10 labels a class in the place of all of them, and without kNN.

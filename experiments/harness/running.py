@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.harness import packs
-from experiments.harness.bundles import AT_ONCE, Single, accelerators, bundles, left, run_together
+from experiments.harness.bundles import AT_ONCE, Single, accelerators, bundles, left, parts, run_together
 from experiments.harness.jobs import Job, distinct
 from experiments.harness.table import ROOT
+
+NO_RESULT = "it ended without a result"
 
 
 def run(
@@ -48,21 +50,25 @@ def run_jobs(found: Sequence[Job], replicas: int = 1) -> None:
     ``replicas``: as many runs as that are one program, where they differ in seed and numbers only.
 
     Raises:
-      RuntimeError: a column that the table reads failed.
-      ArithmeticError: a loss was not finite; where a sweep chooses, it is taken note of instead.
+      RuntimeError: when all have ended: which of them diverged, and of which a column that the table reads failed. A
+        run that chooses of a sweep may diverge.
     """
     from contrastive_jax import native
 
     native.keep_pages()  # as the command does
-    singles = left(found)
+    singles, wrong = left(found), []
     if replicas > 1:
-        parts = [singles[i : i + replicas] for i in range(0, len(singles), replicas)]
-        singles = [single for part in parts for single in run_together(part)]
-    for single in singles:
-        _run(single)
+        together, singles = parts(singles, replicas), []
+        for part in together:
+            alone, problems = run_together(part)
+            singles, wrong = singles + alone, wrong + problems
+    wrong += filter(None, map(_run, singles))
+    if wrong:
+        raise RuntimeError("; ".join(wrong))
 
 
-def _run(single: Single) -> None:
+def _run(single: Single) -> str:
+    """Train and judge a run; return what went wrong."""
     from contrastive_jax.training import loop, recorder
 
     job, seed = single
@@ -70,11 +76,11 @@ def _run(single: Single) -> None:
         result = loop.train(single.config, str(job.folder(seed)), source=packs.source_of(single.config))
     except recorder.Diverged as error:
         if job.chosen:
-            raise
+            return f"{job.name}, seed {seed}: {error}"
         job.diverged(seed, str(error))
-        return
-    if why := job.failure(result):
-        raise RuntimeError(f"seed {seed} is trained, and not judged: {why}")
+        return ""
+    why = job.failure(result)
+    return f"{job.name}, seed {seed} is trained, and not judged: {why}" if why else ""
 
 
 def _here(todo: list[list[Job]], replicas: int, workers: int, options: Mapping[str, Any]) -> list[str]:
@@ -107,7 +113,7 @@ def _here(todo: list[list[Job]], replicas: int, workers: int, options: Mapping[s
                 for future in done:
                     jobs, problem = waiting.pop(future), future.result()
                     for job in jobs:
-                        wrong = problem if problem and not job.done() else ""
+                        wrong = "" if job.done() else problem or NO_RESULT
                         failures += [f"{job.name}: {wrong}"] if wrong else []
                         progress.console.print(f"{job.name}: {wrong or 'done'}", highlight=False)
                         progress.advance(bar)
@@ -172,7 +178,7 @@ def _on_slurm(todo: list[list[Job]], replicas: int, workers: int, options: Mappi
     for jobs, task in zip(todo, submitted, strict=True):
         problem = task.exception()
         for job in jobs:
-            wrong = problem is not None and not job.done()
-            failures += [f"{job.name}: {problem}"] if wrong else []
+            wrong = "" if job.done() else problem or NO_RESULT
+            failures += [f"{job.name}: {wrong}"] if wrong else []
             print(f"{job.name}: {'failed' if wrong else 'done'}", flush=True)
     return failures

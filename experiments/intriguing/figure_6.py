@@ -116,7 +116,6 @@ CLAIMS = (
         "More unique digits do not lower supervised training's accuracy on objects",
         "linear top-1 on objects, supervised, most unique digits - fewest, plus one, points",
         not_lower,
-        pool=OBJECTS,
     ),
     Claim(
         "Batch sizes and the depth of the head have negligible influence",
@@ -126,7 +125,6 @@ CLAIMS = (
         expects="within",
         margin=2.0,
         by="each",
-        pool=OBJECTS,
         gates=(gates.headroom,),
     ),
 )

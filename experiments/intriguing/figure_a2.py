@@ -74,7 +74,6 @@ CLAIMS = (
         "coefficient of log10(tau) x log10(lambda) in a quadratic fitted to linear top-1, points",
         ridge,
         expects="below",
-        pool=LINEAR,
         gates=(gates.headroom,),
     ),
 )

@@ -111,7 +111,6 @@ CLAIMS = (
         over_batch,
         expects="within",
         margin=1.0,
-        pool=LINEAR,
         gates=(
             gates.lacking(
                 "its runs at cpu are FlatNCE's Figure 2's (tau 0.1, no norm in the head), another experiment",
@@ -127,7 +126,6 @@ CLAIMS += (
         "A deeper head makes the batch matter less",
         "linear top-1, largest batch - smallest, points: 2 layers less 4 layers, at the longest training",
         depth_and_batch,
-        pool=LINEAR,
         gates=(gates.headroom,),
     ),
 )

@@ -143,7 +143,6 @@ CLAIMS = (
         "A deeper projection head is better (Tables 2, A.2 and A.3)",
         "linear top-1, NT-Xent, a head of 4 layers - of 2, points",
         deeper,
-        pool="linear top-1, %",
         gates=(gates.headroom,),
     ),
     Claim(
@@ -153,7 +152,6 @@ CLAIMS = (
         expects="within",
         margin=2.0,
         by="each",
-        pool="linear top-1, %",
         gates=(gates.headroom, gates.tuned),
     ),
     Claim(

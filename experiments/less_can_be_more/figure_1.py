@@ -74,7 +74,6 @@ CLAIMS = (
         "linear top-1, ReLIC, 1 negative - each other number, points",
         best("ReLIC", "1"),
         by="each",
-        pool=LINEAR,
         gates=GATES,
     ),
     Claim(
@@ -82,7 +81,6 @@ CLAIMS = (
         "linear top-1, SimCLR, 2 negatives - each other number, points",
         best("SimCLR", "2"),
         by="each",
-        pool=LINEAR,
         gates=GATES,
     ),
     Claim(
@@ -90,7 +88,6 @@ CLAIMS = (
         "linear top-1, SimCLR, 1 negative - 2 negatives, points",
         difference("SimCLR", "1", "2"),
         expects="below",
-        pool=LINEAR,
         gates=GATES,
     ),
     Claim(

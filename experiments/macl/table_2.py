@@ -94,7 +94,6 @@ CLAIMS = (
         "MACL is better than DCL over batch sizes",
         "linear top-1, MACL-a - DCL, mean over batch sizes, points",
         difference("MACL-a", "DCL", columns=BY_BATCH),
-        pool=common.LINEAR,
         gates=(gates.headroom, REGIME, gates.tuned),
     ),
     Claim(
@@ -103,14 +102,12 @@ CLAIMS = (
         difference("DCL", "Dual", columns=BY_BATCH),
         expects="within",
         margin=1.0,
-        pool=common.LINEAR,
         gates=(gates.headroom, REGIME, gates.tuned),
     ),
     Claim(
         "DCL is better than InfoNCE over batch sizes",
         "linear top-1, DCL - InfoNCE, mean over batch sizes, points",
         difference("DCL", "InfoNCE", columns=BY_BATCH),
-        pool=common.LINEAR,
         gates=(gates.headroom, REGIME, gates.tuned),
     ),
     Claim(

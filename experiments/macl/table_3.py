@@ -94,14 +94,12 @@ CLAIMS = (
         "linear top-1, CIFAR-100 (small: CIFAR-10), MACL-a - each of InfoNCE, DCL and Dual at each length, points",
         leads,
         by="each",
-        pool=common.LINEAR,
         gates=GATES,
     ),
     Claim(
         "MACL's lead over InfoNCE shrinks with the length of training (2.7 to 0.6 points)",
         "linear top-1, CIFAR-100 (small: CIFAR-10), MACL-a - InfoNCE, the shortest length - the longest, points",
         shrinks,
-        pool=common.LINEAR,
         gates=GATES,
     ),
 )

@@ -25,7 +25,7 @@ from experiments.less_can_be_more import figure_4_fixed
 __all__ = [
     "FEW", "GAINS", "above_chance", "again", "arm", "at_rest", "b3", "between_optimizers", "bounds",
     "ceiling", "claims", "colliding", "could_bring", "count", "counts", "difference", "doubled", "exact",
-    "exchanged", "gained", "kept", "kept_by_attention", "larger", "lead", "learnt_sooner", "left", "mean",
+    "exchanged", "gained", "kept", "kept_by_attention", "larger", "lead", "leads_at", "learnt_sooner", "left", "mean",
     "on_photographs", "on_sphere", "printed_best", "printed_gain", "quieted", "reached", "room", "rows",
     "seen", "signal", "sphere", "swept", "temperatures", "weight", "with_bits",
 ]  # fmt: skip
@@ -108,6 +108,16 @@ def temperatures() -> str:
     taus = (*tau_by_batch.TAUS, tau_by_batch.LARGER)
     body = [(f"{tau}", *(cell(tau, batch) for batch in tau_by_batch.BATCHES)) for tau in taus]
     return rows(["tau", *(f"batch {batch}" for batch in tau_by_batch.BATCHES)], body)
+
+
+def leads_at(low: float, high: float) -> str:
+    """Return the range of FlatNCE's mean leads where InfoNCE's median W ends in [low, high), 10 labels a class."""
+    results, found = Results(table_of("family.tau_by_batch"), EASY), []
+    for info in results.cells:
+        flat = info[0].replace("InfoNCE", "FlatNCE"), info[1]
+        if flat != info and flat in results.cells and low <= results.mean(*info, "metrics.w_p50") < high:
+            found.append(statistics.mean(results.differences(flat, info)))
+    return f"{min(found):.1f} to {max(found):.1f}"
 
 
 def on_photographs() -> str:
@@ -408,10 +418,11 @@ def printed_gain(one: str, other: str) -> str:
 
 
 def seen(table: str, scale: str, heading: str = LINEAR, n: int = 5) -> str:
-    """Return the half-width of a difference of two cells at n seeds, points, by the pooled variance of a table."""
+    """Return the half-width of a difference of two cells at n seeds, points; its variance is the mean over pairs."""
     results = Results(table_of(table), scale)
-    variance, freedom = results.variance(list(results.cells), heading)
-    return f"{stats.t.ppf(0.975, freedom) * math.sqrt(2 * variance / n):.1f}"
+    pairs = [results.differences(*pair, heading) for pair in itertools.combinations(results.cells, 2)]
+    variance = statistics.mean(statistics.variance(sample) for sample in pairs if len(sample) > 1)
+    return f"{stats.t.ppf(0.975, n - 1) * math.sqrt(variance / n):.1f}"
 
 
 def with_bits() -> str:

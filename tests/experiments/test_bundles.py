@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import shutil
 import sys
 import types
 
@@ -55,6 +57,58 @@ def test_a_host_has_a_worker_for_each_accelerator_or_else_each_core(devices, mos
     assert taken == [(devices or len(os.sched_getaffinity(0)), most)]
 
 
+@pytest.fixture
+def fake(monkeypatch):
+    """Replicas that end at once, each with its temperature for a result; how many were trained at a time."""
+    trained = []
+
+    def train(configs, workdir, *, source):
+        trained.append(len(configs))
+        for number, config in enumerate(configs):
+            here = pathlib.Path(workdir, f"replica_{number}")
+            here.mkdir(parents=True)
+            top1 = {"evaluations": {"trained": {"knn": {"top1": config["temperature"]["tau"]}}}}
+            (here / "config.json").write_text("{}")
+            (here / "result.json").write_text(json.dumps(top1))
+        return [top1] * len(configs)
+
+    monkeypatch.setattr("contrastive_jax.training.replicas.train", train)
+    monkeypatch.setattr(bundles.packs, "source_of", lambda config: None)
+    return trained
+
+
+def test_what_ended_together_and_was_interrupted_on_its_way_is_put_into_its_places(
+    table, tmp_path, fake, monkeypatch
+):
+    together = bundles.bundles(jobs.jobs(table, "smoke"))[0]
+    moved, move = [], shutil.move
+
+    def interrupted(here, place):
+        if len(moved) == 1:
+            raise KeyboardInterrupt
+        moved.append(move(here, place))
+
+    together[0].folder(0).mkdir(parents=True)
+    (together[0].folder(0) / ".lock").touch()  # of a run that was killed before it began
+    monkeypatch.setattr(shutil, "move", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        running.run_jobs(together, replicas=4)
+    monkeypatch.setattr(shutil, "move", move)
+    running.run_jobs(together, replicas=4)
+    assert fake == [4] and all(job.done() for job in together)
+    assert [job.result(1)["evaluations"]["trained"]["knn"]["top1"] for job in together] == [0.1, 0.3]
+    assert not list((tmp_path / "runs" / "experiments" / "together").iterdir())
+
+
+def test_those_that_were_interrupted_together_go_on_together(table, fake):
+    runs = bundles.left(bundles.bundles(jobs.jobs(table, "smoke"))[0])
+    file = bundles._folder() / f"begun{bundles.BEGUN}"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps([[run.job.key, run.seed] for run in (runs[3], runs[1])]))
+    assert bundles.parts(runs, 4) == [[runs[3], runs[1]], [runs[0], runs[2]]]
+    assert bundles.parts(runs[:3], 2) == [runs[:2], runs[2:3]]  # one of them is not asked for
+
+
 @pytest.mark.run
 def test_a_bundle_leaves_what_the_runs_leave_by_themselves(table, tmp_path, capsys):
     together = bundles.bundles(jobs.jobs(table, "smoke"))[0]
@@ -76,7 +130,7 @@ def test_a_run_that_diverges_has_no_result_and_the_others_have(table, tmp_path):
     wild = f"{run_of('flatclr')} --config.schedule.learning_rate=1e30"
     table.RUNS["smoke"] = {("wild", "x"): wild, ("tame", "x"): run_of("flatclr")}
     (together,) = bundles.bundles(jobs.jobs(table, "smoke"))
-    with pytest.raises(ArithmeticError, match=r"wild.*seed 0: .*not finite.*; .*wild.*seed 1"):
+    with pytest.raises(RuntimeError, match=r"wild.*seed 0: .*not finite.*; .*wild.*seed 1"):
         running.run_jobs(together, replicas=4)
     assert [job.done() for job in together] == [False, True]
     jobs.collect(table, "smoke")
@@ -88,5 +142,5 @@ def test_a_run_that_diverges_has_no_result_and_the_others_have(table, tmp_path):
 def test_what_are_no_replicas_runs_one_by_one(table, capsys):
     runs = bundles.left(jobs.jobs(table, "smoke"))
     other = [runs[0], next(run for run in runs if run.job.cell[0] == "SimCLR")]
-    assert bundles.run_together(other) == other
+    assert bundles.run_together(other) == (other, [])
     assert "one by one: loss." in capsys.readouterr().out

@@ -144,13 +144,33 @@ def test_kept_runs_serve_every_table_that_asks_for_them_in_any_words(table, tmp_
     assert "--config=configs/x.py:scale=cpu,m=a --config.seed=2" in pages.text(other)  # one that it has
 
 
-def test_seeds_that_ran_elsewhere_stay(table, tmp_path):
+def test_seeds_that_ran_elsewhere_stay_and_what_has_other_numbers_here_is_told(table, tmp_path, capsys):
+    table.SEEDS = {"cpu": (0, 1, 2, 3)}
     all_done(table)
     gone(tmp_path)
     job = jobs.Job(NAME, "cpu", ("A", "x"))
     finish(job, 1, 0.9)
+    finish(job, 3, 0.8)
     jobs.collect(table, "cpu")
-    assert harness.Results(table, "cpu").values("A", "x") == pytest.approx({"0": 50, "1": 90, "2": 70})
+    assert "A | x, seed 1: the record has other numbers than" in capsys.readouterr().out
+    known = harness.Results(table, "cpu").values("A", "x")
+    assert known == pytest.approx({"0": 50, "1": 60, "2": 70, "3": 80})
+
+
+def test_a_record_that_is_cut_off_is_named(table):
+    all_done(table)
+    file = records.folder() / f"{jobs.Job(NAME, 'cpu', ('A', 'x')).key}.json"
+    for text in (file.read_text()[:99], '{"seeds": {}}'):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=f"{file.name} is no record"):
+            harness.Results(table, "cpu")
+
+
+def test_collect_takes_the_cells_that_are_asked_for(table):
+    for row in "AB":
+        finish(jobs.Job(NAME, "cpu", (row, "x")), 0, 0.5)
+    harness.cli.command_line(["collect", "--cells=A"], [table], "")
+    assert set(harness.Results(table, "cpu").cells) == {("A", "x")}
 
 
 @pytest.mark.parametrize("change", ["an override is dropped", "another value", "a default", "a new leaf"])
@@ -207,9 +227,14 @@ def test_a_result_whose_column_failed_is_none(table, tmp_path, monkeypatch):
         return json.loads((job.folder(0) / "result.json").read_text())
 
     monkeypatch.setattr("contrastive_jax.training.loop.train", train)
-    with pytest.raises(RuntimeError, match=r"seed 0 is trained, and not judged: trained.knn.top1 %: no room"):
-        running.run_jobs([job])
-    assert called == ["pages", str(job.folder(0))]  # steps keep their memory, as the command's do
+    with pytest.raises(
+        RuntimeError, match=r"seed 0 is trained, and not judged: trained.knn.top1 %: no room.*seed 2"
+    ):
+        running.run_jobs([job])  # one that fails does not stop the others
+    assert called == [
+        "pages",
+        *map(str, map(job.folder, range(3))),
+    ]  # steps keep their memory, as the command's do
 
 
 def test_one_run_for_all_tables_that_ask_for_it(table, tmp_path, monkeypatch):
@@ -324,7 +349,7 @@ def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
     assert records.read(second.key)["seeds"] == {str(jobs.CHOOSING): {"diverged": "step 3: not finite"}}
     final = jobs.Job(NAME, "cpu", cell, first.point)
     final.folder(0).mkdir(parents=True)
-    with pytest.raises(recorder.Diverged):  # the chosen one: there is no number to show
+    with pytest.raises(RuntimeError, match="seed 0: step 3.*seed 1: step 3"):  # there is no number to show
         running.run_jobs([final])
 
 
@@ -478,13 +503,14 @@ def test_claims_are_judged_at_the_largest_scale_that_can(table):
     table.RUNS["cpu"] = {}
     row = claims.ledger_rows(table)[0]
     assert row.evidence == "A - B, points: +10 (n = 1, paper)"
-    assert row.verdict() == "**cannot be judged here**: one seed is no sample"
+    assert row.verdict() == "**cannot be judged here**: one seed is no sample; 1 of 3 seeds"
 
 
 def test_where_all_labels_leave_no_room_ten_a_class_judge_and_the_neighbours_do_not(table, monkeypatch):
     rooms = {False: 90.5, True: 99.0}  # supervised training, by all labels and by ten a class
     monkeypatch.setattr(gates, "levels", lambda _, few: {"supervised": rooms[few], "baseline": 10.0})
     table.RUNS["small_mnist"] = table.RUNS.pop("cpu")
+    table.SEEDS = {"small_mnist": (0, 1, 2)}
     table.METRIC = {"linear": "trained.linear.top1 %", "knn": "trained.knn.top1 %"}
     table.CLAIMS = tuple(
         Claim("A beats B", name, functools.partial(differing, name), gates=(gates.headroom,))

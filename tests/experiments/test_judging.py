@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from experiments.harness import gates, jobs, judging, table
+from experiments.harness import evidence, gates, jobs, judging, table
 from experiments.harness.judging import Claim, judge
 from experiments.harness.results import Results
 
@@ -17,9 +17,14 @@ MOST = DRAWS * judging.TAIL + 4 * math.sqrt(DRAWS * judging.TAIL)
 
 
 def made(cells, scale="cpu", **table):
-    """Results of cells -> a number a seed."""
+    """Results of cells -> a number a seed; the longest has all seeds."""
     results = Results.__new__(Results)
-    results.table, results.scale = types.SimpleNamespace(METRIC={"a": "metrics.a"}, ALSO={}, **table), scale
+    seeds = {
+        "SEEDS": {scale: tuple(range(max(map(len, cells.values()))))},
+        "RUNS": {scale: dict.fromkeys(cells)},
+    }
+    results.table = types.SimpleNamespace(METRIC={"a": "metrics.a"}, ALSO={}, **(seeds | table))
+    results.scale = scale
     results.cells = {
         cell: {
             "seeds": {
@@ -112,91 +117,45 @@ def test_a_large_effect_is_seen(claim, draw, word):
     assert said[word] > 150, said
 
 
-BOTH = (("A", "16"), ("B", "16"))
-
-
-def table_of_six(rng, gap=0.0, spread=1.0):
-    """Six cells that share their seeds' effects; two of them ``gap`` apart, and as noisy as ``spread``."""
-    of_seed = 5 * rng.normal(size=3)
+def test_a_claim_is_judged_by_all_seeds_of_its_own_cells():
     cells = {
-        (row, column): 80 + of_seed + rng.normal(size=3) for row in "AB" for column in ("16", "64", "256")
+        ("A", "16"): [3.0, 3.1, 3.3],
+        ("B", "16"): [1.0, 1.1, 1.3],
+        ("C", "16"): [0.0, 0.1],
+        ("D", "16"): [0.0],
     }
-    for cell in BOTH:
-        cells[cell] = 80 + of_seed + spread * rng.normal(size=3)
-    cells[BOTH[0]] = cells[BOTH[0]] + gap
-    return made({cell: values.tolist() for cell, values in cells.items()})
 
+    def of(other):
+        return Claim("", "", lambda r: r.differences(("A", "16"), (other, "16")))
 
-def with_seeds_to_come(rng):
-    """Those six cells while one of them, in which no claim has a part, still runs."""
-    results = table_of_six(rng)
-    del results.cells["A", "256"]["seeds"]["2"]
-    return results
-
-
-def test_a_pooled_variance_decides_more_and_is_no_more_often_false():
-    own, pooled = (Claim("", "", lambda r: r.differences(*BOTH), pool=pool) for pool in ("", "a"))
-    for draw in (table_of_six, with_seeds_to_come):
-        said = words(pooled, draw)
-        assert said["holds"] <= MOST and said["does not hold"] <= MOST, said
-    seen = [words(claim, lambda rng: table_of_six(rng, 3.0), 300)["holds"] for claim in (own, pooled)]
-    assert seen[1] > 1.4 * seen[0], seen
-
-
-def test_a_cell_noisier_than_the_table_keeps_its_own_variance():
-    claim = Claim("", "", lambda r: r.differences(*BOTH), pool="a")
-    rng = np.random.default_rng(1)
-    about = [judge(claim, table_of_six(rng, spread=20.0)).about for _ in range(100)]
-    assert sum("pooled" not in one for one in about) > 80
-    said = words(claim, lambda rng: table_of_six(rng, spread=20.0))
-    assert said["holds"] <= MOST and said["does not hold"] <= MOST, said
-
-
-def test_cells_that_are_unlike_each_other_are_not_pooled():
-    """A quiet claim in a table of which some cells are noisy and some are not would be told a width of neither."""
-    claim, rng = Claim("", "", lambda r: r.differences(*BOTH), pool="a"), np.random.default_rng(2)
-    cells = {(row, column): rng.normal(size=5) for row in "AB" for column in ("16", "64", "256")}
-    assert "pooled" in judge(claim, made({cell: list(v) for cell, v in cells.items()})).about
-    cells |= {cell: 30 * values for cell, values in cells.items() if cell not in BOTH and cell[1] == "256"}
-    assert "pooled" not in judge(claim, made({cell: list(v) for cell, v in cells.items()})).about
-
-
-def test_what_is_left_beside_means_of_cells_and_seeds():
-    results = table_of_six(np.random.default_rng(0))
-    rest, freedom = results.residuals(list(results.cells))
-    values = np.array([list(results.values(*cell).values()) for cell in results.cells])
-    centred = values - values.mean(1, keepdims=True)
-    assert rest == pytest.approx(centred - centred.mean(0)) and freedom == (6 - 1) * (3 - 1)
-    same = made({cell: list(results.values(*cell).values()) for cell in results.cells})
-    same.cells["C", "16"] = results.cells["A", "16"]  # the same runs under another name
-    same.cells["D", "16"] = made({("D", "16"): [70.0]}).cells["D", "16"]  # a single seed
-    again, freedom = same.residuals(list(same.cells))
-    assert again == [pytest.approx(of) for of in rest] and freedom == 10
-
-
-def test_a_claim_is_judged_by_the_seeds_of_its_own_cells():
-    cells = {("A", "16"): [3.0, 3.1, 3.2, 3.3], ("B", "16"): [1.0, 1.1, 1.3], ("C", "16"): [0.0]}
-    of_three, of_one = (
-        judge(Claim("", "", lambda r, other=other: r.differences(("A", "16"), (other, "16"))), made(cells))
-        for other in "BC"
-    )
-    assert (of_three.word, of_three.about) == ("holds", "n = 3")
-    assert (of_one.word, of_one.why) == ("cannot be judged here", "one seed is no sample")
+    said = [judge(of(other), made(cells)) for other in "BCD"]
+    assert [one.word for one in said] == ["holds", *2 * ["cannot be judged here"]]
+    assert [one.about for one in said] == ["n = 3", "n = 2", "n = 1"]
+    assert [one.why for one in said] == ["", "2 of 3 seeds", "one seed is no sample; 1 of 3 seeds"]
 
     def of_both(read):
         gaps = [read.differences(("A", "16"), (other, "16")) for other in "BC"]
         return [sum(seed) for seed in zip(*gaps, strict=True)]
 
-    assert judge(Claim("", "", of_both), made(cells)).about == "n = 1"
+    assert judge(Claim("", "", of_both), made(cells)).about == "n = 2"
     apart = made(cells)
     apart.cells["C", "16"]["seeds"] = {"7": apart.cells["C", "16"]["seeds"]["0"]}
     assert judge(Claim("", "", of_both), apart).word == "not tested"  # no seed in common
 
 
+def test_what_has_not_run_is_no_extreme_and_no_rival():
+    cells = {("A", "2"): [1.0, 1.1], ("A", "16"): [3.0, 3.1], ("A", "128"): [5.0, 5.3]}
+    extremes = Claim("", "", lambda r: evidence.of_extremes(r, "A"), "below")
+    rivals = Claim("", "", lambda r: evidence.above_all(r, ("A", "128"), r.table.RUNS["cpu"]), by="each")
+    assert [judge(claim, made(cells)).word for claim in (extremes, rivals)] == ["holds"] * 2
+    del (left := made(cells)).cells["A", "2"]
+    assert [judge(claim, left).word for claim in (extremes, rivals)] == ["not tested"] * 2
+
+
 def test_what_simclr_meets_too_is_not_judged():
     """A gain of small batches alone is not FlatNCE's."""
     figure = table.table_of("flatnce.figure_2")
-    claim = next(c for c in figure.CLAIMS if c.evidence is figure.eightfold)._replace(pool="")
+    claim = next(c for c in figure.CLAIMS if c.evidence is figure.eightfold)
     claim = claim._replace(gates=(figure.not_simclr_too,))
     cells = {("FlatCLR", "16"): [80.0, 80.1, 80.2], ("SimCLR", "256"): [80.0, 80.2, 80.1]}
     words = {}
@@ -205,21 +164,6 @@ def test_what_simclr_meets_too_is_not_judged():
         results.table = types.SimpleNamespace(METRIC={figure.LINEAR: "metrics.a"}, ALSO={})
         words[own] = judge(claim, results).word
     assert words == {75.0: "holds", 80.0: "cannot be judged here"}
-
-
-def test_the_weights_of_cells_are_those_of_the_evidence():
-    results = table_of_six(np.random.default_rng(0))
-
-    def of_rows(read):
-        gaps = [read.differences(("A", c), ("B", c)) for c in ("16", "64", "256")]
-        return [sum(seed) / 3 for seed in zip(*gaps, strict=True)]
-
-    two, mean = (Claim("", "", f, pool="a") for f in (lambda r: r.differences(*BOTH), of_rows))
-    (of_two,), (of_mean,) = judging.weights(two, results), judging.weights(mean, results)
-    assert of_two == pytest.approx(
-        dict.fromkeys(results.cells, 0.0) | dict(zip(BOTH, (1.0, -1.0), strict=True))
-    )
-    assert of_mean == pytest.approx({cell: 1 / 3 if cell[0] == "A" else -1 / 3 for cell in results.cells})
 
 
 def test_false_discoveries_are_as_rare_as_their_rate():
@@ -243,6 +187,8 @@ def test_false_discoveries_are_as_rare_as_their_rate():
         (claim_of(), [1.0], "cannot be judged here"),
         (claim_of(), [], "not tested"),
         (claim_of("each"), [[1.0, 1.1, 0.9], []], "not tested"),
+        (claim_of(), [1.0, math.nan, 1.1], "cannot be judged here"),
+        (claim_of("formula"), [0.1, math.inf], "cannot be judged here"),
         (claim_of("formula"), [0.1, 5.0, 90.0], "holds"),
         (claim_of("formula"), [-0.1, 5.0, 90.0], "does not hold"),
         (claim_of("formula"), [0.1], "holds"),
@@ -348,4 +294,5 @@ def test_the_levels_of_digits_are_those_of_the_committed_runs():
 
 
 def test_a_sweep_chooses_by_a_seed_that_judges_nothing():
-    assert all(seed < jobs.CHOOSING for seeds in table.SEEDS.values() for seed in seeds)
+    for one in map(table.table_of, table.all_tables()):
+        assert all(seed < jobs.CHOOSING for scale in one.RUNS for seed in table.seeds_of(one, scale))
