@@ -57,7 +57,8 @@ def own(name: str, option: str) -> Callable:
         if not f"{module}.".startswith(f"{error.name}."):
             raise  # one that the module itself imports
         raise ValueError(
-            f"{option} is {name!r}: there is no module {error.name!r} where Python looks for modules."
+            f"{option} is {name!r}: there is no module {error.name!r} where Python looks for modules (its"
+            " folder may be missing from PYTHONPATH)."
         ) from None
     if not hasattr(loaded, function):
         raise ValueError(

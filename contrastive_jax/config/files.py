@@ -78,18 +78,15 @@ def use_method(config: ConfigDict, name: str) -> ConfigDict:
 
 
 def suggest(name: str, known: Mapping[str, Any]) -> str:
-    """Return what a misspelt leaf may have meant: the nearest leaf, else the options of its section."""
-    close = difflib.get_close_matches(name, list(known), 1, cutoff=0.8)
+    """Return what a misspelt leaf may have meant: the nearest leaf or section, else the options of its section."""
+    sections = sorted({leaf.split(".")[0] for leaf in known})
+    close = difflib.get_close_matches(name, [*known, *sections], 1, cutoff=0.8)
     if close:
         return f"Did you mean {close[0]!r}?"
     section = name.rpartition(".")[0]
     while section and not any(leaf.startswith(f"{section}.") for leaf in known):
         section = section.rpartition(".")[0]
-    here = (
-        [leaf for leaf in known if leaf.startswith(f"{section}.")]
-        if section
-        else sorted({n.split(".")[0] for n in known})
-    )
+    here = [leaf for leaf in known if leaf.startswith(f"{section}.")] if section else sections
     return f"{f'Options of {section}' if section else 'Sections'}: {', '.join(here)}."
 
 

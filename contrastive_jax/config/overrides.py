@@ -18,7 +18,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from contrastive_jax.config import schema
+from contrastive_jax.config import kinds, schema
 from contrastive_jax.config.files import load, suggest
 from contrastive_jax.config.identity import leaves
 from contrastive_jax.config.settings import GIVEN, base, complete, plain, settle
@@ -169,6 +169,6 @@ def _value(settings: Mapping[str, Any], name: str, text: str) -> Any:
         return literal
     texts_first = kind is str or str in typing.get_args(kind)
     for value in (text, literal, several) if texts_first else (literal, several, text):
-        if schema.fits(value, kind):
+        if kinds.fits(value, kind):
             return value
-    raise ValueError(f"{name} is {text!r}; it must be {schema.words(kind)}.")
+    raise ValueError(f"{name} is {text!r}; it must be {kinds.words(kind)}.")

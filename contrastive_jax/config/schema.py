@@ -8,9 +8,7 @@ function takes are in ``LEAVES``.
 import functools
 import inspect
 import re
-import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -18,6 +16,7 @@ from ml_collections import ConfigDict
 from contrastive_jax import augment, data, evaluators, losses
 from contrastive_jax.augment import presets
 from contrastive_jax.config.identity import leaves
+from contrastive_jax.config.kinds import fits, parameters, signature, words
 from contrastive_jax.config.settings import CHOICES, GIVEN, TAKERS, base, function_of
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import QUANTITIES, find_loss
@@ -113,24 +112,6 @@ def meanings(function: Callable) -> dict[str, str]:
     module = inspect.getmodule(function)
     known = entries(module and module.__doc__) | entries(function.__doc__)
     return {name: known.get(name, "") for name in parameters(function)}
-
-
-@functools.cache
-def parameters(function: Callable) -> dict[str, inspect.Parameter]:
-    """Return the options of a function: its keyword-only parameters."""
-    return {name: p for name, p in signature(function).items() if p.kind is p.KEYWORD_ONLY}
-
-
-def signature(function: Callable) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function; annotations that cannot be read (names for type checkers) say nothing."""
-    try:
-        return inspect.signature(function, eval_str=True).parameters
-    except NameError:
-        given = inspect.signature(function).parameters
-        return {
-            name: p.replace(annotation=p.empty) if isinstance(p.annotation, str) else p
-            for name, p in given.items()
-        }
 
 
 class Option(NamedTuple):
@@ -231,8 +212,6 @@ def _reachable(path: str, leaf: str, base: Mapping[str, Any]) -> bool:
 
 # ------------------------------------------------------------------------------------------------ values
 
-LARGEST = 2**31  # whole numbers lie below it: lengths and steps are int32
-OVERFLOW = 3.4e38  # and numbers below this: float32
 FILE_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no separator, no way up, no hidden file
 
 
@@ -304,55 +283,6 @@ def kind_of(settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any])
         element: Any = type(default[0]) if isinstance(default, tuple) and default else str
         return tuple[element, ...] if isinstance(default, tuple) else type(default)
     return {"loss": float, "evaluators": str}[leaf.split(".")[0]] if option.meaning else None
-
-
-def fits(value: Any, kind: Any) -> bool:
-    """Return whether a value is of a kind, an annotation: bool, int, float, str, tuples and unions of these.
-
-    Numbers are finite, and lie where int32 and float32 do; a whole number is a number, True is none.
-    """
-    if kind is Any:
-        return True
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return any(fits(value, part) for part in parts)
-    if kind is tuple or kind is list or (origin in (tuple, list, Sequence) and not parts):  # of anything
-        return isinstance(value, list | tuple)  # config.json knows lists alone
-    if origin in (tuple, list, Sequence):
-        if not isinstance(value, list | tuple):
-            return False
-        each = [parts[0]] * len(value) if origin in (list, Sequence) or parts[1:] == (...,) else parts
-        return len(each) == len(value) and all(map(fits, value, each))
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
-    if kind is int:
-        return isinstance(value, int) and abs(value) < LARGEST
-    if kind is float:
-        return isinstance(value, int | float) and abs(value) < OVERFLOW  # NaN is not
-    return not isinstance(kind, type) or isinstance(value, kind)
-
-
-def words(kind: Any) -> str:
-    """Return in words what values of a kind are."""
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(map(words, parts))
-    if origin in (tuple, list, Sequence) and parts:
-        many = origin in (list, Sequence) or parts[1:] == (...,)
-        inside = {int: "whole numbers", float: "finite numbers", str: "texts"}.get(parts[0], "values")
-        return f"a tuple of {inside}" if many else f"a tuple of {len(parts)} {inside}"
-    return _WORDS.get(origin or kind, getattr(kind, "__name__", str(kind)))
-
-
-_WORDS = {
-    bool: "True or False",
-    int: "a whole number below 2**31",
-    float: "a finite number below 3.4e38",
-    str: "a text",
-    types.NoneType: "None",
-    tuple: "a tuple",
-    list: "a tuple",
-}
 
 
 def _short(value: Any) -> str:

@@ -1,6 +1,5 @@
 """The config: what a run is, as leaves with defaults. ``base()`` is the common ground of all."""
 
-import functools
 import inspect
 import json
 import math
@@ -10,8 +9,9 @@ from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
-from contrastive_jax import data, evaluators, optim
+from contrastive_jax import augment, data, evaluators, optim
 from contrastive_jax.augment import presets
+from contrastive_jax.config import kinds
 from contrastive_jax.contrast import candidates, margin, negatives, target, temperature
 from contrastive_jax.contrast.terms import canonical, find_loss
 from contrastive_jax.data import compose
@@ -181,48 +181,42 @@ def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) 
 
     Options that were set themselves stay, and are an error later if the new function has none of the name. A
     new augmentation preset or evaluator starts from its own defaults; of the other choices options of the same
-    name keep their value (tau of a temperature), and an option ``like`` is the name that was there. ``before``
-    is the config as its file gave it, ``overridden`` names the leaves (or whole sections) that were set.
+    name keep their value (tau of a temperature) where it is of the new one's kind, and an option ``like`` is the
+    name that was there. ``before`` is the config as its file gave it, ``overridden`` names the leaves (or whole
+    sections) that were set.
     """
     with config.unlocked():
         return _settled(config, before, overridden)
 
 
 def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) -> ConfigDict:
-    def parameters(function):
-        return set() if function is None else set(inspect.signature(function).parameters)
+    def options(*functions):
+        return {name: p for f in functions if f is not None for name, p in kinds.parameters(f).items()}
 
-    def options(section, name):
-        return parameters(function_of(section, name))
-
-    def layer(column, name):
-        return {"layer"} & parameters(evaluators.find(name, column))
-
-    # (parent, its original, path, section, the leaf that names a function, which leaves outlive a change of it)
-    chosen: list[tuple[Any, Any, str, str, str, Callable[[str], set[str]]]] = [
-        (config, before, "", section, "name", functools.partial(options, section))
+    # (parent, its original, path, section, the leaf that names a function, its options by that name, which outlive it)
+    chosen: list[tuple[Any, Any, str, str, str, Callable, set[str] | None]] = [
+        (config, before, "", section, "name", lambda name, of=section: options(function_of(of, name)), None)
         for section in (*CHOICES, *TAKERS)
     ]
-    chosen += [(config, before, "", "augment", "preset", lambda name: {"size", "views"})]
+    views = lambda name: options(augment.make_views, function_of("augment", name))  # noqa: E731
+    chosen += [(config, before, "", "augment", "preset", views, {"size", "views"})]
+    columns, judged = config.evaluators, before["evaluators"]
     chosen += [
-        (
-            config.evaluators,
-            before["evaluators"],
-            "evaluators.",
-            column,
-            "name",
-            functools.partial(layer, column),
-        )
-        for column in config.evaluators
-        if column in before["evaluators"]
-    ]
-    for parent, original, path, section, key, outlive in chosen:
+        (columns, judged, "evaluators.", column, "name",
+         lambda name, of=column: options(evaluators.find(name, of)), {"layer"})
+        for column in columns
+        if column in judged
+    ]  # fmt: skip
+    for parent, original, path, section, key, options_of, outlive in chosen:
         now, path = parent[section], f"{path}{section}"
         whole = any(path == name or path.startswith(f"{name}.") for name in overridden)
         if now[key] != original[section][key] and not whole:
-            stays = {key, *outlive(now[key]), *(leaf for leaf in now if f"{path}.{leaf}" in overridden)}
+            known = options_of(now[key])
+            stays = {leaf for leaf in now if f"{path}.{leaf}" in overridden}
+            stays |= set(known) if outlive is None else outlive & set(known)
+            stays -= {leaf for leaf in now if leaf in known and not kinds.takes(known[leaf], now[leaf])}
             like = {"like": original[section][key]} if "like" in stays else {}
-            parent[section] = ConfigDict(like | {leaf: now[leaf] for leaf in now if leaf in stays})
+            parent[section] = ConfigDict(like | {leaf: now[leaf] for leaf in now if leaf in stays | {key}})
     return complete(config)
 
 

@@ -407,9 +407,10 @@ def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
         hint = f" Did you mean contrastive_loss's own {near[0]!r}?" if near else ""
         raise ValueError(f"{error}{hint}") from None
     if other := [name for name in term.quantities if name not in PROVIDED]:
+        whose = "contrastive_jax.losses." if isinstance(loss, str) else ""
         raise ValueError(
             f"contrastive_loss.loss is {term.name!r}, which reads {other[0]!r}, none of two views' contrasts: call"
-            f" contrastive_jax.losses.{term.name}{inspect.signature(term.function)} itself."
+            f" {whose}{term.name}{inspect.signature(term.function)} itself."
         )
     return term
 

@@ -1,7 +1,8 @@
 """The table at the end of a run: subjects by protocols, each number with how it was made."""
 
+import statistics
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -114,6 +115,20 @@ def print_table(
         for text, names in whose.values():
             text = text if len(whose) == 1 else f"{text} [{', '.join(names)}]"
             console.print(f"{column}: {text}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def mean_of(rows: Sequence[dict]) -> dict:
+    """Return the row of several networks: mean and standard deviation (n - 1) of each score that all of them have."""
+    means = {}
+    for column, first in rows[0].items():
+        scores = [row.get(column, {}) for row in rows]
+        shared = [name for name in METRICS if all(name in score for score in scores)]
+        values = {name: [score[name] for score in scores] for name in shared}
+        means[column] = {"protocol": _protocol(first), "settings": first.get("settings", {})}
+        means[column] |= {name: statistics.mean(each) for name, each in values.items()}
+        means[column] |= {f"{name}_std": statistics.stdev(each) for name, each in values.items()}
+        means[column] |= {"converged": all(score.get("converged", True) for score in scores)}
+    return means
 
 
 def _protocol(score: dict) -> str:

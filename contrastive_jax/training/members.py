@@ -11,6 +11,7 @@ import numpy as np
 
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators.features import NotFinite
+from contrastive_jax.evaluators.table import mean_of
 from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.packing import Packed
 from contrastive_jax.training.recorder import Diverged, Recorder
@@ -74,6 +75,7 @@ class Recorders(contextlib.ExitStack):
         for recorder in self._recorders:
             self.enter_context(recorder)
         self._speak()
+        self._log("what is shown of training is replica 0's")
         return self
 
     def next_batch(self, step: int) -> Any:
@@ -207,5 +209,14 @@ class Evaluators:
         }
         if rows and not quiet:
             pixels = next((table["raw pixels"] for table in tables if "raw pixels" in table), None)
-            self._each[0].print(rows | ({"raw pixels": pixels} if pixels else {}))
+            self._each[0].print(rows | self._means(rows) | ({"raw pixels": pixels} if pixels else {}))
         return tables
+
+    def _means(self, rows: Mapping[str, dict]) -> dict[str, dict]:
+        """Return the rows of what differs in the seed alone: name -> mean and standard deviation."""
+        alike: dict[str, list[dict]] = {}
+        for name, difference in zip(self._replicas.names, self._replicas.differences, strict=True):
+            if name in rows and "seed" in difference:
+                others = [f"{leaf}={value}, " for leaf, value in difference.items() if leaf != "seed"]
+                alike.setdefault("".join(others), []).append(rows[name])
+        return {f"{others}{len(of)} seeds": mean_of(of) for others, of in alike.items() if len(of) > 1}

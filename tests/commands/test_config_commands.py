@@ -14,7 +14,7 @@ import pytest
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import config as config_commands
-from contrastive_jax.config import methods, schema
+from contrastive_jax.config import kinds, methods, schema
 from contrastive_jax.training import loop
 from contrastive_jax.workdir import metric_table
 
@@ -172,12 +172,12 @@ def test_annotations_that_only_a_type_checker_reads_say_nothing():
     namespace = {}
     source = "from __future__ import annotations\ndef loss(c: Array, *, scale: Any = 1.0, power: float = 2.0): return c"
     exec(compile(source, "own", "exec"), namespace)  # noqa: S102
-    found = schema.parameters(namespace["loss"])
+    found = kinds.parameters(namespace["loss"])
     assert [(p.name, p.default) for p in found.values()] == [("scale", 1.0), ("power", 2.0)]
-    assert schema.fits(True, Any) and schema.fits([1], Any) and schema.fits(None, Any)
-    assert schema.fits([1], tuple) and schema.fits((1,), list[int]) and not schema.fits(1, tuple)
+    assert kinds.fits(True, Any) and kinds.fits([1], Any) and kinds.fits(None, Any)
+    assert kinds.fits([1], tuple) and kinds.fits((1,), list[int]) and not kinds.fits(1, tuple)
     for bare in (typing.Tuple, typing.List):  # noqa: UP006
-        assert schema.fits([1, "a"], bare) and not schema.fits(1, bare) and schema.words(bare) == "a tuple"
+        assert kinds.fits([1, "a"], bare) and not kinds.fits(1, bare) and kinds.words(bare) == "a tuple"
 
 
 @pytest.mark.parametrize(

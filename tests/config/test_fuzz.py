@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax.config import schema
+from contrastive_jax.config import kinds, schema
 from experiments.reliability import fuzz
 
 
@@ -88,5 +88,5 @@ def test_values_of_every_config_fit():
     schema.check(configs.plain(configs.complete(configs.base())))
     for option in schema.every():
         if option.function:
-            kind = schema.parameters(option.function)[option.name.rpartition(".")[2]].annotation
-            assert schema.words(kind) and not schema.fits(object(), kind), option.name
+            kind = kinds.parameters(option.function)[option.name.rpartition(".")[2]].annotation
+            assert kinds.words(kind) and not kinds.fits(object(), kind), option.name

@@ -1,5 +1,6 @@
 """What people type: overrides of a config, in any order, by the names that they know."""
 
+import itertools
 import pathlib
 
 import pytest
@@ -58,6 +59,7 @@ def test_overrides_mean_what_they_say(overrides, found):
     ("override", "message"),
     [
         ("temprature.tau=1", "Did you mean 'temperature.tau'"),
+        ("los=dcl", "Did you mean 'loss'"),
         ("temperature.end=0.3", r"--config\.temperature\.end: there is no such option"),
         ("temperature.name=es", r"temperature\.name is 'es'. Did you mean 'ess'"),
         ("loss=dlc", "Did you mean 'dcl'"),
@@ -162,3 +164,21 @@ def test_the_command_line_is_split_with_blanks_or_without():
     for wrong in (["--config"], ["--config.a", "--mode=x"], ["--config=a", "--config=b"]):
         with pytest.raises(ValueError, match="has no value|given twice"):
             main.split(wrong)
+
+
+def test_an_option_of_an_old_name_and_another_kind_is_the_new_functions(tmp_path, monkeypatch):
+    """A ResNet's width is a share, one's own may be a number of channels."""
+    (tmp_path / "own_net.py").write_text(
+        "def net(norm, dtype, *, width: int = 8, depth='small', stem: int = 3, zero_init: float = 0.0): ...\n"
+        "def needs(norm, dtype, *, width: int): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = "configs/digits.py:scale=smoke"
+    encoder = configs.plain(configs.resolve(spec, [("encoder", "own_net:net")]))["encoder"]
+    assert encoder == {"name": "own_net:net", "width": 8, "depth": "small", "stem": 3, "zero_init": 0.0}
+    for name in ("net", "needs"):
+        for overrides in itertools.permutations([("encoder", f"own_net:{name}"), ("encoder.width", "12")]):
+            width = configs.plain(configs.resolve(spec, overrides))["encoder"]["width"]
+            assert (width, type(width)) == (12, int)
+    with pytest.raises(ValueError, match=r"encoder.width is '0.5'; it must be a whole number"):
+        configs.resolve(spec, [("encoder", "own_net:net"), ("encoder.width", "0.5")])

@@ -108,6 +108,17 @@ def test_top5_has_top1_beside_it():
     assert "87.5 (50.0)" in text and "Top-5 (top-1) on the test images" in text
 
 
+def test_the_row_of_several_seeds_is_their_mean_and_deviation():
+    """The deviation over seeds is in the place of that over draws; what one of them lacks is left out."""
+    first = {"few": {"top1": 0.5, "top1_std": 0.2, "protocol": "how"}, "knn": {"top1": 0.4, "protocol": "k"}}
+    second = {"few": {"top1": 0.6, "protocol": "how", "converged": False}, "knn": {"failed": "no room"}}
+    row = table.mean_of([first, second])
+    assert row["few"].pop("settings") == {} and row["few"] == pytest.approx(
+        {"top1": 0.55, "top1_std": 0.005**0.5, "protocol": "how", "converged": False}
+    )
+    assert table.cell(row["few"]) == "55.0 ± 7.1 (not converged)" and table.cell(row["knn"]) == "—"
+
+
 def test_top5_of_five_classes_is_refused():
     images, labels = np.zeros((10, 8, 8, 1), np.uint8), np.arange(10) % 5
     source = data.from_arrays(images, labels, images, labels, name="five")

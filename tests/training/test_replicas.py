@@ -332,7 +332,9 @@ def test_numbers_with_several_values_are_every_combination_of_them():
 def test_the_command_line_of_replicas(whole):
     given, workdir, _ = whole
     assert main.resolved([], str(workdir), "train") == [configs.plain(configs.completed(c)) for c in given]
-    with pytest.raises(ValueError, match="--mode=embed takes one run, and these are 2 replicas"):
+    with pytest.raises(
+        ValueError, match=f"--mode=embed takes one run, and these are 2 replicas; .*{workdir}/replica_0"
+    ):
         main.resolved([], str(workdir), "embed")
     found = main.resolved(["--config=configs/digits.py", "--config.seed=0,1,2"], None, "train")
     names = {main.default_workdir(part) for part in (found, found[:2], found[:1])}
