@@ -14,9 +14,9 @@ On MNIST (small_mnist, by 10 labels a class), which has room where Table 3 on CI
 of SiMo there: with EqCo K = 2 is within a point of K = 127, without it 1 to 5 points below, since the weight of a query
 with two negatives falls below 0.1. A surprise would be a gain from few negatives without EqCo.
 
-Read after these runs on MNIST, each at the rate that 10 labels chose: without EqCo K = 2 is 1.0 points below K = 127 with
-a half-width of 1.4, its W 0.03: the predicted sign, undecided. With EqCo it is 0.7 above with a half-width of 3.8, as
-its seeds spread from 84 to 93: equality within a point cannot be judged, and no five seeds could.
+Read after these runs on MNIST, each at the rate that 10 labels chose: without EqCo K = 2 is 1.0 points below K = 127
+with a half-width of 1.4, its W 0.03: the predicted sign, undecided. With EqCo it is 0.7 above with a half-width of 3.8,
+as its seeds spread from 84 to 93: equality within a point cannot be judged, and no five seeds could.
 """
 
 import sys

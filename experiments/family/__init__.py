@@ -80,7 +80,8 @@ Table 1 has no room on CIFAR-10, where its control, a rate four times too high, 
 batch 64, of which two choosing runs are there; EqCo's Figure 3; MACL's Table 4; FlatNCE at 20 epochs of CIFAR-10;
 appendix D; then the rest of the seventh list.
 
-Read after a statistician's second reading: verdicts no longer pool the spread of a table's cells, and wait for all seeds.
-EqCo's Figure 3 has run on MNIST: the drop without the margin is undecided, equality with it cannot be judged. Next: the
-two last seeds of 20 epochs on CIFAR-10, appendix D, MACL's Table 4, SGD at batch 64, then the rest of the seventh list.
+Read after a statistician's second reading: verdicts no longer pool the spread of a table's cells, and wait for all
+seeds. EqCo's Figure 3 has run on MNIST: the drop without the margin is undecided, equality with it cannot be judged.
+Next: the two last seeds of 20 epochs on CIFAR-10, appendix D, MACL's Table 4, SGD at batch 64, then the rest of the
+seventh list.
 """

@@ -235,8 +235,12 @@ def keep(job: Job) -> None:
                 f"{job.name}, seed {seed}: the record has other numbers than {job.folder(seed)}, and stays."
             )
             continue
+        about = {name: result[name] for name in ("device", "versions") if name in result}
+        if set(record["seeds"]) <= {str(seed)}:
+            record |= about
+        now |= {name: value for name, value in about.items() if record.get(name) != value}
         record["seeds"][str(seed)] = now
-        record |= {name: result[name] for name in ("device", "versions", "git_commit") if name in result}
+        record |= {"git_commit": result["git_commit"]} if "git_commit" in result else {}
         for column, score in result.get("evaluations", {}).get("trained", {}).items():
             if "protocol" in score:
                 record.setdefault("protocols", {})[column] = score["protocol"]

@@ -119,8 +119,8 @@ def _sweeps(table: ModuleType, scale: str) -> list[str]:
 
 def _machines(results: Results) -> list[str]:
     """List what the runs of a scale ran on."""
-    found = [f"{r['device']['kind']}, jax {r['versions']['jax']}" for r in results.cells.values()]
-    return list(dict.fromkeys(found))
+    seeds = [record | seed for record in results.cells.values() for seed in record["seeds"].values()]
+    return list(dict.fromkeys(f"{of['device']['kind']}, jax {of['versions']['jax']}" for of in seeds))
 
 
 def _protocols(results: Results) -> list[str]:

@@ -62,6 +62,8 @@ def folder() -> pathlib.Path:
 def read(key: str) -> dict[str, Any]:
     """Read what is kept of a run: ``arguments``, ``config``, ``device``, ``versions``, ``protocols``, ``seeds``; or {}.
 
+    A seed that ran on another device, or with other versions, than the first has its own ``device`` and ``versions``.
+
     Raises:
       ValueError: the file holds no record.
     """

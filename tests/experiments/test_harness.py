@@ -151,10 +151,13 @@ def test_seeds_that_ran_elsewhere_stay_and_what_has_other_numbers_here_is_told(t
     job = jobs.Job(NAME, "cpu", ("A", "x"))
     finish(job, 1, 0.9)
     finish(job, 3, 0.8)
+    file = job.folder(3) / "result.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"device": {"kind": "H100"}}))
     jobs.collect(table, "cpu")
     assert "A | x, seed 1: the record has other numbers than" in capsys.readouterr().out
     known = harness.Results(table, "cpu").values("A", "x")
     assert known == pytest.approx({"0": 50, "1": 60, "2": 70, "3": 80})
+    assert "cpu, jax 0; H100, jax 0." in pages.text(table)
 
 
 def test_a_record_that_is_cut_off_is_named(table):
