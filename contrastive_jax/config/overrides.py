@@ -90,8 +90,8 @@ def _several(settings: Mapping[str, Any], name: str, text: str) -> list[str]:
         return [text]
     kind = schema.kind_of(settings, leaf, leaves(base()))
     either = typing.get_origin(kind) in (typing.Union, types.UnionType)  # "int | None"; a tuple is one value
-    kinds = set(typing.get_args(kind) if either else (kind,)) - {type(None)}
-    return [part.strip() for part in text.split(",")] if kinds and kinds <= {int, float} else [text]
+    each = set(typing.get_args(kind) if either else (kind,)) - {type(None)}
+    return [part.strip() for part in text.split(",")] if each and each <= {int, float} else [text]
 
 
 def _is_required(settings: Mapping[str, Any], name: str) -> bool:

@@ -193,6 +193,9 @@ def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]
     def options(*functions):
         return {name: p for f in functions if f is not None for name, p in kinds.parameters(f).items()}
 
+    def same(section, now, original, key):  # one function under several names: its options are the section's
+        return section in TAKERS and function_of(section, now[key]) is function_of(section, original[key])
+
     # (parent, its original, path, section, the leaf that names a function, its options by that name, which outlive it)
     chosen: list[tuple[Any, Any, str, str, str, Callable, set[str] | None]] = [
         (config, before, "", section, "name", lambda name, of=section: options(function_of(of, name)), None)
@@ -210,7 +213,11 @@ def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]
     for parent, original, path, section, key, options_of, outlive in chosen:
         now, path = parent[section], f"{path}{section}"
         whole = any(path == name or path.startswith(f"{name}.") for name in overridden)
-        if now[key] != original[section][key] and not whole:
+        if (
+            now[key] != original[section][key]
+            and not whole
+            and not same(section, now, original[section], key)
+        ):
             known = options_of(now[key])
             stays = {leaf for leaf in now if f"{path}.{leaf}" in overridden}
             stays |= set(known) if outlive is None else outlive & set(known)

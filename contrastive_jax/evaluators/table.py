@@ -118,10 +118,15 @@ def print_table(
 
 
 def mean_of(rows: Sequence[dict]) -> dict:
-    """Return the row of several networks: mean and standard deviation (n - 1) of each score that all of them have."""
+    """Return the row of several networks: mean and standard deviation (n - 1) of each score that all of them have.
+
+    A column that failed for one of them is left out.
+    """
     means = {}
     for column, first in rows[0].items():
         scores = [row.get(column, {}) for row in rows]
+        if any("failed" in score for score in scores):
+            continue
         shared = [name for name in METRICS if all(name in score for score in scores)]
         values = {name: [score[name] for score in scores] for name in shared}
         means[column] = {"protocol": _protocol(first), "settings": first.get("settings", {})}

@@ -219,4 +219,4 @@ class Evaluators:
             if name in rows and "seed" in difference:
                 others = [f"{leaf}={value}, " for leaf, value in difference.items() if leaf != "seed"]
                 alike.setdefault("".join(others), []).append(rows[name])
-        return {f"{others}{len(of)} seeds": mean_of(of) for others, of in alike.items() if len(of) > 1}
+        return {f"{others}mean ± sd of {len(of)}": mean_of(of) for others, of in alike.items() if len(of) > 1}

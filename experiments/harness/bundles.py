@@ -17,6 +17,7 @@ from experiments.harness.table import ROOT, config_of
 
 AT_ONCE = 32  # replicas of a program where there is an accelerator
 BEGUN, ENDED = ".json", ".ended"  # suffixes of the file that says which runs are together
+LOCK = ".lock"  # of a workdir in which nothing was written yet
 # Sections whose numbers the step reads, and no shape follows from.
 FREE = ("seed", "schedule", "optimizer", "temperature", "margin", "loss", "target", "probe")
 
@@ -69,21 +70,28 @@ def bundles(jobs: Sequence[Job]) -> list[list[Job]]:
     return list(groups.values())
 
 
-def parts(runs: Iterable[Single], at_once: int) -> list[list[Single]]:
+def parts(runs: Sequence[Single], at_once: int) -> list[list[Single]]:
     """Return runs in parts, a program each: those that were interrupted together, then the rest ``at_once`` at a time.
 
-    What had ended together, and was interrupted while it was put into its places, is put there first.
+    Of those that were interrupted no more than ``at_once`` go on together: so many may not have fitted the device.
     """
-    for file in _folder().glob(f"*{ENDED}"):
-        _put(file)
-    asked = {(run.job.key, run.seed): run for run in runs if run.job.result(run.seed) is None}
-    again = []
-    for file in sorted(_folder().glob(f"*{BEGUN}")):
-        members = [(key, seed) for key, seed in json.loads(file.read_text())]
-        if all(member in asked for member in members):
+    asked, again = {(run.job.key, run.seed): run for run in runs}, []
+    for _, members in _files(BEGUN):
+        if len(members) <= at_once and all(member in asked for member in members):
             again.append([asked.pop(member) for member in members])
     rest = list(asked.values())
     return again + [rest[i : i + at_once] for i in range(0, len(rest), at_once)]
+
+
+def put_ended(runs: Sequence[Single]) -> None:
+    """Put what ended together, and was interrupted on its way to its places, there; of programs with one of ``runs``.
+
+    Others are another worker's, who may be putting them.
+    """
+    asked = {(run.job.key, run.seed) for run in runs}
+    for file, members in _files(ENDED):
+        if asked & set(members):
+            _put(file, members)
 
 
 def run_together(runs: Sequence[Single]) -> tuple[list[Single], list[str]]:
@@ -99,10 +107,13 @@ def run_together(runs: Sequence[Single]) -> tuple[list[Single], list[str]]:
     fresh = [run for run in runs if run not in begun]
     if len(fresh) < 2:
         return list(runs), []
-    members = json.dumps([[run.job.key, run.seed] for run in fresh])
-    file = _folder() / f"{hashlib.sha256(members.encode()).hexdigest()[:12]}{BEGUN}"
+    members = [(run.job.key, run.seed) for run in fresh]
+    text = json.dumps(members)
+    file = _folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}{BEGUN}"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(members)
+    part = file.with_suffix(".part")
+    part.write_text(text)
+    part.replace(file)
     try:
         configs = [run.config for run in fresh]
         results = replicas.train(configs, str(file.with_suffix("")), source=packs.source_of(configs[0]))
@@ -110,7 +121,7 @@ def run_together(runs: Sequence[Single]) -> tuple[list[Single], list[str]]:
         print(f"one by one: {error}", flush=True)
         file.unlink()
         return list(runs), []
-    _put(file.rename(file.with_suffix(ENDED)))
+    _put(file.rename(file.with_suffix(ENDED)), members)
     wrong = []
     for (job, seed), result in zip(fresh, results, strict=True):
         if "diverged" not in result and (why := job.failure(result)):
@@ -125,16 +136,24 @@ def _folder() -> pathlib.Path:
     return ROOT / "runs" / "experiments" / "together"
 
 
-def _put(file: pathlib.Path) -> None:
+def _files(suffix: str) -> list[tuple[pathlib.Path, list[tuple[str, int]]]]:
+    """Return the files of a suffix, and the keys and seeds of the runs that each says are together."""
+    files = sorted(_folder().glob(f"*{suffix}"))
+    return [(file, [(key, seed) for key, seed in json.loads(file.read_text())]) for file in files]
+
+
+def _put(file: pathlib.Path, members: Sequence[tuple[str, int]]) -> None:
     """Put what has ended together where its jobs look for it; what has begun there by itself since stays."""
     from contrastive_jax.workdir import replicas
 
     workdir = file.with_suffix("")
-    for number, (key, seed) in enumerate(json.loads(file.read_text())):
+    for number, (key, seed) in enumerate(members):
         here, place = pathlib.Path(replicas.folder(workdir, number)), folder_of(key, seed)
         if here.exists() and not (place / "config.json").exists():
-            shutil.rmtree(place, ignore_errors=True)  # the lock of a run that never began
+            if place.exists():  # the lock of a run that never began, and nothing else
+                (place / LOCK).unlink(missing_ok=True)
+                place.rmdir()
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(here, place)
-    shutil.rmtree(workdir)
+    shutil.rmtree(workdir, ignore_errors=True)
     file.unlink()

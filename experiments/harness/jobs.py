@@ -230,9 +230,10 @@ def keep(job: Job) -> None:
     done = {seed: result for seed in job.seeds() if (result := job.here(seed)) is not None}
     for seed, result in done.items():
         before, now = record["seeds"].get(str(seed)), _kept(job, seed, result)
-        if before and not job.failure(before) and any(before.get(of) != now.get(of) for of in MEASURED):
+        if before and not _agree(*({of: kept.get(of) for of in MEASURED} for kept in (before, now))):
             print(
-                f"{job.name}, seed {seed}: the record has other numbers than {job.folder(seed)}, and stays."
+                f"{job.name}, seed {seed}: the record has other numbers than {job.folder(seed)}, and stays; to take"
+                f" these, remove the seed from {records.folder() / job.key}.json."
             )
             continue
         about = {name: result[name] for name in ("device", "versions") if name in result}
@@ -246,6 +247,13 @@ def keep(job: Job) -> None:
                 record.setdefault("protocols", {})[column] = score["protocol"]
     if done:
         records.write(job.key, record)
+
+
+def _agree(before: Any, now: Any) -> bool:
+    """Return whether the numbers that both have are the same; what failed before has none."""
+    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
+        return before is None or now is None or before == now
+    return "failed" in before or all(_agree(before[name], now[name]) for name in before if name in now)
 
 
 def _kept(job: Job, seed: int, result: dict[str, Any]) -> dict[str, Any]:

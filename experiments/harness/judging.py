@@ -11,6 +11,7 @@ Every rule reads one interval of 95 %, so that a false "holds" and a false "does
 * ``formula``: numbers without chance at points that were chosen; one counterexample refutes.
 """
 
+import contextlib
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -153,13 +154,25 @@ def of_samples(claim: Claim, found: list[list[float]], read: Any) -> tuple[Judge
     return Judgement(word, mean, low, high, about, min(1.0, 2 * min(holds, fails))), half
 
 
-def seeds_left(read: Any, half: float) -> str:
+def seeds_left(read: Any) -> str:
     """Say how many seeds of the judged cells are left to run: a claim is judged once, by all of them."""
     if not isinstance(read, Results) or not read.judged:
         return ""
     planned = seeds_of(read.table, read.scale)
     common = set.intersection(*(set(read.cells[cell]["seeds"]) for cell in read.judged))
     return f"{len(common)} of {len(planned)} seeds" if len(common) < len(planned) else ""
+
+
+def cells_left(claim: Claim, read: Any) -> str:
+    """Say which cells the evidence would read as well, had they run: a partly run table has other extremes, rivals and
+    means."""
+    if not isinstance(read, Results):
+        return ""
+    whole = read.completed().of_one_seed().watched()
+    with contextlib.suppress(ArithmeticError, ValueError):  # of numbers that are made up
+        samples(claim, whole)
+    left = [", ".join(cell) for cell in whole.cells if cell in whole.asked and cell not in read.cells]
+    return f"missing: {'; '.join(left)}" if left else ""
 
 
 def judge(claim: Claim, read: Any = None) -> Judgement:
@@ -179,7 +192,8 @@ def judge(claim: Claim, read: Any = None) -> Judgement:
     said, half = (
         (of_formula(claim, found[0]), 0.0) if claim.by == "formula" else of_samples(claim, found, read)
     )
-    reasons = [why for gate in (seeds_left, *claim.gates) if (why := gate(asked, half))]
+    reasons = [why for why in (cells_left(claim, asked), seeds_left(asked)) if why]
+    reasons += [why for gate in claim.gates if (why := gate(asked, half))]
     if not reasons:
         return said
     contrary = ["contrary here"] if said.word == "does not hold" else []

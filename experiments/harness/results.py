@@ -106,6 +106,13 @@ class Results:
         }
         return kept
 
+    def completed(self) -> "Results":
+        """Return the same with all cells of the scale; of those that have not run with another's numbers."""
+        kept = copy.copy(self)
+        some = next(iter(self.cells.values()))
+        kept.cells = {cell: self.cells.get(cell, some) for cell in self.table.RUNS.get(self.scale, {})}
+        return kept
+
     def swept(self, row: Any, column: Any) -> list[list[float]]:
         """Return what every point of a cell's declared sweep reached on the images that choose, by what chooses.
 

@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.harness import packs
-from experiments.harness.bundles import AT_ONCE, Single, accelerators, bundles, left, parts, run_together
+from experiments.harness.bundles import (
+    AT_ONCE,
+    Single,
+    accelerators,
+    bundles,
+    left,
+    parts,
+    put_ended,
+    run_together,
+)
 from experiments.harness.jobs import Job, distinct
 from experiments.harness.table import ROOT
 
@@ -56,6 +65,7 @@ def run_jobs(found: Sequence[Job], replicas: int = 1) -> None:
     from contrastive_jax import native
 
     native.keep_pages()  # as the command does
+    put_ended(left(found))
     singles, wrong = left(found), []
     if replicas > 1:
         together, singles = parts(singles, replicas), []

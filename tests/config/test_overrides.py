@@ -35,6 +35,7 @@ def leaves(*overrides, spec=DIGITS):
         (("loss={'InfoNCE': 0.5}",), {"loss.info_nce.weight": 0.5}),
         (("loss.dcl.weight=0.5",), {"loss.dcl.weight": 0.5, "loss.info_nce.weight": 1.0}),
         (("loss.DCL=3",), {"loss.dcl.weight": 3, "loss.info_nce.weight": 1.0}),
+        (("schedule=constant",), {"schedule.name": "constant", "schedule.warmup": "2 epochs"}),
         (("optimizer=sgd", "optimizer.momentum=0.5"), {"optimizer.name": "sgd", "optimizer.momentum": 0.5}),
         (("augment=simclr", "augment.flip=0.25"), {"augment.preset": "simclr", "augment.flip": 0.25}),
         (("evaluators.near.name=knn", "evaluators.near.k=3"), {"evaluators.near.k": 3}),

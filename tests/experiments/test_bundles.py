@@ -94,7 +94,9 @@ def test_what_ended_together_and_was_interrupted_on_its_way_is_put_into_its_plac
     with pytest.raises(KeyboardInterrupt):
         running.run_jobs(together, replicas=4)
     monkeypatch.setattr(shutil, "move", move)
-    running.run_jobs(together, replicas=4)
+    bundles.put_ended(bundles.left(jobs.jobs(table, "smoke")[2:]))  # another worker's runs
+    assert not together[0].done()
+    running.run_jobs(together, replicas=1)
     assert fake == [4] and all(job.done() for job in together)
     assert [job.result(1)["evaluations"]["trained"]["knn"]["top1"] for job in together] == [0.1, 0.3]
     assert not list((tmp_path / "runs" / "experiments" / "together").iterdir())
@@ -106,7 +108,8 @@ def test_those_that_were_interrupted_together_go_on_together(table, fake):
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps([[run.job.key, run.seed] for run in (runs[3], runs[1])]))
     assert bundles.parts(runs, 4) == [[runs[3], runs[1]], [runs[0], runs[2]]]
-    assert bundles.parts(runs[:3], 2) == [runs[:2], runs[2:3]]  # one of them is not asked for
+    assert bundles.parts(runs[:3], 4) == [runs[:3]]  # one of them is not asked for
+    assert bundles.parts(runs, 1) == [[run] for run in runs]  # so many do not fit
 
 
 @pytest.mark.run

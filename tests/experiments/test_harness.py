@@ -158,6 +158,9 @@ def test_seeds_that_ran_elsewhere_stay_and_what_has_other_numbers_here_is_told(t
     known = harness.Results(table, "cpu").values("A", "x")
     assert known == pytest.approx({"0": 50, "1": 60, "2": 70, "3": 80})
     assert "cpu, jax 0; H100, jax 0." in pages.text(table)
+    finish(job, 3, 0.8, knn={"top1": 0.7})  # judged again by a new column: what both have is the same
+    jobs.collect(table, "cpu")
+    assert records.read(job.key)["seeds"]["3"]["evaluations"]["trained"]["knn"] == {"top1": 0.7}
 
 
 def test_a_record_that_is_cut_off_is_named(table):

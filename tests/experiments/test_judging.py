@@ -151,6 +151,12 @@ def test_what_has_not_run_is_no_extreme_and_no_rival():
     del (left := made(cells)).cells["A", "2"]
     assert [judge(claim, left).word for claim in (extremes, rivals)] == ["not tested"] * 2
 
+    def of_all(read):
+        return [sum(seed) for seed in zip(*(read.values(*cell).values() for cell in read.cells), strict=True)]
+
+    assert judge(Claim("", "", of_all), made(cells)).word == "holds"
+    assert judge(Claim("", "", of_all), left).why == "missing: A, 2"
+
 
 def test_what_simclr_meets_too_is_not_judged():
     """A gain of small batches alone is not FlatNCE's."""
@@ -161,7 +167,7 @@ def test_what_simclr_meets_too_is_not_judged():
     words = {}
     for own in (75.0, 80.0):
         results = made(cells | {("SimCLR", "16"): [own, own + 0.1, own + 0.2]})
-        results.table = types.SimpleNamespace(METRIC={figure.LINEAR: "metrics.a"}, ALSO={})
+        results.table.METRIC = {figure.LINEAR: "metrics.a"}
         words[own] = judge(claim, results).word
     assert words == {75.0: "holds", 80.0: "cannot be judged here"}
 
