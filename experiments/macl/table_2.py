@@ -29,7 +29,7 @@ BATCHES = {
     "cpu": (64, 256),
 }
 SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, tuple(range(8)))  # published effects are below a point
-SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
+SWEEP, CHOOSES, FURTHER = common.SWEEP, common.CHOOSES, common.FURTHER
 
 METRIC, CURVES, ASSUMED = common.METRIC, common.CURVES, common.ASSUMED
 ALSO = common.ALSO

@@ -50,7 +50,7 @@ RUNS = {
     "smoke": common.smoke(),
 }
 SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, tuple(range(8)))
-SWEEP, CHOOSES, FURTHER = common.SWEEP, common.CHOOSES, 4
+SWEEP, CHOOSES, FURTHER = common.SWEEP, common.CHOOSES, common.FURTHER
 REPORTED = {
     common.LINEAR: harness.grid(ROWS, SETS, [(87.37, 60.81, 82.68), (86.34, 59.64, 81.71)]),
     common.KNN: harness.grid(ROWS, SETS, [(85.52, 55.70, 80.13), (84.90, 54.87, 80.53)]),
