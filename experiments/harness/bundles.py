@@ -1,6 +1,7 @@
 """Runs that are one program: those whose configs differ in seed and numbers only, as replicas in one process."""
 
 import collections
+import contextlib
 import functools
 import hashlib
 import json
@@ -138,8 +139,11 @@ def _folder() -> pathlib.Path:
 
 def _files(suffix: str) -> list[tuple[pathlib.Path, list[tuple[str, int]]]]:
     """Return the files of a suffix, and the keys and seeds of the runs that each says are together."""
-    files = sorted(_folder().glob(f"*{suffix}"))
-    return [(file, [(key, seed) for key, seed in json.loads(file.read_text())]) for file in files]
+    found = []
+    for file in sorted(_folder().glob(f"*{suffix}")):
+        with contextlib.suppress(FileNotFoundError):  # another worker's, who is done with it
+            found.append((file, [(key, seed) for key, seed in json.loads(file.read_text())]))
+    return found
 
 
 def _put(file: pathlib.Path, members: Sequence[tuple[str, int]]) -> None:
