@@ -51,7 +51,9 @@ def screen(epochs: int = 5) -> str:
 
 OWN |= dict.fromkeys(harness.SMALL, screen())
 SWEEP = dict.fromkeys(harness.SMALL, {"schedule.learning_rate": harness.rates(2.5e-4)})
-FURTHER = 4  # steps beyond the sweep: MACL's best rate at batch 64 of MNIST is eight times its middle, or more
+FURTHER = (
+    4  # steps beyond the sweep: MACL's best rate at batch 64 of MNIST is eight times its middle, or more
+)
 ASSUMED = {
     "negatives, head, augmentation, classifiers": "as the docstring of configs/macl_cifar10.py says",
     "semantic sensitivity": "layer and pairs are not printed: projections, distinct pairs of one clean view of"
