@@ -4,6 +4,7 @@ import json
 import pathlib
 import shutil
 import time
+import types
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import main, native, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import describe, report
-from contrastive_jax.training import loop, recorder, replicas
+from contrastive_jax.training import loop, members, recorder, replicas
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import encoder
 from experiments.gpu.correctness import trained
@@ -312,6 +313,21 @@ def test_what_is_no_replica_is_refused_by_name(changes, message):
     with pytest.raises(ValueError, match=message) as raised:
         replicas.Replicas([tiny("flatclr"), tiny("flatclr", **changes)], ONE)
     assert "\n" not in str(raised.value)
+
+
+def test_what_differs_in_the_seed_alone_has_a_row_of_its_mean():
+    differences = [{"temperature.tau": tau, "seed": seed} for tau in (0.1, 0.2) for seed in (0, 1)]
+    evaluators = members.Evaluators.__new__(members.Evaluators)
+    evaluators._replicas = types.SimpleNamespace(names=list("abcd"), differences=differences)
+    rows = {
+        name: {"knn": {"top1": top1}} for name, top1 in zip("abc", (0.5, 0.7, 0.9), strict=True)
+    }  # d diverged
+    means = evaluators._means(rows)
+    assert list(means) == ["temperature.tau=0.1, mean ± sd of 2"]
+    assert means.popitem()[1]["knn"]["top1"] == pytest.approx(0.6)
+    for difference in differences:
+        del difference["seed"]
+    assert evaluators._means(rows) == {}
 
 
 def test_numbers_with_several_values_are_every_combination_of_them():
