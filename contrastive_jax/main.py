@@ -129,7 +129,7 @@ def resolved(
     if len(settings) > 1 and mode not in ("train", "describe", "evaluate", "report"):
         raise ValueError(
             f"--mode={mode} takes one run, and these are {len(settings)} replicas; name the folder of one of them, such"
-            f" as {workdir}/replica_0."
+            f" as {workdir or 'WORKDIR'}/replica_0."
         )
     if spec is not None and saved and mode != "train" and not settings[0]["evaluate"]["checkpoint"]:
         told = {name for name, _ in overrides}

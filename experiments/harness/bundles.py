@@ -18,7 +18,6 @@ from experiments.harness.table import ROOT, config_of
 
 AT_ONCE = 32  # replicas of a program where there is an accelerator
 BEGUN, ENDED = ".json", ".ended"  # suffixes of the file that says which runs are together
-LOCK = ".lock"  # of a workdir in which nothing was written yet
 # Sections whose numbers the step reads, and no shape follows from.
 FREE = ("seed", "schedule", "optimizer", "temperature", "margin", "loss", "target", "probe")
 
@@ -148,14 +147,15 @@ def _files(suffix: str) -> list[tuple[pathlib.Path, list[tuple[str, int]]]]:
 
 def _put(file: pathlib.Path, members: Sequence[tuple[str, int]]) -> None:
     """Put what has ended together where its jobs look for it; what has begun there by itself since stays."""
-    from contrastive_jax.workdir import replicas
+    from contrastive_jax.workdir import locks, replicas
 
     workdir = file.with_suffix("")
     for number, (key, seed) in enumerate(members):
         here, place = pathlib.Path(replicas.folder(workdir, number)), folder_of(key, seed)
         if here.exists() and not (place / "config.json").exists():
             if place.exists():  # the lock of a run that never began, and nothing else
-                (place / LOCK).unlink(missing_ok=True)
+                for name in (locks.LOCK, locks.HOLDER):
+                    (place / name).unlink(missing_ok=True)
                 place.rmdir()
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(here, place)

@@ -9,6 +9,7 @@ import types
 
 import pytest
 
+from contrastive_jax.workdir import locks
 from experiments.harness import bundles, jobs, records, results, running
 from experiments.harness import table as tables
 
@@ -89,7 +90,8 @@ def test_what_ended_together_and_was_interrupted_on_its_way_is_put_into_its_plac
         moved.append(move(here, place))
 
     together[0].folder(0).mkdir(parents=True)
-    (together[0].folder(0) / ".lock").touch()  # of a run that was killed before it began
+    for name in (locks.LOCK, locks.HOLDER):  # of a run that was killed before it began
+        (together[0].folder(0) / name).touch()
     monkeypatch.setattr(shutil, "move", interrupted)
     with pytest.raises(KeyboardInterrupt):
         running.run_jobs(together, replicas=4)
