@@ -5,7 +5,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, config_dict
 
@@ -186,45 +187,76 @@ def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) 
     sections) that were set.
     """
     with config.unlocked():
-        return _settled(config, before, overridden)
+        for choice in _choices(config, before):
+            whole = any(choice.path == name or choice.path.startswith(f"{name}.") for name in overridden)
+            if choice.changed and not whole:
+                choice.parent[choice.section] = _kept(choice, overridden)
+        return complete(config)
 
 
-def _settled(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) -> ConfigDict:
-    def options(*functions):
-        return {name: p for f in functions if f is not None for name, p in kinds.parameters(f).items()}
+class _Choice(NamedTuple):
+    """A section that names a function, as it is now and as its config file gave it."""
 
-    def same(section, now, original, key):  # one function under several names: its options are the section's
-        return section in TAKERS and function_of(section, now[key]) is function_of(section, original[key])
+    parent: ConfigDict
+    original: Mapping[str, Any]
+    section: str
+    path: str
+    key: str  # the leaf that names the function
+    function_of: Callable[[Any], list[Callable | None]]  # whose keyword arguments are the section's options
+    outlive: set[str] | None = None  # the options that keep their value; None: all that the new function has
 
-    # (parent, its original, path, section, the leaf that names a function, its options by that name, which outlive it)
-    chosen: list[tuple[Any, Any, str, str, str, Callable, set[str] | None]] = [
-        (config, before, "", section, "name", lambda name, of=section: options(function_of(of, name)), None)
-        for section in (*CHOICES, *TAKERS)
+    @property
+    def was(self) -> Any:
+        return self.original[self.section][self.key]
+
+    @property
+    def now(self) -> Any:
+        return self.parent[self.section][self.key]
+
+    @property
+    def changed(self) -> bool:
+        """Return whether another function is named; one that has several names is the same."""
+        if self.now == self.was:
+            return False
+        return self.section not in TAKERS or self.function_of(self.now) != self.function_of(self.was)
+
+    def options(self) -> dict[str, inspect.Parameter]:
+        """Return the options of the function that is named now."""
+        functions = [function for function in self.function_of(self.now) if function is not None]
+        return {name: p for function in functions for name, p in kinds.parameters(function).items()}
+
+
+def _choices(config: ConfigDict, before: Mapping[str, Any]) -> list[_Choice]:
+    """Return the sections that name a function; a column that the config file lacks is as it was set."""
+
+    def named(section: str, name: Any) -> list[Callable | None]:
+        return [function_of(section, name)]
+
+    def preset(name: Any) -> list[Callable | None]:
+        return [augment.make_views, function_of("augment", name)]
+
+    def column(column: str, name: Any) -> list[Callable | None]:
+        return [evaluators.find(name, column)]
+
+    sections = [_Choice(config, before, s, s, "name", partial(named, s)) for s in (*CHOICES, *TAKERS)]
+    augmented = _Choice(config, before, "augment", "augment", "preset", preset, {"size", "views"})
+    columns, known = config.evaluators, before["evaluators"]
+    judges = [
+        _Choice(columns, known, c, f"evaluators.{c}", "name", partial(column, c), {"layer"})
+        for c in columns
+        if c in known
     ]
-    views = lambda name: options(augment.make_views, function_of("augment", name))  # noqa: E731
-    chosen += [(config, before, "", "augment", "preset", views, {"size", "views"})]
-    columns, judged = config.evaluators, before["evaluators"]
-    chosen += [
-        (columns, judged, "evaluators.", column, "name",
-         lambda name, of=column: options(evaluators.find(name, of)), {"layer"})
-        for column in columns
-        if column in judged
-    ]  # fmt: skip
-    for parent, original, path, section, key, options_of, outlive in chosen:
-        now, path = parent[section], f"{path}{section}"
-        whole = any(path == name or path.startswith(f"{name}.") for name in overridden)
-        if (
-            now[key] != original[section][key]
-            and not whole
-            and not same(section, now, original[section], key)
-        ):
-            known = options_of(now[key])
-            stays = {leaf for leaf in now if f"{path}.{leaf}" in overridden}
-            stays |= set(known) if outlive is None else outlive & set(known)
-            stays -= {leaf for leaf in now if leaf in known and not kinds.takes(known[leaf], now[leaf])}
-            like = {"like": original[section][key]} if "like" in stays else {}
-            parent[section] = ConfigDict(like | {leaf: now[leaf] for leaf in now if leaf in stays | {key}})
-    return complete(config)
+    return [*sections, augmented, *judges]
+
+
+def _kept(choice: _Choice, overridden: set[str]) -> ConfigDict:
+    """Return what a section keeps where another function is named."""
+    section, known = choice.parent[choice.section], choice.options()
+    stays = {leaf for leaf in section if f"{choice.path}.{leaf}" in overridden}
+    stays |= set(known) if choice.outlive is None else choice.outlive & set(known)
+    stays -= {leaf for leaf in section if leaf in known and not kinds.takes(known[leaf], section[leaf])}
+    like = {"like": choice.was} if "like" in stays else {}
+    return ConfigDict(like | {leaf: section[leaf] for leaf in section if leaf in stays | {choice.key}})
 
 
 def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...] = ()) -> None:
