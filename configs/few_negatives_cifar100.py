@@ -17,11 +17,11 @@ Assumed: tau 1.0 and learning rate 1.2, the only ones printed (Figure 4, gradien
 sweeps tau in [0.2, 10] and the rate in [0.2, 1.5] for SimCLR, tau in [0.2, 50], the rate in [0.5, 1.5] and
 the weight of the invariance in [0.1, 500] for ReLIC, which is 1 here. Linear scaling x batch / 256,
 momentum 0.9, weight decay 1e-6, 10 epochs of warm-up, cosine, colour strength 0.5, no blur, CIFAR stem
-(SimCLR's). "4092" is read as 4,096. Cosine scores, as SimCLR's (embeddings are not said to be normalised,
-and such temperatures suggest dot products: --config.score=dot). Eq. 2 and 3 are read as SimCLR's: K of both
-views of the other images for each query, ReLIC's of the other view; v = w is left out of eq. 3. Both sum the
-two directions, hence the weights of 2. The classifier is SimCLR's, which names the same source: that one is made
-for ImageNet.
+(SimCLR's), as is batch norm on every layer of the head. "4092" is read as 4,096. Cosine scores, as SimCLR's
+(embeddings are not said to be normalised, and such temperatures suggest dot products: --config.score=dot). Eq.
+2 and 3 are read as SimCLR's: K of both views of the other images for each query, ReLIC's of the other view; v =
+w is left out of eq. 3. Both sum the two directions, hence the weights of 2. The classifier is SimCLR's, which
+names the same source: that one is made for ImageNet.
 """
 
 from contrastive_jax import config as configs

@@ -16,10 +16,11 @@ Arguments: ``method`` (macl, macl_b, macl_without_reweighting, macl_w, simclr, d
 linear_tau), ``scale``.
 
 Assumed: negatives of the other view only, for every method (the released loss; "all under the same setup").
-A head of 2 layers to 128 with batch norm, statistics over both views, the last gamma of each block starting
-at 0 (SimCLR's). The four augmentations with MoCo v2's strengths and probabilities and SimCLR's crop, images
-not normalised. The temperature of kNN 0.1 (MoCo's monitor), dual temperature's factor 10 (its code). L2
-inside Adam's gradient, as PyTorch has it. Alignment is the mean over the whole batch.
+The stem's stride is 1. A head of 2 layers to 128 with batch norm, statistics over both views, the last
+gamma of each block starting at 0 (SimCLR's). The four augmentations with MoCo v2's strengths and
+probabilities and SimCLR's crop, images not normalised. The temperature of kNN 0.1 (MoCo's monitor), dual
+temperature's factor 10 (its code). L2 inside Adam's gradient, as PyTorch has it. Alignment is the mean over
+the whole batch.
 """
 
 from contrastive_jax import config as configs

@@ -5,8 +5,8 @@
 
 Protocol: ResNet-50, 128-d, N = 256 queries a batch, 200 epochs, augmentation as in MoCo v2 (Chen et al.
 2020); linear classifier on the frozen pooled features, top-1 (MoCo's: SGD, learning rate 30, 100 epochs).
-Paper: 67.5 with K = 65,536; 71.1 at 800 epochs. Other K, and other N (Table 1): not printed; with EqCo it
-still degrades for K <= 16.
+Paper: 67.5 with K = 65,536 (text on Table 2, perhaps quoted); 71.1 at 800 epochs (SiMo's 72.1 less the printed
+1.0). Other K, and other N (Table 1): not printed; with EqCo it still degrades for K <= 16.
 
 Arguments: ``k`` (size of the queue; a multiple of 256, or less: then K random keys of the previous batch),
 ``alpha`` (EqCo's; 0: no margin), ``scale``.

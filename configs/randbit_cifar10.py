@@ -14,7 +14,8 @@ and smoke: scikit-learn's digits).
 
 Assumed: ResNet-18 and a 2-layer head with 64 outputs (appendix B.2's, "the same architecture as one for
 CIFAR-10"), batch 512, 400 epochs, LARS 0.2 x sqrt(batch) and tau 0.2 (configs/intriguing_cifar10.py says
-where from), colour strength 0.5 without blur (SimCLR's). Methods with their own temperature keep it.
+where from), colour strength 0.5 without blur (SimCLR's), torchvision's ResNet. Methods with their own temperature
+keep it.
 """
 
 from contrastive_jax import config as configs

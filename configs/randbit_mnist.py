@@ -15,7 +15,8 @@ scikit-learn's digits).
 
 Assumed: nearly everything. ResNet-18 with a CIFAR stem, 2-layer head with 64 outputs (that of appendix B.2),
 tau 0.2, batch 512, 100 epochs; crops of at least half of the area, bilinear (the authors' notebook for
-RandBit), no colours, as MNIST has none, and no flips; LARS and schedule are SimCLR's for CIFAR-10.
+RandBit), no colours, as MNIST has none, and no flips; LARS 0.2 x sqrt(batch), CIFAR-10's
+(configs/intriguing_cifar10.py says where from), and SimCLR's schedule. The ResNet is torchvision's.
 """
 
 from contrastive_jax import config as configs
@@ -31,7 +32,7 @@ def get_config(arg=""):
     config.augment = {"preset": "crop_only", "size": 28, "crop_min": 0.5, "method": "bilinear"}
     config.projector.out = 64
     config.temperature.tau = 0.2
-    config.schedule.learning_rate = 1.0
+    config.schedule.update({"learning_rate": 0.2, "scaling": "sqrt"})
     config.train.update({"duration": "100 epochs", "batch_size": 512})
     linear = {"name": "simclr", "crop_min": 0.5, "flip": 0.0}
     config.evaluators = {"linear": linear, "knn": {"name": "knn"}}

@@ -107,7 +107,7 @@ PRESETS = {
         {"additive": True},
     ),
     "macl": Preset(
-        "MACL (Huang et al., 2023) on CIFAR and STL-10: crop, jitter, flip, grey; no blur. The paper gives no numbers:"
+        "MACL (Huang et al., 2022) on CIFAR and STL-10: crop, jitter, flip, grey; no blur. The paper gives no numbers:"
         " strengths, probabilities and no normalisation are assumed.",
         (crop, flip, (jitter, gray, nothing, nothing), *LAST),
         TORCHVISION,

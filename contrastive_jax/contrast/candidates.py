@@ -58,7 +58,7 @@ def queue(batch_size: int, directions: int, *, size: int, same_group: str = "exc
 
     A step's keys enter after its queries have met the queue. It starts with random unit keys of no
     group. A queue smaller than what a step brings holds that many of the step's keys, drawn at
-    random: EqCo's few negatives (Zhu et al. 2020, section 4).
+    random: EqCo's few negatives (Zhu et al. 2020, section 2.3).
 
     Args:
       batch_size: examples a step.

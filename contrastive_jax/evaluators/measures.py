@@ -115,7 +115,7 @@ def mutual_information(
     """The mutual information of two augmented views of an image, by a mini-batch and by a large pool, in nats.
 
     ``large_pool`` is the InfoNCE estimate against the views of all other images, which the paper takes for the truth
-    (FlatNCE, Chen et al., 2021, section 4, footnote 8), ``mini_batch`` what batches of the size of a training
+    (FlatNCE, Chen et al., 2021, section 4, footnote 6), ``mini_batch`` what batches of the size of a training
     step's say; ``flat_nce``, ``donsker_varadhan`` and ``nwj`` are other estimates by the same batches, of which the
     first two are no bounds. ``largest`` and ``largest_mini_batch``, log(1 + K), are what no critic exceeds. See
     :mod:`evaluators.mutual_information`.

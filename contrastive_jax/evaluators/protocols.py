@@ -285,7 +285,7 @@ PROTOCOLS = {
     ),
     "macl": Protocol(
         "MACL's",
-        "MACL's (Huang et al., 2022, section 4.1): SGD 0.02, momentum 0.9, no decay, 100 epochs. Assumed, as not"
+        "MACL's (Huang et al., 2022): SGD 0.02, momentum 0.9, no decay, 100 epochs. Assumed, as not"
         " printed: batch 256, the constant rate of its pretraining, plain momentum, crop and flip.",
         CLASSIFIER,
         {

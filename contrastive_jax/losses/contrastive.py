@@ -251,7 +251,7 @@ def decoupled_nt_xent(
 
     ``lambda_weight`` None is lambda = tau, where it is tau times InfoNCE. ``self_pair`` adds the query itself
     to the sum, as the authors' notebook does; its score is taken to be 1, which holds for the cosine only.
-    Source: Intriguing Properties of Contrastive Losses (Chen et al., 2021), table 1.
+    Source: Intriguing Properties of Contrastive Losses (Chen et al., 2021), eq. 4.
 
     Args:
       lambda_weight: lambda, weight of the distribution term; None: the temperature.

@@ -144,8 +144,9 @@ def sliced_wasserstein(
     """Sliced Wasserstein distance of all embeddings [B, W, D] to as many prior samples, by direction: [D].
 
     Directions and prior samples are drawn from ``key``. Embeddings are normalised if and only if the prior is
-    the hypersphere. The mean over directions is the notebook's value; the population is on every device, so
-    there is no communication. Source: Intriguing Properties (Chen et al., 2021), table 1.
+    the hypersphere. The mean over directions is the notebook's value, where the paper's text has the sum;
+    the population is on every device, so there is no communication. Source: Intriguing Properties (Chen et al., 2021),
+    table 1.
 
     Args:
       prior: what embeddings are compared with: normal, hypercube or hypersphere.

@@ -21,7 +21,7 @@ class GradientSNR(NamedTuple):
 
 
 def gradient_snr(*, decay: float = 0.0) -> GradientSNR:
-    """Follow |mean| / std of every parameter's gradient over the recent steps (Less can be more, section 4, figure 4).
+    """Follow |mean| / std of every parameter's gradient over the recent steps (Less can be more, section 3, figure 4).
 
     Mean and variance are exponential moving averages of the first two moments, bias-corrected: after t steps
     the gradient of step s weighs ``(1 - decay) decay^(t - s) / (1 - decay^t)``, and the variance is

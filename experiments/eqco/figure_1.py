@@ -67,7 +67,7 @@ def remaining(results: Results) -> list[float]:
 REMAINS = "the share of InfoNCE's that EqCo leaves"
 CLAIMS = (
     Claim(
-        "With EqCo the bound on mutual information does not depend on K for K > 16",
+        "With EqCo the bound on mutual information does not depend on K for K > 16 (MoCo v2 is said to degrade below)",
         f"MoCo v2 (cpu: SimCLR), bound at the smallest K above 16 - at the largest, {REMAINS}",
         remaining,
         expects="within",

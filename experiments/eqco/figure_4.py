@@ -3,12 +3,14 @@
     python -m experiments.eqco.figure_4 run       # --scale=paper|gpu; skips what is done
     python -m experiments.eqco.figure_4 render
 
-The figure shows a normal MoCo v2 over training; its values are lost. Theorem 2 bounds the expectation of the norm, with
-the margin, by a number in which K does not occur. At the scale gpu: SimCLR with and without the margin, Figure 2's.
+The figure shows a normal MoCo v2 over training under several K, and section 2.2 reads from it that the norm is much
+steadier with the margin; its values are only drawn. `theorem_2` has the bound. At the scale gpu: SimCLR with and
+without the margin, Figure 2's.
 
 Predictions for small scales (SimCLR, Figure 2's runs), written before any run: without the margin the mean norm at
 K = 32 is 10 to 40 % below that at K = 126, as InfoNCE's weight W grows with K; with it the sign turns round, and 20 to
 80 % of the dependence is left, as of the estimate in training on digits (Figure 1). A surprise would be less than 10 %.
+Before any run too, "much steadier" was read as less than half of the change from the smallest K to the largest.
 """
 
 import statistics
@@ -33,17 +35,17 @@ RUNS = {
     "gpu": {cell: text for cell, text in figure_2.RUNS["gpu"].items() if cell[0].startswith("SimCLR")},
 }
 SWEEP, CHOOSES = figure_2.SWEEP, figure_2.CHOOSES
-REPORTED = {heading: {cell: None for cell in RUNS["paper"] if cell[0] == "MoCo v2"} for heading in NORMS}
+REPORTED = {heading: dict.fromkeys(RUNS["paper"]) for heading in NORMS}
 ASSUMED = common.MOCO_V2 | {
     "K": "lost in the text at hand",
+    "network": "one is trained for each K and margin; 'a normal MoCo v2' may mean one network, seen under every K",
     "mean and variance": "of the norm over the queries of a batch; keys held fixed",
 }
 
 
-def over_k(results: Results, row: str, above: int = 0) -> list[float]:
-    """Return the mean norm at the smallest K above a limit over that at the largest, less 1, over training, a seed
-    each."""
-    columns = sorted(int(column) for name, column in results.cells if name == row and int(column) > above)
+def over_k(results: Results, row: str) -> list[float]:
+    """Return the mean norm at the smallest K over that at the largest, less 1, over training, a seed each."""
+    columns = sorted(int(column) for name, column in results.cells if name == row)
     ends = (
         [results.curve(row, str(k), CURVES[0]) for k in (columns[0], columns[-1])]
         if columns[1:]
@@ -56,7 +58,7 @@ def over_k(results: Results, row: str, above: int = 0) -> list[float]:
 def remaining(results: Results) -> list[float]:
     """Return the share of :func:`over_k` without the margin that is left with it."""
     for row in ("MoCo v2", "SimCLR"):
-        found = over_k(results, f"{row}, EqCo", 16), over_k(results, row, 16)
+        found = over_k(results, f"{row}, EqCo"), over_k(results, row)
         if all(found):
             return common.remains(*found)
     return []
@@ -64,17 +66,12 @@ def remaining(results: Results) -> list[float]:
 
 CLAIMS = (
     Claim(
-        "With EqCo the gradient's norm does not depend on K for K > 16",
-        "mean |dL/dq| over training at the smallest K above 16, over that at the largest, less 1, the share of"
-        " InfoNCE's that EqCo leaves",
+        "With EqCo the gradient's norm is much steadier over K",
+        "mean |dL/dq| over training at the smallest K, over that at the largest, less 1, the share of InfoNCE's that"
+        " EqCo leaves",
         remaining,
         expects="within",
-        margin=common.REMAINS,
-    ),
-    Claim(
-        "The expected norm has a bound without K (Theorem 2)",
-        "mean |dL/dq| less its bound, at each K",
-        needs="the theorem's bound, which is lost in the text at hand",
+        margin=common.LESS,
     ),
 )
 

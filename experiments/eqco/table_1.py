@@ -41,7 +41,7 @@ RUNS = {
 }
 REPORTED = {"linear top-1, %": dict.fromkeys(RUNS["paper"])}
 ASSUMED = common.MOCO_V2 | {
-    "N": "lost in the text at hand, but for the default of 256",
+    "N, K": "lost in the text at hand, but for the default N of 256; K is MoCo v2's best, 65,536",
     "batch norm": "groups of 32 at every N, as on more GPUs",
     "small": "CIFAR-10, 5 epochs, a queue of 4,096, momentum 0.99; SGD at 0.3 x N / 256, the middle of what the other"
     " tables try: the rule is what is asked about, so no sweep",

@@ -3,7 +3,7 @@
     python -m experiments.eqco.table_7 run       # --scale=paper; skips what is done
     python -m experiments.eqco.table_7 render
 
-The body is lost in the text at hand.
+The body is lost in the text at hand. Of width 1 the text on Table 2 has 68.1 and 68.5, if the table has that width.
 """
 
 import sys
@@ -22,8 +22,9 @@ RUNS = {
     },
 }
 REPORTED = {
-    "linear top-1, %": dict.fromkeys(RUNS["paper"]) | {("width 1", "256"): 68.1, ("width 1", "65536"): 68.5}
-}  # of width 1: the text on Table 2
+    "linear top-1, %": dict.fromkeys(RUNS["paper"])
+    | {("width 1", "256"): harness.doubtful(68.1), ("width 1", "65536"): harness.doubtful(68.5)}
+}
 ASSUMED = common.SIMO | {"widths, alpha": "lost in the text at hand: ours", "epochs": "200, as printed"}
 
 

@@ -4,6 +4,10 @@
 
 Mutual information of correlated Gaussians, estimated by InfoNCE and EqCo over the number of pairs K. The measurement
 has a driver of its own, `experiments/eqco/table_9.py`, whose page has every cell and what was assumed.
+
+The paper says that EqCo's estimate "remains steady". Its own numbers leave 0, 29, 15, 12 and 5 % of InfoNCE's change
+with K, at 2 to 10 nats, rounded to 0.1 nats. So the sentence is judged by less than half, which they meet, and
+independence (within a tenth) is our reading, which they do not.
 """
 
 import json
@@ -60,19 +64,19 @@ def left(found: dict, information: str) -> list[float]:
 
 CLAIMS = (
     Claim(
+        "With EqCo the estimate of mutual information remains steady over K (Table 9)",
+        "Gaussians of each of 2 to 10 nats, estimate at 512 pairs - at 64, the share of InfoNCE's that EqCo leaves",
+        lambda found: [left(found, information) for information in found["eqco"]],
+        expects="within",
+        margin=common.LESS,
+        by="each",
+    ),
+    Claim(
         "With EqCo the estimate of mutual information does not depend on K",
         "Gaussians of each of 2 to 10 nats, estimate at 512 pairs - at 64, the share of InfoNCE's that EqCo leaves",
         lambda found: [left(found, information) for information in found["eqco"]],
         expects="within",
         margin=common.REMAINS,
-        by="each",
-    ),
-    Claim(
-        "EqCo's estimate of mutual information depends on K less than InfoNCE's",
-        "the same",
-        lambda found: [left(found, information) for information in found["eqco"]],
-        expects="within",
-        margin=common.LESS,
         by="each",
         ours=True,
     ),

@@ -49,6 +49,7 @@ RUNS = {
 }
 REPORTED = {POOL: dict.fromkeys(RUNS["paper"]), BATCHWISE: dict.fromkeys(RUNS["paper"])}  # drawn
 ASSUMED = {
+    "network, batch": "ResNet-50 ('some of the learning dynamics' are ResNet-18's, which is not said), 256",
     "pool": "the second views of all other test images (360 on digits, at most 10,000 else)",
     "critic": "cosine of projections over the temperature of four that makes the large pool's estimate largest",
     "small_mnist": "5 epochs, AdamW at 0.00025 sqrt(batch), which neither method has chosen",

@@ -66,6 +66,8 @@ REPORTED = {
 ASSUMED = {
     "epochs": "100; the paper does not print CIFAR's (divergence 'after 50 epochs' shows there are more)",
     "batch sizes": "16, 128 and 256 are printed, 32 and 64 are ours",
+    "learning rate": "0.3 x batch / 256, SimCLR's; the paper finds its own at the base batch by a grid, not printed"
+    " (`figure_2_tuned` gives both methods one)",
     "small, small_mnist": "5 epochs, AdamW, rate chosen for each cell from (1/2, 1, 2) x 0.001 (MNIST: 0.00025)"
     " sqrt(batch)",
     "cpu": "digits, 20 epochs, AdamW with lr 0.003 at batch 128 and the square root of the batch elsewhere",
@@ -146,6 +148,14 @@ CLAIMS = (
             ("SimCLR", "SimCLR is better at large batches: it degrades as the batch shrinks (section 4)"),
             ("FlatCLR", "FlatCLR, too, is better at large batches (section 4)"),
         )
+    ),
+)
+
+CLAIMS += (
+    Claim(
+        "Until epoch 50 all models do alike, then they part (appendix C)",
+        "linear top-1 at epoch 50 and at the end, FlatCLR - SimCLR, points",
+        needs="trainings of 100 epochs and more: scale gpu",
     ),
 )
 

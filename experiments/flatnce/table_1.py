@@ -10,7 +10,8 @@ Gaussians, the exact log density ratio as critic, a batch of K + 1 pairs, so K n
 
 With the exact critic Fenchel-Legendre at its best u, minus the critic of the positive pair, is
 Nguyen-Wainwright-Jordan's estimate query for query, so its row is computed and must agree. FlatNCE's value is
-``log K - mean(c)``, which is above the truth in expectation: its Corollary 3.4 calls it a lower bound.
+``log K - mean(c)``, which is above the truth in expectation. Corollary 3.4 prints it as a lower bound; its proof
+(appendix B.5) adds that it is one up to a term that has no gradient, "not technically a lower bound".
 """
 
 import json

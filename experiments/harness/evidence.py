@@ -16,13 +16,13 @@ def above_all(
     return [results.differences(cell, other, heading) for other in others if other != cell]
 
 
-def of_extremes(results: Results, row: str, heading: str | None = None, *, above: float = 0.0) -> list[float]:
-    """Return a row's number at its smallest column above a bound less that at its largest, columns being numbers.
+def of_extremes(results: Results, row: str, heading: str | None = None, *, least: int = 0) -> list[float]:
+    """Return a row's number at its smallest column, of those from ``least`` on, less that at its largest.
 
-    Of the columns that the scale has, run or not.
+    Columns are numbers, those that the scale has, run or not.
     """
     planned = results.table.RUNS.get(results.scale, {})
-    columns = sorted(int(column) for name, column in planned if name == row and int(column) > above)
+    columns = sorted(int(column) for name, column in planned if name == row and int(column) >= least)
     if len(columns) < 2:
         return []
     return results.differences((row, str(columns[0])), (row, str(columns[-1])), heading)

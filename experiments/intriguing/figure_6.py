@@ -13,8 +13,9 @@ SimCLR loses 10 to 25 points on objects and gains more than 30 on digits; superv
 objects. Batch 512 or a head of 4 layers moves objects by less than 3 points at 60,000 digits. A surprise would be
 objects that stay within 5 points.
 
-"Do not lower supervised training's" is read as no lower by a point. Before supervised training had run it was read as
-equal within a point, which it failed by being 5 points better: with one digit in training any digit in the test is new.
+"Little impact" on supervised training is read as within a point, as before any run. It fails by being 5 points better
+with all digits than with one: with one digit in training any other digit in the test is new. Since that run our reading
+stands beside it, that more digits are not worse by a point.
 
 Read after SimCLR's runs of 1 and 60,000 digits (3 seeds): digits are at 24.8 % with one and at 27, 41 and 34 with all:
 within five epochs they only begin to be learnt, W is 0.8, and objects stay (45.4, 46.4). The gain of 30 points was not
@@ -113,9 +114,17 @@ CLAIMS = (
         over_digits("SimCLR, tau 0.1", DIGITS),
     ),
     Claim(
+        "The number of unique digits has little impact on supervised training's accuracy on objects",
+        "linear top-1 on objects, supervised, most unique digits - fewest, points",
+        over_digits("Supervised", OBJECTS),
+        expects="within",
+        margin=1.0,
+    ),
+    Claim(
         "More unique digits do not lower supervised training's accuracy on objects",
         "linear top-1 on objects, supervised, most unique digits - fewest, plus one, points",
         not_lower,
+        ours=True,
     ),
     Claim(
         "Batch sizes and the depth of the head have negligible influence",

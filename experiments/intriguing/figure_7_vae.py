@@ -3,7 +3,7 @@
     python -m experiments.intriguing.figure_7_vae run       # 9 trainings of vae.py, 15 CPU minutes
     python -m experiments.intriguing.figure_7_vae render
 
-The paper says that bits affect a (beta-)variational autoencoder much less than contrastive learning; the curve's
+The paper says that bits affect a variational autoencoder much less than contrastive learning; the curve's
 values are not printed. Ours is trained on the images, with the encoder and for the epochs of Figure 7's scale `cpu`.
 """
 

@@ -4,7 +4,7 @@
     python -m experiments.intriguing.table_3 render
 
 A linear classifier is trained and tested on single digits. The paper claims that up to 8 digits SimCLR, as supervised
-training, keeps its accuracy.
+training, keeps its accuracy, "regardless of placement strategy".
 
 Predictions for scale small (digits of 14 pixels on 56), written before any run: 8 digits cost SimCLR less than 2 points
 and supervised training less than 1, at random and in a grid.
@@ -70,18 +70,20 @@ def placement(results: Results) -> list[float]:
     return results.differences(("SimCLR, in-grid", most), ("SimCLR, random", most))
 
 
-def cost(row: str):
-    """Return the evidence: 8 digits less 1, a seed each."""
-    return lambda results: results.differences((row, "8"), (row, "1"))
+def cost(method: str):
+    """Return the evidence: 8 digits less 1, of each placement that the scale has."""
+    rows = [f"{method}, {placement}" for placement in ("random", "in-grid")]
+    return lambda results: [seeds for row in rows if (seeds := results.differences((row, "8"), (row, "1")))]
 
 
 CLAIMS = (
     Claim(
         "Up to 8 digits cost SimCLR nothing",
-        "linear top-1 on single digits, SimCLR, random, 8 digits - 1, points",
-        cost("SimCLR, random"),
+        "linear top-1 on single digits, SimCLR, random and in-grid, 8 digits - 1, points",
+        cost("SimCLR"),
         expects="within",
         margin=1.0,
+        by="each",
     ),
     Claim(
         "Where cells of a grid keep digits apart, many digits cost SimCLR less (16 digits: 96.4 and 98.3)",
@@ -90,10 +92,11 @@ CLAIMS = (
     ),
     Claim(
         "Up to 8 digits cost supervised training nothing",
-        "linear top-1 on single digits, supervised, random, 8 digits - 1, points",
-        cost("Supervised, random"),
+        "linear top-1 on single digits, supervised, random (paper: and in-grid), 8 digits - 1, points",
+        cost("Supervised"),
         expects="within",
         margin=1.0,
+        by="each",
     ),
 )
 

@@ -17,6 +17,7 @@ RUNS = {
 }
 ASSUMED = common.ASSUMED | {
     "layer": "the pooled features, L2-normalised, Euclidean distances, test images; not printed",
+    "what is shown": "the mean over classes; Figure 2 draws the distribution and its median",
     "hyper-parameters": "not swept here: those of Figure 4; at small Figure 1's runs, of the best of its sweep",
 }
 

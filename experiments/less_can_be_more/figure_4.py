@@ -98,7 +98,7 @@ CLAIMS = (
     ),
     Claim(
         "One negative is qualitatively different",
-        "SimCLR and ReLIC, the curve with 1 negative beside the others",
+        "ReLIC (SimCLR's had not run when the paper was written), the curve with 1 negative beside the others",
         needs="what makes a curve qualitatively different, which is not printed; figure_4_fixed asks for a ratio",
     ),
 )

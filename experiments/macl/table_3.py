@@ -97,7 +97,7 @@ CLAIMS = (
         gates=GATES,
     ),
     Claim(
-        "MACL's lead over InfoNCE shrinks with the length of training (2.7 to 0.6 points)",
+        "MACL's lead over InfoNCE shrinks with the length of training (Table 3: 2.7 to 0.6 points)",
         "linear top-1, CIFAR-100 (small: CIFAR-10), MACL-a - InfoNCE, the shortest length - the longest, points",
         shrinks,
         gates=GATES,
