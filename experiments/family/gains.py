@@ -166,7 +166,7 @@ CLAIMS = (
     ),
     Claim(
         "Under SGD unit scale gains nothing where each loss has its own rate",
-        "the same at own rates",
+        "10 labels a class, unit scale - mean(W), own rates, mean over attention and batch sizes, points",
         effect(UNIT, SMALLER, "SGD", RATES[1]),
         expects="within",
         margin=0.75,
