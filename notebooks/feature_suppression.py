@@ -20,7 +20,7 @@
 #
 # Two views of an image share more than one thing. Where one of them is enough to tell images apart, contrastive
 # learning may take that one and leave the others (*Intriguing Properties of Contrastive Losses*, Chen, Luo and Li
-# 2021, section 4). RandBit shows it: behind the channels of every digit stand b channels of one random number's bits,
+# 2021, section 4). RandBit shows it: behind the channels of every digit b channels hold the bits of one random number,
 # the same in both views. They say nothing of the digit; they only tell images apart.
 #
 # The first cell finds or fetches the repository, and ends in a working jax.

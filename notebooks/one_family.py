@@ -18,7 +18,7 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/)
 #
-# Almost every loss of the five papers is a function of one number a query, its contrast
+# Almost every loss of the five papers is a function of one number per query, its contrast
 # $c = \log\sum_j \exp((s_j - s_+) / \tau)$ over the negatives $j$. So some losses with different names have the same
 # gradient, and all can be computed so that nothing is lost where the positive is far ahead.
 #

@@ -18,8 +18,8 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/)
 #
-# A folder of images, labelled by its sub-folders, by a file, or not at all. Here it is made from scikit-learn's digits;
-# set `folder` to your own instead.
+# A folder of images, labelled by its sub-folders, by a file, or not at all: look, train, search, export. Set `folder`
+# below to your own; else this notebook makes one of scikit-learn's digits.
 #
 # The first cell finds or fetches the repository, and ends in a working jax.
 
@@ -50,6 +50,8 @@ _ = runpy.run_path("notebooks/_install.py")
 # ## A folder
 
 # %%
+folder = ""  # the folder of your images; empty: digits are written into a temporary one
+
 import pathlib
 import tempfile
 
@@ -59,13 +61,15 @@ from PIL import Image
 from contrastive_jax import data
 
 scratch = pathlib.Path(tempfile.mkdtemp())
-folder = scratch / "photos"
-digits = data.load(name="digits").train
-for number, (image, label) in enumerate(zip(digits.image[:700], digits.label[:700], strict=True)):
-    path = folder / f"digit_{label}" / f"{number:04d}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(image[..., 0]).resize((16, 16), Image.Resampling.BICUBIC).save(path)
-print(f"{len(list(folder.rglob('*.png')))} images in {len(list(folder.iterdir()))} folders")
+yours = bool(folder)
+folder = pathlib.Path(folder) if yours else scratch / "photos"
+if not yours:
+    digits = data.load(name="digits").train
+    for number, (image, label) in enumerate(zip(digits.image[:700], digits.label[:700], strict=True)):
+        path = folder / f"digit_{label}" / f"{number:04d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).resize((32, 32), Image.Resampling.BICUBIC).save(path)
+print(f"{len(list(folder.rglob('*.*')))} images in {len(list(folder.iterdir()))} folders")
 
 # %% [markdown]
 # ## What the network sees
@@ -77,15 +81,13 @@ print(f"{len(list(folder.rglob('*.png')))} images in {len(list(folder.iterdir())
 from contrastive_jax import config as configs
 from contrastive_jax.commands.preview import preview
 
-config = configs.load("configs/digits.py:method=simclr")
-config.data = {"name": "folder", "dir": str(folder), "test_fraction": 0.2}
-config.augment.size = 16
-config.augment.shift = 2.0
-config.train.duration, config.train.batch_size = "15 epochs", 112
+config = configs.load(f"configs/folder.py:size={32 if yours else 16}")
+config.data.dir, config.data.test_fraction = str(folder), 0.2
+if not yours:
+    config.augment.flip, config.augment.crop_min = 0.0, 0.5
+    config.train.duration = "10000 examples"
 config.log.tensorboard = False
 config.preview.images = 4
-config.evaluators = {"linear": {"name": "lbfgs"}, "knn": {"name": "knn", "k": 10}}
-config = configs.complete(config)
 
 import matplotlib.pyplot as plt
 
@@ -109,29 +111,28 @@ result = train(configs.plain(config), str(scratch / "run"))
 # %% [markdown]
 # ## Search by image
 #
-# The encoder by itself: features of any images, here of all of the folder's, and the nearest of three of them.
+# Features of all training images, by their paths, and the nearest of three of them.
 
 # %%
-from contrastive_jax import load_encoder
+from contrastive_jax.commands.embed import embed
 
-encoder = load_encoder(scratch / "run")
-paths = sorted(folder.rglob("*.png"))
-images = np.stack([np.asarray(Image.open(path))[..., None] for path in paths])
-features = encoder(images)
-features /= np.linalg.norm(features, axis=1, keepdims=True)
+found = np.load(embed(configs.plain(config), str(scratch / "run"), quiet=True)["train"])
+features = found["pooled"] / np.linalg.norm(found["pooled"], axis=1, keepdims=True)
 
 figure, axes = plt.subplots(3, 8, figsize=(8, 3.4))
-for line, query in zip(axes, (10, 333, 690), strict=True):
+for line, query in zip(axes, np.linspace(0, len(features) - 1, 3).astype(int), strict=True):
     for axis, row in zip(line, np.argsort(-(features @ features[query]))[:8], strict=True):
-        axis.imshow(images[row, ..., 0], cmap="gray_r")
-        axis.set_title(paths[row].parent.name, fontsize=7)
+        path = folder / str(found["path"][row])
+        axis.imshow(Image.open(path), cmap="gray")
+        axis.set_title(path.parent.name, fontsize=7)
         axis.axis("off")
 plt.show()
 
 # %% [markdown]
 # ## Take it away
 #
-# A file under torchvision's names, which PyTorch and timm read without executing code (`docs/export.md`).
+# A file under torchvision's names, which PyTorch and timm read without executing code (`docs/export.md`). In Python
+# `contrastive_jax.load_encoder(scratch / "run")` maps uint8 images to features.
 
 # %%
 from contrastive_jax.commands.export import export

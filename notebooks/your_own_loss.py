@@ -19,7 +19,7 @@
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/)
 #
 # A loss is one function of the contrast c: the logarithm of what a query's negatives weigh against its positive, far
-# below 0 where the query is solved. Here: write one, look at it, train with it by a config, and in a loop of one's own.
+# below 0 where the query is solved. Here: write one, look at it, train with it by a config, and in a loop of your own.
 #
 # The first cell finds or fetches the repository, and ends in a working jax.
 
@@ -65,7 +65,7 @@ def focal_nce(c, *, gamma=1.0):
 # %% [markdown]
 # ## Its value and its gradient
 #
-# What a query counts in training is the gradient dL/dc, right. For gamma 0 it is InfoNCE's.
+# Right: dL/dc, the weight of a query in training. For gamma 0 it is InfoNCE's.
 
 # %%
 import matplotlib.pyplot as plt
@@ -89,7 +89,7 @@ plt.show()
 
 solved = jnp.float32(-4.0)
 for name, loss in curves.items():
-    print(f"{name:18s} at c = -4: loss {loss(solved):.4f}, gradient {jax.grad(loss)(solved):.4f}")
+    print(f"{name:18s} at c = -4: loss {loss(solved):.1e}, gradient {jax.grad(loss)(solved):.1e}")
 
 # %% [markdown]
 # ## By a config

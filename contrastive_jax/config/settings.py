@@ -35,6 +35,7 @@ CHOICES = {
 # Arguments of functions that a config does not say, but the run.
 GIVEN = {
     "schedule": ("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"),
+    "augment": ("views",),
     "encoder": ("remat",),
     "optimizer": ("apart",),
 }
@@ -239,7 +240,7 @@ def _choices(config: ConfigDict, before: Mapping[str, Any]) -> list[_Choice]:
         return [evaluators.find(name, column)]
 
     sections = [_Choice(config, before, s, s, "name", partial(named, s)) for s in (*CHOICES, *TAKERS)]
-    augmented = _Choice(config, before, "augment", "augment", "preset", preset, {"size", "views"})
+    augmented = _Choice(config, before, "augment", "augment", "preset", preset, {"size"})
     columns, known = config.evaluators, before["evaluators"]
     judges = [
         _Choice(columns, known, c, f"evaluators.{c}", "name", partial(column, c), {"layer"})

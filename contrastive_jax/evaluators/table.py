@@ -87,7 +87,7 @@ def print_table(
     images: str = "the test images",
     console=None,
 ) -> None:
-    """Print what :func:`scores` returned: a score in percent, and below the table each column's protocol.
+    """Print what :func:`scores` returned: a score in percent, what columns measure else, and each column's protocol.
 
     ``beside``: another score, in brackets; ``images``: what the scores are on.
     """
@@ -95,16 +95,28 @@ def print_table(
     from rich.table import Table
 
     console = console or rich.get_console()
-    title = METRICS[metric] + (f" ({METRICS[beside].lower()})" if beside else "")
-    console.print(f"{title} on {images}, %", style="italic", soft_wrap=True)  # a title would wrap
-    table = Table()
-    table.add_column("encoder")
     columns = list(dict.fromkeys(column for scores in results.values() for column in scores))
-    for column in columns:
-        table.add_column(column, justify="right")
-    for name, scores in results.items():
-        table.add_row(name, *(cell(scores.get(column, {}), metric, beside) for column in columns))
-    console.print(table)
+    measured = {column: names for column in columns if (names := _measures(results, column))}
+    if shown := [column for column in columns if column not in measured]:
+        title = METRICS[metric] + (f" ({METRICS[beside].lower()})" if beside else "")
+        console.print(f"{title} on {images}, %", style="italic", soft_wrap=True)  # a title would wrap
+        table = Table("encoder")
+        for column in shown:
+            table.add_column(column, justify="right")
+        for name, scores in results.items():
+            table.add_row(name, *(cell(scores.get(column, {}), metric, beside) for column in shown))
+        console.print(table)
+    if measured:
+        table = Table("measure")
+        for name in results:
+            table.add_column(name, justify="right")
+        for column, names in measured.items():
+            for measure in names:
+                found = (scores.get(column, {}).get(measure) for scores in results.values())
+                table.add_row(
+                    f"{column}: {measure}", *("—" if value is None else f"{value:.4g}" for value in found)
+                )
+        console.print(table)
     for column in columns:
         whose = {}  # one line, unless rows differ in more than the layer: a fit that has not converged says so
         for name, scores in results.items():
@@ -134,6 +146,20 @@ def mean_of(rows: Sequence[dict]) -> dict:
         means[column] |= {f"{name}_std": statistics.stdev(each) for name, each in values.items()}
         means[column] |= {"converged": all(score.get("converged", True) for score in scores)}
     return means
+
+
+def _measures(results: Mapping[str, dict], column: str) -> list[str]:
+    """Return the names of a column's numbers where it is no accuracy, of any of the rows; of others nothing."""
+    rows = [scores[column] for scores in results.values() if column in scores]
+    if any(name in METRICS for row in rows for name in row):
+        return []
+    numbers = [
+        name
+        for row in rows
+        for name, value in row.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    return list(dict.fromkeys(numbers))
 
 
 def _protocol(score: dict) -> str:

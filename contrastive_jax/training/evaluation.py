@@ -214,7 +214,7 @@ class Evaluator:
     def _what(self) -> str:
         """Return what an evaluation will do, in a line."""
         sizes = [
-            f"{len(train):,} training and {len(test):,} test images{f' of {name}' if name else ''}"
+            f"{len(train):,} training and {len(test):,} {self._held} images{f' of {name}' if name else ''}"
             for name, (train, test) in self.sets.items()
         ]
         rows = ", ".join(self.settings["rows"])
@@ -231,4 +231,9 @@ class Evaluator:
         metric = self.metric()
         beside = {"top1": "mean_per_class" if self._unbalanced else "", "top5": "top1"}.get(metric, "")
         kind = "synthetic" if self.config["data"]["name"] == "synthetic" else "the"
-        table.print_table(results, metric=metric, beside=beside, images=f"{kind} test images")
+        table.print_table(results, metric=metric, beside=beside, images=f"{kind} {self._held} images")
+
+    @property
+    def _held(self) -> str:
+        """Return what the images are that judge: of training, where ``data.validation`` holds some of them out."""
+        return "validation" if self.config["data"].get("validation") else "test"

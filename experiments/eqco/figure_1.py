@@ -64,7 +64,10 @@ def remaining(results: Results) -> list[float]:
     return common.remains(*found) if all(found) else []
 
 
-SHARE = "MoCo v2 (cpu: SimCLR), bound at the smallest K above 16 - at the largest, the share of InfoNCE's that EqCo leaves"
+SHARE = (
+    "MoCo v2 (cpu: SimCLR), bound at the smallest K above 16 - at the largest, the share of InfoNCE's that EqCo"
+    " leaves"
+)
 CLAIMS = (
     Claim(
         "With EqCo the bound on mutual information does not depend on K for K > 16 (MoCo v2 is said to degrade below)",

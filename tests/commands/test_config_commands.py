@@ -1,5 +1,6 @@
 """Every option and every metric has a meaning, where it is defined; the pages in docs/ are what the code says."""
 
+import inspect
 import json
 import pathlib
 import re
@@ -11,6 +12,7 @@ from typing import Any
 import jax
 import pytest
 
+from contrastive_jax import augment
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import config as config_commands
@@ -47,7 +49,21 @@ def test_no_meaning_is_left_of_a_leaf_that_is_gone():
     assert {name for name in schema.LEAVES if "*" not in name} <= leaves
 
 
-@pytest.mark.parametrize("page", ["options", "metrics"])
+def test_every_listed_option_can_be_set():
+    """At its default, where the function that takes it is named; ``config.resolve`` refuses what there is not."""
+    for option in schema.every():
+        section = option.name.partition(".")[0]
+        if "*" in option.name or option.default in (None, inspect.Parameter.empty):
+            continue
+        named = option.function.__name__ if option.function else ""
+        chosen = section in configs.CHOICES or named == "synthetic" or named in augment.names()
+        value = option.default if isinstance(option.default, str) else repr(option.default)
+        overrides = [(section, named)] * chosen + [(option.name, value)]
+        found = configs.leaves(configs.plain(configs.resolve("digits", overrides)))
+        assert option.name in found or section in found, option.name
+
+
+@pytest.mark.parametrize("page", ["methods", "options", "metrics"])
 def test_the_page_is_current(page):
     said = f"python -m contrastive_jax.config {page} > docs/{page}.md"
     assert (ROOT / f"docs/{page}.md").read_text() == getattr(config_commands, f"{page}_page")(), f"run {said}"

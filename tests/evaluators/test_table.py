@@ -93,6 +93,28 @@ def test_table_and_result_say_the_same_and_carry_protocols():
         assert text.splitlines().count(line) == 1, line
 
 
+def test_what_is_no_accuracy_has_a_table_of_its_own():
+    screen = Console(file=io.StringIO(), width=120)
+    geometry = {
+        "alignment": 0.25,
+        "uniformity": -2.34567,
+        "converged": True,
+        "protocol": "how",
+        "settings": {},
+    }
+    rows = {
+        "trained": {"knn": {"top1": 0.5, "protocol": "k"}, "geometry": geometry},
+        "raw pixels": {"knn": {"top1": 0.4, "protocol": "k"}, "geometry": {"left_out": "no network"}},
+    }
+    table.print_table(rows, console=screen)
+    lines = [line.replace(" ", "").strip("│").split("│") for line in screen.file.getvalue().splitlines()]
+    assert ["trained", "50.0"] in lines and ["rawpixels", "40.0"] in lines  # no column of dashes
+    assert ["geometry:alignment", "0.25", "—"] in lines and ["geometry:uniformity", "-2.346", "—"] in lines
+    screen = Console(file=io.StringIO(), width=120)
+    table.print_table({"trained": {"geometry": geometry}}, console=screen)
+    assert "Top-1" not in screen.file.getvalue() and "geometry: how" in screen.file.getvalue()
+
+
 def test_mean_per_class_in_brackets_or_alone():
     found, text = judged([GOOD], {"knn": {"name": "knn"}}, beside="mean_per_class")
     scores = found["trained"]["knn"]
