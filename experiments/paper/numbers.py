@@ -27,7 +27,7 @@ __all__ = [
     "ceiling", "claims", "colliding", "could_bring", "count", "counts", "difference", "doubled", "exact",
     "exchanged", "gained", "kept", "kept_by_attention", "larger", "lead", "leads_at", "learnt_sooner", "left", "mean",
     "on_photographs", "on_sphere", "printed_best", "printed_gain", "quieted", "reached", "room", "rows",
-    "seen", "signal", "sphere", "swept", "temperatures", "weight", "with_bits",
+    "seen", "signal", "sphere", "swept", "temperatures", "unit_scale", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -74,7 +74,8 @@ GAINS = [
         for optimizer in ("AdamW", "LARS", "SGD")
         for batch in gains.BATCHES
     ),
-    *((optimizer, gains.RATES[1], 16) for optimizer in ("AdamW", "SGD")),
+    ("AdamW", gains.RATES[1], 16),
+    *(("SGD", gains.RATES[1], batch) for batch in gains.BATCHES),
 ]
 
 
@@ -86,6 +87,12 @@ def gained(what: str, batch: int, optimizer: str = "AdamW", rate: str = gains.RA
     evidence = gains.effect(plus, minus, optimizer, rate, (batch,))
     cells = [(gains.row(loss, optimizer, rate), f"batch {batch}") for loss in gains.LOSSES]
     return interval(evidence(Results(table_of("family.gains"), EASY).paired(cells)))
+
+
+def unit_scale() -> str:
+    """Return what unit scale gains under SGD at own rates, both batch sizes, points, 10 labels a class."""
+    evidence = gains.effect(gains.UNIT, gains.SMALLER, "SGD", gains.RATES[1])
+    return interval(evidence(Results(table_of("family.gains"), EASY)))
 
 
 def between_optimizers() -> str:
