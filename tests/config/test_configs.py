@@ -604,7 +604,7 @@ def test_the_learning_rate_is_the_published_one(name):
         "multidigits": 0.075 * 32,
         "digit_on_imagenet": 0.075 * 32,
         "saturation": 0.2 * 512**0.5,
-        "randbit_mnist": 1.0 * 512 / 256,
+        "randbit_mnist": 0.2 * 512**0.5,
         "randbit_cifar10": 0.2 * 512**0.5,
         "randbit_imagenet": 0.075 * 32,
         "macl_cifar10": 1e-3,
