@@ -295,7 +295,7 @@ def test_the_front_page_has_the_leads_of_the_records():
     warmer = difference(*photographs, ("InfoNCE", "tau 0.1"), ("InfoNCE", "tau 0.5"))
     assert f"On CIFAR-10 at batch 16 InfoNCE loses {warmer.removeprefix('+')} " in text
     led = difference(*photographs, ("FlatNCE", "tau 0.1"), ("InfoNCE", "tau 0.1"))
-    assert f"on CIFAR-10 the lead at batch 16 is {led.removeprefix('+')} and not judged" in text
+    assert f"On CIFAR-10 at batch 16 it is {led.removeprefix('+')} and not judged" in text
 
 
 def test_every_paper_has_tables_and_a_smoke_cell():
