@@ -88,8 +88,8 @@ the runs that choose are half there; SGD at batch 64; then the rest of the seven
 
 Read after these: MACL's temperature alone is 3.1 points above InfoNCE at 0.1, and its weights add 0.3, undecided. The
 Fenchel-Legendre bound of one negative is 5.5 points above InfoNCE, at the temperature 1 where InfoNCE has 0.1: a
-control at 1 was added. Under SGD at batch 64 uniform attention gains a third of what it gains at 16, and unit scale is
-undecided. Next: that control and updates in turns (appendix D), Intriguing Properties' Table 2 (CIFAR-10), the two
-cells of its Figure 6, Figure A.2 and Table 3; EqCo's Figures 2 and 4; MACL's Tables 2 and 3; LARS at own rates; then
-the rest of the seventh list.
+control at 1 has it 2.1 points below (no room to judge). Under SGD at batch 64 uniform attention gains a third of what
+it gains at 16, and unit scale is undecided. Next: updates in turns (appendix D), Intriguing Properties' Table 2
+(CIFAR-10), the two cells of its Figure 6, Figure A.2 and Table 3; EqCo's Figures 2 and 4; MACL's Tables 2 and 3; LARS
+at own rates; then the rest of the seventh list.
 """
