@@ -241,6 +241,16 @@ def test_the_metric_is_the_sets_own_whatever_is_made_of_its_images():
         assert evaluate.Evaluator(config, source, mesh).metric() == metric
 
 
+def test_validation_images_are_not_called_test_images(capsys):
+    config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))
+    mesh = sharding.make_mesh(jax.devices()[:1])
+    for validation, said in ((0.2, "Top-1 on the validation images"), (0.0, "Top-1 on the test images")):
+        config["data"] = config["data"] | {"validation": validation}
+        judge = evaluate.Evaluator(config, data.load(name="digits", validation=validation), mesh)
+        judge.print({"trained": {"knn": {"top1": 0.5, "protocol": "how"}}})
+        assert said in capsys.readouterr().out
+
+
 def test_every_set_that_is_judged_has_columns_of_its_own():
     """Columns ``knn@odd`` are what ``knn`` is where that set is the only one; one named "" takes the first place."""
     config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))
