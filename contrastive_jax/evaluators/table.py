@@ -153,13 +153,15 @@ def _measures(results: Mapping[str, dict], column: str) -> list[str]:
     rows = [scores[column] for scores in results.values() if column in scores]
     if any(name in METRICS for row in rows for name in row):
         return []
-    numbers = [
-        name
-        for row in rows
-        for name, value in row.items()
+    return list(dict.fromkeys(name for row in rows for name in _numbers(row)))
+
+
+def _numbers(score: dict) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in score.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
-    ]
-    return list(dict.fromkeys(numbers))
+    }
 
 
 def _protocol(score: dict) -> str:
@@ -182,3 +184,10 @@ def cell(score: dict, metric: str = "top1", beside: str = "") -> str:
     second = f" ({100 * score[beside]:.1f})" if beside in score else ""
     converged = "" if score.get("converged", True) else " (not converged)"
     return f"{100 * score[metric]:.1f}{spread}{second}{converged}"
+
+
+def line(score: dict, metric: str = "top1") -> str:
+    """Write one score by itself: as :func:`cell` does, or, of a column that is no accuracy, all that it measures."""
+    if "failed" in score or any(name in METRICS for name in score):
+        return cell(score, metric)
+    return ", ".join(f"{name} {value:.4g}" for name, value in _numbers(score).items()) or "—"

@@ -195,7 +195,7 @@ class Evaluator:
                 scores = table.scores(
                     [subject],
                     self._prepared[name],
-                    lambda row, column, score: progress.score(row, column, table.cell(score, metric)),
+                    lambda row, column, score: progress.score(row, column, table.line(score, metric)),
                 )[subject.name]
                 columns = {f"{column}@{name}" if name else column: score for column, score in scores.items()}
                 results.setdefault(subject.name, {}).update(columns)

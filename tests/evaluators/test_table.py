@@ -115,6 +115,14 @@ def test_what_is_no_accuracy_has_a_table_of_its_own():
     assert "Top-1" not in screen.file.getvalue() and "geometry: how" in screen.file.getvalue()
 
 
+def test_the_line_of_a_score_has_all_that_is_no_accuracy():
+    """While a run is judged a measure's line had a dash, and its numbers came minutes later, in the table."""
+    geometry = {"alignment": 0.25, "rank": 7, "converged": True, "protocol": "how", "settings": {}}
+    assert table.line(geometry) == "alignment 0.25, rank 7"
+    assert table.line({"top1": 0.5, "k": 3}) == "50.0" and table.line({"left_out": "no network"}) == "—"
+    assert table.line({"top1": 0.5}, "map_11_point") == "—"
+
+
 def test_mean_per_class_in_brackets_or_alone():
     found, text = judged([GOOD], {"knn": {"name": "knn"}}, beside="mean_per_class")
     scores = found["trained"]["knn"]
