@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, evaluators, sharding
+from contrastive_jax import augment, data, distributed, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators import features
 from contrastive_jax.lookup import call, near
@@ -57,12 +57,7 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
         check_channels(saved, source, path)
         if distributed.first():
             workdirs.check_writable(workdir)
-        section = evaluators.resized(
-            known.get("augment", config["augment"]),
-            config["evaluate"]["size"],
-            encoder.network_of(saved.config),
-            saved.channels,
-        )
+        section = encoder.view_of(saved, config)
         view = call(augment.make_eval, "augment", section)
         about = {
             "classes": np.array(source.classes, str),

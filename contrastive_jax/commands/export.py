@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from contrastive_jax import augment, distributed, evaluators
+from contrastive_jax import augment, distributed
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.lookup import call
 from contrastive_jax.models import norm
@@ -88,12 +88,14 @@ def differences(config: Mapping[str, Any]) -> list[str]:
 def about(saved: encoder.Saved, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of a checkpoint's encoder, by the names of :data:`weights.FACTS`.
 
-    ``config``: of the command; its ``evaluate.size`` counts, and ``augment`` of a file that has none.
+    ``config``: of the command, as :func:`encoder.view_of` reads it.
     """
     network = encoder.network_of(saved.config | {"projector": {"layers": 0}, "predictor": {"layers": 0}})
-    size, section = config["evaluate"]["size"], saved.config.get("augment", config["augment"])
-    section = evaluators.resized(section, size, network, saved.channels)
-    shown = {"augment": dict(section), "evaluate": saved.config.get("evaluate", {}) | {"size": size}}
+    section = encoder.view_of(saved, config)
+    shown = {
+        "augment": dict(section),
+        "evaluate": saved.config.get("evaluate", {}) | {"size": 0},  # as augment says
+    }
     image = (section["size"], section["size"], saved.channels)
     return {
         "encoder": dict(saved.config["encoder"])

@@ -26,7 +26,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import preview
 from contrastive_jax.evaluators import features
-from contrastive_jax.evaluators.table import METRICS, cell
+from contrastive_jax.evaluators.table import METRICS, cell, numbers
 from contrastive_jax.lookup import call, near
 from contrastive_jax.training import alarms
 from contrastive_jax.training.run import source_of
@@ -140,7 +140,7 @@ def read(
     path = pathlib.Path(workdir)
     config = configs.plain(configs.load(str(path)))
     records = workdirs.read_metrics(path) if (path / workdirs.METRICS).exists() else []
-    result = _json(path / "result.json") or _json(path / "diverged.json")
+    result = _json(path / "diverged.json") or _json(path / "result.json")
     evaluations = judged(config, result, _json(path / "evaluation.json"))
     try:
         seen = features_of(workdir, config, settings)
@@ -187,7 +187,7 @@ def _cells(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, An
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
+    return workdirs.read_json(path) if path.exists() else {}
 
 
 def shown(source: data.Source) -> tuple[str, Any]:
@@ -376,9 +376,7 @@ def number_tables(evaluated: Rows) -> list[Table]:
         of_it = [(run, row, scores.get(column, {})) for run, row, scores in evaluated]
         if any(metric in scores for _, _, scores in of_it for metric in METRICS):
             continue
-        names = list(
-            dict.fromkeys(k for _, _, scores in of_it for k, v in scores.items() if isinstance(v, float))
-        )
+        names = dict.fromkeys(name for _, _, scores in of_it for name in numbers(scores))
         rows = [
             (run, row, [(_number(scores[n]), "") if n in scores else ("—", "") for n in names])
             for run, row, scores in of_it

@@ -17,7 +17,7 @@ from contrastive_jax.contrast import candidates, margin, negatives, target, temp
 from contrastive_jax.contrast.terms import canonical, find_loss
 from contrastive_jax.data import compose
 from contrastive_jax.lookup import find, is_own, own
-from contrastive_jax.models import critics, encoders
+from contrastive_jax.models import critics, encoders, norm
 
 # Sections that name a function of a module; their leaves are that function's options.
 CHOICES = {
@@ -84,7 +84,7 @@ def base() -> ConfigDict:
             "projector": {"layers": 2, "hidden": 0, "out": 128, "norm": "all", "widths": ()},
             "predictor": {"layers": 0, "hidden": 0, "out": 0, "norm": "hidden", "widths": ()},
             "critic": {"name": "none"},
-            "norm": {"scope": "joint", "groups": 1},
+            "norm": {"scope": "joint", "groups": 1, "momentum": 0.9, "epsilon": 1e-5, "unbiased": False},
             "probe": {"weight": 1.0, "gradient": False},
             "directions": "both",
             "target": {"name": "online"},
@@ -143,6 +143,7 @@ def complete(config: ConfigDict) -> ConfigDict:
     for section in (*CHOICES, *TAKERS, "augment"):
         name = config[section].get("preset" if section == "augment" else "name")
         _fill(config, section, function_of(section, name), leave=GIVEN.get(section, ()))
+    _fill(config, "norm", norm.norm)  # a config may have the section anew
     config.loss = ConfigDict({
         canonical(name): value if isinstance(value, ConfigDict) else {"weight": float(value)}
         for name, value in config.loss.items()

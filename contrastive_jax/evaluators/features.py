@@ -235,10 +235,15 @@ def standardized(train_features: np.ndarray, test_features: np.ndarray) -> tuple
 
 
 def standardized_rows(train: Rows, test: Rows) -> tuple[Rows, Rows]:
-    """Standardize where the features lie, in their own precision."""
+    """Standardize where the features lie, in single precision at least: squares of halves overflow."""
+    train, test = (Rows(_single(part.tiles), part.count) for part in (train, test))
     mean, deviation = _moments(train)
     first, second = (Rows(_scaled(part, mean, deviation), part.count) for part in (train, test))
     return first, second
+
+
+def _single(tiles: jax.Array) -> jax.Array:
+    return tiles.astype(jnp.promote_types(tiles.dtype, jnp.float32))
 
 
 def _real(rows: Rows) -> jax.Array:
@@ -279,8 +284,8 @@ def check(
     Labels are ``[n]`` integers from 0, or ``[n, C]`` of 0 and 1 where an image has several.
 
     Raises:
-        ValueError: shapes that do not fit, a set without rows, a missing (negative) label, features that
-            are not finite.
+        ValueError: shapes that do not fit, a set without rows, labels that are no whole numbers, a missing
+            (negative) one, features that are not finite.
     """
     for name, features, labels in (
         ("train", train_features, train_labels),
@@ -292,6 +297,8 @@ def check(
                 f"{name}_features has shape {shape} and {name}_labels {np.shape(labels)}: "
                 "they must be [n, F] and [n] (or [n, C]) with n at least 1."
             )
+        if np.asarray(labels).dtype.kind not in "biu":
+            raise ValueError(f"{name}_labels are {np.asarray(labels).dtype}; labels are whole numbers.")
         if np.min(labels) < 0:
             raise ValueError(
                 f"{name}_labels holds {int(np.min(labels))}: every image needs a label, 0 or more."

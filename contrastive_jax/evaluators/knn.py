@@ -26,6 +26,7 @@ def evaluate(
     temperature: float = 0.0,
     standardize: bool = False,
     layer: str = "pooled",
+    bank: str = "all clean training images",
     query_chunk: int = 1024,
     bank_chunk: int = 8192,
 ) -> dict:
@@ -41,6 +42,7 @@ def evaluate(
         standardize: first bring every feature to the bank's zero mean and unit deviation. Not part of the
             published protocol, and it can change the result by points.
         layer: name of the features, for the protocol.
+        bank: what its images are, for the protocol.
         query_chunk: test rows compared at once.
         bank_chunk: bank rows compared at once, where the bank comes from the host (else its tiles are); with
             ``query_chunk`` it bounds the memory.
@@ -69,7 +71,7 @@ def evaluate(
     cosine = "standardised on the bank, cosine" if standardize else "cosine"
     return {
         **features.scores(share, test_labels),
-        "protocol": f"kNN, k={k}, {cosine}, {weights}, layer {layer}, bank = all clean training images",
+        "protocol": f"kNN, k={k}, {cosine}, {weights}, layer {layer}, bank = {bank}",
         "settings": {
             "k": k,
             "temperature": temperature,

@@ -123,6 +123,8 @@ def check_lbfgs(labels, C, Cs, labels_per_class, draws, tolerance, max_iteration
     Raises:
         ValueError: one sentence.
     """
+    if draws != int(draws):
+        raise ValueError(f"draws={draws} must be a whole number.")
     _positive(C=C, draws=draws, tolerance=tolerance, max_iterations=max_iterations)
     for value in Cs:
         _positive(Cs=value)

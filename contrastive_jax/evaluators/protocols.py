@@ -82,6 +82,8 @@ def knn(
 
     def evaluate(subject):
         options = dict(k=k, temperature=temperature, standardize=standardize, layer=subject.layer(layer))
+        if subject.train.rows is not None:
+            options["bank"] = f"all clean training images with labels, {len(subject.train):,}"
         return _knn.evaluate(*subject.arrays(layer), **options)
 
     return evaluate

@@ -3,7 +3,9 @@
 import statistics
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+import jax
 import numpy as np
 
 from contrastive_jax.evaluators.evaluation_data import EvaluationData
@@ -70,9 +72,43 @@ def failure(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
 
 
+def checked(score: Any) -> dict[str, Any]:
+    """Return what an evaluator returned, numbers of NumPy and of jax as Python's.
+
+    Raises:
+      TypeError: it is no dictionary, a score is no number, its protocol is no text, or JSON cannot hold a value.
+    """
+    if not isinstance(score, Mapping):
+        raise TypeError(
+            f"it returned a {type(score).__name__}; an evaluator returns a dictionary, {{'top1': 0.9}}"
+        )
+    found = {str(name): _plain(name, value) for name, value in score.items()}
+    for name, value in found.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name.removesuffix("_std") in METRICS and not number:
+            raise TypeError(f"its {name!r} is {value!r}; a score is a number in [0, 1]")
+        if name in ("protocol", "failed", "left_out") and not isinstance(value, str):
+            raise TypeError(f"its {name!r} is {value!r}; it is a sentence")
+    return found
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(f"{name}.{key}", item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(name, item) for item in value]
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        return np.asarray(value).tolist()
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise TypeError(
+        f"its {name!r} is a {type(value).__name__}; a number, a text, or lists and dictionaries of them"
+    )
+
+
 def _judged(judge: Callable[[EvaluationData], dict], subject: EvaluationData) -> dict:
     try:
-        return judge(subject)
+        return checked(judge(subject))
     except OSError:  # the images' file system: it ends the run
         raise
     except Exception as error:  # an evaluator may be the user's own
@@ -112,10 +148,8 @@ def print_table(
             table.add_column(name, justify="right")
         for column, names in measured.items():
             for measure in names:
-                found = (scores.get(column, {}).get(measure) for scores in results.values())
-                table.add_row(
-                    f"{column}: {measure}", *("—" if value is None else f"{value:.4g}" for value in found)
-                )
+                found = (_measure(scores.get(column, {}), measure) for scores in results.values())
+                table.add_row(f"{column}: {measure}", *found)
         console.print(table)
     for column in columns:
         whose = {}  # one line, unless rows differ in more than the layer: a fit that has not converged says so
@@ -130,7 +164,7 @@ def print_table(
 
 
 def mean_of(rows: Sequence[dict]) -> dict:
-    """Return the row of several networks: mean and standard deviation (n - 1) of each score that all of them have.
+    """Return the row of several networks: mean and standard deviation (n - 1) of each number that all of them have.
 
     A column that failed for one of them is left out.
     """
@@ -139,7 +173,8 @@ def mean_of(rows: Sequence[dict]) -> dict:
         scores = [row.get(column, {}) for row in rows]
         if any("failed" in score for score in scores):
             continue
-        shared = [name for name in METRICS if all(name in score for score in scores)]
+        known = METRICS if any(name in METRICS for name in first) else numbers(first)
+        shared = [name for name in known if all(name in numbers(score) for score in scores)]
         values = {name: [score[name] for score in scores] for name in shared}
         means[column] = {"protocol": _protocol(first), "settings": first.get("settings", {})}
         means[column] |= {name: statistics.mean(each) for name, each in values.items()}
@@ -153,10 +188,19 @@ def _measures(results: Mapping[str, dict], column: str) -> list[str]:
     rows = [scores[column] for scores in results.values() if column in scores]
     if any(name in METRICS for row in rows for name in row):
         return []
-    return list(dict.fromkeys(name for row in rows for name in _numbers(row)))
+    names = dict.fromkeys(name for row in rows for name in numbers(row))
+    return [name for name in names if name.removesuffix("_std") not in names or not name.endswith("_std")]
 
 
-def _numbers(score: dict) -> dict[str, float]:
+def _measure(score: dict, name: str) -> str:
+    if name not in score:
+        return "—"
+    spread = f" ± {score[f'{name}_std']:.2g}" if f"{name}_std" in score else ""
+    return f"{score[name]:.4g}{spread}"
+
+
+def numbers(score: Mapping[str, Any]) -> dict[str, float]:
+    """Return what of a score is a number, by name."""
     return {
         name: value
         for name, value in score.items()
@@ -190,4 +234,4 @@ def line(score: dict, metric: str = "top1") -> str:
     """Write one score by itself: as :func:`cell` does, or, of a column that is no accuracy, all that it measures."""
     if "failed" in score or any(name in METRICS for name in score):
         return cell(score, metric)
-    return ", ".join(f"{name} {value:.4g}" for name, value in _numbers(score).items()) or "—"
+    return ", ".join(f"{name} {value:.4g}" for name, value in numbers(score).items()) or "—"

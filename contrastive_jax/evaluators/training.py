@@ -55,7 +55,7 @@ class Plan(NamedTuple):
             value = getattr(self, name)
             if not (np.isfinite(value) and value > 0):
                 raise ValueError(f"{name}={value} must be positive and finite.")
-        for name in ("batch_size", "patience"):
+        for name in ("batch_size", "epochs", "patience"):
             if getattr(self, name) != int(getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)} must be a whole number.")
         if self.scaling not in SCALINGS:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from contrastive_jax import native, sharding
 from contrastive_jax.lookup import is_own
+from contrastive_jax.models.resnet import ResNet
 from contrastive_jax.types import Array, PyTree
 
 Shape = tuple[int, int, int]
@@ -60,8 +61,9 @@ def component(made: Any, name: str) -> Component:
             f"encoder.name={name!r} returned a {type(made).__name__}; it must return a contrastive_jax.models.Encoder"
             " (models.from_nnx makes one of an NNX model) or a Flax linen module."
         )
-    shapes = functools.partial(_shapes, encoder, getattr(made, "features", None))
-    init = functools.partial(_init, encoder, getattr(made, "draw", None))
+    ours = isinstance(made, ResNet)  # others may use these names for something else
+    shapes = functools.partial(_shapes, encoder, made.features if ours else None)
+    init = functools.partial(_init, encoder, made.draw if ours else None)
     if is_own(name):
         shapes, init = functools.partial(_named, name, shapes), functools.partial(_named, name, init)
     return Component(init, shapes, encoder.apply if scoped else _automatic(encoder.apply), scoped)
@@ -117,6 +119,7 @@ def _shapes(encoder: Encoder, features: int | None, image_shape: Shape) -> tuple
         return params, stats, features
     for tree in (params, stats):
         _check_names(tree)
+        _check_places(tree)
     for path, array in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise ValueError(f"its parameter {_shown(path)} is {array.dtype}; what is trained is floating.")
@@ -160,6 +163,20 @@ def _check_names(tree: PyTree) -> None:
             raise ValueError(f"it calls an array, or a dictionary of them, {name!r}; names must be texts.")
         if not hasattr(value, "shape"):
             _check_names(value)
+
+
+def _check_places(tree: PyTree) -> None:
+    places: dict[str, str] = {}
+    for path, array in jax.tree_util.tree_leaves_with_path(tree):
+        other = places.setdefault(jax.tree_util.keystr(path, simple=True, separator="."), _shown(path))
+        if other != _shown(path):
+            raise ValueError(
+                f"its arrays {other} and {_shown(path)} would be written to one place in a checkpoint; name them apart."
+            )
+        if 0 in array.shape:
+            raise ValueError(
+                f"its array {_shown(path)} is {list(array.shape)}; an empty one cannot be saved."
+            )
 
 
 def _init(encoder: Encoder, draw: Callable | None, seed: int, image_shape: Shape) -> tuple[PyTree, PyTree]:

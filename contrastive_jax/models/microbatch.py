@@ -17,7 +17,8 @@ def in_parts(apply: Callable, parts: int) -> Callable:
     """Return ``Network.apply`` for a training step, holding the activations of one part at a time.
 
     Example i is in part ``i mod parts``, so that no example leaves its device. Batch-norm statistics are a part's
-    own; the new running statistics are the mean over parts of what each would have made of the old.
+    own; the new running statistics are the mean over parts of what each would have made of the old (of whole numbers,
+    as a count of steps is, what the last part makes).
 
     Args:
       apply: ``(params, stats, views [B, W, h, w, c], *, train) -> (Outputs, stats)``.
@@ -42,6 +43,11 @@ def in_parts(apply: Callable, parts: int) -> Callable:
             return apply(params, stats, views, train=train)
 
         _, (outputs, new) = jax.lax.scan(lambda _, views: ((), part(views)), (), split(views))
-        return jax.tree.map(join, outputs), jax.tree.map(lambda s: s.mean(0), new) if train else stats
+        return jax.tree.map(join, outputs), jax.tree.map(_of_all, new) if train else stats
 
     return apply_parts
+
+
+def _of_all(statistics: Array) -> Array:
+    """Return the mean over parts ``[n, ...]``; of whole numbers (a count of steps) the last part's."""
+    return statistics.mean(0) if jnp.issubdtype(statistics.dtype, jnp.inexact) else statistics[-1]

@@ -125,7 +125,7 @@ class Evaluator:
         scores = {}
         for column in columns:
             try:
-                scores[column] = self.evaluators[column](subject)
+                scores[column] = table.checked(self.evaluators[column](subject))
             except (features.NotFinite, OSError):  # the training's failure, the images' file system's
                 raise
             except Exception as error:  # an evaluator may be the user's own
@@ -136,8 +136,8 @@ class Evaluator:
         return {
             f"eval/{column}_{name}": value
             for column, score in scores.items()
-            for name, value in score.items()
-            if (name == metric or metric not in score) and isinstance(value, float)
+            for name, value in table.numbers(score).items()
+            if name == metric or metric not in score
         }
 
     def untrained(self, seed: int | None = None) -> tuple[PyTree, PyTree]:

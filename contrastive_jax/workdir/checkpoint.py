@@ -28,6 +28,7 @@ from contrastive_jax.types import Array, PyTree
 # end a run. In milliseconds it fits into 31 bits.
 PATIENCE = 20 * 24 * 3600
 EMPTY = "empty"  # what stands for a subtree without arrays, (), {} or None
+WIDE = ("float64", "complex128", "int64", "uint64")  # what jax makes narrower unless it is told not to
 SLASH = "\u2215"  # in a path, for the / of a name: Haiku's names have some
 
 
@@ -299,12 +300,13 @@ class Checkpoints:
     def read_meta(self) -> tuple[int, dict[str, Any]] | None:
         """Read step and meta of the newest checkpoint whose meta is readable, without its state; or None."""
         self.wait()
-        for step in reversed(self.steps()):
+        steps = self.steps()
+        for step in reversed(steps):
             try:
                 return step, self._read_record(step)["meta"]
             except _Damaged:
                 continue
-        return None
+        return self.read_meta() if self._moved_on(steps) else None
 
     # The rest reads one checkpoint, raising _Damaged for what is wrong with it.
 
@@ -313,7 +315,8 @@ class Checkpoints:
     ) -> Any:
         self.wait()
         damaged: dict[int, str] = {}
-        for step in reversed(among or self.steps()):
+        steps = among or self.steps()
+        for step in reversed(steps):
             try:
                 record, trouble = read(step), ""
             except _Damaged as error:
@@ -326,12 +329,21 @@ class Checkpoints:
                     )
                 return record
             damaged[step] = trouble or "another process could not read it"
+        if self._read_only and not among and distributed.on_all(self._moved_on(steps)):
+            return self._newest_intact(read, report)
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in damaged.items())
         which = "the checkpoint" if among else "every checkpoint"
         raise DamagedCheckpoints(
             f"{which} in {self.directory} is damaged and none was touched ({reasons});"
             " put back a copy, or move them away to begin anew"
         )
+
+    def _moved_on(self, steps: list[int]) -> bool:
+        """Return whether the run, which another process trains, has newer checkpoints and may have removed these."""
+        if not self._read_only or not self.directory.exists():
+            return False
+        self._manager.reload()
+        return max(self.steps(), default=-1) > max(steps, default=-1)
 
     def _move_aside(self, step: int) -> str:
         if self._read_only:
@@ -360,6 +372,12 @@ class Checkpoints:
     def _read_arrays(self, step: int, like: PyTree, record: dict[str, Any], *, partial: bool) -> PyTree:
         import orbax.checkpoint as ocp
 
+        wide = [path for path, kind in _describe(like).items() if kind.partition("[")[0] in WIDE]
+        if wide and not jax.config.read("jax_enable_x64"):
+            raise ValueError(
+                f"the checkpoint of step {step} in {self.directory} holds {record['leaves'][wide[0]]}"
+                f" ({_list(wide)}): set JAX_ENABLE_X64=1 to read it."
+            )
         first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         target = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first), like

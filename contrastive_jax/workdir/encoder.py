@@ -100,11 +100,15 @@ def _read_file(path: str | os.PathLike, modules: tuple[str, ...]) -> Saved:
     return Saved(params, stats, about.get("step"), config, weights.channels(params["encoder"]))
 
 
-def view_of(saved: Saved) -> Mapping[str, Any] | None:
-    """Return the section ``augment`` at the size that the run is evaluated at; None where a file does not say."""
-    if (section := saved.config.get("augment")) is None:
+def view_of(saved: Saved, config: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
+    """Return the section ``augment`` at the size that images are judged at; None where a file does not say.
+
+    ``config``: of a command; its ``evaluate.size`` comes before the run's, its ``augment`` is for files without one.
+    """
+    config = config or {}
+    if (section := saved.config.get("augment", config.get("augment"))) is None:
         return None
-    size = saved.config.get("evaluate", {}).get("size", 0)
+    size = next(filter(None, (c.get("evaluate", {}).get("size", 0) for c in (config, saved.config))), 0)
     return evaluators.resized(section, size, network_of(saved.config), saved.channels)
 
 
@@ -170,7 +174,8 @@ class LoadedEncoder:
                 f"images are {images.dtype} of shape {list(images.shape)};"
                 f" this encoder reads uint8 [n, h, w, {self.channels}]."
             )
-        batch_size = min(batch_size, max(1, len(images)))
+        # Sizes are powers of two up to the batch's, so that few programs are compiled for sets of any size.
+        batch_size = min(batch_size, 1 << (max(1, len(images)) - 1).bit_length())
         with jax.set_mesh(None):  # the arrays lie on one device
             return features.encode_all(self._encode, images, self.prepare, batch_size)
 

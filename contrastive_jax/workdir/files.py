@@ -24,6 +24,11 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
+def read_json(path: str | os.PathLike) -> Any:
+    """Read what :func:`write_json` wrote, NaN and the infinities as numbers."""
+    return numbers(json.loads(pathlib.Path(path).read_text()))
+
+
 def write_config(workdir: str | os.PathLike, config: Mapping[str, Any], diff: str) -> None:
     """Write ``config.json``, and in ``config_diff.txt`` the leaves that differ from the base."""
     write_json(pathlib.Path(workdir, "config.json"), config)
@@ -63,3 +68,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value
+
+
+def numbers(value: Any) -> Any:
+    """Bring the texts that :func:`plain` made of numbers back to numbers."""
+    if isinstance(value, dict):
+        return {key: numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [numbers(item) for item in value]
+    return float(value) if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity") else value

@@ -12,12 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from contrastive_jax.workdir.files import plain, replacing, write_text
+from contrastive_jax.workdir.files import numbers, plain, replacing, write_text
 from contrastive_jax.workdir.progress import log
 
 METRICS = "metrics.jsonl"
 WANDB = "wandb_id.txt"  # which run of Weights & Biases is this workdir's
-_NON_FINITE = {"NaN", "Infinity", "-Infinity"}
 
 
 class Logbook:
@@ -172,7 +171,7 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
         FileNotFoundError: there is no such file.
         ValueError: a line, not the last, is no record.
     """
-    return [_numbers(record) for record in _records(pathlib.Path(workdir, METRICS))]
+    return [numbers(record) for record in _records(pathlib.Path(workdir, METRICS))]
 
 
 def _records(path: pathlib.Path) -> list[dict]:
@@ -238,11 +237,3 @@ def _numbers_of(name: str, value: Any) -> bool | int | float | list:
     if array.size != 1 or array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise ValueError(f"The metric {name!r} is {value!r}: a metric is one number, or a list of them.")
     return float(array.reshape(())) if array.dtype.kind not in "biu" else array.reshape(()).item()
-
-
-def _numbers(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _numbers(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
-    return float(value) if isinstance(value, str) and value in _NON_FINITE else value

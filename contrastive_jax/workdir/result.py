@@ -1,7 +1,6 @@
 """``result.json``: where a run ended, by which code, on which devices."""
 
 import importlib.metadata
-import json
 import os
 import pathlib
 import platform
@@ -11,7 +10,7 @@ from typing import Any
 
 import jax
 
-from contrastive_jax.workdir.files import plain, write_json
+from contrastive_jax.workdir.files import plain, read_json, write_json
 
 
 def write_result(
@@ -67,7 +66,7 @@ def write_result(
 def measured_before(workdir: str | os.PathLike, step: int) -> dict[str, Any]:
     """Return what ``result.json`` says of the run up to ``step``, as :func:`write_result` takes it, or {}."""
     file = pathlib.Path(workdir, "result.json")
-    result = json.loads(file.read_text()) if file.is_file() else {}
+    result = read_json(file) if file.is_file() else {}
     if result.get("step") != step:
         return {}
     kept = {"evaluations": result.get("evaluations", {})}

@@ -21,8 +21,8 @@ of updates in turns was added. Prediction: within a point of together, and no tr
 Read after the control: at the temperature 1 of both the bound is 2.1 points below InfoNCE with a half-width of 0.9, as
 predicted and as the paper has it; not judged, as InfoNCE leaves no room at that temperature (95.1 of 98.0).
 
-Read after updates in turns: none exploded, but they cost 4.8 points (half-width 1.6), where less than one was predicted.
-In turns each part takes half of the steps of 5 epochs, so that the cost may be one of steps. Asked once more with 10
+Read after updates in turns: none exploded, but they cost 4.8 points (half-width 1.6); less than one was predicted. In
+turns each part takes half of the steps of 5 epochs, so that the cost may be one of steps. Asked once more with 10
 epochs, in which each part takes as many as together. Prediction, before that run: within 1.5 points of together.
 """
 

@@ -30,6 +30,9 @@ SINCE: dict[str, Any] = {
     "negatives.per_example": False,
     "critic.name": "none",
     "optimizer.alternate": [],
+    "norm.momentum": 0.9,
+    "norm.epsilon": 1e-5,
+    "norm.unbiased": False,
 }
 
 

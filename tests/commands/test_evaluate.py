@@ -211,11 +211,13 @@ def test_a_column_that_fails_in_a_look_takes_no_training_with_it(trained):
     columns = {"knn": config["evaluators"]["knn"], "bad": {"name": "sgd", "learning_rate": 1e38, "epochs": 1}}
     run = runs.prepare(config | {"evaluate": settings, "evaluators": columns})
     judge, said = evaluate.Evaluator(run.config, run.source, run.mesh), []
+    own = {"nothing": lambda subject: None, "single": lambda subject: {"top1": np.float32(0.5)}}
+    judge.evaluators, judge.settings = judge.evaluators | own, settings | {"look": [*settings["look"], *own]}
     with jax.set_mesh(run.mesh):
         state = runs.replicate(init_state(run.recipe, 0), run.mesh)
         looks = [judge.look(state, said.append) for _ in range(2)]
-    assert all(set(seen) == {"eval/knn_top1"} for seen in looks)
-    assert len(said) == 1 and "evaluate.look: bad failed: " in said[0]
+    assert all(set(seen) == {"eval/knn_top1", "eval/single_top1"} for seen in looks)
+    assert len(said) == 2 and "evaluate.look: bad failed: " in said[0] and "nothing failed: " in said[1]
 
 
 def test_columns_can_be_others_than_those_of_the_looks(trained, tmp_path):

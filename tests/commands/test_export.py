@@ -75,15 +75,18 @@ def test_replicas_are_refused_by_what_reads_one_run(tmp_path):
     assert not (tmp_path / "encoder.safetensors").exists()
 
 
-@pytest.mark.parametrize("of", ["run", "command"])
+@pytest.mark.parametrize("of", ["run", "command", "run alone"])
 def test_the_size_of_evaluation_is_in_the_file(of, tmp_path):
+    """A command that names the run's config file, and no size, had written another one than the run's table has."""
     config, larger = config_of(), config_of(**{"evaluate.size": 16})
-    workdir_of(tmp_path, larger if of == "run" else config)
-    about = export(larger, tmp_path, quiet=True)
+    workdir_of(tmp_path, config if of == "command" else larger)
+    about = export(config if of == "run alone" else larger, tmp_path, quiet=True)
     assert about["preprocessing"]["size"] == 16
     seen = contrastive_jax.load_encoder(tmp_path / "encoder.safetensors").prepare(images()[0])
     assert seen.shape == (16, 16, 1)
-    assert contrastive_jax.load_encoder(tmp_path).prepare(images()[0]).shape[0] == (16 if of == "run" else 8)
+    assert contrastive_jax.load_encoder(tmp_path).prepare(images()[0]).shape[0] == (
+        8 if of == "command" else 16
+    )
 
 
 def test_there_and_back_bit_for_bit(trained):

@@ -160,7 +160,7 @@ def test_the_nearest_neighbours_are_scikit_learns_and_their_pictures_the_images(
     distance, index = theirs.kneighbors(unit[queries])
     ours = 1 - np.sum(unit[queries][:, None] * unit[found], axis=2)
     np.testing.assert_allclose(ours, distance[:, 1:], atol=1e-5)
-    assert (np.diff(np.unique(found, axis=None)) > 0).all() and not (found == queries[:, None]).any()
+    assert all(len(set(row)) == 4 for row in found.tolist()) and not (found == queries[:, None]).any()
     _, page = of(workdir)
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert len(images) == 3 * 5 and [i["class"] for i in images].count("query") == 3
@@ -191,6 +191,16 @@ def test_a_run_under_way_says_what_it_has_not(tmp_path):
     assert "checkpoint" in page.text.partition("Embedding")[2] and not page.fetched
     (path / "metrics.jsonl").unlink()
     assert "Nothing was logged." in of(path)[1].text
+
+
+def test_numbers_that_are_not_finite_are_shown_and_a_divergence_is_what_ended_the_run(tmp_path):
+    result = workdirs.read_json(make_run(tmp_path) / "result.json")
+    trained = result["evaluations"]["trained"]
+    trained["linear"]["top1"], trained["geometry"] = float("nan"), {"rank": 7, "spread": float("inf")}
+    workdirs.write_json(tmp_path / "result.json", result)
+    assert {"nan", "7", "inf"} <= set(of(tmp_path)[1].text.split())
+    workdirs.write_json(tmp_path / "diverged.json", {"diverged": "the loss is not finite"})
+    assert "diverged: the loss is not finite" in of(tmp_path)[1].text  # it went on from that result
 
 
 def test_a_run_that_was_interrupted_while_it_was_judged_is_not_finished(tmp_path):

@@ -107,6 +107,14 @@ def test_standardized_by_the_training_part_alone_in_float64():
     )
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_standardized_in_single(dtype):
+    """Sums of squares of a thousand halves overflow: every feature was taken for a constant."""
+    train = jnp.asarray(np.random.default_rng(0).normal(30, 30, (3000, 2)), dtype)
+    rows, _ = standardized_rows(spread(train, 512), spread(train[:9]))
+    np.testing.assert_allclose(rows.numpy().std(0), 1, rtol=1e-3)
+
+
 def test_accuracy_weighs_classes_as_it_says():
     labels = np.array([0, 0, 0, 0, 2, 2])
     found = accuracy(np.array([0, 0, 0, 1, 2, 0]), labels)
@@ -171,6 +179,7 @@ def test_rows_are_tiles_over_the_devices_that_come_back_in_order():
         (dict(train_labels=np.array([0, -1, 1])), "train_labels holds -1"),
         (dict(test_features=np.full((2, 2), np.nan)), "test_features holds values that are not finite"),
         (dict(test_features=np.zeros((2, 3))), "same layer"),
+        (dict(train_labels=np.array([0.0, 1, 1])), "train_labels are float64; labels are whole numbers"),
     ],
 )
 def test_check_names_what_is_wrong(change, sentence):

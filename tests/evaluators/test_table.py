@@ -2,6 +2,7 @@ import io
 import json
 import types
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
@@ -66,6 +67,22 @@ def test_an_own_evaluator_that_fails_or_says_little_takes_no_other_column_with_i
     assert found["broken"]["failed"].startswith("KeyError: 'key' (") and "test_table.py, line" in str(found)
     table.print_table({"trained": found}, beside="mean_per_class")
     assert {"failed", "50.0"} <= set(capsys.readouterr().out.replace("|", " ").split())
+
+
+def test_what_an_own_evaluator_returns_is_numbers_or_the_column_failed(capsys):
+    """Each of these ended the whole evaluation, or the training, with a stack trace."""
+    bad = {
+        "bare": 0.9, "nothing": None, "none": {"top1": None}, "pair": {"top1": np.zeros(2)},
+        "unsaid": {"top1": 0.5, "protocol": 3}, "set": {"top1": 0.5, "classes": {1}},
+    }  # fmt: skip
+    good = {"top1": np.float32(0.5), "count": np.int64(3), "each": jnp.arange(2), "lost": float("nan")}
+    judges = {name: lambda subject, value=value: value for name, value in (bad | {"good": good}).items()}
+    found = table.scores([types.SimpleNamespace(name="trained")], judges)["trained"]
+    assert all("failed" in found[name] for name in bad) and "'top1' is None" in found["none"]["failed"]
+    assert found["good"] | {"lost": 0} == {"top1": 0.5, "count": 3, "each": [0, 1], "lost": 0}
+    assert [type(value) for value in found["good"].values()] == [float, int, list, float]
+    table.print_table({"trained": found})
+    assert capsys.readouterr().out.count("FAILED: ") == len(bad)
 
 
 def test_table_and_result_say_the_same_and_carry_protocols():
@@ -148,6 +165,11 @@ def test_the_row_of_several_seeds_is_their_mean_and_deviation():
         {"top1": 0.55, "top1_std": 0.005**0.5, "protocol": "how", "converged": False}
     )
     assert table.cell(row["few"]) == "55.0 ± 7.1 (not converged)"
+    measures = table.mean_of([{"rank": {"rankme": value, "protocol": "p"}} for value in (10, 12)])
+    assert measures["rank"]["rankme"] == 11 and measures["rank"]["rankme_std"] == pytest.approx(2**0.5)
+    screen = Console(file=io.StringIO(), width=120)
+    table.print_table({"mean ± sd of 2": measures}, console=screen)
+    assert "11 ± 1.4" in screen.file.getvalue() and "rankme_std" not in screen.file.getvalue()
 
 
 def test_top5_of_five_classes_is_refused():

@@ -140,6 +140,34 @@ def staged(norm, dtype, *, stages: tuple[tuple[int, int], ...] = ((4, 2),), widt
     return plain(norm, dtype)
 
 
+class Wide(nn.Module):
+    """A field by a name that the package's ResNet has for another thing."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, images):
+        return nn.Dense(2 * self.features)(images.mean((1, 2)))
+
+
+def wide(norm, dtype):
+    return Wide(3)
+
+
+def dotted(norm, dtype):
+    return models.Encoder(
+        lambda key, x: ({"layer.0": jnp.ones(2), "layer": {"0": jnp.ones(2)}}, {}),
+        lambda params, stats, x, *, train: (x[:, 0, 0], stats),
+    )
+
+
+def empty(norm, dtype):
+    return models.Encoder(
+        lambda key, x: ({"w": jnp.ones((0, 3))}, {}),
+        lambda params, stats, x, *, train: (x[:, 0, 0], stats),
+    )
+
+
 class Digits(nnx.Module):
     """Layers by names that are digits, and a list of them."""
 
@@ -230,6 +258,8 @@ def test_a_scope_is_read_or_refused(build):
         ("numbered", "it calls an array, or a dictionary of them, 0; names must be texts"),
         ("drawing", "its statistic noise is key<fry>; keep numbers (jax.random.key_data)"),
         ("whole", "its parameter w is int32; what is trained is floating"),
+        ("dotted", "its arrays layer/0 and layer.0 would be written to one place in a checkpoint"),
+        ("empty", "its array w is [0, 3]; an empty one cannot be saved"),
         (
             {"name": "own_encoders:counting", "kind": "float32"},
             "its statistic count is float32[], and after a training step int32[]; it must stay",
@@ -246,6 +276,20 @@ def test_statistics_keep_their_type_and_lists_of_lists_are_tuples(build):
     assert build("counting").init(0, IMAGE)[1]["encoder"]["count"].dtype == np.int32
     lists = build({"name": "own_encoders:staged", "stages": [[4, 2], [8, 2]], "widths": [4]})
     assert lists is build({"name": "own_encoders:staged", "stages": ((4, 2), (8, 2)), "widths": (4,)})
+
+
+def test_a_count_of_steps_goes_through_micro_batches(build):
+    network = build("counting", microbatches=2)
+    params, stats = network.init(0, IMAGE)
+    for steps in (1, 2):
+        (_, (_, stats)), _ = step(network, params, stats, jnp.ones((4, 2, *IMAGE)))
+        assert stats["encoder"]["count"].dtype == jnp.int32 and stats["encoder"]["count"] == steps
+
+
+def test_a_field_features_of_a_linen_module_is_its_own(build):
+    network = build("wide")
+    params, stats = network.init(0, IMAGE)
+    assert network.encode(params, stats, jnp.ones((5, *IMAGE)))["pooled"].shape == (5, 6)
 
 
 def test_names_of_nnx_that_are_digits_stay_names():

@@ -88,7 +88,7 @@ def test_memory_is_a_parts(x64):
 
 
 @pytest.mark.run
-def test_rematerialisation_changes_no_bit(x64):
+def test_rematerialisation_changes_nothing(x64):
     assert_equal(gradient(network(remat=True))[0], gradient(network())[0])
 
 

@@ -328,6 +328,28 @@ def test_a_damaged_part_is_not_restored_but_damage_elsewhere_does_not_matter(dir
     assert (directory / "2").exists() and not (directory / "damaged-2").exists()  # another run's: not ours
 
 
+def test_reading_beside_a_run_that_removes_its_older_checkpoints(tmp_path):
+    """They are gone, not damaged: the reader had listed them when it began."""
+    with Checkpoints(tmp_path, keep_last=1) as run:
+        run.save(1, make_state(1), {"config": {}})
+        run.wait()
+        with Checkpoints(tmp_path, read_only=True) as reader, Checkpoints(tmp_path, read_only=True) as other:
+            assert reader.steps() == other.steps() == [1]
+            run.save(2, make_state(2), {"config": {}})
+            run.wait()
+            assert reader.restore_part(["stats"], report=pytest.fail)[1] == 2 and other.read_meta()[0] == 2
+
+
+def test_double_precision_is_not_damage(tmp_path):
+    with jax.enable_x64(True), Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {"params": {"w": jnp.ones(2, "float64")}}, {"config": {}})
+    with (
+        Checkpoints(tmp_path, read_only=True) as checkpoints,
+        pytest.raises(ValueError, match=r"holds float64\[2\] \(params/w\): set JAX_ENABLE_X64=1"),
+    ):
+        checkpoints.restore_part(["params"])
+
+
 def test_a_damaged_step_that_was_asked_for_is_not_replaced_by_another(directory):
     flip_data(directory / "2")
     with (
