@@ -9,6 +9,7 @@ import difflib
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -51,6 +52,7 @@ def own(name: str, option: str) -> Callable:
         raise ValueError(f"{option} is {name!r}: {module} is Python's own module, none of yours.")
     if not module or not function or module.startswith("."):
         raise ValueError(f"{option} is {name!r}; a function of your own is module:function.")
+    module = module.replace("/", ".")  # a loss's name is a section's, which has no dots
     try:
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -60,6 +62,11 @@ def own(name: str, option: str) -> Callable:
             f"{option} is {name!r}: there is no module {error.name!r} where Python looks for modules (its"
             " folder may be missing from PYTHONPATH)."
         ) from None
+    if not hasattr(loaded, function) and module == "__main__":
+        raise ValueError(
+            f"{option} is {name!r}: the run was made by a script or a notebook that defines {function}. Define it here"
+            " before, or move it to a file that both import."
+        )
     if not hasattr(loaded, function):
         raise ValueError(
             f"{option} is {name!r}: {module} has no function {function!r}. {near(function, functions_of(loaded))}"
@@ -67,6 +74,18 @@ def own(name: str, option: str) -> Callable:
     if not callable(value := getattr(loaded, function)):
         raise ValueError(f"{option} is {name!r}: that is a {type(value).__name__}, no function.")
     return value
+
+
+def placed(error: Exception, function: Callable) -> str:
+    """Return what an error of a function says and, unless the function raised it itself, where in its file it arose."""
+    file = inspect.getsourcefile(function)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    text = str(error).strip().partition("\n")[0]
+    if not lines or isinstance(error, ValueError) and frames[-1].filename == file:
+        return text
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return f"{kind}{text} ({file}, line {lines[-1]})"
 
 
 def find(module: ModuleType, name: Any, option: str) -> Callable | None:

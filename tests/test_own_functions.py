@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from sklearn.neighbors import NearestCentroid
 
+from contrastive_jax import augment, data, load_encoder, lookup, main, sharding
 from contrastive_jax import config as configs
-from contrastive_jax import data, load_encoder, lookup, main, sharding
 from contrastive_jax.commands import describe, embed, evaluate, export
 from contrastive_jax.evaluators import table
 from contrastive_jax.training import evaluation, loop
@@ -209,6 +209,7 @@ def test_one_device_equals_eight(config, tmp_path):
         (("temperature", "mine:warn"), "mine has no function 'warn'. Did you mean 'warm'"),
         (("augment", "mine:shiftet"), "Did you mean 'shifted'"),
         (("loss", "mine:square"), "mine has no function 'square'"),
+        (("encoder", "__main__:gone"), "made by a script or a notebook that defines gone. Define it here"),
         (("optimizer", "mine:sgd"), "optimizer.name is .* mine has no function 'sgd'"),
         (("data", "numpy:pi"), "data.name is 'numpy:pi': that is a float, no function"),
         (("data", ":f"), "data.name is ':f'; a function of your own is module:function"),
@@ -225,6 +226,36 @@ def test_a_function_that_is_not_there_is_one_sentence(mine, override, message, t
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=message):
         configs.resolve("digits", [override])
+
+
+def test_a_loss_of_ones_own_may_lie_in_a_package_and_says_where_it_fails(tmp_path, monkeypatch):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/losses.py").write_text(
+        "def power(c, *, to=1.0): return c ** to\n"
+        "def asks(c): return c if c.mean() > 0 else -c\n"
+        "def shapes(c, projection): return c * projection\n"
+        "def refuses(c):\n    raise ValueError('to is wrong')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    named = [("loss", "parts.losses:power"), ("loss.parts.losses:power.to", "2.0")]
+    assert configs.resolve("digits", named).loss.to_dict() == {
+        "parts/losses:power": {"weight": 1.0, "to": 2.0}
+    }
+    for name, message in (
+        ("asks", r"TracerBoolConversionError: .*losses.py, line 2\)"),
+        ("shapes", r"Incompatible shapes .*losses.py, line 3\)"),
+        ("refuses", r"loss\.parts/losses:refuses: to is wrong$"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            runs.prepare(configs.resolve("digits:scale=smoke", [("loss", f"parts.losses:{name}")]))
+
+
+def test_the_pages_further_augmentation_adds_noise_to_views_alone(mine):
+    section = configs.plain(configs.resolve("digits", [("augment", "mine:noisy")]))["augment"]
+    views, image = lookup.call(augment.make_views, "augment", section), np.full((8, 8, 1), 128, np.uint8)
+    found = views(jax.random.key(0), image)
+    assert found.shape == (2, 8, 8, 1) and np.abs(np.diff(found, axis=0)).mean() > 0.05
+    assert np.ptp(lookup.call(augment.make_eval, "augment", section)(image)) == 0
 
 
 def test_debug_shows_where_a_function_of_ones_own_failed():

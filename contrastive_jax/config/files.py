@@ -109,6 +109,8 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
     if not file.is_file():
         near = difflib.get_close_matches(pathlib.Path(path).stem, names(), 1, cutoff=0.7)
         hint = f" Did you mean {near[0]!r}?" if near else ""
+        if not address and pathlib.Path(f"{path}.py").is_file():
+            hint = f" There is a file {path}.py: name it with its ending."
         raise ValueError(
             f"there is no config {(address or '') + path!r}; name a file of configs/, a workdir, or a config.json."
             f"{hint}"

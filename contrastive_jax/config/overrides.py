@@ -22,22 +22,28 @@ from contrastive_jax.config import kinds, schema
 from contrastive_jax.config.files import load, suggest
 from contrastive_jax.config.identity import leaves
 from contrastive_jax.config.settings import GIVEN, base, complete, plain, settle
-from contrastive_jax.contrast.terms import canonical
+from contrastive_jax.contrast.terms import canonical, find_loss
 
 _LIST = re.compile(r"[^,()\[\]{}'\"]+(,[^,()\[\]{}'\"]+)+")  # of words, with commas between
 
 
-def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] = ()) -> ConfigDict:
+def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str, Any] = ()) -> ConfigDict:
     """Return the config of a file, a workdir or a name, with overrides applied and every option filled in.
 
     Args:
       spec: as :func:`contrastive_jax.config.load` takes it; None is the base config.
-      overrides: ``(section.option, value)``, the value itself or its text; of a leaf that is set twice the last
-        counts.
+      overrides: ``(section.option, value)``, or a dictionary, the value itself or its text; of a leaf that is set
+        twice the last counts.
 
     Raises:
       ValueError: an unknown leaf or function, or a text that is no such value, in one sentence.
     """
+    if isinstance(overrides, Mapping):
+        overrides = list(overrides.items())
+    if wrong := [one for one in overrides if isinstance(one, str) or len(one) != 2]:
+        raise ValueError(
+            f"overrides hold {wrong[0]!r}; they are pairs, ('temperature.tau', 0.2), or a dictionary."
+        )
     before = complete(base() if spec is None else load(spec))
     config, given = copy.deepcopy(before), {name: str(value) for name, value in overrides}
     with config.unlocked(), config.ignore_type():
@@ -106,8 +112,17 @@ def _is_required(settings: Mapping[str, Any], name: str) -> bool:
 def _leaf(name: str) -> str:
     """Return the name of a leaf, with a term of the loss by the name of its function."""
     section, _, key = name.partition(".")
-    term, _, option = key.partition(".")
-    return f"loss.{canonical(term)}.{option or 'weight'}" if section == "loss" and key else name
+    if section != "loss" or not key:
+        return name
+    term, option = _term(key)
+    return f"loss.{term}.{option or 'weight'}"
+
+
+def _term(key: str) -> tuple[str, str]:
+    """Return a loss and its option, of ``dcl.weight`` or ``package.module:function.option``."""
+    module, colon, rest = key.rpartition(":")
+    function, _, option = rest.partition(".")
+    return canonical(f"{module}{colon}{function}"), option
 
 
 def _choose(config: ConfigDict, name: str, text: str) -> str:
@@ -126,9 +141,10 @@ def _choose(config: ConfigDict, name: str, text: str) -> str:
         config[section] = ConfigDict(literal)
         return section
     if section == "loss" and not key:
+        find_loss(text)  # a config would refuse a dot of a misspelt name in its own words
         config.loss = ConfigDict({canonical(text): {"weight": 1.0}})
         return section
-    if section == "loss" and (term := canonical(key.partition(".")[0])) not in parent:
+    if section == "loss" and (term := _term(key)[0]) not in parent:
         parent[term] = ConfigDict({"weight": 1.0})
     if section == "loss":
         return ""

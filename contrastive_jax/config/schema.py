@@ -15,11 +15,12 @@ from ml_collections import ConfigDict
 
 from contrastive_jax import augment, data, evaluators, losses
 from contrastive_jax.augment import presets
+from contrastive_jax.config.files import suggest
 from contrastive_jax.config.identity import leaves
-from contrastive_jax.config.kinds import fits, parameters, signature, words
+from contrastive_jax.config.kinds import fits, parameters, words
 from contrastive_jax.config.settings import CHOICES, GIVEN, TAKERS, base, function_of
 from contrastive_jax.contrast.diagnostics import diagnostics
-from contrastive_jax.contrast.terms import QUANTITIES, find_loss
+from contrastive_jax.contrast.terms import find_loss, known_losses
 from contrastive_jax.lookup import functions_of, is_own
 from contrastive_jax.models import heads, norm
 from contrastive_jax.optim.gradient_snr import gradient_snr
@@ -135,19 +136,12 @@ def functions(section: str) -> tuple[Callable, ...]:
     if section == "augment":
         return (augment.make_views, *functions_of(presets).values())
     if section == "loss.*":
-        every: list[Any] = [getattr(losses, name) for name in losses.__all__]
-        return tuple(f for f in every if inspect.isfunction(f) and _is_loss(f))
+        return tuple(getattr(losses, name) for name in known_losses())
     if section == "evaluators.*":
         return tuple(evaluators.known().values())
     if section == "data":
         return data.load, data.synthetic
     return tuple(SECTIONS[name] for name in SECTIONS if name == section)
-
-
-def _is_loss(function: Callable) -> bool:
-    """Return whether a step can feed it."""
-    needed = {name for name, p in signature(function).items() if p.kind is not p.KEYWORD_ONLY}
-    return all(name in QUANTITIES or re.fullmatch(r"c(_\w+)?", name) for name in needed)
 
 
 def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
@@ -216,7 +210,7 @@ FILE_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no separator, no way up, no hidd
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Refuse a config with a leaf that is missing, or whose value is not of its kind.
+    """Refuse a config with a leaf that is missing or that nothing reads, or whose value is not of its kind.
 
     Ranges, and options that a function does not have, are the business of the function that takes them.
 
@@ -238,6 +232,11 @@ def check(settings: Mapping[str, Any]) -> None:
             fixed = not is_own(named) and function_of(section, named) is TAKERS[section]
         if fixed and name not in given:
             raise ValueError(f"{name} is missing. It is {option_of(settings, name).meaning}")
+    for leaf in given:
+        section = leaf.partition(".")[0]
+        by_function = section in (*CHOICES, *TAKERS, "augment", "loss", "evaluators")
+        if not by_function and leaf not in defaults and not option_of(settings, leaf).meaning:
+            raise ValueError(f"{leaf}: there is no such option. {suggest(leaf, defaults)}")
     for leaf, value in given.items():
         if (kind := kind_of(settings, leaf, defaults)) is not None and not fits(value, kind):
             raise ValueError(f"{leaf} is {_short(value)}; it must be {words(kind)}.")

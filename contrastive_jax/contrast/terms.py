@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from contrastive_jax import losses
 from contrastive_jax.contrast.comparison import Comparison
 from contrastive_jax.lookup import is_own, own
-from contrastive_jax.sharding import replicate
+from contrastive_jax.sharding import REPLICATED, automatic, replicate
 from contrastive_jax.types import Array
 
 
@@ -71,19 +72,29 @@ class Term(NamedTuple):
 
     def values(self, comparison: Comparison, extras: Mapping[str, Array]) -> Array:
         """Compute the loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
-        contrasts = [comparison.contrast(multiple) for multiple in self.multiples]
-        quantities = [
+        value = self.function(*self._read(comparison, extras), **self.options)
+        return jnp.where(comparison.count > 0, value, 0.0) if self.multiples else value
+
+    def _read(self, comparison: Comparison, extras: Mapping[str, Array]) -> list[Array | None]:
+        """Return the contrasts and quantities that the loss reads."""
+        return [comparison.contrast(multiple) for multiple in self.multiples] + [
             comparison.surplus(self.multiples[0])
-            if name == "surplus" and contrasts
+            if name == "surplus" and self.multiples
             else QUANTITIES[name](comparison, extras)
             for name in self.quantities
         ]
-        value = self.function(*contrasts, *quantities, **self.options)
-        return jnp.where(comparison.count > 0, value, 0.0) if contrasts else value
 
     def __call__(self, comparison: Comparison, extras: Mapping[str, Array]) -> Array:
-        """Return the mean of :meth:`values` over queries (or examples)."""
-        return jnp.mean(self.values(comparison, extras))
+        """Return the mean of the loss over queries (or examples)."""
+        if not is_own(self.name):
+            return jnp.mean(self.values(comparison, extras))
+
+        def mean(count, *read):
+            value = self.function(*read, **self.options)
+            return jnp.mean(jnp.where(count > 0, value, 0.0) if self.multiples else value)
+
+        # One's own knows of no devices: it may multiply over the batch, which lies divided over them.
+        return automatic(mean, REPLICATED)(comparison.count, *self._read(comparison, extras))
 
 
 # Names that the field has for losses of the package, as `canonical` reads them.
@@ -99,8 +110,16 @@ ALIASES = {
 
 
 def known_losses() -> list[str]:
-    """Return the names of all losses of the package."""
-    return [name for name in losses.__all__ if inspect.isfunction(getattr(losses, name))]
+    """Return the names of all losses of the package: the functions of what a step has."""
+    return [name for name in losses.__all__ if is_loss(getattr(losses, name))]
+
+
+def is_loss(function: Any) -> bool:
+    """Return whether a step can feed a function."""
+    if not inspect.isfunction(function):
+        return False
+    read = [p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    return bool(read) and all(name in QUANTITIES or re.fullmatch(r"c(_\w+)?", name) for name in read)
 
 
 def _letters(name: str) -> str:
@@ -110,10 +129,13 @@ def _letters(name: str) -> str:
 def canonical(name: str) -> str:
     """Return the name of a loss's function for a name of the field, ``InfoNCE`` or ``nt_xent``, in any case.
 
-    What is not known comes back as it is.
+    What is not known comes back as it is; of a module in a package the dots are slashes, as the name is a section.
     """
+    if is_own(name):
+        module, _, function = name.partition(":")
+        return f"{module.replace('.', '/')}:{function}"
     names = {_letters(known): known for known in known_losses()}
-    return names.get(_letters(name), ALIASES.get(_letters(name), name)) if ":" not in name else name
+    return names.get(_letters(name), ALIASES.get(_letters(name), name))
 
 
 def find_loss(name: str) -> Callable[..., Array]:
@@ -131,6 +153,7 @@ def find_loss(name: str) -> Callable[..., Array]:
         )
     if known_as not in known_losses():
         near = difflib.get_close_matches(known_as, known_losses(), 1)
+        near = near or [name[::-1].replace(".", ":", 1)[::-1]] * ("." in name)
         hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known_losses())}."
         raise ValueError(f"loss: there is no loss {name!r}.{hint} (Your own: 'module:function'.)")
     return getattr(losses, known_as)

@@ -2,7 +2,8 @@
 
 A function takes the dtype to compute in and returns None, or a Flax linen module whose ``__call__(query, key, score)``
 takes embeddings [B, V, D] of queries and of their positives, as they are compared, and the positives' scores over tau,
-[B, V]; it returns u, [B, V]. Its parameters are kernels and biases.
+[B, V]; it returns u, [B, V]. Its parameters are called kernel (first drawn), scale (first 1) or bias (first 0),
+whatever initializers the module names. B and V are 1 where their shapes are asked for.
 
 The bound holds for any u. The best is the logarithm of a query's mean e^((s_j - s+) / tau) over negatives, so u
 minimises the same loss as the encoder. ``optimizer.alternate=("critic",)`` updates them in turns.

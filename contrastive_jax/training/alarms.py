@@ -37,6 +37,12 @@ VANISHING = (
 def notes(config: Mapping[str, Any]) -> list[str]:
     """Return what is to be known of a config's metrics before there are any."""
     sentences = [f"{NOTE}."] if config["data"]["name"] == "synthetic" else []
+    named = [*config["loss"], *configs.leaves(config).values()]
+    if here := [name for name in named if isinstance(name, str) and name.startswith("__main__:")]:
+        sentences.append(
+            f"{here[0]} is found by this script or notebook alone; another program can read the run once the function"
+            " is in a file that it imports."
+        )
     constant = [name for name in config["loss"] if name in CONSTANT]
     if not constant:
         return sentences

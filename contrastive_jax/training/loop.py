@@ -220,7 +220,7 @@ def words(run: Run) -> str:
 
 @remote.supports_remote
 def train(
-    config: Mapping[str, Any],
+    config: Mapping[str, Any] | str,
     workdir: str,
     *,
     quiet: bool = False,
@@ -230,7 +230,8 @@ def train(
     """Train to the end of ``train.duration``, or go on where the workdir's run stopped.
 
     Args:
-      config: what :func:`contrastive_jax.config.resolve` gives, or the same as plain dictionaries (``config.plain``).
+      config: what :func:`contrastive_jax.config.resolve` gives, the same as plain dictionaries (``config.plain``), or
+        the name of a config, "digits:scale=smoke".
       workdir: a folder, or ``gs://bucket/run``: config.json, config_diff.txt, metrics.jsonl, checkpoints/,
         result.json, curves.png.
       quiet: print the final table only.
@@ -247,6 +248,7 @@ def train(
       recorder.Diverged: a loss or gradient is not finite.
       OSError: another run lives in the workdir, it cannot be written, or its disk is full.
     """
+    config = configs.resolve(config) if isinstance(config, str) else config
     return train_to_end(One(prepare(config, devices, source=source)), workdir, quiet=quiet)
 
 

@@ -209,8 +209,18 @@ class Evaluators:
         }
         if rows and not quiet:
             pixels = next((table["raw pixels"] for table in tables if "raw pixels" in table), None)
-            self._each[0].print(rows | self._means(rows) | ({"raw pixels": pixels} if pixels else {}))
+            baselines = self._untrained(tables) | ({"raw pixels": pixels} if pixels else {})
+            self._each[0].print(rows | self._means(rows) | baselines)
         return tables
+
+    def _untrained(self, tables: list[dict]) -> dict[str, dict]:
+        """Return the row of untrained networks: one a seed, their mean and standard deviation if there are several."""
+        seeds = [run.config["seed"] for run in self._replicas.runs]
+        judged = zip(seeds, tables, strict=True)
+        of = list({seed: table["untrained"] for seed, table in judged if "untrained" in table}.values())
+        if len(of) < 2:
+            return dict(zip(["untrained"], of, strict=False))
+        return {f"untrained, mean ± sd of {len(of)}": mean_of(of)}
 
     def _means(self, rows: Mapping[str, dict]) -> dict[str, dict]:
         """Return the rows of what differs in the seed alone: name -> mean and standard deviation."""

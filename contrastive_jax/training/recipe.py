@@ -13,7 +13,7 @@ from contrastive_jax.contrast import candidates, margin, negatives, target, temp
 from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import Term, make_terms
-from contrastive_jax.lookup import call, find, is_own, near, pick
+from contrastive_jax.lookup import call, find, is_own, near, pick, placed
 from contrastive_jax.optim.gradient_snr import GradientSNR, gradient_snr
 from contrastive_jax.types import Array, Outputs, PyTree
 
@@ -112,8 +112,10 @@ def _refusal(term: Term, shapes: Mapping[str, Any]) -> str:
     read = [shapes[name] for name in (*["c"] * len(term.multiples), *term.quantities)]
     try:
         jax.eval_shape(functools.partial(term.function, **term.options), *read)
-    except ValueError as error:
-        return str(error)
+    except Exception as error:  # a loss may be the user's own
+        if not (isinstance(error, ValueError) or is_own(term.name)):
+            raise
+        return placed(error, term.function)
     return ""
 
 

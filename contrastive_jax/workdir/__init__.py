@@ -11,7 +11,7 @@ from contrastive_jax.workdir.locks import Full, InUse, check_room, check_writabl
 from contrastive_jax.workdir.metrics import METRICS, Logbook, read_metrics
 from contrastive_jax.workdir.profile import Profile, check_steps
 from contrastive_jax.workdir.progress import Progress, log
-from contrastive_jax.workdir.result import environment, measured_before, write_result
+from contrastive_jax.workdir.result import environment, measured_before, read_results, write_result
 
 __all__ = [
     "METRICS",
@@ -30,6 +30,7 @@ __all__ = [
     "plot_curves",
     "read_json",
     "read_metrics",
+    "read_results",
     "replacing",
     "log",
     "measured_before",

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from contrastive_jax.workdir import replicas
 from contrastive_jax.workdir.files import numbers, plain, replacing, write_text
 from contrastive_jax.workdir.progress import log
 
@@ -168,9 +169,13 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     """Read the records of ``metrics.jsonl`` in order, every number a number; an unfinished last line is left out.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is no such file, or the workdir is that of replicas.
         ValueError: a line, not the last, is no record.
     """
+    if several := replicas.folders(workdir):
+        raise FileNotFoundError(
+            f"{workdir} holds {len(several)} replicas; name the folder of one, {several[0]}."
+        )
     return [numbers(record) for record in _records(pathlib.Path(workdir, METRICS))]
 
 

@@ -1,6 +1,7 @@
 """``result.json``: where a run ended, by which code, on which devices."""
 
 import importlib.metadata
+import json
 import os
 import pathlib
 import platform
@@ -10,6 +11,8 @@ from typing import Any
 
 import jax
 
+from contrastive_jax.config.identity import leaves
+from contrastive_jax.workdir import replicas
 from contrastive_jax.workdir.files import plain, read_json, write_json
 
 
@@ -61,6 +64,34 @@ def write_result(
     if workdir is not None:
         write_json(pathlib.Path(workdir, "result.json"), result)
     return result
+
+
+def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
+    """Read the tables of runs as flat rows, ready for a data frame.
+
+    A workdir of replicas stands for all of them. A row has ``workdir``, ``step``, ``row`` ("trained", ...), the leaves
+    in which the configs of the runs differ, by name, and the numbers of every column, ``linear.top1``.
+
+    Raises:
+        FileNotFoundError: a workdir without ``result.json``: its run has not ended.
+    """
+    runs = [run for path in workdirs for run in replicas.folders(path) or [pathlib.Path(path)]]
+    settings = [leaves(read_json(run / "config.json")) for run in runs]
+    every = dict.fromkeys(name for config in settings for name in config)
+    differing = [name for name in every if len({json.dumps(config.get(name)) for config in settings}) > 1]
+    rows = []
+    for run, config in zip(runs, settings, strict=True):
+        result = read_json(run / "result.json")
+        own = {"workdir": str(run), "step": result["step"]} | {name: config.get(name) for name in differing}
+        for row, columns in result["evaluations"].items():
+            scores = {
+                f"{column}.{name}": value
+                for column, score in columns.items()
+                for name, value in score.items()
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            }
+            rows.append(own | {"row": row} | scores)
+    return rows
 
 
 def measured_before(workdir: str | os.PathLike, step: int) -> dict[str, Any]:

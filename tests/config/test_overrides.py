@@ -7,6 +7,7 @@ import pytest
 
 from contrastive_jax import config as configs
 from contrastive_jax import main
+from contrastive_jax.config import schema
 from contrastive_jax.training import recipe
 
 DIGITS = "configs/digits.py:method=simclr"
@@ -64,6 +65,7 @@ def test_overrides_mean_what_they_say(overrides, found):
         ("temperature.end=0.3", r"--config\.temperature\.end: there is no such option"),
         ("temperature.name=es", r"temperature\.name is 'es'. Did you mean 'ess'"),
         ("loss=dlc", "Did you mean 'dcl'"),
+        ("loss=my_losses.focal", "Did you mean 'my_losses:focal'"),
         ("loss.flat_nec.weight=1", "Did you mean 'flat_nce'"),
         ("train.name=x", r"train\.name: there is no such option"),
         ("margin.alpha=64", r"margin\.alpha: there is no such option"),
@@ -90,7 +92,33 @@ def test_values_and_paths_are_what_their_text_is():
     ]
     values = [("seed", 1), ("temperature.tau", 0.2), ("embed.layers", ("pooled",)), ("probe.gradient", True)]
     found = configs.resolve(pathlib.Path("configs/digits.py"), values)
+    assert found.to_dict() == configs.resolve(pathlib.Path("configs/digits.py"), dict(values)).to_dict()
+    with pytest.raises(ValueError, match=r"overrides hold 'seed=1'; they are pairs"):
+        configs.resolve("configs/digits.py", ["seed=1"])
     assert found.to_dict() == configs.resolve("configs/digits.py", texts).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("leaf", "value", "message"),
+    [
+        (
+            "train.duratoin",
+            "8 epochs",
+            "train.duratoin: there is no such option. Did you mean 'train.duration'",
+        ),
+        ("evaluate.evry", "1 step", "Did you mean 'evaluate.every'"),
+        ("temprature", 0.3, "temprature: there is no such option. Did you mean 'temperature'"),
+        ("trian", {"duration": "8 epochs"}, "Did you mean 'train.duration'"),
+        ("norm.momentun", 0.5, "Did you mean 'norm.momentum'"),
+    ],
+)
+def test_an_option_that_a_config_file_misspells_is_refused(leaf, value, message):
+    """It was kept, and training went on with the default."""
+    config = configs.plain(configs.load(DIGITS))
+    *section, name = leaf.split(".")
+    (config[section[0]] if section else config)[name] = value
+    with pytest.raises(ValueError, match=message):
+        schema.check(config)
 
 
 def test_a_column_can_become_a_protocol_without_a_layer():

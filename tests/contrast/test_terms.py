@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from contrastive_jax import losses
+from contrastive_jax import losses, sharding
 from contrastive_jax.contrast.terms import known_losses, make_term, make_terms, total_loss
 from contrastive_jax.losses.contrastive import CANCELS
 
@@ -19,6 +19,30 @@ def test_terms_are_added_by_their_weights():
     np.testing.assert_allclose(values["alignment"], losses.alignment(z).mean(), rtol=1e-6)
     np.testing.assert_allclose(values["uniformity"], losses.uniformity(z, t=3.0).mean(), rtol=1e-6)
     np.testing.assert_allclose(loss, 2.0 * values["alignment"] + 0.5 * values["uniformity"], rtol=1e-6)
+
+
+def correlation(projection):
+    """Multiply over the batch, as losses without negatives do."""
+    return jnp.square(projection[:, 0].T @ projection[:, 1] / len(projection)).sum()
+
+
+def test_a_loss_of_ones_own_knows_of_no_devices():
+    """Barlow Twins ended in a stack trace on one device: rows that lie over devices cannot be multiplied over."""
+    z = jnp.asarray(np.random.default_rng(0).standard_normal((16, 2, 3)), jnp.float32)
+    term, found = (
+        make_term("own:correlation", {}, correlation),
+        types.SimpleNamespace(count=jnp.ones((16, 2))),
+    )
+    value, gradient = jax.value_and_grad(lambda z: term(found, {"projection": z}))(z)
+    mesh = sharding.make_mesh()
+    with jax.set_mesh(mesh):
+        spread = jax.device_put(z, sharding.named(mesh, sharding.ROWS))
+        count = types.SimpleNamespace(count=jax.device_put(found.count, sharding.named(mesh, sharding.ROWS)))
+        step = jax.jit(jax.value_and_grad(lambda z: term(count, {"projection": z})))
+        on_eight, gradient_on_eight = step(spread)
+        assert gradient_on_eight.sharding.spec[0] == sharding.AXIS
+    np.testing.assert_allclose(on_eight, value, rtol=1e-5)
+    np.testing.assert_allclose(gradient_on_eight, gradient, rtol=1e-5, atol=1e-6)
 
 
 def test_a_query_without_negatives_is_0():

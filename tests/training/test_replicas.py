@@ -172,6 +172,18 @@ def test_a_column_that_fails_while_they_train_is_said_once_of_each(tmp_path, cap
         assert not any("eval/bad_top1" in row for row in rows)
 
 
+def test_tables_of_many_runs_are_flat_rows(whole):
+    given, workdir, results = whole
+    rows = workdirs.read_results(workdir)
+    assert [(row["seed"], row["row"]) for row in rows] == [
+        (number, name) for number in (0, 1) for name in results[number]["evaluations"]
+    ]
+    assert rows[0]["knn.top1"] == results[0]["evaluations"]["trained"]["knn"]["top1"]
+    assert rows[-1]["workdir"] == str(workdir / "replica_1") and "train.batch_size" not in rows[0]
+    with pytest.raises(FileNotFoundError, match="holds 2 replicas; name the folder of one, .*replica_0"):
+        workdirs.read_metrics(workdir)
+
+
 def test_replicas_start_from_an_encoder_as_their_runs_do(whole):
     _, workdir, _ = whole
     given = [tiny("flatclr", seed=seed, **{"init.checkpoint": str(workdir / "replica_0")}) for seed in (0, 1)]
@@ -328,6 +340,21 @@ def test_what_differs_in_the_seed_alone_has_a_row_of_its_mean():
     for difference in differences:
         del difference["seed"]
     assert evaluators._means(rows) == {}
+
+
+def test_untrained_networks_are_a_row_of_their_own():
+    def of(seeds):
+        evaluators = members.Evaluators.__new__(members.Evaluators)
+        runs = [types.SimpleNamespace(config={"seed": seed}) for seed in seeds]
+        evaluators._replicas = types.SimpleNamespace(runs=runs)
+        return evaluators._untrained([{"untrained": {"knn": {"top1": seed / 10}}} for seed in seeds])
+
+    assert of([1, 1]) == {"untrained": {"knn": {"top1": 0.1}}}
+    (name, row), *others = of([1, 2, 1, 2]).items()
+    assert name == "untrained, mean ± sd of 2" and not others and row["knn"]["top1"] == pytest.approx(0.15)
+    evaluators = members.Evaluators.__new__(members.Evaluators)
+    evaluators._replicas = types.SimpleNamespace(runs=[types.SimpleNamespace(config={"seed": 0})])
+    assert evaluators._untrained([{}]) == {}
 
 
 def test_numbers_with_several_values_are_every_combination_of_them():
