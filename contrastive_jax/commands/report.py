@@ -26,7 +26,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import preview
 from contrastive_jax.evaluators import features
-from contrastive_jax.evaluators.table import METRICS, cell, numbers
+from contrastive_jax.evaluators.table import METRICS, cell, numbers, over_seeds
 from contrastive_jax.lookup import call, near
 from contrastive_jax.training import alarms
 from contrastive_jax.training.run import source_of
@@ -94,9 +94,14 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
                 zip(paths, names([called for _, called in paths]), strict=True)
             )
         ]
+        means, left = [], list(runs)
+        for path, part in zip(folders, given, strict=True):
+            differences = replicas.differences(path)
+            several, left = left[: len(differences) or 1], left[len(differences) or 1 :]
+            means += over_seeds_of(pathlib.Path(part).name, several, differences)
         file = pathlib.Path(folders[0], "report.html")
         if distributed.first():
-            workdirs.write_text(file, page(runs, settings))
+            workdirs.write_text(file, page(runs, settings, means))
             log(f"report of {', '.join(run.name for run in runs)}: {remote.place(folders[0], file.name)}")
         return str(remote.place(folders[0], file.name))
 
@@ -186,6 +191,16 @@ def _cells(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, An
     return ((row, column, one) for row, columns in rows.items() for column, one in columns.items())
 
 
+def over_seeds_of(name: str, runs: Sequence[Shown], differences: Sequence[Mapping[str, Any]]) -> list[Shown]:
+    """Return the means of replicas that differ in the seed alone, each in the place of a run; of other runs none."""
+    means: dict[str, dict[str, dict]] = {}
+    for row in ("trained", "untrained") if differences else ():
+        of_each = [run.evaluations.get("", {}).get(row) for run in runs]
+        for which, mean in over_seeds(differences, of_each).items():
+            means.setdefault(f"{name}: {which}", {})[row] = mean
+    return [runs[0]._replace(name=which, evaluations={"": rows}) for which, rows in means.items()]
+
+
 def _json(path: pathlib.Path) -> dict[str, Any]:
     return workdirs.read_json(path) if path.exists() else {}
 
@@ -260,8 +275,8 @@ def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
 # ------------------------------------------------------------------------------------------------ the page
 
 
-def page(runs: Sequence[Shown], settings: Mapping[str, Any]) -> str:
-    """Return the whole page: ``report.html`` beside this file, filled in."""
+def page(runs: Sequence[Shown], settings: Mapping[str, Any], means: Sequence[Shown] = ()) -> str:
+    """Return the whole page: ``report.html`` beside this file, filled in; ``means`` are rows of its tables alone."""
     import jinja2
 
     loader = jinja2.FileSystemLoader(pathlib.Path(__file__).parent)
@@ -274,7 +289,7 @@ def page(runs: Sequence[Shown], settings: Mapping[str, Any]) -> str:
         tables=[
             table._replace(title=f"{table.title}; {heading}" if heading else table.title)
             for heading in dict.fromkeys(heading for run in runs for heading in run.evaluations)
-            for rows in (_rows(runs, heading),)
+            for rows in (_rows((*means, *runs), heading),)
             for table in (*score_tables(rows), *number_tables(rows))
         ],
         protocols=dict.fromkeys(
@@ -339,7 +354,15 @@ Rows = list[tuple[Shown, str, Mapping[str, Any]]]  # run, row, scores by column
 
 
 def _rows(runs: Sequence[Shown], heading: str) -> Rows:
-    return [(run, row, scores) for run in runs for row, scores in run.evaluations.get(heading, {}).items()]
+    rows: Rows = []
+    for run in runs:
+        for row, scores in run.evaluations.get(heading, {}).items():
+            known = row != "trained" and any(
+                (row, scores) == other[1:] for other in rows
+            )  # one set's raw pixels
+            if not known:
+                rows.append((run, row, scores))
+    return rows
 
 
 def _columns(rows: Rows) -> list[str]:

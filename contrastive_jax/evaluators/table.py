@@ -183,6 +183,19 @@ def mean_of(rows: Sequence[dict]) -> dict:
     return means
 
 
+def over_seeds(differences: Sequence[Mapping[str, Any]], rows: Sequence[dict | None]) -> dict[str, dict]:
+    """Return :func:`mean_of` of the rows of networks that differ in the seed alone, by what they share.
+
+    ``differences``: of each network, the leaves in which they differ; a row that is None is left out.
+    """
+    alike: dict[str, list[dict]] = {}
+    for difference, row in zip(differences, rows, strict=True):
+        if row is not None and "seed" in difference:
+            others = [f"{leaf}={value}, " for leaf, value in difference.items() if leaf != "seed"]
+            alike.setdefault("".join(others), []).append(row)
+    return {f"{others}mean ± sd of {len(of)}": mean_of(of) for others, of in alike.items() if len(of) > 1}
+
+
 def _measures(results: Mapping[str, dict], column: str) -> list[str]:
     """Return the names of a column's numbers where it is no accuracy, of any of the rows; of others nothing."""
     rows = [scores[column] for scores in results.values() if column in scores]

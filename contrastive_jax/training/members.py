@@ -11,7 +11,7 @@ import numpy as np
 
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators.features import NotFinite
-from contrastive_jax.evaluators.table import mean_of
+from contrastive_jax.evaluators.table import mean_of, over_seeds
 from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.packing import Packed
 from contrastive_jax.training.recorder import Diverged, Recorder
@@ -210,7 +210,8 @@ class Evaluators:
         if rows and not quiet:
             pixels = next((table["raw pixels"] for table in tables if "raw pixels" in table), None)
             baselines = self._untrained(tables) | ({"raw pixels": pixels} if pixels else {})
-            self._each[0].print(rows | self._means(rows) | baselines)
+            means = over_seeds(self._replicas.differences, [rows.get(name) for name in names])
+            self._each[0].print(rows | means | baselines)
         return tables
 
     def _untrained(self, tables: list[dict]) -> dict[str, dict]:
@@ -221,12 +222,3 @@ class Evaluators:
         if len(of) < 2:
             return dict(zip(["untrained"], of, strict=False))
         return {f"untrained, mean ± sd of {len(of)}": mean_of(of)}
-
-    def _means(self, rows: Mapping[str, dict]) -> dict[str, dict]:
-        """Return the rows of what differs in the seed alone: name -> mean and standard deviation."""
-        alike: dict[str, list[dict]] = {}
-        for name, difference in zip(self._replicas.names, self._replicas.differences, strict=True):
-            if name in rows and "seed" in difference:
-                others = [f"{leaf}={value}, " for leaf, value in difference.items() if leaf != "seed"]
-                alike.setdefault("".join(others), []).append(rows[name])
-        return {f"{others}mean ± sd of {len(of)}": mean_of(of) for others, of in alike.items() if len(of) > 1}

@@ -18,9 +18,13 @@ def folder(workdir: str | os.PathLike, number: int) -> epath.Path:
 
 def folders(workdir: str | os.PathLike) -> list[epath.Path]:
     """Return the workdirs of the replicas of a workdir; none of a single run's."""
+    return [folder(workdir, number) for number in range(len(differences(workdir)))]
+
+
+def differences(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+    """Return the leaves in which each replica of a workdir differs from others; none of a single run's."""
     file = epath.Path(workdir) / TABLE
-    count = len(json.loads(file.read_text())) if file.is_file() else 0
-    return [folder(workdir, number) for number in range(count)]
+    return json.loads(file.read_text()) if file.is_file() else []
 
 
 def write(workdir: str | os.PathLike, differences: list[dict[str, Any]]) -> None:

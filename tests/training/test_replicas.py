@@ -17,6 +17,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import main, native, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import describe, report
+from contrastive_jax.evaluators import table
 from contrastive_jax.training import loop, members, recorder, replicas
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import encoder
@@ -287,13 +288,16 @@ def test_replicas_that_all_diverged_may_start_anew_with_a_lower_rate(tmp_path):
     assert [set(result) >= {"evaluations"} for result in found] == [True, True]
 
 
-def test_a_report_of_replicas_shows_each_of_them(whole):
-    given, workdir, _ = whole
+def test_a_report_of_replicas_shows_each_of_them_and_their_mean(whole):
+    given, workdir, results = whole
     shown = {"report": given[0]["report"] | {"images": 20, "map": "pca"}}
     page = report.report(given[0] | shown, str(workdir), quiet=True)
     assert page == str(workdir / "report.html")
     text = (workdir / "report.html").read_text()
     assert "replica_0" in text and "replica_1" in text
+    both = [result["evaluations"]["trained"] for result in results]
+    mean = table.cell(table.mean_of(both)["knn"])
+    assert "whole: mean ± sd of 2" in text and f">{mean}<" in text and "±" in mean
 
 
 @pytest.mark.run
@@ -329,17 +333,13 @@ def test_what_is_no_replica_is_refused_by_name(changes, message):
 
 def test_what_differs_in_the_seed_alone_has_a_row_of_its_mean():
     differences = [{"temperature.tau": tau, "seed": seed} for tau in (0.1, 0.2) for seed in (0, 1)]
-    evaluators = members.Evaluators.__new__(members.Evaluators)
-    evaluators._replicas = types.SimpleNamespace(names=list("abcd"), differences=differences)
-    rows = {
-        name: {"knn": {"top1": top1}} for name, top1 in zip("abc", (0.5, 0.7, 0.9), strict=True)
-    }  # d diverged
-    means = evaluators._means(rows)
+    rows = [{"knn": {"top1": top1}} for top1 in (0.5, 0.7, 0.9)] + [None]  # the last one diverged
+    means = table.over_seeds(differences, rows)
     assert list(means) == ["temperature.tau=0.1, mean ± sd of 2"]
     assert means.popitem()[1]["knn"]["top1"] == pytest.approx(0.6)
     for difference in differences:
         del difference["seed"]
-    assert evaluators._means(rows) == {}
+    assert table.over_seeds(differences, rows) == {}
 
 
 def test_untrained_networks_are_a_row_of_their_own():
