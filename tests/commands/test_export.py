@@ -481,6 +481,21 @@ def test_detectron2s_names(tmp_path, monkeypatch):
     np.testing.assert_array_equal(found["res3.0.shortcut.weight"], kernel.transpose(3, 2, 0, 1))
 
 
+@pytest.mark.run
+def test_the_pages_fine_tuning_learns(trained):
+    path, *_ = trained
+    names = {}
+    exec(compile(BLOCKS["finetune"], "docs/export.md, finetune.py", "exec"), names)
+    encoder, labels = contrastive_jax.load_encoder(path), np.arange(16) % 2
+    pictures = np.uint8(
+        np.random.default_rng(0).integers(0, 200, (16, 8, 8, 1)) + 50 * labels[:, None, None, None]
+    )
+    (params, _), stats, loss = names["fine_tuned"](encoder, pictures, labels, 2, steps=20)
+    assert loss < 0.5 * np.log(2)
+    for new, old in ((params, encoder.params), (stats, encoder.stats)):
+        assert not all(np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (new, old)), strict=True))
+
+
 def test_the_notebooks_door(trained, monkeypatch):
     known = execute(["features_of"], trained[0], monkeypatch, images=images())
     assert known["features"].shape == (5, 64)
