@@ -370,7 +370,7 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ({"evaluate.metric": "top_1"}, r"evaluate.metric is 'top_1'. Did you mean 'top1'"),
         ({"augment": {"preset": "none", "size": 8, "views": 3}}, r"augment.views is 3; .* 2 views"),
         (
-            {"norm": {"scope": "groups", "groups": 5}},
+            {"norm": {"scope": "groups", "groups": 5, "momentum": 0.9, "epsilon": 1e-5, "unbiased": False}},
             r"norm.groups is 5; it must divide train.batch_size, 32",
         ),
         (
