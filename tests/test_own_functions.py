@@ -213,6 +213,7 @@ def test_one_device_equals_eight(config, tmp_path):
         (("optimizer", "mine:sgd"), "optimizer.name is .* mine has no function 'sgd'"),
         (("data", "numpy:pi"), "data.name is 'numpy:pi': that is a float, no function"),
         (("data", ":f"), "data.name is ':f'; a function of your own is module:function"),
+        (("loss", "/work/mine:f"), "loss is '/work/mine:f': there is no module '/work/mine'"),
         (("encoder", ".mine:f"), "encoder.name is '.mine:f'; a function of your own is module:function"),
         (("schedule", "pathlike:f"), "schedule.root has a PosixPath as its default; a config holds numbers"),
         (("schedule", "pathlike:g"), "schedule.table has a dict as its default; a config holds numbers"),
@@ -235,16 +236,20 @@ def test_a_loss_of_ones_own_may_lie_in_a_package_and_says_where_it_fails(tmp_pat
         "def asks(c): return c if c.mean() > 0 else -c\n"
         "def shapes(c, projection): return c * projection\n"
         "def refuses(c):\n    raise ValueError('to is wrong')\n"
+        "import jax\n@jax.jit\ndef jitted(c):\n    raise ValueError('not so')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     named = [("loss", "parts.losses:power"), ("loss.parts.losses:power.to", "2.0")]
     assert configs.resolve("digits", named).loss.to_dict() == {
         "parts/losses:power": {"weight": 1.0, "to": 2.0}
     }
+    section = {"parts.losses:power": {"weight": 0.5}}
+    assert configs.resolve("digits", {"loss": section}).loss["parts/losses:power"].weight == 0.5
     for name, message in (
         ("asks", r"TracerBoolConversionError: .*losses.py, line 2\)"),
         ("shapes", r"Incompatible shapes .*losses.py, line 3\)"),
         ("refuses", r"loss\.parts/losses:refuses: to is wrong$"),
+        ("jitted", r"loss\.parts/losses:jitted: not so$"),
     ):
         with pytest.raises(ValueError, match=message):
             runs.prepare(configs.resolve("digits:scale=smoke", [("loss", f"parts.losses:{name}")]))

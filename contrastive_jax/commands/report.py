@@ -26,7 +26,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import preview
 from contrastive_jax.evaluators import features
-from contrastive_jax.evaluators.table import METRICS, cell, numbers, over_seeds
+from contrastive_jax.evaluators.table import METRICS, cell, measure, measured, over_seeds
 from contrastive_jax.lookup import call, near
 from contrastive_jax.training import alarms
 from contrastive_jax.training.run import source_of
@@ -95,10 +95,10 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
             )
         ]
         means, left = [], list(runs)
-        for path, part in zip(folders, given, strict=True):
+        for path, name in zip(folders, names(list(map(pathlib.Path, given))), strict=True):
             differences = replicas.differences(path)
             several, left = left[: len(differences) or 1], left[len(differences) or 1 :]
-            means += over_seeds_of(pathlib.Path(part).name, several, differences)
+            means += over_seeds_of(name, several, differences)
         file = pathlib.Path(folders[0], "report.html")
         if distributed.first():
             workdirs.write_text(file, page(runs, settings, means))
@@ -399,11 +399,8 @@ def number_tables(evaluated: Rows) -> list[Table]:
         of_it = [(run, row, scores.get(column, {})) for run, row, scores in evaluated]
         if any(metric in scores for _, _, scores in of_it for metric in METRICS):
             continue
-        names = dict.fromkeys(name for _, _, scores in of_it for name in numbers(scores))
-        rows = [
-            (run, row, [(_number(scores[n]), "") if n in scores else ("—", "") for n in names])
-            for run, row, scores in of_it
-        ]
+        names = measured([scores for _, _, scores in of_it])
+        rows = [(run, row, [(measure(scores, n), "") for n in names]) for run, row, scores in of_it]
         tables.append(Table(column, [name.replace("_", " ") for name in names], rows))
     return tables
 

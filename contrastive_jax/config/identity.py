@@ -24,6 +24,10 @@ OF_A_BEGUN_RUN = ("train.duration", "init", "data.dir", "data.labels", "compose.
 MAY_CHANGE = (*RESOURCES, *PRESENTATION, *OF_A_BEGUN_RUN)
 
 
+# Leaves younger than some runs -> the value that does what was done before: there they are no part of what a run is.
+YOUNG = {"norm.momentum": 0.9, "norm.epsilon": 1e-5, "norm.unbiased": False}
+
+
 class Absent:
     """A leaf that one of two configs does not have."""
 
@@ -79,5 +83,9 @@ def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[
 def fingerprint(config: Mapping[str, Any]) -> str:
     """Return eight hexadecimal digits of a run: of what its numbers depend on, whatever its length."""
     other = _under((*RESOURCES, *PRESENTATION, "train.duration"))
-    of_the_run = {name: value for name, value in leaves(config).items() if not other.match(name)}
+    of_the_run = {
+        name: value
+        for name, value in leaves(config).items()
+        if not other.match(name) and not (name in YOUNG and value == YOUNG[name])
+    }
     return hashlib.sha256(json.dumps(of_the_run, sort_keys=True).encode()).hexdigest()[:8]

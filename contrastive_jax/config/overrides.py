@@ -38,9 +38,8 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str
     Raises:
       ValueError: an unknown leaf or function, or a text that is no such value, in one sentence.
     """
-    if isinstance(overrides, Mapping):
-        overrides = list(overrides.items())
-    if wrong := [one for one in overrides if isinstance(one, str) or len(one) != 2]:
+    overrides = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
+    if wrong := [one for one in overrides if not isinstance(one, tuple | list) or len(one) != 2]:
         raise ValueError(
             f"overrides hold {wrong[0]!r}; they are pairs, ('temperature.tau', 0.2), or a dictionary."
         )
@@ -138,7 +137,8 @@ def _choose(config: ConfigDict, name: str, text: str) -> str:
     literal = _literal(text)
     choice = next((leaf for leaf in ("name", "preset") if leaf in parent), "")
     if not key and isinstance(literal, Mapping):
-        config[section] = ConfigDict(literal)
+        named = {canonical(str(k)): v for k, v in literal.items()} if section == "loss" else literal
+        config[section] = ConfigDict(named)
         return section
     if section == "loss" and not key:
         find_loss(text)  # a config would refuse a dot of a misspelt name in its own words

@@ -49,7 +49,7 @@ LEAVES = {
     "evaluate.metric": "score that the table shows (top5 with top-1 beside it); auto: that of the set's literature.",
     "evaluate.batch_size": "images that the encoder sees at once.",
     "evaluate.checkpoint": "what --mode=evaluate judges: a workdir or a file of weights; '': the workdir's own.",
-    "evaluate.size": "of the images that the encoder sees when it is judged, in pixels; 0: as in its pretraining.",
+    "evaluate.size": "of the images that a judged encoder sees; 0: its pretraining's (embed, export: the run's).",
     "log.every": "steps between two log points.",
     "log.tensorboard": "TensorBoard files too, where the extra `tf` is installed.",
     "log.wandb": 'project of Weights & Biases to log to (extra wandb); "" does not.',

@@ -155,6 +155,9 @@ def complete(config: ConfigDict) -> ConfigDict:
     return config
 
 
+OF_COLUMNS = ("C", "k", "layer", "temperature", "labels_per_class", "draws")  # once of evaluate
+
+
 def completed(saved: Mapping[str, Any]) -> ConfigDict:
     """Add to a config as it was saved every option that is newer than it, at its default.
 
@@ -167,6 +170,8 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
     with config.unlocked(), config.ignore_type():
         for section, value in saved.items():
             given = ConfigDict(value) if isinstance(value, Mapping) else value
+            if section == "evaluate" and isinstance(given, ConfigDict):  # options of the columns by now
+                given = ConfigDict({name: v for name, v in given.items() if name not in OF_COLUMNS})
             known = config.get(section)
             if isinstance(known, ConfigDict) and isinstance(given, ConfigDict) and section not in whole:
                 known.update(given)

@@ -1,6 +1,5 @@
 """The table at the end of a run: subjects by protocols, each number with how it was made."""
 
-import statistics
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -147,9 +146,9 @@ def print_table(
         for name in results:
             table.add_column(name, justify="right")
         for column, names in measured.items():
-            for measure in names:
-                found = (_measure(scores.get(column, {}), measure) for scores in results.values())
-                table.add_row(f"{column}: {measure}", *found)
+            for name in names:
+                found = (measure(scores.get(column, {}), name) for scores in results.values())
+                table.add_row(f"{column}: {name}", *found)
         console.print(table)
     for column in columns:
         whose = {}  # one line, unless rows differ in more than the layer: a fit that has not converged says so
@@ -177,8 +176,9 @@ def mean_of(rows: Sequence[dict]) -> dict:
         shared = [name for name in known if all(name in numbers(score) for score in scores)]
         values = {name: [score[name] for score in scores] for name in shared}
         means[column] = {"protocol": _protocol(first), "settings": first.get("settings", {})}
-        means[column] |= {name: statistics.mean(each) for name, each in values.items()}
-        means[column] |= {f"{name}_std": statistics.stdev(each) for name, each in values.items()}
+        with np.errstate(invalid="ignore"):  # a measure may be infinite, or no number
+            means[column] |= {name: float(np.mean(each)) for name, each in values.items()}
+            means[column] |= {f"{name}_std": float(np.std(each, ddof=1)) for name, each in values.items()}
         means[column] |= {"converged": all(score.get("converged", True) for score in scores)}
     return means
 
@@ -201,15 +201,22 @@ def _measures(results: Mapping[str, dict], column: str) -> list[str]:
     rows = [scores[column] for scores in results.values() if column in scores]
     if any(name in METRICS for row in rows for name in row):
         return []
+    return measured(rows)
+
+
+def measured(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the numbers that some of the rows have, without the deviations of others among them."""
     names = dict.fromkeys(name for row in rows for name in numbers(row))
     return [name for name in names if name.removesuffix("_std") not in names or not name.endswith("_std")]
 
 
-def _measure(score: dict, name: str) -> str:
-    if name not in score:
+def measure(score: Mapping[str, Any], name: str) -> str:
+    """Write one number of a row as the table shows it: "—" where it is none."""
+    known = numbers(score)
+    if name not in known:
         return "—"
-    spread = f" ± {score[f'{name}_std']:.2g}" if f"{name}_std" in score else ""
-    return f"{score[name]:.4g}{spread}"
+    spread = f" ± {known[f'{name}_std']:.2g}" if f"{name}_std" in known else ""
+    return f"{known[name]:.4g}{spread}"
 
 
 def numbers(score: Mapping[str, Any]) -> dict[str, float]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 
-from contrastive_jax.config.identity import leaves
+from contrastive_jax import config as configs
+from contrastive_jax.config import leaves
 from contrastive_jax.workdir import replicas
 from contrastive_jax.workdir.files import plain, read_json, write_json
 
@@ -70,20 +71,27 @@ def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
     """Read the tables of runs as flat rows, ready for a data frame.
 
     A workdir of replicas stands for all of them. A row has ``workdir``, ``step``, ``row`` ("trained", ...), the leaves
-    in which the configs of the runs differ, by name, and the numbers of every column, ``linear.top1``.
+    in which the configs of the runs differ, by name, and the numbers of every column, ``linear.top1``. A replica that
+    diverged has one row, "diverged", without numbers.
 
     Raises:
         FileNotFoundError: a workdir without ``result.json``: its run has not ended.
     """
     runs = [run for path in workdirs for run in replicas.folders(path) or [pathlib.Path(path)]]
-    settings = [leaves(read_json(run / "config.json")) for run in runs]
+    settings = [leaves(configs.plain(configs.completed(read_json(run / "config.json")))) for run in runs]
     every = dict.fromkeys(name for config in settings for name in config)
     differing = [name for name in every if len({json.dumps(config.get(name)) for config in settings}) > 1]
     rows = []
     for run, config in zip(runs, settings, strict=True):
+        own = {"workdir": str(run)} | {name: config.get(name) for name in differing}
+        if (run / "diverged.json").is_file():
+            rows.append(own | {"row": "diverged"})
+            continue
+        if not (run / "result.json").is_file():
+            raise FileNotFoundError(f"{run} has no result.json: its run has not ended.")
         result = read_json(run / "result.json")
-        own = {"workdir": str(run), "step": result["step"]} | {name: config.get(name) for name in differing}
-        for row, columns in result["evaluations"].items():
+        own["step"] = result["step"]
+        for row, columns in (result.get("evaluations") or {}).items():
             scores = {
                 f"{column}.{name}": value
                 for column, score in columns.items()

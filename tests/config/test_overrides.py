@@ -93,8 +93,10 @@ def test_values_and_paths_are_what_their_text_is():
     values = [("seed", 1), ("temperature.tau", 0.2), ("embed.layers", ("pooled",)), ("probe.gradient", True)]
     found = configs.resolve(pathlib.Path("configs/digits.py"), values)
     assert found.to_dict() == configs.resolve(pathlib.Path("configs/digits.py"), dict(values)).to_dict()
-    with pytest.raises(ValueError, match=r"overrides hold 'seed=1'; they are pairs"):
-        configs.resolve("configs/digits.py", ["seed=1"])
+    assert configs.resolve("configs/digits.py", zip(["seed"], [3], strict=True)).seed == 3
+    for wrong in ("seed=1", 5):
+        with pytest.raises(ValueError, match=f"overrides hold {wrong!r}; they are pairs"):
+            configs.resolve("configs/digits.py", [wrong])
     assert found.to_dict() == configs.resolve("configs/digits.py", texts).to_dict()
 
 
@@ -119,6 +121,18 @@ def test_an_option_that_a_config_file_misspells_is_refused(leaf, value, message)
     (config[section[0]] if section else config)[name] = value
     with pytest.raises(ValueError, match=message):
         schema.check(config)
+
+
+def test_a_config_of_before_is_that_of_now():
+    """Options that came or went since a run was saved are no part of what it is."""
+    now = configs.plain(configs.load(DIGITS))
+    before = now | {
+        "norm": {"scope": "joint", "groups": 1},
+        "evaluate": now["evaluate"] | {"C": 1.0, "k": 10},
+    }
+    found = configs.plain(configs.completed(before))
+    schema.check(found)
+    assert found == now and configs.fingerprint(before) == configs.fingerprint(now)
 
 
 def test_a_column_can_become_a_protocol_without_a_layer():

@@ -170,6 +170,11 @@ def test_the_row_of_several_seeds_is_their_mean_and_deviation():
     screen = Console(file=io.StringIO(), width=120)
     table.print_table({"mean ± sd of 2": measures}, console=screen)
     assert "11 ± 1.4" in screen.file.getvalue() and "rankme_std" not in screen.file.getvalue()
+    infinite = table.mean_of([{"rank": {"rankme": value}} for value in (10.0, float("inf"))])["rank"]
+    assert infinite["rankme"] == float("inf") and np.isnan(infinite["rankme_std"])
+    screen = Console(file=io.StringIO(), width=120)
+    table.print_table({"a": {"rank": {"rankme": 7.0}}, "b": {"rank": {"rankme": None}}}, console=screen)
+    assert "7" in screen.file.getvalue() and "—" in screen.file.getvalue()
 
 
 def test_top5_of_five_classes_is_refused():

@@ -173,7 +173,7 @@ def test_a_column_that_fails_while_they_train_is_said_once_of_each(tmp_path, cap
         assert not any("eval/bad_top1" in row for row in rows)
 
 
-def test_tables_of_many_runs_are_flat_rows(whole):
+def test_tables_of_many_runs_are_flat_rows(whole, tmp_path):
     given, workdir, results = whole
     rows = workdirs.read_results(workdir)
     assert [(row["seed"], row["row"]) for row in rows] == [
@@ -181,6 +181,14 @@ def test_tables_of_many_runs_are_flat_rows(whole):
     ]
     assert rows[0]["knn.top1"] == results[0]["evaluations"]["trained"]["knn"]["top1"]
     assert rows[-1]["workdir"] == str(workdir / "replica_1") and "train.batch_size" not in rows[0]
+    copy = tmp_path / "diverged"
+    shutil.copytree(workdir, copy)
+    (copy / "replica_0/result.json").rename(copy / "replica_0/diverged.json")
+    first, *others = workdirs.read_results(copy)
+    assert first == {"workdir": str(copy / "replica_0"), "seed": 0, "row": "diverged"} and others
+    (copy / "replica_1/result.json").unlink()
+    with pytest.raises(FileNotFoundError, match="replica_1 has no result.json: its run has not ended"):
+        workdirs.read_results(copy)
     with pytest.raises(FileNotFoundError, match="holds 2 replicas; name the folder of one, .*replica_0"):
         workdirs.read_metrics(workdir)
 
