@@ -204,7 +204,7 @@ TERMS = of(
     "contrast/test_contrastive_loss.py contrast/test_several_positives.py contrast/test_terms.py",
     (
         "queries without negatives count",
-        "jnp.where(comparison.count > 0, value, 0.0) if contrasts else value",
+        "jnp.where(comparison.count > 0, value, 0.0) if self.multiples else value",
         "value",
     ),
     (
@@ -486,8 +486,8 @@ CHECKPOINT = of(
     ("a NaN is saved", "        if not_finite:\n", "        if False:\n"),
     (
         "the oldest is restored",
-        "for step in reversed(among or self.steps()):",
-        "for step in among or self.steps():",
+        "for step in reversed(steps):\n            try:\n                record, trouble",
+        "for step in steps:\n            try:\n                record, trouble",
     ),
     ("an altered meta is read", "        if not intact:\n", "        if False:\n"),
     (
@@ -606,7 +606,8 @@ ENCODERS = [
         "workdir/encoder.py",
         "commands/test_export.py",
         ("replicas are read as one run", 'if count := len(meta.get("replicas", ())):', "if count := 0:"),
-        ("evaluation's size is not seen", 'size = saved.config.get("evaluate", {}).get("size", 0)', "size = 0"),
+        ("evaluation's size is not seen", "for c in (config, saved.config))), 0)", "for c in ())), 0)"),
+        ("the run's size is not seen", "for c in (config, saved.config))), 0)", "for c in (config,))), 0)"),
     ),
     *of(
         "training/loop.py",
