@@ -52,11 +52,7 @@ def own(name: str, option: str) -> Callable:
         raise ValueError(f"{option} is {name!r}: {module} is Python's own module, none of yours.")
     if not module or not function or module.startswith("."):
         raise ValueError(f"{option} is {name!r}; a function of your own is module:function.")
-    if option == "loss" and all(module.split("/")):
-        module = module.replace("/", ".")  # the name of a loss is a section's, which has no dots
     try:
-        if "/" in module:
-            raise ModuleNotFoundError(name=module)
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
@@ -81,9 +77,8 @@ def own(name: str, option: str) -> Callable:
 
 def placed(error: Exception, function: Callable) -> str:
     """Return what an error of a function says and, unless the function raised it itself, where in its file it arose."""
-    file = getattr(
-        getattr(inspect.unwrap(function), "__code__", None), "co_filename", None
-    )  # None: no function
+    code = getattr(inspect.unwrap(function), "__code__", None)  # None: an object that is called
+    file = getattr(code, "co_filename", None)
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == file]
     text = str(error).strip().partition("\n")[0]

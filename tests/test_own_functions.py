@@ -213,7 +213,7 @@ def test_one_device_equals_eight(config, tmp_path):
         (("optimizer", "mine:sgd"), "optimizer.name is .* mine has no function 'sgd'"),
         (("data", "numpy:pi"), "data.name is 'numpy:pi': that is a float, no function"),
         (("data", ":f"), "data.name is ':f'; a function of your own is module:function"),
-        (("loss", "/work/mine:f"), "loss is '/work/mine:f': there is no module '/work/mine'"),
+        (("loss", "/nowhere/mine:f"), "there is no module '/nowhere/mine'"),
         (("encoder", ".mine:f"), "encoder.name is '.mine:f'; a function of your own is module:function"),
         (("schedule", "pathlike:f"), "schedule.root has a PosixPath as its default; a config holds numbers"),
         (("schedule", "pathlike:g"), "schedule.table has a dict as its default; a config holds numbers"),

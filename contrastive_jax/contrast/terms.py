@@ -145,7 +145,9 @@ def find_loss(name: str) -> Callable[..., Array]:
       ValueError: there is none of that name.
     """
     if is_own(name):
-        return own(name, "loss")
+        module, _, function = name.partition(":")
+        module = module.replace("/", ".") if all(module.split("/")) else module  # `canonical` put them there
+        return own(f"{module}:{function}", "loss")
     known_as = canonical(name)
     if "," in name:
         raise ValueError(

@@ -97,7 +97,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(name, item) for item in value]
     if isinstance(value, np.generic | np.ndarray | jax.Array):
-        return np.asarray(value).tolist()
+        return _plain(name, np.asarray(value).tolist())
     if value is None or isinstance(value, str | bool | int | float):
         return value
     raise TypeError(

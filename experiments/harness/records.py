@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from contrastive_jax import config as configs
+from contrastive_jax.config.identity import YOUNG
 from experiments.harness.table import ROOT, config_of, stem_of
 
 # Sections and leaves that change no number of a result.
@@ -30,10 +31,7 @@ SINCE: dict[str, Any] = {
     "negatives.per_example": False,
     "critic.name": "none",
     "optimizer.alternate": [],
-    "norm.momentum": 0.9,
-    "norm.epsilon": 1e-5,
-    "norm.unbiased": False,
-}
+} | YOUNG
 
 
 def material(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,6 +74,7 @@ def test_what_an_own_evaluator_returns_is_numbers_or_the_column_failed(capsys):
     bad = {
         "bare": 0.9, "nothing": None, "none": {"top1": None}, "pair": {"top1": np.zeros(2)},
         "unsaid": {"top1": 0.5, "protocol": 3}, "set": {"top1": 0.5, "classes": {1}},
+        "complex": {"rank": np.complex64(1j)},
     }  # fmt: skip
     good = {"top1": np.float32(0.5), "count": np.int64(3), "each": jnp.arange(2), "lost": float("nan")}
     judges = {name: lambda subject, value=value: value for name, value in (bad | {"good": good}).items()}
