@@ -8,6 +8,15 @@ A cell is a set and a kind; each is a file of results/transfer/<name>/, and ``ru
 ``simclr`` and ``flatclr`` stand beside the paper's numbers, any other name beside nothing. ``--examples=500``
 takes the first 500 images of every split: a test of the machinery, whose cells carry that in their name.
 
+``simclr_cifar10_on_cpu``, 10,000 images of CIFAR-10 on two CPU cores (judged with ``--sets=cifar10,cifar100
+--kinds=linear --size=16 --rows="trained,untrained,raw pixels"``), was trained by
+
+    python -m contrastive_jax.main --config=configs/simclr_cifar10.py --workdir=runs/simclr_cifar10_on_cpu
+        --config.data.train_split='train[:10000]' --config.encoder.width=0.25 --config.encoder.variant=torchvision
+        --config.augment.size=16 --config.train.duration="10 epochs" --config.train.batch_size=256
+        --config.schedule.warmup="1 epoch" --config.optimizer.name=adamw --config.schedule.learning_rate=0.002
+        --config.schedule.scaling=none --config.evaluate.final=False
+
 Protocols: appendix E.3, as ``flatnce_transfer`` and ``finetune_flatnce`` of ``evaluators/protocols.py``, which say
 what is assumed. ASSUMED: metrics and splits of SimCLR's transfer (Chen et al. 2020, appendix B.8): mean per class
 for Flowers-102 and Caltech-101, 11-point mAP for VOC 2007 (objects marked difficult do not count), top-1 for the

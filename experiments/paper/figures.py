@@ -6,12 +6,11 @@ import statistics
 import matplotlib
 
 from experiments.family import yoked
-from experiments.harness import FEW, ROOT, Results, table_of
+from experiments.harness import ROOT, Results, table_of
 from experiments.harness.judging import student
 from experiments.paper import numbers
 
 FOLDER = ROOT / "experiments" / "paper" / "results"
-LABELS = {FEW: "10 labels a class", numbers.LINEAR: "all labels"}
 
 
 def panel(width: float):
@@ -22,34 +21,6 @@ def panel(width: float):
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
-
-
-def lead():
-    """Draw FlatNCE's lead over InfoNCE by InfoNCE's median W, a point a batch size; small dots are seeds."""
-    figure, axes = panel(5.2)
-    for batch in (16, 64, 256):
-        w = float(numbers.weight(batch, 4))
-        axes.text(w, 1.02, f"batch {batch}", ha="center", fontsize=8, transform=axes.get_xaxis_transform())
-        for heading, shift, colour in ((FEW, -0.01, "C3"), (numbers.LINEAR, 0.01, "C0")):
-            found, label = numbers.leads(batch, heading), LABELS[heading] if batch == 16 else None
-            axes.errorbar(
-                w + shift,
-                statistics.mean(found),
-                student(found).half(),
-                marker="o",
-                capsize=3,
-                color=colour,
-                label=label,
-            )
-            axes.plot([w + 2 * shift] * len(found), found, ".", color=colour, alpha=0.4, markersize=4)
-    axes.axhline(0, color="0.6", linewidth=0.8)
-    axes.set(
-        xlabel="InfoNCE's median W at the end of training",
-        ylabel="FlatNCE - InfoNCE, points",
-        xlim=(-0.03, 0.72),
-    )
-    axes.legend(frameon=False, fontsize=8, loc="center right")
-    return figure
 
 
 def arms():
@@ -74,7 +45,7 @@ def arms():
     return figure
 
 
-FIGURES = (lead, arms)
+FIGURES = (arms,)
 
 
 def save() -> list[pathlib.Path]:

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import math
-import pathlib
 import statistics
 from collections.abc import Sequence
 
@@ -14,20 +13,20 @@ from experiments.family import capacity, few_negatives, gains, second_set, tau_b
 from experiments.family.sphere import resolved
 from experiments.flatnce import figure_s2, table_1
 from experiments.harness import FEW, Results, markdown, measured, table_of
-from experiments.harness.claims import Row, of_paper
+from experiments.harness.claims import of_paper
 from experiments.harness.gates import room as room_of
 from experiments.harness.judging import student
 from experiments.harness.ledger import OURS, VERDICTS, printed
-from experiments.harness.table import PAPERS, where
+from experiments.harness.table import PAPERS
 from experiments.intriguing import figure_b1, figure_b3
 from experiments.less_can_be_more import figure_4_fixed
 
 __all__ = [
     "FEW", "GAINS", "above_chance", "again", "arm", "at_rest", "b3", "between_optimizers", "bounds",
-    "ceiling", "claims", "colliding", "could_bring", "count", "counts", "difference", "doubled", "exact",
-    "exchanged", "gained", "kept", "kept_by_attention", "larger", "lead", "leads_at", "learnt_sooner", "left", "mean",
-    "on_photographs", "on_sphere", "printed_best", "printed_gain", "quieted", "reached", "room", "rows",
-    "seen", "signal", "sphere", "swept", "temperatures", "unit_scale", "weight", "with_bits",
+    "ceiling", "colliding", "count", "counts", "difference", "exact",
+    "gained", "kept", "kept_by_attention", "larger", "lead", "leads_at", "learnt_sooner", "left", "mean",
+    "on_photographs", "on_sphere", "printed_best", "printed_gain", "reached", "room", "rows",
+    "seen", "signal", "sphere", "temperatures", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -44,27 +43,15 @@ def interval(values: Sequence[float], decimals: int = 1) -> str:
     return f"{found.mean:+.{decimals}f} ± {found.half():.{decimals}f}"
 
 
-def leads(batch: int | str, heading: str = FEW) -> list[float]:
-    """Return FlatNCE less InfoNCE at a batch size of Figure 2, MNIST, a seed each, points."""
-    results = Results(table_of("flatnce.figure_2"), EASY)
-    return results.differences(("FlatCLR", str(batch)), ("SimCLR", str(batch)), heading)
-
-
 def lead(batch: int | str, heading: str = FEW) -> str:
-    """Return the interval of :func:`leads`."""
-    return interval(leads(batch, heading))
+    """Return FlatNCE less InfoNCE at a batch size of Figure 2, MNIST, points."""
+    return difference("flatnce.figure_2", EASY, ("FlatCLR", str(batch)), ("SimCLR", str(batch)), heading)
 
 
 def arm(name: str, heading: str = FEW) -> str:
     """Return what MACL's temperature has more than a yoked arm, points; the arm by its letter, "b"."""
     (row,) = (row for row, _ in yoked.RUNS[EASY] if row.startswith(f"({name})"))
     return interval(yoked.against(row, heading)(Results(table_of("family.yoked"), EASY)))
-
-
-def swept() -> str:
-    """Return what the constants of the last arm reached on the images that choose among them, percent."""
-    scores = Results(table_of("family.yoked"), EASY).swept(yoked.CONSTANT, yoked.COLUMN)
-    return ", ".join(f"{score:.1f}" for (score,) in scores)
 
 
 # Optimizer, rate and batch size of what has run.
@@ -87,12 +74,6 @@ def gained(what: str, batch: int, optimizer: str = "AdamW", rate: str = gains.RA
     evidence = gains.effect(plus, minus, optimizer, rate, (batch,))
     cells = [(gains.row(loss, optimizer, rate), f"batch {batch}") for loss in gains.LOSSES]
     return interval(evidence(Results(table_of("family.gains"), EASY).paired(cells)))
-
-
-def unit_scale() -> str:
-    """Return what unit scale gains under SGD at own rates, both batch sizes, points, 10 labels a class."""
-    evidence = gains.effect(gains.UNIT, gains.SMALLER, "SGD", gains.RATES[1])
-    return interval(evidence(Results(table_of("family.gains"), EASY)))
 
 
 def between_optimizers() -> str:
@@ -192,13 +173,6 @@ def colliding(batch: int, bits: int, decimals: int = 0) -> str:
     return f"{100 * capacity.colliding(batch, bits):.{decimals}f}"
 
 
-def exchanged(batch: int) -> str:
-    """Return how far the losses lie apart whose attention and scale are exchanged: 8 bits, tau 0.05, linear points."""
-    losses = ("InfoNCE", "FlatNCE", *capacity.ATTENTION)
-    found = [float(reached(loss, 8, batch)) for loss in losses]
-    return f"{max(found) - min(found):.0f}"
-
-
 def mean(table: str, scale: str, row: str, column: str, heading: str, decimals: int = 1) -> str:
     """Return the mean of a cell.
 
@@ -253,14 +227,9 @@ def counts() -> str:
 
 
 @functools.cache
-def ledger(paper: str) -> list[tuple[pathlib.Path, Row]]:
-    """Return file and row of every claim of a paper, read once."""
-    return of_paper(paper)
-
-
 def verdicts(paper: str) -> list[str]:
-    """Return the verdict of each claim that a paper prints."""
-    return [row.said.word for row in printed(ledger(paper))]
+    """Return the verdict of each claim that a paper prints, read once."""
+    return [row.said.word for row in printed(of_paper(paper))]
 
 
 def count(*verdict: str) -> int:
@@ -269,34 +238,12 @@ def count(*verdict: str) -> int:
     return sum(v in verdict for v in words) if verdict else len(words)
 
 
-def claims(*tables: str, only: Sequence[str] = ("",)) -> str:
-    """Return the claims of some tables: sentence, evidence, verdict; those with one of some words in the sentence."""
-    found = [
-        row
-        for name in tables
-        for path, row in ledger(name.split(".")[0])
-        if path == where(table_of(name)) and any(words in row.text for words in only)
-    ]
-    return rows(["claim", "evidence", "verdict"], [(r.sentence(), r.evidence, r.verdict()) for r in found])
-
-
 def b3(row: str, what: str) -> str:
     """Return a cell of Figure B.3 at 12 bits, nats: what is "resolved", or was "untrained", and what is "there"."""
     heading = {
         "resolved": figure_b3.RESOLVED, "untrained": figure_b3.UNTRAINED, "there": figure_b3.THERE,
     }[what]  # fmt: skip
     return mean("intriguing.figure_b3", "small", row, "12", heading, 2)
-
-
-def doubled(setting: str) -> str:
-    """Return the bits that a doubling of the batch resolves more in Figure B.3 at 12 bits."""
-    found = figure_b3.doubling(Results(table_of("intriguing.figure_b3"), "small"), setting)
-    return f"{statistics.mean(found) + 1:.2f}"
-
-
-def could_bring() -> str:
-    """Return the bits that a doubling of the batch could have brought in Figure B.3, beyond untrained outputs."""
-    return f"{figure_b3.could_bring(Results(table_of('intriguing.figure_b3'), 'small')):.2f}"
 
 
 def ceiling(batch: int) -> str:
@@ -362,20 +309,6 @@ def at_rest() -> str:
         ["gradient with", "at weights trained with all 254", "at weights trained with ten"],
         [(arm, *(of(arm, weights) for weights in few_negatives.TRAINED)) for arm in few_negatives.ARMS],
     )
-
-
-def quieted(own: bool) -> str:
-    """Return what the second half of a training leaves of a squared mean gradient, percent, "2 to 5" over trainings.
-
-    Of the training's ``own`` objective, or of the other; means over seeds.
-    """
-    found = measured.found(few_negatives) or {}
-    left = [
-        100 * statistics.mean(few_negatives.shares(found, "square", weights, arm))
-        for weights, arm in itertools.product(few_negatives.TRAINED, few_negatives.TRAINED)
-        if (weights == arm) == own
-    ]
-    return f"{min(left):.0f} to {max(left):.0f}"
 
 
 def bounds() -> str:
