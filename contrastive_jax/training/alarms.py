@@ -120,7 +120,7 @@ def stuck(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
     if fallen > TOLD_APART or record["contrast_accuracy"] > chance + luck:
         return None
     return (
-        f"nothing learnt: InfoNCE is {record['info_nce']:.3f}, and log(1 + K) = {nothing:.3f} is what a network gets"
+        f"nothing learnt yet: InfoNCE is {record['info_nce']:.3f}, and log(1 + K) = {nothing:.3f} is what a network gets"
         f" that cannot tell a positive from its {count:.0f} negatives. Another schedule.learning_rate, a longer"
         " schedule.warmup or a milder augmentation may help."
     )
