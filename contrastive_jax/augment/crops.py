@@ -88,7 +88,7 @@ class RandomCrop:
         return geometry.random_resized_crop(key, image, **dataclasses.asdict(self))
 
     def touches(self, channels: int) -> list[Touch]:
-        """Return True: moved, black comes in."""
+        """Return its effect: where the box is shifted, black comes in."""
         return [Touch("shift", self.shift, channels)] if self.shift else []
 
     def frame(self, height: int, width: int) -> np.ndarray:
@@ -116,7 +116,7 @@ class CenterCrop:
         return geometry.center_crop(image, **dataclasses.asdict(self))
 
     def touches(self, channels: int) -> list[Touch]:
-        """Return False."""
+        """Return no effect: it moves pixels."""
         return []
 
     def frame(self, height: int, width: int) -> np.ndarray:

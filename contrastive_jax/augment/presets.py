@@ -94,7 +94,8 @@ PRESETS = {
         {"style": "torchvision", "edges": "edge"},
     ),
     "byol": Preset(
-        "BYOL (Grill et al., 2020), as its JAX code has it: views differ in how likely they blur and solarise. MoCo"
+        "BYOL (Grill et al., 2020), as its JAX code has it but for the box: torchvision's, of up to ten draws, where"
+        " that code draws once and cuts off what is outside. Views differ in how likely they blur and solarise. MoCo"
         " v3's probabilities and strengths are the same, with ``crop_min=0.2``.",
         (crop, clip, flip, (jitter, gray, blur, solarize), *LAST),
         IMAGENET

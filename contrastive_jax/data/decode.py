@@ -1,8 +1,9 @@
 """From an encoded image to the views that a host half cuts out of it, decoding no more than they need.
 
 JPEG is read by libjpeg-turbo (simplejpeg), which tells an image's size from its header, so that boxes are drawn
-first, and which decodes at half, quarter or eighth resolution where every box is large enough. Any other
-file, and any JPEG that it refuses (CMYK, damaged), goes to Pillow, which has the last word.
+first, and which decodes at half, quarter or eighth resolution where every box is large enough and its pixels are to
+be smoothed anyway. Any other file, and any JPEG that it refuses (CMYK, damaged), goes to Pillow, which has the last
+word.
 """
 
 import threading
@@ -43,15 +44,16 @@ class Jpeg:
 
     def cut(self, cut, boxes: np.ndarray) -> np.ndarray:
         """Cut the views [W, s, s, c] of some boxes [W, 4]."""
-        pixels, factor = self._decoded(boxes, cut.size)
+        # Decoding at less resolution smooths; a kernel that does not, as the device's, sees every pixel.
+        pixels, factor = self._decoded(boxes, cut.size, reduce=cut.antialias or cut.opencv)
         return np.stack([cut.resize(pixels, box / factor) for box in boxes])
 
-    def _decoded(self, boxes: np.ndarray, size: int) -> tuple[np.ndarray, int]:
+    def _decoded(self, boxes: np.ndarray, size: int, reduce: bool) -> tuple[np.ndarray, int]:
         import simplejpeg
 
         color, (height, width) = COLOR[self._channels], self.size
         shortest = boxes[:, 2:].min()
-        factor = next((f for f in (8, 4, 2) if shortest >= MARGIN * f * size), 1)
+        factor = next((f for f in (8, 4, 2) if reduce and shortest >= MARGIN * f * size), 1)
         least = {"min_height": -(-height // factor), "min_width": -(-width // factor), "min_factor": factor}
         try:
             buffer = _buffer(height * width * self._channels)

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,7 +30,10 @@ EXTENSIONS = (
     ".pbm",
 )
 
-TEST, LIKE_TEST = ("test", "val", "validation"), ("testing", "valid")
+TEST = ("test", "val", "validation")
+LIKE_TRAIN = ("training", "trainset", "train_set")  # and what else folders of splits are called
+LIKE_TEST = ("testing", "testset", "test_set", "valid", "valset", "val_set")
+NOT_READ = (".heic", ".heif", ".avif", ".jp2", ".jxl")  # images that Pillow does not read everywhere
 
 
 def folder(
@@ -51,7 +55,8 @@ def folder(
     corrupt: str = "raise",
     resize: str = "exact",
 ) -> Source:
-    """Load images under ``dir``, in the order of their relative paths; hidden files are not looked at.
+    """Load images under ``dir``, in the order of their relative paths; hidden files are not looked at, and a warning
+    counts images of kinds that are not read (HEIC, AVIF, JPEG 2000, JPEG XL).
 
     Without a file of labels, an image's label is the first folder below the root; images that lie in no
     folder have none (-1). EXIF rotation is honoured, transparency is laid on white, 16 bits become 8, a file
@@ -82,8 +87,9 @@ def folder(
         stream, workers, corrupt, resize: see :func:`storage.stored`.
 
     Raises:
-        ValueError: an image that cannot be read, by its path; test images that are among the training images, by their
-            folders; images without a row or rows without an image; a group that fits no image, or all.
+        ValueError: an image that cannot be read, by its path; a file that is met twice, by a link; a folder ``train``
+            beside other folders of images, none of them a test folder; images without a row or rows without an image;
+            a group that fits no image, or all.
         FileNotFoundError: a folder or file that is not there, or a link to one.
         OSError: a folder that cannot be listed.
     """
@@ -109,12 +115,8 @@ def folder(
         )
     train = image_paths(root, train_root)
     test = image_paths(root, test_root) if test_root else []
-    if both := {*folders_of(root, train)} & {*folders_of(root, test)}:
-        raise ValueError(
-            f"{min(both)} has training images and, by a link, test images: test images would be trained on;"
-            " data.test_split='' takes no test images"
-        )
     paths = train + test
+    check_links(root, train, test)
     if labels:
         listing = read_listing(
             listing_file(labels, root),
@@ -233,9 +235,10 @@ def split_folders(
     if not train.is_dir():
         if train_split != "train" or test_split not in ("auto", ""):
             raise FileNotFoundError(f"data.train_split={train_split}: there is no folder {train}")
-        if test_split == "auto" and "training" in folders and (names := folders.keys() & {*TEST, *LIKE_TEST}):
+        like, names = (folders.keys() & {*some} for some in (LIKE_TRAIN, (*TEST, *LIKE_TEST)))
+        if test_split == "auto" and like and names:
             raise ValueError(
-                f"data.dir={root} has the folders {folders['training'].name} and {folders[min(names)].name}, which"
+                f"data.dir={root} has the folders {folders[min(like)].name} and {folders[min(names)].name}, which"
                 " would be two classes: name them, data.train_split and data.test_split, or set data.test_split='' if"
                 " they are"
             )
@@ -246,6 +249,15 @@ def split_folders(
             raise ValueError(
                 f"data.test_split='auto' looks for {', '.join(TEST)} beside {train}, and there is"
                 f" {folders[min(names)].name}: name it, or data.test_split='' for no test images"
+            )
+        others = (
+            [] if test_split else [path for path in folders.values() if path != train and has_images(path)]
+        )
+        if others and train != root:
+            raise ValueError(
+                f"data.dir={root} has images in the folder {train.name}, which would be all, and in {others[0].name}"
+                f"{_and_more(others)}: data.train_split='' takes every folder, as a class, data.test_split='' the"
+                f" images of {train.name} alone"
             )
     if not test_split:
         return train, None
@@ -261,9 +273,39 @@ def split_folders(
     return train, test
 
 
-def folders_of(root: pathlib.Path, paths: Sequence[str]) -> set[pathlib.Path]:
-    """Return the folders, links followed, that some images lie in."""
-    return {(root / place).resolve() for place in {path.rpartition("/")[0] for path in paths}}
+def check_links(root: pathlib.Path, train: Sequence[str], test: Sequence[str]) -> None:
+    """Refuse a file that is there twice, by a link: among test images, or as its own negative.
+
+    Raises:
+        ValueError: both paths.
+    """
+    places: dict[str, str] = {}  # folder -> where it lies, links followed
+    met: dict[str, str] = {}  # file -> its path
+    for number, path in enumerate((*train, *test)):
+        place, _, name = path.rpartition("/")
+        if place not in places:
+            places[place] = os.path.realpath(root / place)
+        file = os.path.join(places[place], name)
+        file = os.path.realpath(file) if os.path.islink(file) else file
+        if (first := met.setdefault(file, path)) is not path:
+            across = number >= len(train) and first not in test
+            raise ValueError(
+                f"{root / path} and {root / first} are one file, by a link: "
+                + (
+                    "test images would be trained on; data.test_split='' takes no test images"
+                    if across
+                    else "the image would be its own negative; remove one"
+                )
+            )
+
+
+def has_images(place: pathlib.Path) -> bool:
+    """Return whether some image lies under a folder; folders that are hidden or links are not looked at."""
+    for _, below, names in os.walk(place):
+        below[:] = [name for name in below if not name.startswith(".")]
+        if any(name.lower().endswith(EXTENSIONS) and not name.startswith(".") for name in names):
+            return True
+    return False
 
 
 def _not_listed(error: OSError) -> None:
@@ -275,7 +317,11 @@ def _not_listed(error: OSError) -> None:
 
 def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
     """List paths of the images under ``below_root``, relative to ``root``, with / and sorted."""
-    paths = []
+    paths: list[str] = []
+    not_read: list[str] = []
+    above: dict[
+        str, set[str]
+    ] = {}  # a folder that is still to be listed -> those that it lies in, links followed
     for place, below, names in os.walk(below_root, followlinks=True, onerror=_not_listed):
         for name in names:  # not a file that anything needs: a link to a folder that is not mounted, say
             if (
@@ -287,12 +333,17 @@ def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
                     f"{os.path.join(place, name)} is a link to what is not there; remove it, or mount it"
                 )
         here = pathlib.Path(place).resolve()
+        circle = above.pop(place, set()) | {
+            str(here),
+            *map(str, here.parents),
+        }  # what a link must not lead to
         below[:] = [
             name
             for name in below
-            if not name.startswith(".")
-            and not here.is_relative_to(pathlib.Path(place, name).resolve())  # a link that closes a circle
+            if not name.startswith(".") and os.path.realpath(os.path.join(place, name)) not in circle
         ]
+        above |= {os.path.join(place, name): circle for name in below}
+        not_read += [name for name in names if name.lower().endswith(NOT_READ)]
         paths += [
             pathlib.Path(place, name).relative_to(root).as_posix()
             for name in names
@@ -300,6 +351,12 @@ def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
         ]
     if not paths:
         raise FileNotFoundError(f"no image under {below_root} (looked for {' '.join(EXTENSIONS)})")
+    if not_read:
+        warnings.warn(
+            f"{below_root}: {len(not_read):,} files such as {not_read[0]} are not read (only {' '.join(EXTENSIONS)})",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return sorted(paths)
 
 

@@ -99,15 +99,14 @@ def _table(file: pathlib.Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if file.suffix.lower() == ".jsonl":
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-        content = [(f"line {i}", json.loads(line)) for i, line in enumerate(lines, 1) if line.strip()]
+        lines = file.read_text(encoding="utf-8-sig").split(
+            "\n"
+        )  # not at U+2028, which JSON's strings may have
+        content = [(f"line {i}", _parsed(line)) for i, line in enumerate(lines, 1) if line.strip()]
     elif file.suffix.lower() == ".json":
-        content = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_without_repetition)
+        content = _parsed(file.read_text(encoding="utf-8-sig"))
         if isinstance(content, dict):
-            content = [
-                (repr(path), {PATHS[0]: path} | (x if isinstance(x, dict) else {label_key or "label": x}))
-                for path, x in content.items()
-            ]
+            content = [(repr(path), _with_path(path, x, label_key)) for path, x in content.items()]
         elif isinstance(content, list):
             content = [(f"entry {i}", entry) for i, entry in enumerate(content)]
         else:
@@ -118,6 +117,19 @@ def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, A
         if not isinstance(entry, dict):
             raise ValueError(f"{place}: an object is expected, not {entry!r}")
         yield place, entry
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_without_repetition)
+
+
+def _with_path(path: str, entry: Any, label_key: str) -> dict[str, Any]:
+    """Return an entry of path -> label or object, its path within."""
+    if not isinstance(entry, dict):
+        return {PATHS[0]: path, label_key or "label": entry}
+    if entry.get(PATHS[0], path) != path:
+        raise ValueError(f"{path!r} has another {PATHS[0]} within, {entry[PATHS[0]]!r}")
+    return {PATHS[0]: path} | entry
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -102,7 +102,11 @@ def decoded(records: Records, size: int, replace: bool = False) -> Split:
     def decode(pair: tuple[int, Record]):
         row, record = pair
         try:
-            image[row] = whole(record.image, channels, size)
+            pixels = whole(record.image, channels, size)
+            if pixels.shape != image.shape[1:]:  # as of a PNG that says behind its pixels how they are turned
+                has, had = ("x".join(map(str, shape)) for shape in (pixels.shape, image.shape[1:]))
+                raise ValueError(f"it is {has} pixels, and the set {had}: set data.size")
+            image[row] = pixels
         except ValueError as error:  # damaged, or of another shape than the set says
             corrupt[row] = Unreadable.of(records, row, error)
             if not replace:

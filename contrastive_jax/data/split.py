@@ -37,15 +37,17 @@ class Split:
         n = len(self.image)
         label = np.full(n, -1, np.int32) if self.label is None else np.asarray(self.label)
         (group,) = narrow_ids(np.arange(n) if self.group is None else np.asarray(self.group))
+        if label.dtype.kind not in "iub" and not np.all(label == np.floor(label)):
+            raise ValueError(f"labels are {label.dtype}, and not whole numbers")
         if label.ndim == 1 and not np.all((label >= -1) & (label < 2**31)):
             raise ValueError(
                 "labels [n] are whole numbers from -1 (none) to 2147483647: number your classes from 0"
             )
+        if label.ndim == 2 and not (label.shape[1] and np.all((label == 0) | (label == 1))):
+            raise ValueError("labels [n, C] are 0 or 1 for each of at least one class")
         label = label.astype(np.uint8 if label.ndim == 2 else np.int32, copy=False)
         if label.ndim not in (1, 2) or len(label) != n:
             raise ValueError(f"{n} images need label [{n}] or [{n}, C], not {list(label.shape)}")
-        if label.ndim == 2 and (not label.shape[1] or label.max() > 1):
-            raise ValueError("labels [n, C] are 0 or 1 for each of at least one class")
         if group.shape != (n,):
             raise ValueError(f"{n} images need group [{n}], not {list(group.shape)}")
         object.__setattr__(self, "label", label)

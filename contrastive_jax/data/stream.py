@@ -247,7 +247,8 @@ class Streamed:
         corrupt: "raise" ends the run at a record that cannot be read; "replace" takes the next of the order, and a
             warning names it. In evaluation the stand-in is judged by its own label.
         resize: "exact" resizes training's views as the device would; "opencv" is faster, and differs
-            (:meth:`augment.crops.Cut.resize`). Evaluation is exact.
+            (:meth:`augment.crops.Cut.resize`). Evaluation is exact. Where views are antialiased, large JPEGs are
+            decoded at less resolution first (:mod:`decode`), which is as exact as that smoothing.
         made: what is made of the views, once they are cut out.
     """
 
@@ -303,12 +304,27 @@ class Streamed:
 
         def read(first: int):
             rows = range(first, min(first + PART, len(self)))
-            label[rows.start : rows.stop] = [record.label for record in self.records.read(rows)]
+            try:
+                label[rows.start : rows.stop] = [record.label for record in self.records.read(rows)]
+            except Unreadable:
+                if self.corrupt == "raise":
+                    raise
+                label[rows.start : rows.stop] = [self._stand_in(row).label for row in rows]
 
         with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
             for _ in pool.map(read, range(0, len(self), PART)):
                 pass
         return label
+
+    def _stand_in(self, row: int) -> Record:
+        """Read a record, or the next that can be read in the place of one that cannot, as :meth:`batches` does."""
+        for other in range(row, row + len(self)):
+            try:
+                (record,) = self.records.read([other % len(self)])
+                return record
+            except Unreadable as error:
+                last = error
+        raise last
 
     @functools.cached_property
     def labelled(self) -> bool:
@@ -343,7 +359,7 @@ class Streamed:
             for _ in range(-(-count // batch_size)):
                 batch = reader.next()
                 for message in batch["replaced"]:
-                    warnings.warn(f"{message}; the next image stands in for it", RuntimeWarning, stacklevel=2)
+                    warnings.warn(message, RuntimeWarning, stacklevel=2)
                 yield batch["image"][:, 0], batch["label"]
         finally:
             reader.close()

@@ -76,6 +76,10 @@ def tfds_images(
             ) from error
         if empty:
             raise ValueError(f"data.{option}={split!r} of {name} has no images")
+    if twice(splits[train_split]):
+        raise ValueError(
+            f"data.train_split={train_split!r} of {name} has images twice: each would be its own negative"
+        )
     if test_split and overlap(splits[train_split], splits[test_split]):
         raise ValueError(
             f"data.train_split={train_split!r} and data.test_split={test_split!r} of {name} have images in common: test"
@@ -101,10 +105,16 @@ def tfds_images(
 
 def overlap(one, other) -> bool:
     """Return whether two splits, of TFDS's ``SplitInfo``, read some record of a file both."""
-    return any(
-        a.filename == b.filename and max(a.skip, b.skip) < min(a.skip + a.take, b.skip + b.take)
-        for a, b in itertools.product(one.file_instructions, other.file_instructions)
-    )
+    return any(_meet(a, b) for a, b in itertools.product(one.file_instructions, other.file_instructions))
+
+
+def twice(split) -> bool:
+    """Return whether a split, TFDS's ``SplitInfo``, reads some record of a file twice."""
+    return any(_meet(a, b) for a, b in itertools.combinations(split.file_instructions, 2))
+
+
+def _meet(a, b) -> bool:
+    return a.filename == b.filename and max(a.skip, b.skip) < min(a.skip + a.take, b.skip + b.take)
 
 
 def prepared(name: str, dir: str):

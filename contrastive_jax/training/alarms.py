@@ -120,8 +120,8 @@ def stuck(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
     if fallen > TOLD_APART or record["contrast_accuracy"] > chance + luck:
         return None
     return (
-        f"nothing learnt yet: InfoNCE is {record['info_nce']:.3f}, and log(1 + K) = {nothing:.3f} is what a network gets"
-        f" that cannot tell a positive from its {count:.0f} negatives. Another schedule.learning_rate, a longer"
+        f"nothing learnt yet: InfoNCE is {record['info_nce']:.3f}, and log(1 + K) = {nothing:.3f} is what a network"
+        f" gets that cannot tell a positive from its {count:.0f} negatives. Another schedule.learning_rate, a longer"
         " schedule.warmup or a milder augmentation may help."
     )
 

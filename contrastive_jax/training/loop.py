@@ -103,7 +103,8 @@ def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
 def about(run: Run) -> dict[str, Any]:
     """Return what a checkpoint says of its run."""
     train = run.source.train
-    return {"config": run.config, "channels": train.shape[2], "examples": len(train)}
+    streamed = isinstance(train, data.Streamed)
+    return {"config": run.config, "channels": train.shape[2], "examples": len(train), "streamed": streamed}
 
 
 class One:
@@ -194,6 +195,14 @@ def restored(trainee: One, saved: checkpoint.Checkpoints, report: Callable[[str]
             raise ValueError(
                 f"data has {examples:,} training images, and this workdir's run began with {had:,}: their order and its"
                 " epochs would be others. Bring the same images, or choose another --workdir."
+            )
+        streamed = isinstance(run.source.train, data.Streamed)
+        if (had := meta[1].get("streamed", streamed)) != streamed:
+            now, then = ("streamed" if it else "in memory" for it in (streamed, had))
+            raise ValueError(
+                f"data would be {now}, and this workdir's run began with data {then}: views would be rounded otherwise."
+                f" Set data.stream={'on' if had else 'off'} or the data.memory_limit of before, or choose another"
+                " --workdir."
             )
         if before["train"]["duration"] != run.config["train"]["duration"]:
             report(

@@ -53,8 +53,9 @@ def source_of(config: Mapping[str, Any], load: Callable[..., data.Source] = data
     def another(name: str, dir: str) -> data.Source:
         if not dir and data.accepts(name, "dir"):
             dir = config["data"].get("dir", "")
+        held_out = {"validation": validation} if validation else {}  # else its test images would be looked at
         try:
-            return load(name=name, dir=dir)
+            return load(name=name, dir=dir, **held_out)
         except (ValueError, FileNotFoundError) as error:
             raise type(error)(f"compose.digits={name!r}: {error}") from None
 

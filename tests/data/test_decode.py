@@ -100,6 +100,8 @@ def test_no_more_is_decoded_than_the_views_need(monkeypatch):
         [cut(24, antialias=True).resize(pillow, box + [8, 0, 0, 0]) for box in whole - [0, 0, 8, 0]]
     )
     assert np.abs(views - shifted).mean() > 5  # a box in the wrong place is seen
+    _, views = views_of(image, size=24, boxes=whole)  # a kernel that does not smooth sees single pixels
+    assert np.abs(views - np.stack([cut(24).resize(pillow, box) for box in whole]).astype(int)).max() <= 2
 
 
 def test_a_set_of_one_size_is_resized_first():

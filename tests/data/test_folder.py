@@ -445,7 +445,7 @@ def test_test_images_are_no_training_images(tmp_path):
     assert len(load(train_split="", test_split="").train) == 3
     (tmp_path / "test").mkdir()
     (tmp_path / "test/cats").symlink_to(tmp_path / "train/held")
-    with pytest.raises(ValueError, match="held has training images and, by a link, test images"):
+    with pytest.raises(ValueError, match="are one file, by a link: test images would be trained on"):
         load()
 
 
@@ -469,6 +469,54 @@ def test_a_link_that_closes_a_circle_multiplies_no_image(tmp_path):
     (tmp_path / "photos/b").symlink_to(tmp_path / "elsewhere")
     source = data.load(name="folder", dir=str(tmp_path / "photos"))
     assert len(source.train) == 2 and source.classes == ("a", "b")
+    (tmp_path / "elsewhere/a").symlink_to(tmp_path / "photos/a")  # b, which leads to a, which leads to photos
+    with pytest.raises(
+        ValueError, match="b/a/0.png and .*a/0.png are one file, by a link: the image would be its own"
+    ):
+        data.load(name="folder", dir=str(tmp_path / "photos"))
+
+
+def test_an_image_is_met_once(tmp_path):
+    load = functools.partial(data.load, name="folder", dir=str(tmp_path))
+    for name in ("train/a/0.png", "train/a/1.png", "test/a/2.png"):
+        save(tmp_path / name, rgb())
+    link = tmp_path / "train/a/3.png"
+    link.symlink_to(tmp_path / "test/a/2.png")
+    with pytest.raises(
+        ValueError, match="test/a/2.png and .*train/a/3.png are one file, by a link: test images would"
+    ):
+        load()
+    assert len(load(test_split="").train) == 3
+    link.unlink()
+    link.symlink_to("0.png")
+    with pytest.raises(
+        ValueError, match="train/a/3.png and .*train/a/0.png .* the image would be its own negative"
+    ):
+        load()
+
+
+def test_a_class_called_train_is_no_split(tmp_path):
+    for name in ("bus/0.png", "bus/1.png", "train/0.png", "notes/0.txt"):
+        save(tmp_path / name, rgb()) if name.endswith("png") else (tmp_path / "notes").mkdir()
+    load = functools.partial(data.load, name="folder", dir=str(tmp_path))
+    with pytest.raises(
+        ValueError, match="images in the folder train, .* and in bus: data.train_split='' takes every"
+    ):
+        load()
+    assert load(train_split="").classes == ("bus", "train") and len(load(test_split="").train) == 1
+    (tmp_path / "bus").rename(tmp_path / "val")
+    assert len(load().test) == 2
+    (tmp_path / "train").rename(tmp_path / "trainset")
+    with pytest.raises(ValueError, match="the folders trainset and val, which would be two classes"):
+        load()
+
+
+def test_images_of_kinds_that_are_not_read_are_counted(tmp_path):
+    save(tmp_path / "0.png", rgb())
+    for name in ("1.heic", "2.AVIF"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.warns(RuntimeWarning, match="2 files such as .* are not read"):
+        assert len(data.load(name="folder", dir=str(tmp_path)).train) == 1
 
 
 def test_memory_limit_is_checked_before_decoding(tmp_path):

@@ -118,6 +118,12 @@ def test_labels_of_both_splits_in_one_file(tmp_path):
             "a/0.png is there twice: line 2 and line 3",
         ),
         ('{"a/0.png": "x", "a/0.png": "y"}', "json", "a/0.png is there twice"),
+        ('{"path": "a/0.png", "label": "x", "label": "y"}', "jsonl", "label is there twice"),
+        (
+            {"a/0.png": {"path": "a/1.png", "label": "x"}},
+            "json",
+            "'a/0.png' has another path within, 'a/1.png'",
+        ),
         (
             lines("path,class", "a/0.png,x"),
             "csv",

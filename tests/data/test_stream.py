@@ -194,6 +194,24 @@ def test_a_corrupt_record_is_replaced_by_the_next_of_the_order_and_counted(first
     same(half, [jax.tree.map(lambda x: x[8:], batch) for batch in got[:2]])
 
 
+def test_labels_of_corrupt_records_are_those_of_the_images_that_stand_in(monkeypatch):
+    real = Memory.read
+
+    def read(self, rows):
+        if bad := {7, 8} & {*map(int, rows)}:
+            raise records.Unreadable(f"block of {min(bad)}")
+        return real(self, rows)
+
+    monkeypatch.setattr(Memory, "read", read)
+    view = augment.make_eval(preset="crop_only", size=SIZE)
+    with pytest.warns(RuntimeWarning, match="block of 7; .* stands in"):
+        judged = np.concatenate([label for _, label in split(corrupt="replace").batches(16, view)])
+    np.testing.assert_array_equal(split(corrupt="replace").label, judged)
+    assert judged[7] == judged[8] == 9 % 3
+    with pytest.raises(records.Unreadable, match="block of 7"):
+        split().label  # noqa: B018
+
+
 @pytest.mark.parametrize("size", [0, 4])
 def test_in_memory_the_next_of_the_set_stands_in_for_a_corrupt_record(size):
     options = {"size": size, "memory_limit": 1, "stream": "off", "workers": 0, "resize": "exact"}

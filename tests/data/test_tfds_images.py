@@ -142,6 +142,10 @@ def test_splits_in_tfds_language(dir):
     ):
         with pytest.raises(ValueError, match="have images in common: test images would be trained on"):
             data.load(name="tiny", dir=dir, train_split=train_split, test_split=test_split)
+    with pytest.raises(
+        ValueError, match=r"data.train_split='train\[:5\]\+train\[4:\]' of tiny has images twice"
+    ):
+        data.load(name="tiny", dir=dir, train_split="train[:5]+train[4:]")
     with pytest.raises(ValueError, match=r"data.train_split='train\[:0\]' of tiny has no images"):
         data.load(name="tiny", dir=dir, train_split="train[:0]", stream="on")
     assert data.load(name="tiny", dir=dir, test_split="").test is None

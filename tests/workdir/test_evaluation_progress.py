@@ -17,7 +17,7 @@ from contrastive_jax import distributed
 from contrastive_jax.evaluators import progress
 from contrastive_jax.training import evaluation, loop
 from contrastive_jax.training import run as runs
-from contrastive_jax.workdir import EvaluationProgress
+from contrastive_jax.workdir import EvaluationProgress, checkpoint
 
 
 def test_scores_are_lines_and_what_is_reported_is_the_status():
@@ -78,6 +78,13 @@ def test_an_interrupted_evaluation_says_what_is_there_and_the_same_command_makes
     fewer = dataclasses.replace(source, train=source.train[np.arange(1_000)])
     with pytest.raises(ValueError, match="data has 1,000 training images, and .* run began with 1,437"):
         loop.train(config, str(tmp_path), devices=one, source=fewer)
+    elsewhere = loop.about(runs.prepare(config, devices=one, source=source)) | {"streamed": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoints, "read_meta", lambda _: (0, elsewhere))
+        with pytest.raises(
+            ValueError, match="would be in memory, .* began with data streamed: .* Set data.stream=on"
+        ):
+            loop.train(config, str(tmp_path), devices=one, source=source)
     said = capsys.readouterr().out
     assert "evaluating trained, untrained, raw pixels by knn; 1,437 training and 360 test images" in said
     assert said.index("trained, knn: ") < said.index("raw pixels, knn: ") < said.index("Top-1")
