@@ -300,7 +300,7 @@ def _replaceable(error: Exception) -> bool:
     """Return whether an error is of a damaged image that another may stand in for."""
     from contrastive_jax.data.records import Unreadable
 
-    return isinstance(error, Unreadable) and _MODE.value in ("train", "evaluate")
+    return isinstance(error, Unreadable) and _MODE.value in ("train", "evaluate", "preview")
 
 
 def run() -> None:

@@ -336,7 +336,7 @@ def facts(run: Shown) -> dict[str, str]:
         "seconds": result.get("seconds"),
         "images a second": result.get("images_per_second"),
         "devices": f"{device['count']} x {device['kind']}" if device else None,
-        "to be known": " ".join(alarms.notes(run.config)) or None,
+        "to be known": " ".join(result.get("notes") or alarms.notes(run.config)) or None,
         "commit": f"{commit[:10]}{' + changes' if result.get('git_modified') else ''}" if commit else None,
     }
     return {name: _number(value) for name, value in values.items() if value is not None}

@@ -48,6 +48,11 @@ def parse(arg: str, **defaults: Any) -> ConfigDict:
         options[key] = text if isinstance(default, str) else _number(key, text, type(default))
     for key, value in options.items():
         if key in allowed and value not in allowed[key]:
+            if key == "method" and value in methods.METHODS:
+                raise ValueError(
+                    f"config argument method={value!r} is none of this config's, {', '.join(sorted(allowed[key]))};"
+                    " configs/digits.py and configs/folder.py take any."
+                )
             raise ValueError(f"config argument {key}={value!r}. {near(value, tuple(map(str, allowed[key])))}")
     return ConfigDict(options)
 
@@ -77,9 +82,18 @@ def use_method(config: ConfigDict, name: str) -> ConfigDict:
     return config
 
 
+# What other libraries call an option -> its last name here.
+ELSEWHERE = {"lr": "learning_rate", "wd": "weight_decay", "epochs": "duration", "max_epochs": "duration"}
+
+
 def suggest(name: str, known: Mapping[str, Any]) -> str:
-    """Return what a misspelt leaf may have meant: the nearest leaf or section, else the options of its section."""
+    """Return what a misspelt leaf may have meant: one of the same last name, the nearest leaf or section, else the
+    options of its section."""
     sections = sorted({leaf.split(".")[0] for leaf in known})
+    *_, last = name.split(".")
+    elsewhere = [leaf for leaf in known if leaf.rpartition(".")[2] == ELSEWHERE.get(last, last)]
+    if 0 < len(elsewhere) <= 3:
+        return f"Did you mean {' or '.join(map(repr, elsewhere))}?"
     close = difflib.get_close_matches(name, [*known, *sections], 1, cutoff=0.8)
     if close:
         return f"Did you mean {close[0]!r}?"
@@ -108,7 +122,8 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
         file = next((f for folder in folders() if (f := folder / f"{path}.py").is_file()), file)
     if not file.is_file():
         near = difflib.get_close_matches(pathlib.Path(path).stem, names(), 1, cutoff=0.7)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        begun = [name for name in names() if name.startswith(f"{path}_")]
+        hint = f" Did you mean {near[0]!r}?" if near else f" There are {', '.join(begun)}." if begun else ""
         if not address and pathlib.Path(f"{path}.py").is_file():
             hint = f" There is a file {path}.py: name it with its ending."
         raise ValueError(

@@ -149,7 +149,8 @@ def not_prepared(name: str, dir: str) -> Exception:
     if base not in known:
         here = os.listdir(dir) if os.path.isdir(dir) else []
         names = sorted({"digits", "folder", "synthetic", *known, *here})
-        near = difflib.get_close_matches(base, names) or ["digits", "folder", "any TFDS name"]
+        of_a_year = [name for name in known if re.fullmatch(rf"{re.escape(base)}\d+", name)]  # imagenet2012
+        near = of_a_year or difflib.get_close_matches(base, names) or ["digits", "folder", "any TFDS name"]
         return ValueError(f"data.name={name!r} is no data set: did you mean {', '.join(near)}?")
     by_hand = ""
     if tfds.builder_cls(base).MANUAL_DOWNLOAD_INSTRUCTIONS:

@@ -107,6 +107,12 @@ def about(run: Run) -> dict[str, Any]:
     return {"config": run.config, "channels": train.shape[2], "examples": len(train), "streamed": streamed}
 
 
+def durations(before: Mapping[str, Any], now: str) -> list[str]:
+    """Return every ``train.duration`` that a run has had, by what its last checkpoint says, and the one of now."""
+    had = before.get("durations") or ([before["config"]["train"]["duration"]] if before else [])
+    return had if had[-1:] == [now] else [*had, now]
+
+
 class One:
     """A run as :func:`train_to_end` sees it; :class:`~contrastive_jax.training.replicas.Replicas` are several."""
 
@@ -280,6 +286,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
             size = sum(x.nbytes for x in jax.tree.leaves(state))
             workdirs.check_room(workdir, size, settings["keep_last"], len(saved.steps()))
         _, meta = saved.read_meta() or (0, {})
+        about = trainee.about | {"durations": durations(meta, config["train"]["duration"])}
         feed = trainee.feed(meta.get("data", {}).get("replaced", 0), log)
         evaluator = trainee.evaluator()
         if not evaluator.has_labels:
@@ -316,7 +323,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
                     if stop or save_due or keep_due or step == run.total_steps:
                         recorder.fetch()  # nothing is saved behind a step that nobody looked at
                         with recorder.pause("checkpoint"):
-                            saved.save(step, recorder.sound(state), trainee.about | {"data": feed.metrics()})
+                            saved.save(step, recorder.sound(state), about | {"data": feed.metrics()})
                             remote.push(workdir)
                         last_save = time.monotonic()
                     if stop and step < run.total_steps:

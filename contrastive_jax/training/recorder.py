@@ -169,6 +169,16 @@ class Recorder(contextlib.ExitStack):
         """Write a record of a step."""
         self._book.write(step, step / self._run.steps_per_epoch, metrics, timing)
 
+    def _stretched(self) -> list[str]:
+        """Return a sentence where the run's length was changed under way."""
+        *before, last = (self._saved.read_meta() or (0, {}))[1].get("durations") or [""]
+        if not before:
+            return []
+        return [
+            f"train.duration was {', then '.join(before)}, and is {last}: schedules stretched under way, which"
+            " another run of this config would not do."
+        ]
+
     def result(self, step: int, evaluations: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Write ``result.json`` and ``curves.png``; return what the first holds. Training is over by the first call:
         what is judged after it is not time that training lost. ``seconds`` are shared by the runs that train together.
@@ -192,7 +202,7 @@ class Recorder(contextlib.ExitStack):
             epoch=step / self._run.steps_per_epoch,
             **measured | ({"evaluations": evaluations} if evaluations else {}),
             alarms=alarms.summary(rows, self._run.config),
-            notes=alarms.notes(self._run.config),
+            notes=[*alarms.notes(self._run.config), *self._stretched()],
         )
         if self._active:
             workdirs.plot_curves(self._workdir)

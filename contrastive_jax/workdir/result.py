@@ -70,26 +70,33 @@ def write_result(
 def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
     """Read the tables of runs as flat rows, ready for a data frame.
 
-    A workdir of replicas stands for all of them. A row has ``workdir``, ``step``, ``row`` ("trained", ...), the leaves
-    in which the configs of the runs differ, by name, and the numbers of every column, ``linear.top1``. A replica that
-    diverged has one row, "diverged", without numbers.
+    A workdir of replicas stands for all of them, and a folder that ``--mode=evaluate`` wrote into, without a run of its
+    own, for that evaluation. A row has ``workdir``, ``step``, ``row`` ("trained", ...), ``loss`` (its terms, joined by
+    +), the leaves in which the configs of the runs differ, by name, and the numbers of every column, ``linear.top1``. A
+    replica that diverged has one row, "diverged", without numbers.
 
     Raises:
         FileNotFoundError: a workdir without ``result.json``: its run has not ended.
     """
     runs = [run for path in workdirs for run in replicas.folders(path) or [pathlib.Path(path)]]
-    settings = [leaves(configs.plain(configs.completed(read_json(run / "config.json")))) for run in runs]
+    judged = [_evaluation(run) for run in runs]  # alone, without a run of its own
+    read = [
+        {} if alone else configs.plain(configs.completed(read_json(run / "config.json")))
+        for run, alone in zip(runs, judged, strict=True)
+    ]
+    settings = [leaves(config) for config in read]
     every = dict.fromkeys(name for config in settings for name in config)
     differing = [name for name in every if len({json.dumps(config.get(name)) for config in settings}) > 1]
     rows = []
-    for run, config in zip(runs, settings, strict=True):
-        own = {"workdir": str(run)} | {name: config.get(name) for name in differing}
+    for run, whole, config, result in zip(runs, read, settings, judged, strict=True):
+        own: dict[str, Any] = {"workdir": str(run), "loss": "+".join(whole.get("loss", ()))}
+        own |= {name: config.get(name) for name in differing}
         if (run / "diverged.json").is_file():
             rows.append(own | {"row": "diverged"})
             continue
-        if not (run / "result.json").is_file():
+        if not result and not (run / "result.json").is_file():
             raise FileNotFoundError(f"{run} has no result.json: its run has not ended.")
-        result = read_json(run / "result.json")
+        result = result or read_json(run / "result.json")
         own["step"] = result["step"]
         for row, columns in (result.get("evaluations") or {}).items():
             scores = {
@@ -100,6 +107,14 @@ def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
             }
             rows.append(own | {"row": row} | scores)
     return rows
+
+
+def _evaluation(folder: pathlib.Path) -> dict[str, Any]:
+    """Return what ``--mode=evaluate`` wrote into a folder that holds no run, by the names of a result; {} elsewhere."""
+    if (folder / "config.json").is_file() or not (folder / "evaluation.json").is_file():
+        return {}
+    found = read_json(folder / "evaluation.json")
+    return {"step": found["step"], "evaluations": found["results"]}
 
 
 def measured_before(workdir: str | os.PathLike, step: int) -> dict[str, Any]:

@@ -1,18 +1,22 @@
 """The verbs."""
 
 import argparse
+import importlib.util
 import pathlib
 import re
 import signal
 import sys
 from types import ModuleType
 
+from experiments.harness.bundles import AT_ONCE
 from experiments.harness.jobs import collect, jobs, without_choice
 from experiments.harness.measured import is_measured, measure
 from experiments.harness.pages import render
 from experiments.harness.plan import DEVICES, UTILISATION, differing, plan
 from experiments.harness.running import run
 from experiments.harness.table import ROOT, SCALES, SMALL, Cell, table_of, where
+
+ON_GPU = ("paper", "gpu")  # scales
 
 
 def main(name: str = "__main__") -> int:
@@ -40,14 +44,14 @@ def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
+    return name, int(value) if value.isdecimal() else value
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
     """Make the parser of a table's command, and of the one over all tables."""
     made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("verb", choices=["plan", "run", "collect", "render", "diff"])
-    made.add_argument("--scale", choices=SCALES, default="cpu")
+    made.add_argument("--scale", choices=SCALES, default="cpu", help="default cpu, on digits")
     made.add_argument(
         "--cells",
         type=_pattern,
@@ -57,16 +61,19 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     made.add_argument(
         "--workers",
         type=_count,
-        help="run: jobs at a time; default 1, at small and small_mnist one an accelerator, or one a core",
+        help="run: jobs at a time; default 1, at small and small_mnist one an accelerator, or one a core, on a cluster"
+        " as many as it starts",
     )
     made.add_argument(
         "--replicas", type=_count,
-        help="run: runs as one program, where they differ in seed and numbers; default 32 on an accelerator, else 1",
+        help="run: runs as one program, where they differ in seed and numbers; default 32 on an accelerator (on a"
+        " cluster at the scales paper and gpu), else 1",
     )  # fmt: skip
     made.add_argument("--cluster", choices=["here", "slurm"], default="here")
     made.add_argument(
         "--set", type=_setting, action="append", default=[], metavar="NAME=VALUE",
-        help="run: a submitit parameter",
+        help="run: a submitit parameter, slurm_partition=gpu; each job has a GPU (scales paper and gpu) and"
+        " timeout_min=1440 unless it is set otherwise",
     )  # fmt: skip
     made.add_argument("--device", choices=DEVICES, default="a100", help="plan: a device")
     made.add_argument("--utilisation", type=float, default=UTILISATION, help="plan: share of its peak")
@@ -107,11 +114,17 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
         return [job for table, cells in given for job in jobs(table, options.scale, cells)]
 
     if options.verb == "run":
-        settings = dict(options.set)
+        settings, slurm = dict(options.set), options.cluster == "slurm"
+        if slurm and not importlib.util.find_spec("submitit"):
+            parser(about).error("--cluster=slurm needs submitit: pip install submitit")
+        if slurm and options.scale in ON_GPU:
+            asked = any("gpu" in name or "gres" in name for name in settings)
+            settings = settings if asked else {"gpus_per_node": 1} | settings
+            options.replicas = options.replicas or AT_ONCE
         for table in filter(is_measured, tables):
             if not options.cells.pattern:
                 print(measure(table))
-        workers = options.workers or (None if options.scale in SMALL else 1)
+        workers = options.workers or (None if options.scale in SMALL or slurm else 1)
         failures = run(todo, workers, options.cluster, settings, options.replicas)
         for table in tables:
             failures += without_choice(table, options.scale)

@@ -11,7 +11,7 @@ from typing import Any
 from contrastive_jax.data import noise
 from experiments.harness.jobs import Job, choose, choosing, distinct, jobs
 from experiments.harness.results import Results
-from experiments.harness.table import SMALL, Cell, all_tables, config_of, table_of
+from experiments.harness.table import SCALES, SMALL, Cell, all_tables, config_of, table_of
 
 DEVICES = {  # as jax names them
     "a100": "NVIDIA A100-SXM4-80GB", "h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200", "v4": "TPU v4",
@@ -119,6 +119,8 @@ def plan(
         ]
     )
     total = 0.0
+    others = [other for other in SCALES if other != scale and any(other in table.RUNS for table in tables)]
+    print(f"scale {scale}{'' if todo else ', no run is left'} (others: {', '.join(others) or 'none'})")
     for job in todo:
         left = [seed for seed in job.seeds() if job.result(seed) is None]
         known = seconds[job.table]

@@ -38,11 +38,12 @@ def run(
 
     ``todo`` is asked again when all its jobs are done: a sweep that has chosen has new ones. As many runs as
     ``replicas`` are one program where they can be; None: ``bundles.AT_ONCE`` on an accelerator, 1 on a CPU, where
-    processes are faster. ``workers`` None: one for each accelerator of this host, or each core where it has none.
+    processes are faster. ``workers`` None: one for each accelerator of this host, or each core where it has none; on a
+    cluster as many as it starts.
     """
     if replicas is None:
         replicas = AT_ONCE if accelerators() else 1
-    if workers is None:
+    if workers is None and cluster == "here":
         workers = accelerators() or len(os.sched_getaffinity(0))
     failures, tried, broken = [], set(), set()
     while new := distinct([job for job in todo() if job not in tried and job.key not in broken]):
@@ -174,13 +175,17 @@ def _step_of(job: Job) -> str:
     return "starting"
 
 
-def _on_slurm(todo: list[list[Job]], replicas: int, workers: int, options: Mapping[str, Any]) -> list[str]:
-    """Run jobs as one SLURM array, by submitit; at most ``workers`` at a time."""
+def _on_slurm(
+    todo: list[list[Job]], replicas: int, workers: int | None, options: Mapping[str, Any]
+) -> list[str]:
+    """Run jobs as one SLURM array, by submitit: at most ``workers`` at a time, a day each where no option says else."""
     import submitit
 
+    options = dict(options)
     executor = submitit.AutoExecutor(folder=ROOT / "runs" / "slurm", cluster=options.pop("executor", "slurm"))
     if executor.cluster == "slurm":
-        options = {"slurm_array_parallelism": workers} | dict(options)
+        some = {"slurm_array_parallelism": workers} if workers else {}
+        options = {"timeout_min": 24 * 60} | some | options
     executor.update_parameters(**options)
     with executor.batch():
         submitted = [executor.submit(run_jobs, jobs, replicas) for jobs in todo]

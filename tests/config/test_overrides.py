@@ -62,6 +62,9 @@ def test_overrides_mean_what_they_say(overrides, found):
     [
         ("temprature.tau=1", "Did you mean 'temperature.tau'"),
         ("los=dcl", "Did you mean 'loss'"),
+        ("optimizer.lr=1", "Did you mean 'schedule.learning_rate'"),
+        ("batch_size=64", "'evaluate.batch_size' or 'train.batch_size'"),
+        ("temperature=0.1", "names a function, not a number; did you mean --config.temperature.tau=0.1"),
         ("temperature.end=0.3", r"--config\.temperature\.end: there is no such option"),
         ("temperature.name=es", r"temperature\.name is 'es'. Did you mean 'ess'"),
         ("loss=dlc", "Did you mean 'dcl'"),

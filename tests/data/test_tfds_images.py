@@ -255,7 +255,13 @@ def test_a_missing_set_says_the_command(tmp_path):
 
 
 def test_an_unknown_name_says_the_nearest(dir):
-    for name, near in (("cifra10", "cifar10"), ("digit", "digits"), ("folders", "folder"), ("tinny", "tiny")):
+    for name, near in (
+        ("cifra10", "cifar10"),
+        ("digit", "digits"),
+        ("folders", "folder"),
+        ("tinny", "tiny"),
+        ("imagenet", "imagenet2012"),
+    ):
         with pytest.raises(ValueError, match=f"data.name='{name}' is no data set: did you mean .*{near}"):
             data.load(name=name, dir=dir)
     with pytest.raises(ValueError, match="is none of digits, folder, synthetic and"):

@@ -1,5 +1,6 @@
 """The harness of the papers' tables, on made-up runs: what is left to do, what is kept, what a page and a claim say."""
 
+import contextlib
 import functools
 import json
 import math
@@ -12,7 +13,19 @@ import pytest
 
 from contrastive_jax.training.run import source_of
 from experiments import harness
-from experiments.harness import bundles, claims, gates, jobs, measured, pages, plan, records, results, running
+from experiments.harness import (
+    bundles,
+    claims,
+    cli,
+    gates,
+    jobs,
+    measured,
+    pages,
+    plan,
+    records,
+    results,
+    running,
+)
 from experiments.harness import table as tables
 from experiments.harness.cli import command_line
 from experiments.harness.judging import Claim
@@ -409,6 +422,40 @@ def test_a_command_that_would_do_nothing_is_refused(table, arguments, said, caps
     with pytest.raises(SystemExit, match="2"):
         command_line(arguments.split(), [table], "")
     assert said in capsys.readouterr().err
+
+
+def test_a_job_of_a_cluster_has_a_gpu_and_a_day(table, monkeypatch, capsys):
+    asked = []
+
+    class Executor(contextlib.nullcontext):
+        cluster = "slurm"
+
+        def __init__(self, **_):
+            super().__init__()
+            self.batch = lambda: self
+
+        def update_parameters(self, **options):
+            asked.append(options)
+
+        def submit(self, function, jobs, replicas):
+            asked[-1]["replicas"] = replicas
+            return types.SimpleNamespace(exception=lambda: None)
+
+    table.RUNS["gpu"] = dict(table.RUNS["cpu"])
+    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="2"):
+        command_line(["run", "--cluster=slurm"], [table], "")
+    assert "pip install submitit" in capsys.readouterr().err
+    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "submitit", types.SimpleNamespace(AutoExecutor=Executor))
+    for arguments in (
+        "--scale=gpu",
+        "--scale=cpu --workers=3 --set=timeout_min=5 --set=slurm_partition=long",
+    ):
+        command_line(["run", "--cluster=slurm", *arguments.split()], [table], "")
+    assert asked[0] == {"timeout_min": 1440, "gpus_per_node": 1, "replicas": 32}
+    few = {"timeout_min": 5, "slurm_partition": "long", "slurm_array_parallelism": 3}
+    assert asked[1].items() >= few.items() and "gpus_per_node" not in asked[1]
 
 
 def test_a_lost_number_stays_empty_and_a_doubtful_one_is_marked(table):

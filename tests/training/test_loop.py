@@ -188,6 +188,9 @@ def test_a_changed_config_is_refused_unless_it_may_change(tmp_path, capsys):
     }
     assert loop.train(longer, tmp_path, devices=one)["step"] == 3
     assert "schedules stretch" in capsys.readouterr().out
+    for _ in range(2):  # nothing is left to train by the second: its result says so still
+        notes = loop.train(longer, tmp_path, quiet=True, devices=one)["notes"]
+        assert any("train.duration was 2 steps, and is 3 steps" in note for note in notes)
     with pytest.raises(ValueError, match=r"train.duration is '2 steps', 2 steps, .* has done 3"):
         loop.train(config, tmp_path, quiet=True, devices=one)
     with pytest.raises(ValueError, match=r"gradient_snr.decay was 0.0, is 0.9"):

@@ -180,12 +180,23 @@ def test_tables_of_many_runs_are_flat_rows(whole, tmp_path):
         (number, name) for number in (0, 1) for name in results[number]["evaluations"]
     ]
     assert rows[0]["knn.top1"] == results[0]["evaluations"]["trained"]["knn"]["top1"]
+    assert rows[0]["loss"] == "+".join(given[0]["loss"])
+    elsewhere = tmp_path / "evaluated"  # as --mode=evaluate writes it
+    elsewhere.mkdir()
+    evaluated = {"step": 3, "results": {"trained": {"knn": {"top1": 0.5}}}}
+    (elsewhere / "evaluation.json").write_text(json.dumps(evaluated))
+    assert workdirs.read_results(elsewhere) == [
+        {"workdir": str(elsewhere), "loss": "", "step": 3, "row": "trained", "knn.top1": 0.5}
+    ]
     assert rows[-1]["workdir"] == str(workdir / "replica_1") and "train.batch_size" not in rows[0]
     copy = tmp_path / "diverged"
     shutil.copytree(workdir, copy)
     (copy / "replica_0/result.json").rename(copy / "replica_0/diverged.json")
     first, *others = workdirs.read_results(copy)
-    assert first == {"workdir": str(copy / "replica_0"), "seed": 0, "row": "diverged"} and others
+    assert (
+        first == {"workdir": str(copy / "replica_0"), "loss": rows[0]["loss"], "seed": 0, "row": "diverged"}
+        and others
+    )
     (copy / "replica_1/result.json").unlink()
     with pytest.raises(FileNotFoundError, match="replica_1 has no result.json: its run has not ended"):
         workdirs.read_results(copy)
