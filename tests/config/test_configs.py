@@ -430,7 +430,7 @@ FROZEN = {
     ("intriguing_cifar10.py", "intriguing_cifar10.py:loss=decoupled"): """
         loss.info_nce.weight: 2.0 -> absent
         loss.decoupled_nt_xent.weight: absent -> 15.625
-        loss.decoupled_nt_xent.lambda_weight: absent -> 0.1
+        loss.decoupled_nt_xent.lambda_weight: absent -> 0.5
         loss.decoupled_nt_xent.self_pair: absent -> True
     """,
     ("intriguing_cifar10.py:loss=swd_normal", "intriguing_cifar10.py:loss=swd_hypersphere"): """
