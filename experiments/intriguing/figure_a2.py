@@ -74,7 +74,8 @@ def cells(taus, weights, own, scale="paper", itself=False):
 FEWER = (0.05, 0.2, 1.0), (0.02, 0.1, 0.5)
 WIDER = FEWER[0], (*FEWER[1], 2.0)
 RUNS = {
-    "paper": cells(TAUS, WEIGHTS, " --config.train.duration='200 epochs'"),
+    "paper": cells(TAUS, WEIGHTS, " --config.train.duration='200 epochs'")
+    | cells(TAUS, WEIGHTS, " --config.train.duration='200 epochs'", itself=True),
     "gpu": cells(*FEWER, " --config.train.duration='50 epochs'"),
     "small": cells(*WIDER, figure_a1.SCREEN, "small") | cells(*WIDER, figure_a1.SCREEN, "small", itself=True),
 }
