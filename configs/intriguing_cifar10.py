@@ -13,10 +13,11 @@ Arguments: ``loss`` (nt_xent, decoupled, swd_normal, swd_hypercube, swd_hypersph
 
 Assumed: LARS 0.2 x sqrt(batch) and tau 0.2 (the authors, google-research/simclr issue 166; lost in the text
 at hand). In no source at hand: decoupled at tau 0.2 with lambda 0.5, the best of 0.02, 0.1, 0.5 and 2 after 5
-epochs at scale small (Figure A.2; 0.1 is 9 points below it); lambda 1 for the SWD losses (the notebook's default). Weight decay 1e-6, 10 epochs of warm-up, cosine, colour
-strength 0.5, no blur (SimCLR's). Weights: NT-Xent adds both directions (eq. 1 is lost); where embeddings are
-normalised the notebook's loss, a mean over N and D, is scaled by 1,000, as the paper says. The decoupled
-logsumexp includes the query itself (the notebook).
+epochs at scale small (Figure A.2; 0.1 is 9 points below it); lambda 1 for the SWD losses (the notebook's
+default). Weight decay 1e-6, 10 epochs of warm-up, cosine, colour strength 0.5, no blur (SimCLR's). Weights:
+NT-Xent adds both directions (eq. 1 is lost); where embeddings are normalised the notebook's loss, a mean over
+N and D, is scaled by 1,000, as the paper says. The decoupled logsumexp includes the query itself (the
+notebook).
 """
 
 from contrastive_jax import config as configs

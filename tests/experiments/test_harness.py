@@ -518,7 +518,8 @@ def test_a_plan_has_every_run_once_and_a_sweeps_final_ones(table, tmp_path, monk
     other = made("experiments.paper.figure_1", tmp_path, monkeypatch, runs)
     both = {one.__name__: list(one.RUNS["cpu"]) for one in (table, other)}
     plan.plan([table, other], both, "cpu", "a100", 0.35, 2.0)
-    lines = capsys.readouterr().out.splitlines()
+    said, *lines = capsys.readouterr().out.splitlines()
+    assert said == "scale cpu (others: none)"
     assert lines[2].endswith(": 3 of 3 runs left, 1.00 hours each")
     assert [line.partition(":")[0] for line in lines] == [
         "paper.table_1 A | x | lr=0.1 | choosing",
@@ -529,7 +530,7 @@ def test_a_plan_has_every_run_once_and_a_sweeps_final_ones(table, tmp_path, monk
         " peak, which is assumed; judging not counted)",
     ]
     plan.plan([table, other], {table.__name__: [("B", "x")], other.__name__: []}, "cpu", "a100", 0.35, 0.0)
-    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[:-1]] == [
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[1:-1]] == [
         "paper.table_1 B | x"
     ]
 
