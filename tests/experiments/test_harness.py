@@ -519,7 +519,7 @@ def test_a_plan_has_every_run_once_and_a_sweeps_final_ones(table, tmp_path, monk
     both = {one.__name__: list(one.RUNS["cpu"]) for one in (table, other)}
     plan.plan([table, other], both, "cpu", "a100", 0.35, 2.0)
     said, *lines = capsys.readouterr().out.splitlines()
-    assert said == "scale cpu (others: none)"
+    assert said == "scale cpu (others: paper)"
     assert lines[2].endswith(": 3 of 3 runs left, 1.00 hours each")
     assert [line.partition(":")[0] for line in lines] == [
         "paper.table_1 A | x | lr=0.1 | choosing",
