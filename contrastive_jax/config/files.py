@@ -82,7 +82,7 @@ def use_method(config: ConfigDict, name: str) -> ConfigDict:
     return config
 
 
-# What other libraries call an option -> its last name here.
+# Names of options in other libraries -> the last name here.
 ELSEWHERE = {"lr": "learning_rate", "wd": "weight_decay", "epochs": "duration", "max_epochs": "duration"}
 
 
@@ -90,7 +90,7 @@ def suggest(name: str, known: Mapping[str, Any]) -> str:
     """Return what a misspelt leaf may have meant: one of the same last name, the nearest leaf or section, else the
     options of its section."""
     sections = sorted({leaf.split(".")[0] for leaf in known})
-    *_, last = name.split(".")
+    last = name.rpartition(".")[2]
     elsewhere = [leaf for leaf in known if leaf.rpartition(".")[2] == ELSEWHERE.get(last, last)]
     if 0 < len(elsewhere) <= 3:
         return f"Did you mean {' or '.join(map(repr, elsewhere))}?"

@@ -155,7 +155,7 @@ def _choose(config: ConfigDict, name: str, text: str) -> str:
         )
         return f"evaluators.{column}" if isinstance(literal, Mapping) else f"evaluators.{column}.name"
     if not key and choice and isinstance(literal, int | float | tuple) and not isinstance(literal, bool):
-        numbers = [f"--config.{section}.{o}={text}" for o, v in parent.items() if isinstance(v, int | float)]
+        numbers = [f"--config.{section}.{o}={text}" for o, v in parent.items() if type(v) in (int, float)]
         raise ValueError(
             f"--config.{section}={text}: {section} names a function, not a number"
             + (f"; did you mean {' or '.join(numbers[:3])}?" if numbers else ".")

@@ -343,7 +343,7 @@ def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
             if not name.startswith(".") and os.path.realpath(os.path.join(place, name)) not in circle
         ]
         above |= {os.path.join(place, name): circle for name in below}
-        not_read += [name for name in names if name.lower().endswith(NOT_READ)]
+        not_read += [name for name in names if name.lower().endswith(NOT_READ) and not name.startswith(".")]
         paths += [
             pathlib.Path(place, name).relative_to(root).as_posix()
             for name in names

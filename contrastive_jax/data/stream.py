@@ -247,8 +247,8 @@ class Streamed:
         corrupt: "raise" ends the run at a record that cannot be read; "replace" takes the next of the order, and a
             warning names it. In evaluation the stand-in is judged by its own label.
         resize: "exact" resizes training's views as the device would; "opencv" is faster, and differs
-            (:meth:`augment.crops.Cut.resize`). Evaluation is exact. Where views are antialiased, large JPEGs are
-            decoded at less resolution first (:mod:`decode`), which is as exact as that smoothing.
+            (:meth:`augment.crops.Cut.resize`). Evaluation is exact. But where views are antialiased large JPEGs are
+            decoded at less resolution first (:mod:`decode`), in both: smoothed by two kernels, not one.
         made: what is made of the views, once they are cut out.
     """
 

@@ -286,7 +286,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
             size = sum(x.nbytes for x in jax.tree.leaves(state))
             workdirs.check_room(workdir, size, settings["keep_last"], len(saved.steps()))
         _, meta = saved.read_meta() or (0, {})
-        about = trainee.about | {"durations": durations(meta, config["train"]["duration"])}
+        facts = trainee.about | {"durations": durations(meta, config["train"]["duration"])}
         feed = trainee.feed(meta.get("data", {}).get("replaced", 0), log)
         evaluator = trainee.evaluator()
         if not evaluator.has_labels:
@@ -323,7 +323,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
                     if stop or save_due or keep_due or step == run.total_steps:
                         recorder.fetch()  # nothing is saved behind a step that nobody looked at
                         with recorder.pause("checkpoint"):
-                            saved.save(step, recorder.sound(state), about | {"data": feed.metrics()})
+                            saved.save(step, recorder.sound(state), facts | {"data": feed.metrics()})
                             remote.push(workdir)
                         last_save = time.monotonic()
                     if stop and step < run.total_steps:
