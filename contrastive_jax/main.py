@@ -177,8 +177,6 @@ def default_workdir(settings: Sequence[Mapping[str, Any]]) -> str:
 
 def perform(mode: str, settings: Sequence[dict[str, Any]], workdir: str, quiet: bool) -> None:
     """Run a mode on a run, or on replicas."""
-    from contrastive_jax.workdir import replicas
-
     together = len(settings) > 1 and mode != "report"
     if mode == "train":
         module = importlib.import_module(f"contrastive_jax.training.{'replicas' if together else 'loop'}")
@@ -186,19 +184,9 @@ def perform(mode: str, settings: Sequence[dict[str, Any]], workdir: str, quiet: 
         module = importlib.import_module(f"contrastive_jax.commands.{mode}")
     if not together:
         getattr(module, mode)(settings[0], workdir, quiet=quiet)
-    elif mode == "evaluate":
-        folders = replicas.folders(workdir)
-        if len(folders) != len(settings):
-            raise ValueError(
-                f"--workdir={workdir} does not hold {len(settings)} replicas; leave --config out."
-            )
-        for number, (config, folder) in enumerate(zip(settings, folders, strict=True)):
-            if (why := replicas.divergence(workdir, number)) is None:
-                module.evaluate(config, str(folder), quiet=quiet)
-            else:
-                print(f"replica {number} is not evaluated: {why}", flush=True)
     else:
-        (module.train if mode == "train" else module.describe_replicas)(settings, workdir, quiet=quiet)
+        function = module.train if mode == "train" else getattr(module, f"{mode}_replicas")
+        function(settings, workdir, quiet=quiet)
 
 
 def _fail(message: str, code: int = 2) -> None:

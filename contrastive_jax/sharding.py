@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from contrastive_jax.types import PyTree
 
 AXIS = "data"
 ROWS = PartitionSpec(AXIS)
@@ -50,6 +53,25 @@ def replicate(array: jax.Array) -> jax.Array:
 def shard_batch(array: jax.Array) -> jax.Array:
     """Lay rows over the devices: the inverse of :func:`replicate`, the identity outside a mesh."""
     return jax.reshard(array, ROWS) if on_mesh() else array
+
+
+def in_parts(tree: PyTree, parts: int) -> PyTree:
+    """Split rows, arrays [B, ...] to [parts, B / parts, ...]: row i goes to part i mod parts, on its own device."""
+
+    def split(array: jax.Array) -> jax.Array:
+        return jnp.moveaxis(array.reshape(array.shape[0] // parts, parts, *array.shape[1:]), 1, 0)
+
+    return jax.tree.map(split, tree)
+
+
+def joined(tree: PyTree) -> PyTree:
+    """Put rows in their places again: the inverse of :func:`in_parts`."""
+
+    def join(array: jax.Array) -> jax.Array:
+        array = jnp.moveaxis(array, 0, 1)
+        return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+
+    return jax.tree.map(join, tree)
 
 
 def shard_first_axis(array: jax.Array) -> jax.Array:

@@ -33,6 +33,8 @@ USAGE = (
 def diff(first: str, second: str) -> None:
     """Print the leaves in which two configs differ, each with its meaning."""
     one, two = (config.plain(config.load(spec)) for spec in (first, second))
+    if one == two:
+        print(f"{first} and {second} have the same leaves.", file=sys.stderr)
     for name, (was, now) in config.diff(one, two).items():
         meaning = schema.option_of(two, name).meaning or schema.option_of(one, name).meaning
         _print((name, "bold"), (": ", ""), (repr(was), "red"), (" -> ", ""), (repr(now), "green"))

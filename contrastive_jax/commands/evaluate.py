@@ -5,7 +5,7 @@ what to evaluate on (``data``) and how (``evaluators``, ``evaluate``). So no dat
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,10 +15,11 @@ from etils import epath
 from contrastive_jax import config as configs
 from contrastive_jax import distributed, sharding
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.evaluators.table import of_replicas
 from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.run import source_of
 from contrastive_jax.types import PyTree
-from contrastive_jax.workdir import encoder, remote
+from contrastive_jax.workdir import encoder, remote, replicas
 
 # Sections by which an encoder is what it is; "seed" is of its first weights.
 OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment", "seed")
@@ -36,6 +37,47 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
       ValueError: the encoder cannot read these images, or an evaluator cannot work, in a sentence.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
+    evaluator, result = _judged(config, workdir, quiet)
+    if distributed.first():
+        evaluator.print(result["results"])
+    return result
+
+
+@remote.supports_remote
+def evaluate_replicas(
+    given: Sequence[Mapping[str, Any]], workdir: str, *, quiet: bool = False
+) -> list[dict[str, Any]]:
+    """Judge every replica of a workdir as :func:`evaluate` does, in one table; say which of them diverged.
+
+    Args:
+      given: their plain configs.
+      workdir: theirs.
+      quiet: show no progress.
+
+    Returns:
+      What ``evaluation.json`` of each replica's folder holds; nothing of one that diverged.
+
+    Raises:
+      ValueError: the workdir does not hold as many replicas; or as :func:`evaluate`.
+    """
+    differences, evaluator = replicas.differences(workdir), None
+    if len(differences) != len(given):
+        raise ValueError(f"--workdir={workdir} does not hold {len(given)} replicas; leave --config out.")
+    judged: list[dict[str, Any]] = [{} for _ in given]
+    for number, config in enumerate(given):
+        if why := replicas.divergence(workdir, number):
+            if distributed.first():
+                print(f"replica {number} is not evaluated: {why}", flush=True)
+        else:
+            evaluator, judged[number] = _judged(config, str(replicas.folder(workdir, number)), quiet)
+    if evaluator and distributed.first():
+        names = [replicas.words([difference]) for difference in differences]
+        evaluator.print(of_replicas(names, differences, [one.get("results", {}) for one in judged]))
+    return judged
+
+
+def _judged(config: Mapping[str, Any], workdir: str, quiet: bool) -> tuple[Evaluator, dict[str, Any]]:
+    """Judge an encoder, and write and return what came out."""
     began, path = time.perf_counter(), config["evaluate"]["checkpoint"] or workdir
     first = distributed.first()
     log = workdirs.log if first and not quiet else lambda message: None
@@ -52,8 +94,6 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
             workdirs.check_writable(workdir)
         log(path if step is None else f"step {step} of {path}")
         results = evaluator.table(weights, quiet=True, show_progress=first and not quiet)
-    if first:
-        evaluator.print(results)
     result = {
         "checkpoint": str(path),
         "step": step,
@@ -68,7 +108,7 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
     }
     if first:
         workdirs.write_json(epath.Path(workdir) / "evaluation.json", result)
-    return result
+    return evaluator, result
 
 
 def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], log: Any) -> dict[str, Any]:

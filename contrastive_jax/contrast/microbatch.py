@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from contrastive_jax import sharding
 from contrastive_jax.contrast.arguments import whole_number
-from contrastive_jax.types import Array, PyTree
+from contrastive_jax.types import PyTree
 
 
 def in_microbatches(
@@ -47,13 +47,6 @@ def in_microbatches(
     """
     parts = whole_number("in_microbatches.parts", parts)
 
-    def split(array: Array) -> Array:
-        return jnp.moveaxis(array.reshape(array.shape[0] // parts, parts, *array.shape[1:]), 1, 0)
-
-    def join(array: Array) -> Array:
-        array = jnp.moveaxis(array, 0, 1)
-        return array.reshape(array.shape[0] * parts, *array.shape[2:])
-
     def encode_in_parts(params: PyTree, batch: PyTree) -> PyTree:
         sizes = {jnp.shape(x)[:1] for x in jax.tree.leaves(batch)}
         if len(sizes) != 1 or not min(sizes) or min(sizes)[0] % parts:
@@ -68,8 +61,8 @@ def in_microbatches(
             )
         part = jax.checkpoint(encode)  # nothing of a part is kept for the backward pass but its input
         _, embeddings = jax.lax.scan(
-            lambda _, batch: ((), part(params, batch)), (), jax.tree.map(split, batch)
+            lambda _, batch: ((), part(params, batch)), (), sharding.in_parts(batch, parts)
         )
-        return jax.tree.map(join, embeddings)
+        return sharding.joined(embeddings)
 
     return encode_in_parts

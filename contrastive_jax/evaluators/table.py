@@ -196,6 +196,32 @@ def over_seeds(differences: Sequence[Mapping[str, Any]], rows: Sequence[dict | N
     return {f"{others}mean ± sd of {len(of)}": mean_of(of) for others, of in alike.items() if len(of) > 1}
 
 
+def of_replicas(
+    names: Sequence[str], differences: Sequence[Mapping[str, Any]], tables: Sequence[Mapping[str, dict]]
+) -> dict[str, dict]:
+    """Return the rows of several networks in one table: each of them, their means over seeds, what they stand against.
+
+    Args:
+      names: of each network.
+      differences: of each network, the leaves in which they differ.
+      tables: of each network, its rows; empty where it could not be judged.
+    """
+    rows = [table.get("trained") for table in tables]
+    trained = {name: row for name, row in zip(names, rows, strict=True) if row is not None}
+    of_seed = {
+        difference.get("seed"): table["untrained"]
+        for difference, table in zip(differences, tables, strict=True)
+        if "untrained" in table
+    }
+    untrained = dict(zip(["untrained"], of_seed.values(), strict=False))
+    if len(of_seed) > 1:
+        untrained = {f"untrained, mean ± sd of {len(of_seed)}": mean_of([*of_seed.values()])}
+    pixels = (table["raw pixels"] for table in tables if "raw pixels" in table)  # the same of all
+    return (
+        trained | over_seeds(differences, rows) | untrained | dict(zip(["raw pixels"], pixels, strict=False))
+    )
+
+
 def _measures(results: Mapping[str, dict], column: str) -> list[str]:
     """Return the names of a column's numbers where it is no accuracy, of any of the rows; of others nothing."""
     rows = [scores[column] for scores in results.values() if column in scores]

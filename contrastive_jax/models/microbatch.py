@@ -10,6 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from contrastive_jax import sharding
 from contrastive_jax.types import Array, Outputs, PyTree
 
 
@@ -25,13 +26,6 @@ def in_parts(apply: Callable, parts: int) -> Callable:
       parts: n, a divisor of B; B / n a multiple of the number of devices.
     """
 
-    def split(array: Array) -> Array:
-        return jnp.moveaxis(array.reshape(array.shape[0] // parts, parts, *array.shape[1:]), 1, 0)
-
-    def join(array: Array) -> Array:
-        array = jnp.moveaxis(array, 0, 1)
-        return array.reshape(array.shape[0] * parts, *array.shape[2:])
-
     def apply_parts(
         params: PyTree, stats: PyTree, views: Array, *, train: bool, groups: Array | None = None
     ) -> tuple[Outputs, PyTree]:
@@ -42,8 +36,10 @@ def in_parts(apply: Callable, parts: int) -> Callable:
         def part(views):
             return apply(params, stats, views, train=train)
 
-        _, (outputs, new) = jax.lax.scan(lambda _, views: ((), part(views)), (), split(views))
-        return jax.tree.map(join, outputs), jax.tree.map(_of_all, new) if train else stats
+        _, (outputs, new) = jax.lax.scan(
+            lambda _, views: ((), part(views)), (), sharding.in_parts(views, parts)
+        )
+        return sharding.joined(outputs), jax.tree.map(_of_all, new) if train else stats
 
     return apply_parts
 

@@ -113,7 +113,9 @@ def network(
 def _encoder(norm: norms.Norm, dtype: Any, remat: bool, *, name: str = "resnet", **options: Any) -> Component:
     function = find(encoders, name, "encoder.name")
     if function is None:
-        raise ValueError(f"encoder.name is {name!r}. {near(name, functions_of(encoders))}")
+        depth = re.fullmatch(r"resnet[-_ ]?(\d+)", str(name).lower())  # what torchvision calls them
+        hint = f"Set encoder.depth={depth[1]}." if depth else near(name, functions_of(encoders))
+        raise ValueError(f"encoder.name is {name!r}. {hint}")
     if remat and "remat" not in inspect.signature(function).parameters:
         raise ValueError(f"train.remat is True, and encoder.name={name!r} has no option remat.")
     options |= {"remat": True} if remat else {}

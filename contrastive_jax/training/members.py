@@ -11,7 +11,7 @@ import numpy as np
 
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators.features import NotFinite
-from contrastive_jax.evaluators.table import mean_of, over_seeds
+from contrastive_jax.evaluators.table import of_replicas
 from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.packing import Packed
 from contrastive_jax.training.recorder import Diverged, Recorder
@@ -204,21 +204,6 @@ class Evaluators:
             if show_progress and pair:
                 workdirs.log(f"evaluating replica {number}, {names[number]} ...")
             tables.append(self._each[number].table(pair, quiet=True) if pair else {})
-        rows = {
-            name: table["trained"] for name, table in zip(names, tables, strict=True) if "trained" in table
-        }
-        if rows and not quiet:
-            pixels = next((table["raw pixels"] for table in tables if "raw pixels" in table), None)
-            baselines = self._untrained(tables) | ({"raw pixels": pixels} if pixels else {})
-            means = over_seeds(self._replicas.differences, [rows.get(name) for name in names])
-            self._each[0].print(rows | means | baselines)
+        if any("trained" in table for table in tables) and not quiet:
+            self._each[0].print(of_replicas(names, self._replicas.differences, tables))
         return tables
-
-    def _untrained(self, tables: list[dict]) -> dict[str, dict]:
-        """Return the row of untrained networks: one a seed, their mean and standard deviation if there are several."""
-        seeds = [run.config["seed"] for run in self._replicas.runs]
-        judged = zip(seeds, tables, strict=True)
-        of = list({seed: table["untrained"] for seed, table in judged if "untrained" in table}.values())
-        if len(of) < 2:
-            return dict(zip(["untrained"], of, strict=False))
-        return {f"untrained, mean ± sd of {len(of)}": mean_of(of)}

@@ -140,7 +140,7 @@ class Replicas(loop.One):
     @property
     def names(self) -> list[str]:
         """Return a name of each replica: what differs, and its values."""
-        return [_words([difference]) for difference in self.differences]
+        return [layout.words([difference]) for difference in self.differences]
 
     @property
     def words(self) -> str:
@@ -172,8 +172,8 @@ class Replicas(loop.One):
         """Refuse to go on with other replicas than a checkpoint's."""
         if (saved := before.get("replicas")) != json.loads(json.dumps(self.differences)):
             raise ValueError(
-                f"this workdir holds {'a single run' if saved is None else f'replicas of {_words(saved)}'}, and these"
-                f" are replicas of {_words(self.differences)}; choose another --workdir."
+                f"this workdir holds {'a single run' if saved is None else f'replicas of {layout.words(saved)}'}, and"
+                f" these are replicas of {layout.words(self.differences)}; choose another --workdir."
             )
 
     def check_workdir(self, workdir: str, start: int) -> None:
@@ -308,21 +308,16 @@ def _differences(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     differing = [{name: leaves[name] for name in names} for leaves in every]
     for number, one in enumerate(differing):
         if one in differing[:number]:
-            raise NotReplicas(f"two replicas are the same, {_words([one])}: give each value once.")
+            raise NotReplicas(f"two replicas are the same, {layout.words([one])}: give each value once.")
     return differing
 
 
 def _no_replica(difference: Mapping[str, Any], why: str) -> str:
     others = {name: value for name, value in difference.items() if name != "seed"}
     return (
-        f"{_words([others])} is no replica of the first ({why}): replicas differ in seed and in numbers that the step"
-        " reads; run the command once for each of the others' values."
+        f"{layout.words([others])} is no replica of the first ({why}): replicas differ in seed and in numbers that the"
+        " step reads; run the command once for each of the others' values."
     )
-
-
-def _words(differences: Sequence[Mapping[str, Any]]) -> str:
-    names = differences[0]
-    return ", ".join(f"{name}={','.join(dict.fromkeys(str(d[name]) for d in differences))}" for name in names)
 
 
 def _shapes(tree: PyTree) -> Any:

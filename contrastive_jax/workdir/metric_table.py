@@ -38,7 +38,7 @@ METRICS = {
         "InfoNCE at the step's tau, without a margin, whatever the loss.", "InfoNCE", "curves", "nats", "InfoNCE"
     ),
     "contrast_accuracy": Metric(
-        "share of queries whose positive beats every negative.", "accuracy of the contrast", "curves", column="accuracy"
+        "share of queries whose positive beats every negative.", "accuracy of the contrast", "curves", column="pair acc"
     ),
     "tau": Metric("the temperature.", "temperature", "curves", column="tau"),
     "ess": Metric(

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -25,6 +26,12 @@ def differences(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     """Return the leaves in which each replica of a workdir differs from others; none of a single run's."""
     file = epath.Path(workdir) / TABLE
     return json.loads(file.read_text()) if file.is_file() else []
+
+
+def words(differences: Sequence[Mapping[str, Any]]) -> str:
+    """Return a name of replicas: what differs, and its values."""
+    names = differences[0]
+    return ", ".join(f"{name}={','.join(dict.fromkeys(str(d[name]) for d in differences))}" for name in names)
 
 
 def write(workdir: str | os.PathLike, differences: list[dict[str, Any]]) -> None:

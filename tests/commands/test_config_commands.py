@@ -90,6 +90,14 @@ def test_entries_of_a_docstring():
     assert schema.entries("No section.") == schema.entries(None) == {}
 
 
+def test_diff_says_that_nothing_differs(capsys):
+    digits = str(ROOT / "configs" / "digits.py")
+    same = f"{digits}:scale=cpu"
+    assert config_commands.main(["diff", digits, same]) == 0
+    said = capsys.readouterr()
+    assert said.out == "" and said.err == f"{digits} and {same} have the same leaves.\n"
+
+
 def test_diff_says_what_differs_and_what_that_is(capsys):
     digits = f"{ROOT}/configs/digits.py"
     assert config_commands.main(["diff", f"{digits}:method=simclr", f"{digits}:method=macl"]) == 0

@@ -350,6 +350,7 @@ def test_torchvision_names_round_trip():
             "encoder.kernel_init is 'he'; it must be one of fan_in, fan_out",
         ),
         ({"encoder": {"name": "resnt"}}, "encoder.name is 'resnt'. Did you mean 'resnet'?"),
+        ({"encoder": {"name": "ResNet-50"}}, "encoder.name is 'ResNet-50'. Set encoder.depth=50."),
         ({"encoder": {"name": "vit", "dim": 30}}, "encoder.dim is 30; it must be a multiple of 4"),
         ({"encoder": {"name": "vit", "heads": 0}}, "encoder.heads is 0; it must be at least 1"),
         ({"projector": {"layers": -1}}, "projector.layers is -1"),

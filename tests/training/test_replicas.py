@@ -4,7 +4,6 @@ import json
 import pathlib
 import shutil
 import time
-import types
 
 import jax
 import numpy as np
@@ -18,7 +17,7 @@ from contrastive_jax import main, native, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import describe, report
 from contrastive_jax.evaluators import table
-from contrastive_jax.training import loop, members, recorder, replicas
+from contrastive_jax.training import loop, recorder, replicas
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import encoder
 from experiments.gpu.correctness import trained
@@ -173,6 +172,22 @@ def test_a_column_that_fails_while_they_train_is_said_once_of_each(tmp_path, cap
         assert not any("eval/bad_top1" in row for row in rows)
 
 
+def test_replicas_are_judged_again_in_one_table(whole, tmp_path, capsys):
+    given, workdir, results = whole
+    again, elsewhere = tmp_path / "again", tmp_path / "elsewhere"
+    shutil.copytree(workdir, again)
+    main.perform("evaluate", given, str(again), True)
+    shown = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert shown == ["seed=0", "seed=1", "mean ± sd of 2"]
+    elsewhere.mkdir()
+    shutil.copy(again / "replica_1" / "evaluation.json", elsewhere)
+    (row,) = workdirs.read_results(elsewhere)
+    top1 = results[1]["evaluations"]["trained"]["knn"]["top1"]
+    assert (row["row"], row["step"], row["knn.top1"]) == ("trained", 4, top1)
+    with pytest.raises(ValueError, match="does not hold 3 replicas"):
+        main.perform("evaluate", [*given, given[0]], str(again), True)
+
+
 def test_tables_of_many_runs_are_flat_rows(whole, tmp_path):
     given, workdir, results = whole
     rows = workdirs.read_results(workdir)
@@ -181,13 +196,6 @@ def test_tables_of_many_runs_are_flat_rows(whole, tmp_path):
     ]
     assert rows[0]["knn.top1"] == results[0]["evaluations"]["trained"]["knn"]["top1"]
     assert rows[0]["loss"] == "+".join(given[0]["loss"])
-    elsewhere = tmp_path / "evaluated"  # as --mode=evaluate writes it
-    elsewhere.mkdir()
-    evaluated = {"step": 3, "results": {"trained": {"knn": {"top1": 0.5}}}}
-    (elsewhere / "evaluation.json").write_text(json.dumps(evaluated))
-    assert workdirs.read_results(elsewhere) == [
-        {"workdir": str(elsewhere), "loss": "", "step": 3, "row": "trained", "knn.top1": 0.5}
-    ]
     assert rows[-1]["workdir"] == str(workdir / "replica_1") and "train.batch_size" not in rows[0]
     copy = tmp_path / "diverged"
     shutil.copytree(workdir, copy)
@@ -362,18 +370,15 @@ def test_what_differs_in_the_seed_alone_has_a_row_of_its_mean():
 
 
 def test_untrained_networks_are_a_row_of_their_own():
-    def of(seeds):
-        evaluators = members.Evaluators.__new__(members.Evaluators)
-        runs = [types.SimpleNamespace(config={"seed": seed}) for seed in seeds]
-        evaluators._replicas = types.SimpleNamespace(runs=runs)
-        return evaluators._untrained([{"untrained": {"knn": {"top1": seed / 10}}} for seed in seeds])
+    def of(differences):
+        tables = [{"untrained": {"knn": {"top1": d.get("seed", 3) / 10}}} for d in differences]
+        return table.of_replicas([str(d) for d in differences], differences, tables)
 
-    assert of([1, 1]) == {"untrained": {"knn": {"top1": 0.1}}}
-    (name, row), *others = of([1, 2, 1, 2]).items()
+    assert of([{"temperature.tau": 0.1}, {"temperature.tau": 0.2}]) == {"untrained": {"knn": {"top1": 0.3}}}
+    (name, row), *others = of([{"seed": seed} for seed in (1, 2, 1, 2)]).items()
     assert name == "untrained, mean ± sd of 2" and not others and row["knn"]["top1"] == pytest.approx(0.15)
-    evaluators = members.Evaluators.__new__(members.Evaluators)
-    evaluators._replicas = types.SimpleNamespace(runs=[types.SimpleNamespace(config={"seed": 0})])
-    assert evaluators._untrained([{}]) == {}
+    pixels = {"raw pixels": {"knn": {"top1": 0.5}}}
+    assert table.of_replicas(["a", "b"], [{"seed": 0}, {"seed": 1}], [{}, pixels]) == pixels
 
 
 def test_numbers_with_several_values_are_every_combination_of_them():

@@ -418,7 +418,7 @@ def test_piped_lines_are_aligned_below_their_headings_in_80_columns():
         clock.time += 200
         second = progress.update(110, {**METRICS, "loss": 12.5, "tau": 123456.0})
     assert console.file.getvalue().splitlines() == [
-        "step  epoch    loss  InfoNCE  accuracy     tau     ESS  images/s      left",
+        "step  epoch    loss  InfoNCE  pair acc     tau     ESS  images/s      left",
         "  10   0.20  1.0000   3.2500    0.5000  0.1000  0.2000      32.0   0:16:30",
         " 110   2.20  12.500   3.2500    0.5000  123456  0.2000      16.7   0:28:27",
     ]
@@ -557,7 +557,7 @@ def test_in_a_terminal_a_bar_with_every_field_and_sentences_above_it(width):
         console.print("A sentence.")
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()[before:])
     assert shown.index("A sentence.") < shown.index("step 800/1000")
-    fields = ["step 800/1000", "epoch 16.00/20", "loss 1.0000", "InfoNCE 3.2500", "accuracy 0.5000"]
+    fields = ["step 800/1000", "epoch 16.00/20", "loss 1.0000", "InfoNCE 3.2500", "pair acc 0.5000"]
     fields += ["tau 0.1000", "ESS 0.2000", "images/s 32.0", "left 0:03:20"]
     for field in fields:
         assert field in shown
