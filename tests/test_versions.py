@@ -23,7 +23,7 @@ def test_in_error(broken): pass
 """
 ENTRY = {
     "python": "3.12.1", "jax": "0.11.2", "flax": "0.12.12", "orbax-checkpoint": "0.12.8", "numpy": "2.5.5",
-    "passed": 2858, "failed": [], "skipped": 4, "minutes": 20.5, "date": "2026-11-22",
+    "passed": 2858, "failed": [], "skipped": 4, "date": "2026-11-22",
 }  # fmt: skip
 
 

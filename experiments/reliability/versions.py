@@ -20,7 +20,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -80,10 +79,9 @@ def install(python: str, jax: str, folder: pathlib.Path) -> str:
 
 
 def measure(python: str, folder: pathlib.Path, tests: list[str]) -> dict:
-    """Run the tests, shown as they run: versions, counts, the tests that failed, minutes and date."""
+    """Run the tests, shown as they run: versions, counts, the tests that failed, and the date."""
     report = folder / "report.xml"
     report.unlink(missing_ok=True)
-    began = time.perf_counter()
     command = [python, "-m", "pytest", "-q", f"--junitxml={report}", *tests]
     cache = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
     code = subprocess.run(command, cwd=ROOT, env=os.environ | cache).returncode
@@ -92,7 +90,6 @@ def measure(python: str, folder: pathlib.Path, tests: list[str]) -> dict:
     versions = json.loads(subprocess.run([python, "-c", ASK], check=True, capture_output=True).stdout)
     return versions | {
         **counted(report.read_text()),
-        "minutes": round((time.perf_counter() - began) / 60, 1),
         "date": datetime.date.today().isoformat(),
     }
 
@@ -114,12 +111,12 @@ def table(measured: dict[str, dict]) -> str:
     """Write one line an environment, as Markdown, and the tests that failed."""
     names = ("Python", *PACKAGES)
     lines = [
-        f"| {' | '.join(names)} | passed | failed | skipped | minutes | date |",
-        f"|{' --- |' * len(names)} ---: | ---: | ---: | ---: | --- |",
+        f"| {' | '.join(names)} | passed | failed | skipped | date |",
+        f"|{' --- |' * len(names)} ---: | ---: | ---: | --- |",
     ]
     for entry in measured.values():
         versions = " | ".join(entry[name.lower()] for name in names)
-        numbers = f"{entry['passed']:,} | {len(entry['failed'])} | {entry['skipped']} | {entry['minutes']}"
+        numbers = f"{entry['passed']:,} | {len(entry['failed'])} | {entry['skipped']}"
         lines.append(f"| {versions} | {numbers} | {entry['date']} |")
     failed = [
         f"- Python {entry['python']}, jax {entry['jax']}: `{name}`"
