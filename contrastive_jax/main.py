@@ -104,7 +104,7 @@ def resolved(
     from contrastive_jax.workdir import replicas
 
     (spec, overrides, _), saved = split(argv), list[str]()
-    if workdir and "," not in workdir:
+    if workdir and (mode != "report" or "," not in workdir):
         with contextlib.suppress(
             KeyError, ImportError
         ):  # an address that nothing here reads: the mode says so
@@ -275,7 +275,11 @@ def main(argv: list[str]) -> None:
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if _DEBUG.value:
             traceback.print_exc()
-        advice = "; --config.data.corrupt=replace takes another in its place" if _replaceable(error) else ""
+        advice = (
+            "; --config.data.corrupt=replace takes another in its place"
+            if replaceable(error, _MODE.value)
+            else ""
+        )
         _fail(
             f"{error}{advice}"
             if isinstance(error, ValueError | OSError | ArithmeticError)
@@ -284,11 +288,12 @@ def main(argv: list[str]) -> None:
         )
 
 
-def _replaceable(error: Exception) -> bool:
+def replaceable(error: Exception, mode: str) -> bool:
     """Return whether an error is of a damaged image that another may stand in for."""
     from contrastive_jax.data.records import Unreadable
 
-    return isinstance(error, Unreadable) and _MODE.value in ("train", "evaluate", "preview")
+    damaged = isinstance(error, Unreadable) or isinstance(error.__cause__, Unreadable)
+    return damaged and mode in ("train", "evaluate", "preview")
 
 
 def run() -> None:

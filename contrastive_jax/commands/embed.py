@@ -45,7 +45,10 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
       FileNotFoundError: no checkpoint, or a missing data set.
     """
     if config["data"].get("corrupt") == "replace":
-        raise ValueError("data.corrupt is 'replace'; embeddings are of the images they name: take 'raise'.")
+        raise ValueError(
+            "data.corrupt is 'replace'; embeddings are of the images they name: take 'raise', with damaged files moved"
+            " elsewhere."
+        )
     path = config["evaluate"]["checkpoint"] or workdir
     known = encoder.config_of(path)
     source = source_of(config)
@@ -54,9 +57,11 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
     mesh, written = sharding.make_mesh(), {}
     with jax.set_mesh(mesh):
         saved = encoder.read(path, sharding=sharding.named(mesh, sharding.REPLICATED))
-        check_channels(saved, source, path)
+        encoder.check_channels(saved.channels, source, path)
         if distributed.first():
             workdirs.check_writable(workdir)
+        if (note := encoder.size_note(config, saved.config)) and distributed.first() and not quiet:
+            workdirs.log(note)
         section = encoder.view_of(saved, config)
         view = call(augment.make_eval, "augment", section)
         about = {
@@ -74,7 +79,19 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
             if not quiet and distributed.first():
                 shapes = ", ".join(f"{layer} {list(arrays[layer].shape)}" for layer in layers)
                 workdirs.log(f"{written[name]}: {shapes}, step {about['step']} of {path}")
+    if distributed.first() and not quiet:
+        for name in SPLITS:
+            other = pathlib.Path(workdir, f"embeddings_{name}.npz")
+            if name not in written and other.is_file() and _images_of(other) != images:
+                workdirs.log(f"{remote.place(workdir, other.name)} is of other images, an earlier call's.")
     return written
+
+
+def _images_of(file: pathlib.Path) -> dict[str, Any]:
+    """Return which images the embeddings of a file are of."""
+    with np.load(file) as arrays:
+        known = json.loads(str(arrays["config"]))
+    return {name: known.get(name) for name in ("data", "compose")}
 
 
 def of_split(
@@ -114,20 +131,15 @@ def chosen_splits(config: Mapping[str, Any], source: data.Source) -> dict[str, A
 
 def chosen_layers(config: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, ...]:
     """Return ``embed.layers``, of those that the network of ``known`` has."""
-    projector = known["projector"]
-    depth = len(projector.get("widths", ())) or projector["layers"]
-    known_layers = ("pooled", *(f"projection_{i + 1}" for i in range(depth)))
-    layers = tuple(config["embed"]["layers"])
+    layers, there = tuple(config["embed"]["layers"]), known_layers(known)
     for layer in layers or ("",):
-        if layer not in known_layers:
-            raise ValueError(f"embed.layers names {layer!r}; this encoder has {', '.join(known_layers)}.")
+        if layer not in there:
+            raise ValueError(f"embed.layers names {layer!r}; this encoder has {', '.join(there)}.")
     return layers
 
 
-def check_channels(saved: encoder.Saved, source: data.Source, path: str) -> None:
-    """Raise ValueError where the images have another number of channels than the encoder reads."""
-    here = source.train.shape[2]
-    if saved.channels != here:
-        raise ValueError(
-            f"data.name={source.name!r} has images of {here} channels; the encoder of {path} reads {saved.channels}."
-        )
+def known_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the layers that a config's network has."""
+    projector = config["projector"]
+    depth = len(projector.get("widths", ())) or projector["layers"]
+    return ("pooled", *(f"projection_{i + 1}" for i in range(depth)))

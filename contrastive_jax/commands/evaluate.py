@@ -18,7 +18,6 @@ from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators.table import of_replicas
 from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.run import source_of
-from contrastive_jax.types import PyTree
 from contrastive_jax.workdir import encoder, remote, replicas
 
 # Sections by which an encoder is what it is; "seed" is of its first weights.
@@ -89,20 +88,24 @@ def _judged(config: Mapping[str, Any], workdir: str, quiet: bool) -> tuple[Evalu
             raise ValueError(
                 f"data.name={config['data']['name']!r} has no labelled test images to evaluate on."
             )
-        weights, step = restored(path, evaluator)
+        saved = restored(path, evaluator)
         if first:
             workdirs.check_writable(workdir)
-        log(path if step is None else f"step {step} of {path}")
-        results = evaluator.table(weights, quiet=True, show_progress=first and not quiet)
+        log(path if saved.step is None else f"step {saved.step} of {path}")
+        notes = changed(config, trained, len(evaluator.source.train), saved.examples)
+        for note in notes:
+            log(note)
+        results = evaluator.table((saved.params, saved.stats), quiet=True, show_progress=first and not quiet)
     result = {
         "checkpoint": str(path),
-        "step": step,
+        "step": saved.step,
         "config": configs.fingerprint(trained),
         "data": dict(config["data"]),
         "compose": dict(config["compose"]),
         "size": evaluator.config["augment"]["size"],
         "metric": evaluator.metric(),
         "results": results,
+        "notes": notes,
         "seconds": time.perf_counter() - began,
         **workdirs.environment(),
     }
@@ -124,24 +127,38 @@ def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], log: Any) 
     ]
     if differs:
         log(f"{', '.join(differs)}: as the checkpoint has it, not the config.")
+    if note := encoder.size_note(config, trained):
+        log(note)
     return dict(config) | saved_sections
 
 
-def restored(path: str, evaluator: Evaluator) -> tuple[tuple[PyTree, PyTree], int | None]:
-    """Restore (params, stats) of encoder, projector and predictor, and their step.
+def changed(
+    config: Mapping[str, Any], trained: Mapping[str, Any], examples: int, had: int | None
+) -> list[str]:
+    """Say that images were added or removed since the run, where test images are drawn from among them."""
+    images = {name: config[name] for name in ("data", "compose")}
+    drawn = config["data"].get("test_fraction") or config["data"].get("validation")
+    if not drawn or had in (None, examples):
+        return []
+    if configs.fingerprint({**trained, **images}) != configs.fingerprint(trained):
+        return []  # other images
+    return [
+        f"data has {examples:,} training images, and the run began with {had:,}: those that are held out were drawn"
+        " anew, and the encoder was trained on some of them."
+    ]
+
+
+def restored(path: str, evaluator: Evaluator) -> encoder.Saved:
+    """Restore encoder, projector and predictor.
 
     Raises:
       ValueError: images of another number of channels, or weights of another shape.
     """
     saved = encoder.read(path, sharding=sharding.named(evaluator.mesh, sharding.REPLICATED))
-    params, stats = saved.params | {"probe": {}}, saved.stats | {"probe": {}}
-    size, here = evaluator.config["augment"]["size"], evaluator.source.train.shape[2]
-    if saved.channels != here:
-        name = evaluator.config["data"]["name"]
-        raise ValueError(
-            f"data.name={name!r} has images of {here} channels; the encoder of {path} reads {saved.channels}."
-        )
-    expected = evaluator.network.shapes((size, size, here))
-    if jax.tree.map(np.shape, expected) != jax.tree.map(np.shape, (params, stats)):
+    encoder.check_channels(saved.channels, evaluator.source, path)
+    size = evaluator.config["augment"]["size"]
+    expected = evaluator.network.shapes((size, size, saved.channels))
+    found = saved.params | {"probe": {}}, saved.stats | {"probe": {}}
+    if jax.tree.map(np.shape, expected) != jax.tree.map(np.shape, found):
         raise ValueError(f"the arrays of {path} are not those of the network that its config names.")
-    return (params, stats), saved.step
+    return saved._replace(params=found[0], stats=found[1])

@@ -53,6 +53,8 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
             " export.architecture=own writes it all the same, for this package or for a model changed alike"
             " (docs/export.md)."
         )
+    if distributed.first():
+        workdirs.check_writable(workdir)
     saved = encoder.read(path, modules=("encoder",))
     params, stats = jax.device_get((saved.params["encoder"], saved.stats["encoder"]))
     metadata = about(saved, config)

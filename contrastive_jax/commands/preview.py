@@ -44,6 +44,7 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
     for name, most in (("images", count), ("draws", 1000)):
         if not 1 <= settings[name] <= most:
             raise ValueError(f"preview.{name} is {settings[name]}; it must lie in [1, {most}].")
+    workdirs.check_writable(workdir)
     ids, _ = data.rows(config["seed"], count, 0, settings["images"])
     seen, views, labels, groups = shown(config, source.train, ids)
     captions = [caption(*row, source.classes) for row in zip(ids, groups, labels, strict=True)]
@@ -52,9 +53,7 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
         f"{name}={_short(value)}" for name, value in config["augment"].items() if name != "preset"
     )
     sheet = contact_sheet(f"{source.name}, {config['augment']['preset']}: {options}", captions, seen, views)
-    folder = epath.Path(workdir)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "preview.png"
+    path = epath.Path(workdir) / "preview.png"
     with workdirs.replacing(path) as temporary:
         sheet.save(temporary, "PNG")
     place = str(remote.place(workdir, path.name))
@@ -121,7 +120,8 @@ def without_bits(seen: np.ndarray, views: np.ndarray, captions: list[tuple[str, 
 
 def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray, views: np.ndarray):
     """Draw the sheet, a Pillow image: a row an image, column 0 ``seen``, then its views, epoch by epoch."""
-    from PIL import Image, ImageDraw
+    from matplotlib import font_manager
+    from PIL import Image, ImageDraw, ImageFont
 
     count, draws, width = views.shape[:3]
     tiles = np.concatenate([seen[:, None], views.reshape(count, draws * width, *views.shape[3:])], axis=1)
@@ -132,6 +132,9 @@ def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray,
     top = (len(lines) + 1) * LINE + 2 * GAP
     sheet = Image.new("RGB", (page, top + count * (side + 2 * LINE + GAP)), "white")
     pen = ImageDraw.Draw(sheet)
+    pen.font = ImageFont.truetype(
+        font_manager.findfont("DejaVu Sans"), LINE - 4
+    )  # Pillow's own has English letters
     for line, text in enumerate(lines):
         pen.text((GAP, GAP + line * LINE), text, fill="black")
     heads = ["evaluation"] + [f"epoch {e}, view {v}" for e in range(draws) for v in range(width)]

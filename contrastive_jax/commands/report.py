@@ -24,7 +24,7 @@ from jax.tree_util import Partial
 from contrastive_jax import augment, data, distributed, evaluators, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.commands import preview
+from contrastive_jax.commands import embed, preview
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.table import METRICS, cell, measure, measured, over_seeds
 from contrastive_jax.lookup import call, near
@@ -74,7 +74,8 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
       FileNotFoundError: a workdir without a run.
     """
     settings = check(config["report"])
-    given = [part for part in str(workdir).split(",") if part]
+    one = os.path.isdir(workdir)  # a comma in its name parts nothing
+    given = [str(workdir)] if one else [part for part in str(workdir).split(",") if part]
     if not given:
         raise ValueError(
             f"--workdir={workdir!r} names no run; it is a workdir, or several with commas between."
@@ -88,6 +89,8 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
         for path, _ in paths:
             if not pathlib.Path(path, "config.json").is_file():
                 raise FileNotFoundError(f"{path} holds no run: there is no config.json in it.")
+        if distributed.first():
+            workdirs.check_writable(folders[0])
         runs = [
             read(path, name, COLOURS[i % len(COLOURS)], settings, log)
             for i, ((path, _), name) in enumerate(
@@ -146,6 +149,10 @@ def read(
     config = configs.plain(configs.load(str(path)))
     records = workdirs.read_metrics(path) if (path / workdirs.METRICS).exists() else []
     result = _json(path / "diverged.json") or _json(path / "result.json")
+    if settings["layer"] not in (known := embed.known_layers(config)):
+        raise ValueError(
+            f"report.layer is {settings['layer']!r}; the encoder of {workdir} has {', '.join(known)}."
+        )
     evaluations = judged(config, result, _json(path / "evaluation.json"))
     try:
         seen = features_of(workdir, config, settings)
@@ -168,8 +175,11 @@ def judged(
     clauses = {
         f"the encoder of {later['checkpoint']}": later["config"] != configs.fingerprint(config),
         f"step {later['step']}": later["step"] != step,
-        f"images of {images['data']['name']}": configs.fingerprint({**config, **images})
+        f"images of {images['data'].get('dir') or images['data']['name']}": configs.fingerprint(
+            {**config, **images}
+        )
         != configs.fingerprint(config),
+        "images that have changed since": bool(later.get("notes")),
         f"at {later.get('size')} pixels": later.get("size", size) != (config["evaluate"]["size"] or size),
     }
     rows = {

@@ -1,5 +1,6 @@
 """A folder of images: labelled by its sub-folders, by a file that lists them, or not at all."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -33,7 +34,11 @@ EXTENSIONS = (
 TEST = ("test", "val", "validation")
 LIKE_TRAIN = ("training", "trainset", "train_set")  # and what else folders of splits are called
 LIKE_TEST = ("testing", "testset", "test_set", "valid", "valset", "val_set")
-NOT_READ = (".heic", ".heif", ".avif", ".jp2", ".jxl")  # images that Pillow does not read everywhere
+NOT_READ = tuple(  # images that Pillow does not read, or not everywhere
+    ".heic .heif .avif .jp2 .j2k .jxl .jpe .tga .exr .npy .dcm .nii .czi .nd2 .lsm .lif .svs .ndpi .dng .cr2 .nef"
+    " .arw".split()
+)
+DARK = 32  # of 255; images of 16 bits that are darker throughout have another white
 
 
 def folder(
@@ -48,6 +53,7 @@ def folder(
     label_separator: str = "",
     group: str = "",
     size: int = 0,
+    channels: int = 0,
     white: int = pixels.WHITE,
     memory_limit: float = 8.0,
     stream: str = "auto",
@@ -56,12 +62,11 @@ def folder(
     resize: str = "exact",
 ) -> Source:
     """Load images under ``dir``, in the order of their relative paths; hidden files are not looked at, and a warning
-    counts images of kinds that are not read (HEIC, AVIF, JPEG 2000, JPEG XL).
+    counts images of kinds that are not read (HEIC, DICOM, CZI and the like).
 
     Without a file of labels, an image's label is the first folder below the root; images that lie in no
     folder have none (-1). EXIF rotation is honoured, transparency is laid on white, 16 bits become 8, a file
-    of several images is its first. The set is grey if every image is, else RGB, or has the channels that
-    every image has.
+    of several images is its first. Warnings count TIFFs of several pages, and 16-bit images that are nearly black.
 
     Args:
         dir: the root.
@@ -81,6 +86,8 @@ def folder(
             expression that is searched in the path relative to ``dir``; the group is its first group, or the
             whole match. An image where it is not found, or whose cell is empty, is alone.
         size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images of one size.
+        channels: 1 makes all images grey, 3 makes them RGB; 0 is grey if every image is, else RGB, or the channels
+            that every image has.
         white: the value of 16-bit images that becomes 255, and all above it (10000 for Sentinel-2's
             reflectances).
         memory_limit: GiB that the decoded images may take.
@@ -97,9 +104,12 @@ def folder(
         raise ValueError("data.name=folder needs data.dir, the folder with the images")
     root = pathlib.Path(dir).expanduser()
     if not root.is_dir():
-        raise FileNotFoundError(f"data.dir={dir} is not a folder")
+        place = "" if root.is_absolute() else f", looked for in {pathlib.Path.cwd()}"
+        raise FileNotFoundError(f"data.dir={dir} is not a folder{place}")
     if not 0 <= test_fraction < 1:
         raise ValueError(f"data.test_fraction={test_fraction} is outside [0, 1)")
+    if channels not in (0, 1, 3):
+        raise ValueError(f"data.channels={channels} is none of 0, 1 and 3")
     if not 1 <= white <= pixels.WHITE:
         raise ValueError(f"data.white={white} is outside 1..{pixels.WHITE}")
     if not labels and (path_key or label_separator or label_key not in ("label", "")):
@@ -135,7 +145,10 @@ def folder(
     classes = class_names(names[: len(train)], names[len(train) :])
     label = label_array(names, classes, several)
     groups = group_array(paths, group, listing)
-    shape = common_shape([root / path for path in paths], skip=corrupt == "replace")
+    files, headers = headers_of([root / path for path in paths], skip=corrupt == "replace")
+    shape = common_shape(files, headers, channels)
+    warn_of_pages(files, headers)
+    warn_of_darkness(files, headers, white)
 
     held_out = np.arange(len(paths)) >= len(train)
     if test_fraction and not test_root:
@@ -147,7 +160,8 @@ def folder(
 
     def records(rows: np.ndarray) -> FolderRecords:
         some = [paths[row] for row in np.flatnonzero(rows)]
-        return FolderRecords(root, some, label[rows], groups[rows], shape, white)
+        own = groups[rows] if group else np.arange(len(some), dtype=np.int32)
+        return FolderRecords(root, some, label[rows], own, shape, white)
 
     options = {
         "size": size,
@@ -386,7 +400,10 @@ def _and_more(files: list) -> str:
 
 def folder_label(path: str, place: pathlib.Path, root: pathlib.Path) -> tuple[str, ...]:
     """Return the first folder below the root of the split, where the image lies in one."""
-    return (root / path).relative_to(place).parts[:-1][:1]
+    inside = (root / path).relative_to(place).parts[:-1][:1]
+    return tuple(
+        os.fsencode(name).decode(errors="backslashreplace") for name in inside
+    )  # any bytes name a folder
 
 
 def class_names(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> tuple[str, ...]:
@@ -445,15 +462,23 @@ def _outside(error: Exception) -> bool:
     return isinstance(error, ImportError) or getattr(error, "errno", None) is not None
 
 
-def common_shape(files: list[pathlib.Path], skip: bool = False) -> tuple[int | None, int | None, int]:
-    """Return (h, w, c) of the images; h and w are None where they differ. Only headers are looked at: what cannot work
-    is said before decoding; with ``skip`` an image without a header is left to be met later."""
+def headers_of(
+    files: Sequence[pathlib.Path], skip: bool = False
+) -> tuple[list[pathlib.Path], list[pixels.Header]]:
+    """Return the images and their headers, so that what cannot work is said before decoding; with ``skip`` an image
+    without a header is left out, to be met later."""
+    from PIL import Image
 
-    def header(file: pathlib.Path) -> tuple[int, int, int] | None:
+    def header(file: pathlib.Path) -> pixels.Header | None:
         try:
             with open(file, "rb") as stream:
                 return pixels.header(stream)
         except Exception as error:  # Pillow's plugins raise nearly anything on a damaged file
+            if isinstance(error, Image.DecompressionBombError):
+                raise ValueError(
+                    f"the image {file} has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels, which are not read"
+                    " from one file: cut it into tiles"
+                ) from None
             if skip and not _outside(error):
                 return None
             raise Unreadable(f"cannot read the image {file}: {error}") from error
@@ -462,11 +487,49 @@ def common_shape(files: list[pathlib.Path], skip: bool = False) -> tuple[int | N
         met = [(file, shape) for file, shape in zip(files, pool.map(header, files), strict=True) if shape]
     if not met:
         raise ValueError(f"none of {len(files)} images can be read, such as {files[0]}")
-    files, headers = zip(*met, strict=True)
-    channels = {c: file for file, (_, _, c) in zip(files, headers, strict=True)}  # and a file that has them
-    if len(channels) > 1 and set(channels) != {1, 3}:
-        kinds = ", ".join(f"{file} has {c}" for c, file in sorted(channels.items()))
+    return [file for file, _ in met], [header for _, header in met]
+
+
+def common_shape(
+    files: Sequence[pathlib.Path], headers: Sequence[pixels.Header], channels: int = 0
+) -> tuple[int | None, int | None, int]:
+    """Return (h, w, c) of the images; h and w are None where they differ. ``channels``: what c has to be; 0: any."""
+    found = {
+        header.channels: file for file, header in zip(files, headers, strict=True)
+    }  # and a file that has them
+    kinds = ", ".join(f"{file} has {c}" for c, file in sorted(found.items()))
+    if len(found) > 1 and set(found) != {1, 3}:
         raise ValueError(f"images of different numbers of channels: {kinds}")
-    height, width = ({shape[axis] for shape in headers} for axis in (0, 1))
-    one_size = len(height) == len(width) == 1
-    return height.pop() if one_size else None, width.pop() if one_size else None, max(channels)
+    if channels and not set(found) <= {1, 3}:
+        raise ValueError(f"data.channels={channels} is for grey and RGB images, and {kinds}")
+    sizes = {(header.height, header.width) for header in headers}
+    height, width = sizes.pop() if len(sizes) == 1 else (None, None)
+    return height, width, channels or max(found)
+
+
+def warn_of_pages(files: Sequence[pathlib.Path], headers: Sequence[pixels.Header]) -> None:
+    """Warn of TIFFs of which all pages but the first are left out."""
+    if several := [file for file, header in zip(files, headers, strict=True) if header.pages]:
+        warnings.warn(
+            f"{len(several):,} TIFFs such as {several[0]} have several pages, and the first of each is read: save the"
+            " channels of an image as the samples of one page, and the images of a stack as files",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def warn_of_darkness(files: Sequence[pathlib.Path], headers: Sequence[pixels.Header], white: int) -> None:
+    """Warn where images of 16 bits, sixteen of them looked at, are nearly black with this white."""
+    deep = [pair for pair in zip(files, headers, strict=True) if pair[1].deep]
+    brightest = 0
+    for file, header in deep[:: max(1, -(-len(deep) // 16))]:
+        with contextlib.suppress(Exception):  # a damaged image is met later
+            seen = pixels.decode(pixels.plain(file.read_bytes(), header.channels, white), header.channels)
+            brightest = max(brightest, int(seen.max()))
+    if 0 < brightest < DARK:
+        warnings.warn(
+            f"{len(deep):,} images of 16 bits such as {deep[0][0]} are nearly black: none that was looked at has a"
+            f" value above {brightest * white // 255:,}, and data.white={white} is what becomes white",
+            RuntimeWarning,
+            stacklevel=3,
+        )

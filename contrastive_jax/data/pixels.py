@@ -1,6 +1,7 @@
 """From an image file to a uint8 array."""
 
 import io
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,16 @@ TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 PNG = b"\x89PNG\r\n\x1a\n"
 NUMPY = b"\x93NUMPY"
 WHITE = 65535
+
+
+class Header(NamedTuple):
+    """An image file as it will be seen, by what it says before its pixels."""
+
+    height: int
+    width: int
+    channels: int  # grey is 1 and every kind of colour 3; further samples of a TIFF count each
+    deep: bool = False  # whether it has more than 8 bits
+    pages: bool = False  # whether it is a TIFF of several
 
 
 def gibibytes(count: int, shape: tuple[int, int, int]) -> float:
@@ -28,17 +39,16 @@ def check_memory(name: str, count: int, shape: tuple[int, int, int], memory_limi
         )
 
 
-def header(file) -> tuple[int, int, int]:
-    """Read height, width and channels of an image file as it will be seen, without decoding it.
-
-    Grey is 1 channel and every kind of colour 3; further samples of a TIFF count each.
-    """
+def header(file) -> Header:
+    """Read the header of an image file, without decoding it."""
     from PIL import Image
 
     begin = file.read(26)
     file.seek(0)
     if begin.startswith(TIFF) and (page := _samples(file)) is not None:
-        return page.imagelength, page.imagewidth, 3 if _has_alpha(page) else page.samplesperpixel
+        channels = 3 if _has_alpha(page) else page.samplesperpixel
+        pages = page.parent.pages.is_multipage
+        return Header(page.imagelength, page.imagewidth, channels, page.dtype != np.uint8, pages)
     with Image.open(file) as image:
         width, height = image.size
         if image.format == "TIFF":  # as stored: some versions of Pillow turn the size themselves
@@ -46,8 +56,10 @@ def header(file) -> tuple[int, int, int]:
         # Asked for EXIF that may lie behind its pixels, a PNG would decode them: such a one is met later.
         if _orientation(image, late=False) in (5, 6, 7, 8):  # turned by a quarter
             width, height = height, width
+        deep = image.mode.startswith("I") or _png_of_16_bits(begin) is not None
         grey = image.mode in GREY or image.mode.startswith("I") or _png_of_16_bits(begin) == 4
-        return height, width, 1 if grey else 3
+        pages = image.format == "TIFF" and image.is_animated  # type: ignore[attr-defined]
+        return Header(height, width, 1 if grey else 3, deep, pages)
 
 
 def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
@@ -60,7 +72,9 @@ def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
     from PIL import Image, ImageOps
 
     if image.startswith(TIFF) and (page := _samples(io.BytesIO(image))) is not None:
-        return _npy(_samples_array(page, white))
+        array = _samples_array(page, white)
+        alike = array.shape[2] == channels or channels not in (1, 3)
+        return _npy(array if alike else to_array(Image.fromarray(array), channels, 0))
     with Image.open(io.BytesIO(image)) as picture:
         upright = _orientation(picture, late=b"eXIf" in image) in (None, 1)
         simple = picture.mode in ("L", "RGB") and not picture.has_transparency_data

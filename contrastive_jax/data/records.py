@@ -59,7 +59,7 @@ class Unreadable(ValueError):
     """An image that cannot be read; the message names it and says why."""
 
     def __init__(self, message: str):
-        super().__init__(re.sub(r" <_io\.\w+ object at \w+>", "", message))  # Pillow's name for bytes
+        super().__init__(re.sub(r" <_io\.\w+ [^>]*>", "", message))  # Pillow's name for bytes
 
     @classmethod
     def of(cls, records: Records, row: int, error: Exception) -> "Unreadable":

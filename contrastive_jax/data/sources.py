@@ -29,6 +29,7 @@ def load(
     path_key: str = "",
     label_separator: str = "",
     group: str = "",
+    channels: int = 0,
     white: int = 65535,
     size: int = 0,
     memory_limit: float = 8.0,
@@ -54,6 +55,7 @@ def load(
         label_separator: folder only: what stands between several labels of one image.
         group: folder only: which images are near-duplicates, never each other's negatives: a column of the file, or
             a regular expression that is searched in the path, see :func:`folder.folder`.
+        channels: folder only: 1 makes images grey, 3 makes them RGB; 0: as they are, RGB where some are.
         white: folder only: the value of 16-bit images that becomes 255.
         size: short side resized to it, centre cropped; 0 leaves images of one size as they are.
         memory_limit: GiB that the decoded images may take.

@@ -45,6 +45,7 @@ def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
         saved = encoder.read(path, modules=("encoder",), sharding=everywhere, report=report)
     except (FileNotFoundError, ValueError) as error:
         raise type(error)(f"init.checkpoint={path!r}: {error}") from None
+    encoder.check_channels(saved.channels, run.source, f"init.checkpoint={path!r}")
     wanted = run.recipe.network.shapes(run.recipe.view_shape)
     for here, there in zip((saved.params, saved.stats), wanted, strict=True):
         if other := weights.difference(here["encoder"], there["encoder"]):

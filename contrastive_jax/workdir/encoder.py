@@ -4,11 +4,13 @@
 
     encoder = load_encoder("runs/simclr")               # a workdir, or encoder.safetensors of --mode=export
     features = encoder(images)                          # [n, h, w, c] uint8 -> [n, F] float32
+    features = encoder(encoder.open("a.png", "b.png"))  # files, read as the run's folder was
 
 What a checkpoint or file says of its own config decides what the network is and how images are prepared.
 """
 
 import os
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,9 +18,10 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, evaluators, models
+from contrastive_jax import augment, data, evaluators, models
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.data import pixels
 from contrastive_jax.evaluators import features
 from contrastive_jax.lookup import call
 from contrastive_jax.types import PyTree
@@ -36,6 +39,7 @@ class Saved(NamedTuple):
     step: int | None
     config: dict[str, Any]  # the sections that are known: all of a run's; of a foreign file the network's
     channels: int  # of the images that it reads
+    examples: int | None = None  # training images that its run began with, where that is known
 
 
 def read(
@@ -66,7 +70,7 @@ def read(
         part, step, meta = checkpoints.restore_part(names, step=step, sharding=sharding, report=report)
     config = _config(meta, path)
     channels = meta.get("channels") or weights.channels(part["params"]["encoder"])  # of old: ResNets, all
-    return Saved(part["params"], part["stats"], step, config, channels)
+    return Saved(part["params"], part["stats"], step, config, channels, meta.get("examples"))
 
 
 def config_of(path: str | os.PathLike) -> dict[str, Any]:
@@ -112,6 +116,24 @@ def view_of(saved: Saved, config: Mapping[str, Any] | None = None) -> Mapping[st
     return evaluators.resized(section, size, network_of(saved.config), saved.channels)
 
 
+def check_channels(channels: int, source: data.Source, path: str) -> None:
+    """Raise ValueError where images have another number of channels than the encoder of ``path`` reads."""
+    if channels != (here := source.train.shape[2]):
+        of_folder = source.name == "folder" and {here, channels} == {1, 3}
+        hint = f" Set data.channels={channels}." if of_folder else ""
+        raise ValueError(
+            f"data.name={source.name!r} has images of {here} channels; the encoder of {path} reads {channels}.{hint}"
+        )
+
+
+def size_note(config: Mapping[str, Any], trained: Mapping[str, Any]) -> str:
+    """Say where ``data.size`` is another than in the run that trained an encoder; nothing where it is not."""
+    now, then = (sections.get("data", {}).get("size") for sections in (config, trained))
+    if then in (None, now):
+        return ""
+    return f"data.size is {now}, and {then} in the encoder's run: it sees images otherwise."
+
+
 def _place(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
     def put(array):
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
@@ -143,13 +165,26 @@ class LoadedEncoder:
     """
 
     def __init__(self, saved: Saved, section: Mapping[str, Any]):
-        self.params, self.stats, self.step, self.config, self.channels = saved
+        self.params, self.stats, self.step, self.config, self.channels, _ = saved
         self.network = network_of(saved.config)
         self.prepare = call(augment.make_eval, "augment", section)
         view = jax.ShapeDtypeStruct((1, section["size"], section["size"], self.channels), "float32")
         shapes = jax.eval_shape(self.network.encode, self.params, self.stats, view)
         self.layers = tuple(shapes)
         self._encode = Partial(self.network.encode, self.params, self.stats)
+
+    def open(self, *files: str | os.PathLike) -> np.ndarray:
+        """Read image files as the run's folder was read, ``[n, size, size, c]`` uint8: 16 bits by ``data.white``,
+        transparency on white, upright, the short side at ``data.size`` and the centre.
+
+        Raises:
+          OSError: a file that is not there.
+          ValueError: one that is no image, or of another number of channels, or, with ``data.size=0``, another size.
+        """
+        settings = self.config.get("data", {})
+        read = [pathlib.Path(expanded(file)).read_bytes() for file in files]
+        plain = [pixels.plain(file, self.channels, settings.get("white", pixels.WHITE)) for file in read]
+        return np.stack([pixels.decode(file, self.channels, settings.get("size", 0)) for file in plain])
 
     def __repr__(self) -> str:
         name = self.config.get("encoder", {}).get("name", "resnet")

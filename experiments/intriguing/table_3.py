@@ -76,6 +76,19 @@ def cost(method: str):
     return lambda results: [seeds for row in rows if (seeds := results.differences((row, "8"), (row, "1")))]
 
 
+def learnt(results: Results, half: float) -> str:
+    """Ask that SimCLR learns digits: its accuracy is at least half of supervised training's."""
+    if results.scale == "paper":
+        return ""
+    found = {cell: results.mean(*cell) for cell in results.judged}
+    said = [
+        f"{', '.join(cell)} {mean:.1f} (supervised {level:.1f})"
+        for cell, mean in found.items()
+        if mean < (level := results.mean("Supervised, random", cell[1])) / 2
+    ]
+    return f"regime: SimCLR learns too little of digits: {'; '.join(said)}" if said else ""
+
+
 CLAIMS = (
     Claim(
         "Up to 8 digits cost SimCLR nothing",
@@ -84,11 +97,13 @@ CLAIMS = (
         expects="within",
         margin=1.0,
         by="each",
+        gates=(learnt,),
     ),
     Claim(
         "Where cells of a grid keep digits apart, many digits cost SimCLR less (16 digits: 96.4 and 98.3)",
         "linear top-1 on single digits, SimCLR at the most digits, in-grid - random, points",
         placement,
+        gates=(learnt,),
     ),
     Claim(
         "Up to 8 digits cost supervised training nothing",

@@ -68,13 +68,40 @@ def test_a_folder_without_labels_by_a_file(trained, tmp_path):
     assert found["path"].tolist() == ["a.png", "b.png", "below/c.png"]
     assert (found["label"] == -1).all() and found["pooled"].shape == (3, 64)
     split = data.load(**settings["data"]).train
-    expected = contrastive_jax.load_encoder(path / "encoder.safetensors")(split.image)
-    np.testing.assert_allclose(found["pooled"], expected, rtol=1e-5, atol=1e-5)
+    encoder = contrastive_jax.load_encoder(path / "encoder.safetensors")
+    np.testing.assert_allclose(found["pooled"], encoder(split.image), rtol=1e-5, atol=1e-5)
     said = json.loads(str(found["config"]))  # what these images are, not those of the training
     assert {name: said[name] for name in ("data", "compose")} == {
         name: settings[name] for name in ("data", "compose")
     }
     assert said["encoder"] == config["encoder"] and config["compose"] == {"name": "none"}
+
+
+def test_an_encoder_opens_files_as_its_run_did(trained, tmp_path):
+    _, config = trained
+    random = np.random.default_rng(0)
+    (tmp_path / "files").mkdir()
+    Image.fromarray(random.integers(0, 4096, (9, 12)).astype(np.uint16)).save(tmp_path / "files/deep.png")
+    Image.fromarray(random.integers(0, 256, (30, 20, 4), np.uint8)).save(tmp_path / "files/clear.png")
+    folder = {"name": "folder", "dir": str(tmp_path / "files"), "size": 8, "white": 4095, "channels": 1}
+    workdir_of(tmp_path / "run", config | {"data": config["data"] | folder})
+    split = data.load(**folder).train
+    encoder = contrastive_jax.load_encoder(tmp_path / "run")
+    found = encoder.open(*(tmp_path / "files" / path for path in split.paths))
+    np.testing.assert_array_equal(found, split.image)
+
+
+def test_what_is_unlike_the_encoders_run_or_an_earlier_call_is_said(trained, tmp_path, capsys):
+    path, config = trained
+    checkpoint = {"evaluate": config["evaluate"] | {"checkpoint": str(path)}}
+    embed(config | checkpoint, tmp_path / "out")
+    assert "data.size" not in capsys.readouterr().out
+    Image.fromarray(np.zeros((9, 12), np.uint8)).save(tmp_path / "0.png")
+    folder = {"data": {"name": "folder", "dir": str(tmp_path), "size": 8}}
+    embed(config | checkpoint | folder, tmp_path / "out")
+    said = capsys.readouterr().out
+    assert "data.size is 8, and 0 in the encoder's run" in said
+    assert "embeddings_test.npz is of other images" in said and "embeddings_train.npz is" not in said
 
 
 def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, tmp_path):
@@ -95,7 +122,12 @@ def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, 
         ([], ["train"], {}, "embed.layers names ''"),
         (["pooled"], ["val"], {}, "embed.splits names 'val'. Allowed: test, train"),
         (["pooled"], ["test"], {"data": folder}, "'folder' has none of them"),
-        (["pooled"], ["train"], {"data": folder}, "images of 3 channels; the encoder of .* reads 1"),
+        (
+            ["pooled"],
+            ["train"],
+            {"data": folder},
+            "images of 3 channels; the encoder of .* reads 1. Set data.channels=1",
+        ),
     ):
         with pytest.raises(ValueError, match=sentence):
             embed(

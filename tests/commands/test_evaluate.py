@@ -233,6 +233,17 @@ def test_columns_can_be_others_than_those_of_the_looks(trained, tmp_path):
     assert set(found["results"]["trained"]) == {"nearer"}
 
 
+def test_images_that_were_added_or_removed_since_the_run_are_said(tmp_path):
+    config = other(tmp_path, tmp_path)
+    drawn = config | {"data": config["data"] | {"test_fraction": 0.1}}
+    moved = drawn | {"data": drawn["data"] | {"dir": "elsewhere", "size": 8}}
+    (note,) = evaluate.changed(drawn, drawn, 269, 270)
+    assert "data has 269 training images, and the run began with 270" in note
+    assert evaluate.changed(drawn, drawn, 270, 270) == evaluate.changed(drawn, drawn, 9, None) == []
+    assert evaluate.changed(config, config, 269, 270) == []  # test images have a folder of their own
+    assert evaluate.changed(moved, drawn, 269, 270) == []
+
+
 def test_the_metric_is_the_sets_own_whatever_is_made_of_its_images():
     """A display name such as "oxford_flowers102 + 2 random bits" is in no list."""
     config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))

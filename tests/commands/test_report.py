@@ -230,6 +230,8 @@ def test_what_evaluate_added_is_beside_the_runs_own_or_says_what_it_is_of(tmp_pa
     other = {"top1": 0.5, "protocol": "another C"}
     for change, heading in (
         ({"data": {"name": "cifar100"}}, "images of cifar100"),
+        ({"data": {"name": "folder", "dir": "photos"}}, "images of photos"),
+        ({"notes": ["data has 269 training images"]}, "images that have changed since"),
         ({"step": 2}, "step 2"),
         ({"config": "0" * 8, "checkpoint": "runs/other"}, "the encoder of runs/other"),
         ({"size": 12}, "at 12 pixels"),
@@ -292,6 +294,17 @@ def test_the_maps_say_what_they_are():
 def test_wrong_options_are_one_sentence(leaf, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
         report.check(SETTINGS | leaf)
+
+
+def test_a_layer_that_there_is_not_leaves_the_page_as_it_is(tmp_path):
+    path = make_run(tmp_path / "run, of commas")
+    page = pathlib.Path(report.report({"report": SETTINGS}, str(path), quiet=True))
+    before = page.read_bytes()
+    with pytest.raises(
+        ValueError, match="report.layer is 'projection1'; the encoder of .* has pooled, projection_1"
+    ):
+        report.report({"report": SETTINGS | {"layer": "projection1"}}, str(path), quiet=True)
+    assert page.read_bytes() == before
 
 
 def test_no_workdir_at_all_is_one_sentence():

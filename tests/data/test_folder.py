@@ -8,13 +8,15 @@ import pathlib
 import pickle
 import struct
 import sys
+import warnings
 import zlib
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
-from contrastive_jax import augment, data
+from contrastive_jax import augment, data, main
 from contrastive_jax.data import pixels
 from contrastive_jax.data.folder import FolderRecords, class_names
 from contrastive_jax.data.records import Unreadable
@@ -519,6 +521,66 @@ def test_images_of_kinds_that_are_not_read_are_counted(tmp_path):
         assert len(data.load(name="folder", dir=str(tmp_path)).train) == 1
 
 
+def test_channels_of_a_folder_are_those_that_are_asked_for(tmp_path):
+    grey = save(tmp_path / "grey" / "0.png", rgb()[..., 0])
+    load = functools.partial(data.load, name="folder")
+    assert load(dir=str(tmp_path / "grey")).train.shape == (6, 6, 1)
+    (found,) = load(dir=str(tmp_path / "grey"), channels=3).train.image
+    np.testing.assert_array_equal(found, np.repeat(grey[..., None], 3, -1))
+    save(tmp_path / "color.png", rgb())
+    assert load(dir=str(tmp_path), channels=1).train.image.shape == (2, 6, 6, 1)
+    tifffile.imwrite(tmp_path / "color.tif", rgb().astype(np.uint16) * 257, photometric="rgb")
+    assert load(dir=str(tmp_path), channels=1).train.image.shape == (3, 6, 6, 1)
+    with pytest.raises(ValueError, match="data.channels=2 is none of 0, 1 and 3"):
+        load(dir=str(tmp_path), channels=2)
+    (tmp_path / "five").mkdir()
+    tifffile.imwrite(tmp_path / "five" / "0.tif", np.zeros((6, 6, 5), np.uint8), photometric="minisblack")
+    with pytest.raises(ValueError, match="data.channels=3 is for grey and RGB images, and .*0.tif has 5"):
+        load(dir=str(tmp_path / "five"), channels=3)
+
+
+def test_tiffs_of_several_pages_are_counted(tmp_path):
+    first, second = (Image.fromarray(rgb()) for _ in range(2))
+    first.save(tmp_path / "0.tif", save_all=True, append_images=[second])
+    tifffile.imwrite(tmp_path / "1.tif", np.zeros((2, 6, 6, 3), np.uint16), photometric="rgb")
+    first.save(tmp_path / "2.tif")
+    with pytest.warns(RuntimeWarning, match="2 TIFFs such as .*0.tif have several pages"):
+        source = data.load(name="folder", dir=str(tmp_path))
+    np.testing.assert_array_equal(source.train.image[0], np.asarray(first))
+
+
+def test_images_of_16_bits_that_are_nearly_black_are_said_to_be(tmp_path):
+    for name in "01":
+        save(tmp_path / f"{name}.png", random.integers(1000, 4061, (16, 16)).astype(np.uint16))
+    load = functools.partial(data.load, name="folder", dir=str(tmp_path))
+    with pytest.warns(
+        RuntimeWarning, match="2 images of 16 bits .* nearly black: none .* above 4,1.., and data.white"
+    ):
+        assert load().train.image.max() == 16
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(white=4095).train.image.max() > 200
+
+
+def test_folders_of_classes_are_called_by_any_bytes(tmp_path):
+    save(pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9/0.png")), rgb())
+    assert data.load(name="folder", dir=str(tmp_path)).classes == ("caf\\xe9",)
+
+
+def test_without_groups_an_image_is_its_own_in_each_split(tmp_path):
+    for number in range(10):
+        save(tmp_path / f"{number}.png", rgb())
+    source = data.load(name="folder", dir=str(tmp_path), test_fraction=0.2)
+    assert source.train.group.tolist() == [*range(8)] and source.test.group.tolist() == [0, 1]
+
+
+def test_an_image_of_too_many_pixels_is_no_damaged_one(tmp_path, monkeypatch):
+    save(tmp_path / "scene.png", rgb())
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(ValueError, match="scene.png has more than 20 pixels, .* cut it into tiles"):
+        data.load(name="folder", dir=str(tmp_path), corrupt="replace")
+
+
 def test_memory_limit_is_checked_before_decoding(tmp_path):
     (tmp_path / "0.png").write_bytes(png(rgb(40, 40))[:-900])  # would fail if it were decoded
     with pytest.raises(ValueError, match="1 images of 1000x1000x3 take 0.00279 GiB and data.memory_limit"):
@@ -534,6 +596,9 @@ def test_a_damaged_file_is_named_and_another_stands_in_for_it(tmp_path, stream):
     view = augment.make_eval(preset="none", size=8)
     with pytest.raises(Unreadable, match=f"cannot read the image {file}: "):
         list(data.load(**options).train.batches(3, view))
+    with pytest.raises(ValueError) as error:
+        list(data.load(**options).train.batches(3, view))
+    assert main.replaceable(error.value, "train") and not main.replaceable(error.value, "embed")
     with pytest.warns(RuntimeWarning, match=f"cannot read the image {file}: .*stands in"):
         ((found, _),) = data.load(**options, corrupt="replace").train.batches(3, view)
     np.testing.assert_array_equal(found, [images[0], images[2], images[2]])
