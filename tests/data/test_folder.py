@@ -534,7 +534,7 @@ def test_channels_of_a_folder_are_those_that_are_asked_for(tmp_path):
     with pytest.raises(ValueError, match="data.channels=2 is none of 0, 1 and 3"):
         load(dir=str(tmp_path), channels=2)
     (tmp_path / "five").mkdir()
-    tifffile.imwrite(tmp_path / "five" / "0.tif", np.zeros((6, 6, 5), np.uint8), photometric="minisblack")
+    tifffile.imwrite(tmp_path / "five" / "0.tif", np.zeros((6, 6, 5), np.uint8), planarconfig="contig")
     with pytest.raises(ValueError, match="data.channels=3 is for grey and RGB images, and .*0.tif has 5"):
         load(dir=str(tmp_path / "five"), channels=3)
 
