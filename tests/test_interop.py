@@ -182,3 +182,17 @@ def test_micro_batches_of_nnx(data):
     loss = LOSSES["info_nce"]
     found = jax.jit(jax.value_and_grad(lambda state: loss(*(parts(state, image) for image in images))))(state)
     assert_close(found, gradient(loss)(weight, images, loss))
+
+
+def test_micro_batches_refuse_what_they_would_lose_or_cannot_cut():
+    images = jnp.ones((6, 3))
+    model = nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.BatchNorm(2, rngs=nnx.Rngs(0)))
+    parts = in_microbatches(lambda model, image: model(image), 3)
+    with pytest.raises(ValueError, match="encode changes its parameters"):
+        nnx.jit(lambda model: parts(model, images))(model)
+    model.eval()  # running statistics are read, and not changed
+    assert nnx.jit(lambda model: parts(model, images))(model).shape == (6, 2)
+    with pytest.raises(ValueError, match="the parameters hold True, which is no array"):
+        in_microbatches(lambda params, image: image, 3)({"weight": jnp.ones(3), "flag": True}, images)
+    with pytest.raises(ValueError, match=r"an array of shape \(3,\) for 2 rows"):
+        in_microbatches(lambda params, image: (image, image.sum(0)), 3)(jnp.ones(3), images)

@@ -5,6 +5,7 @@ on a mesh nothing is communicated and the bits do not depend on the number of de
 """
 
 import dataclasses
+import numbers
 
 import jax
 import jax.numpy as jnp
@@ -171,7 +172,7 @@ def _build(preset, size, views, options):
     if function is None:
         raise ValueError(f"augment.preset is {preset!r}. {near(preset, names())}")
     for name, value in (("size", size), ("views", views)):
-        if not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
             raise ValueError(f"{name} is {value!r}, allowed is a whole number from 1")
     augmentation = call(function, "augment", options, size, views)
     if not isinstance(augmentation, pipeline.Augmentation) or not all(

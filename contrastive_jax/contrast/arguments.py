@@ -60,6 +60,12 @@ def ids_of(function: str, **ids: Any) -> list[Array | None]:
             f"{function}.{wide[0]} has ids of more than 32 bits, and {traced[0]} is traced: number both anew before"
             " jit, numpy.unique(ids, return_inverse=True)[1]."
         )
+    kinds = {name: value.dtype for name, value in given.items()}
+    if traced and jnp.uint32 in kinds.values() and any(kind.kind == "i" for kind in kinds.values()):
+        raise ValueError(
+            f"{function}: ids are {', '.join(f'{name} {kind}' for name, kind in kinds.items())}, and {traced[0]} is"
+            " traced: give all of them as uint32, or as int32."
+        )
     if wide:
         narrow = narrow_ids(*(np.asarray(value) for value in given.values()))
         given = dict(zip(given, narrow, strict=True))
@@ -84,7 +90,7 @@ def check_scalar(argument: str, value: Any) -> None:
       ValueError: one sentence that names the argument and what it is.
     """
     shape = getattr(value, "shape", None)
-    if not isinstance(value, numbers.Real) and shape != ():
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) and shape != ():
         what = f"is {value!r}" if shape is None else f"has shape {shape}"
         raise ValueError(f"{argument} {what}; it must be a number or a scalar array.")
 

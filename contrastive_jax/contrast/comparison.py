@@ -169,4 +169,5 @@ def cosine(x: Array) -> Array:
 
 def dot(x: Array) -> Array:
     """Score by dot product: embeddings [..., D] are taken as they are, in at least float32."""
+    x = jnp.asarray(x)
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))

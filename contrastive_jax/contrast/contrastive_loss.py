@@ -65,10 +65,17 @@ def macl_temperature(
         raise ValueError(f"macl_temperature.form is {form!r}; allowed: {', '.join(FORMS)}.")
     for argument, value in {"tau0": tau0, "alpha": alpha}.items():
         check_scalar(f"macl_temperature.{argument}", value)
-    if not tau0 > 0:
-        raise ValueError(f"macl_temperature.tau0 is {tau0}; a temperature must be positive.")
     least, most = FORMS[form]
-    if not least < alpha < most:
+    try:
+        positive, inside = bool(tau0 > 0), bool(least < alpha < most)
+    except jax.errors.ConcretizationTypeError:
+        raise ValueError(
+            "macl_temperature's tau0 or alpha is traced; under jit pass a function of the alignment A,"
+            " lambda A: tau0 * alpha**A."
+        ) from None
+    if not positive:
+        raise ValueError(f"macl_temperature.tau0 is {tau0}; a temperature must be positive.")
+    if not inside:
         raise ValueError(
             f"macl_temperature.alpha is {alpha}; with form={form!r} it must lie in ({least:g}, {most:g}), where the"
             " temperature stays positive."
@@ -527,7 +534,7 @@ def _with_rows(source: Candidates, own: int, rows: int) -> Candidates:
 
 def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
     """Return the step's temperature rule for a number, a traced scalar, or a function of the alignment."""
-    if isinstance(temperature, numbers.Real):
+    if isinstance(temperature, numbers.Real) and not isinstance(temperature, bool):
         if not 0 < temperature < float("inf"):
             raise ValueError(
                 f"contrastive_loss.temperature is {temperature}; a temperature must be positive."

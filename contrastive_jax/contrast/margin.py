@@ -1,9 +1,11 @@
 """The margin of a query against its negatives: what is added to its contrast."""
 
+import math
 from collections.abc import Callable
 
 import jax.numpy as jnp
 
+from contrastive_jax.losses.contrastive import check_option
 from contrastive_jax.types import Array
 
 Margin = Callable[[Array], Array]  # count [B, V] -> what is added to the contrast [B, V]
@@ -23,7 +25,6 @@ def eqco(*, alpha: float) -> Margin:
     Args:
       alpha: number of negatives that the loss behaves as if it had; alpha = K is no margin.
     """
-    if not alpha > 0:
-        raise ValueError(f"margin.alpha is {alpha}; it must be positive.")
+    check_option("margin.alpha", alpha, lambda x: 0 < float(x) < math.inf, "positive and finite")
     alpha = float(alpha)  # two integers would divide in float32, also where float64 exists
     return lambda count: jnp.log(alpha / jnp.maximum(count, 1))

@@ -1,9 +1,11 @@
 """Large batches in small memory, for a training step of one's own: encode in parts, the loss over all."""
 
+import numbers
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from contrastive_jax import sharding
 from contrastive_jax.contrast.arguments import whole_number
@@ -21,18 +23,20 @@ def in_microbatches(
     Example i is in part ``i mod parts``, so on a mesh no example leaves its device.
 
     A part must not depend on the others: batch norm takes the statistics of a part (give it ``parts`` for groups to
-    compare), and random keys belong into the batch, one an example.
+    compare), and random keys belong into the batch, one an example. Nothing is carried from part to part, so that state
+    which a module changes (running statistics, counts of keys) is lost; where params are that module, it is refused.
     Source: Scaling deep contrastive learning batch size under memory limited setup (Gao et al., 2021).
 
     Args:
-      encode: ``(params, batch) -> embeddings``, where batch and embeddings are pytrees of arrays [B, ...].
+      encode: ``(params, batch) -> embeddings``, where batch and embeddings are pytrees of arrays [B, ...], and params
+        one of arrays.
       parts: a divisor of B; on a mesh B / parts is a multiple of the number of devices.
 
     Returns:
       A function of the same arguments and result.
 
     Raises:
-      ValueError: one sentence, if ``parts`` is no such divisor.
+      ValueError: one sentence, if ``parts`` is no such divisor, or ``encode`` no such function.
 
     Examples:
       >>> import jax, jax.numpy as jnp
@@ -59,7 +63,33 @@ def in_microbatches(
             raise ValueError(
                 f"in_microbatches.parts is {parts}; {devices} devices cannot share the {rows} rows of a part equally."
             )
-        part = jax.checkpoint(encode)  # nothing of a part is kept for the backward pass but its input
+        static = [
+            leaf
+            for leaf in jax.tree.leaves(params)
+            if isinstance(leaf, bool) or not isinstance(leaf, jax.Array | np.ndarray | numbers.Number)
+        ]
+        if static:
+            raise ValueError(
+                f"in_microbatches: the parameters hold {static[0]!r}, which is no array: close over what is static"
+                " (in Equinox, split by eqx.partition and put together by eqx.combine inside of encode)."
+            )
+
+        def stateless(params: PyTree, batch: PyTree) -> PyTree:
+            before = jax.tree.leaves(params)
+            embeddings = encode(params, batch)
+            if any(now is not leaf for now, leaf in zip(jax.tree.leaves(params), before, strict=True)):
+                raise ValueError(
+                    "in_microbatches: encode changes its parameters (running statistics, counts of random keys), which"
+                    " would be lost: run it with its state held, or return the new state of a call of your own."
+                )
+            if wrong := [x.shape for x in jax.tree.leaves(embeddings) if jnp.shape(x)[:1] != (rows,)]:
+                raise ValueError(
+                    f"in_microbatches: encode returns an array of shape {wrong[0]} for {rows} rows; its first axis must"
+                    " be theirs."
+                )
+            return embeddings
+
+        part = jax.checkpoint(stateless)  # nothing of a part is kept for the backward pass but its input
         _, embeddings = jax.lax.scan(
             lambda _, batch: ((), part(params, batch)), (), sharding.in_parts(batch, parts)
         )

@@ -42,9 +42,9 @@ def ntxent(
         -log( exp(s_ip / tau) / (exp(s_ip / tau) + sum_j exp(s_ij / tau)) ),    j over rows of other labels,
 
     with s the cosine: signature, values and gradients (of the temperature too) are those of
-    ``optax.losses.ntxent``. Here they are finite for any scores and temperature, and no [N, N, D] array is formed.
-    Each term is softplus(c), c = logsumexp_j((s_ij - s_ip) / tau), of which the largest part is subtracted before
-    tau divides. A batch without a pair is 0 (there NaN). float16 and bfloat16 are computed in float32, which the
+    ``optax.losses.ntxent``. Here they are finite for any scores, at temperatures from 1e-37, and no [N, N, D] array is
+    formed. Each term is softplus(c), c = logsumexp_j((s_ij - s_ip) / tau), of which the largest part is subtracted
+    before tau divides. A batch without a pair is 0 (there NaN). float16 and bfloat16 are computed in float32, which the
     result has.
 
     Works in ``jax.jit``, under ``grad`` (reverse mode) and ``vmap``, and on a mesh of

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from contrastive_jax import losses
@@ -190,7 +191,13 @@ def make_term(
             raise ValueError(f"loss.{name}.{option} is {value!r}; it must be {what}.")
     inputs = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
     if hasattr(function, "scales"):
-        multiples = tuple(float(m) for m in function.scales(**settings))
+        try:
+            multiples = tuple(float(m) for m in function.scales(**settings))
+        except (TypeError, jax.errors.ConcretizationTypeError):
+            shown = ", ".join(f"{option} is {value}" for option, value in settings.items())
+            raise ValueError(
+                f"loss.{name}: {shown}; it must be a number, and a constant under jit."
+            ) from None
     else:
         multiples = (1.0,) if inputs[:1] == ["c"] else ()
     quantities = tuple(inputs[len(multiples) :])

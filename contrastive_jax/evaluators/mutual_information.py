@@ -22,7 +22,7 @@ from contrastive_jax.contrast.similarity import (
     permitted_candidates,
 )
 from contrastive_jax.losses.contrastive import at_least_float32
-from contrastive_jax.types import Array, Pool
+from contrastive_jax.types import Array, Pool, narrow_ids
 
 SCORES = ("cosine", "dot")
 
@@ -204,11 +204,14 @@ def _pool(query, key, group, negatives, negatives_group):
     if negatives is None and negatives_group is not None:
         raise ValueError("negatives_group is given without negatives.")
     group = np.arange(len(query)) if group is None else np.asarray(group)
+    group = (
+        np.unique(group, return_inverse=True)[1].reshape(group.shape) if negatives_group is None else group
+    )
     if negatives is None:
         negatives, negatives_group = key, group
     elif negatives_group is None:
         negatives_group = np.full(len(negatives), group.min() - 1)
-    negatives_group = np.asarray(negatives_group)
+    group, negatives_group = narrow_ids(group, np.asarray(negatives_group))
     if group.shape != (len(query),) or negatives_group.shape != (len(negatives),):
         raise ValueError(
             f"groups have shapes {group.shape} and {negatives_group.shape}: "

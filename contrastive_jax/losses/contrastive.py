@@ -15,6 +15,9 @@ gradient is dc times what c does not change, HAS_ONE where it is EqCo's own, MIS
 One that takes scores for cosines says ``cosine_only``, or by which of its options it does.
 """
 
+import math
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
@@ -31,10 +34,28 @@ def at_least_float32(array: Array) -> Array:
     return array.astype(jnp.promote_types(array.dtype, jnp.float32))
 
 
+def check_option(name: str, value: float, holds: Callable[[float], bool], words: str) -> None:
+    """Raise ValueError unless an option is a number for which something holds, known when the loss is made."""
+    try:
+        good = bool(holds(value))
+    except (
+        TypeError,
+        ValueError,
+        jax.errors.ConcretizationTypeError,
+    ):  # no number, several, one that is traced
+        good = False
+    if not good:
+        constant = ", and a constant under jit" if isinstance(value, jax.core.Tracer) else ""
+        raise ValueError(f"{name} is {value}; it must be {words}{constant}.")
+
+
 def positive_option(name: str, value: float) -> None:
-    """Raise ValueError unless ``value`` is a positive number."""
-    if not value > 0:
-        raise ValueError(f"{name} is {value}; it must be positive.")
+    """Raise ValueError unless an option is a positive, finite number."""
+    check_option(name, value, lambda x: 0 < x < math.inf, "positive and finite")
+
+
+def _probability(name: str, value: float) -> None:
+    check_option(name, value, lambda x: 0 <= x < 1, "in [0, 1)")
 
 
 def value_with_gradient_of(value: Array, surrogate: Array, weight: Array | float = 1.0) -> Array:
@@ -120,11 +141,8 @@ def hoelder_flat_nce(c_gamma: Array, surplus: Array | None = None, *, gamma: flo
 
 def _order(*, gamma: float = 1.0) -> tuple[float]:
     """Return at which multiple of 1 / tau c_gamma is: gamma, and for 0 one at which each weight rounds to 1."""
-    if not -1e6 <= gamma <= 1e6:
-        raise ValueError(
-            f"hoelder_flat_nce.gamma is {gamma}; it must be in [-1e6, 1e6], whose ends are the minimum and the maximum"
-            " but for scores that differ by less than a hundred-thousandth of tau."
-        )
+    ends = "in [-1e6, 1e6], whose ends are the minimum and the maximum but for scores within tau / 100,000"
+    check_option("hoelder_flat_nce.gamma", gamma, lambda x: -1e6 <= x <= 1e6, ends)
     return (gamma or 2.0**-60,)
 
 
@@ -157,7 +175,7 @@ def relative(c: Array, count: Array) -> Array:
     :func:`scaled` has the other half. ``count`` holds the K_i negatives that each query has.
     """
     c = at_least_float32(c)
-    some = count > 0
+    some = jnp.broadcast_to(count > 0, c.shape)
     share = jax.nn.softmax(jax.nn.log_sigmoid(c), axis=None, where=some)  # also where each W rounds to 0
     return value_with_gradient_of(jax.nn.softplus(c), c, jnp.sum(some) * share)
 
@@ -169,7 +187,7 @@ def scaled(c: Array, count: Array) -> Array:
     other half of InfoNCE's is :func:`relative`. ``count`` holds the K_i negatives that each query has.
     """
     c = at_least_float32(c)
-    some = count > 0
+    some = jnp.broadcast_to(count > 0, c.shape)
     mean = jnp.sum(jnp.where(some, jax.nn.sigmoid(c), 0.0)) / jnp.maximum(jnp.sum(some), 1)
     return value_with_gradient_of(jax.nn.softplus(c), c, mean)
 
@@ -283,8 +301,7 @@ def debiased(c: Array, count: Array, positive: Array, temperature: Array, *, tau
     Args:
       tau_plus: probability that a negative is of the positive's class.
     """
-    if not 0 <= tau_plus < 1:
-        raise ValueError(f"debiased.tau_plus is {tau_plus}; it must be in [0, 1).")
+    _probability("debiased.tau_plus", tau_plus)
     return _debiased(at_least_float32(c), count, positive, temperature, tau_plus)
 
 
@@ -333,8 +350,7 @@ def hard_nce(
       tau_plus: probability that a negative is of the positive's class.
     """
     positive_option("hard_nce.beta", beta)
-    if not 0 <= tau_plus < 1:
-        raise ValueError(f"hard_nce.tau_plus is {tau_plus}; it must be in [0, 1).")
+    _probability("hard_nce.tau_plus", tau_plus)
     c_hard, c_beta = at_least_float32(c_hard), at_least_float32(c_beta)
     c = c_hard - c_beta + jnp.log(jnp.maximum(count, 1).astype(c_hard.dtype))
     return _debiased(c, count, positive, temperature, tau_plus)
@@ -356,8 +372,7 @@ def hardness_weighted(c_alpha: Array, positive: Array, temperature: Array, *, al
     Args:
       alpha: weight of the hardness, relative to 1 / tau; 0 is InfoNCE.
     """
-    if not alpha >= 0:
-        raise ValueError(f"hardness_weighted.alpha is {alpha}; it must be at least 0.")
+    check_option("hardness_weighted.alpha", alpha, lambda x: 0 <= x < math.inf, "at least 0 and finite")
     c_alpha = at_least_float32(c_alpha)
     value = c_alpha + alpha * at_least_float32(positive) / temperature
     return jax.nn.softplus(value_with_gradient_of(value, c_alpha / (1.0 + alpha)))

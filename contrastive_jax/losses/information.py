@@ -143,6 +143,7 @@ def donsker_varadhan(c: Array, count: Array, positive: Array, temperature: Array
     """
     c = at_least_float32(c)
     joint = at_least_float32(positive) / temperature
+    count = jnp.broadcast_to(count, c.shape)
     least = jnp.finfo(c.dtype).min  # not -inf, whose logsumexp has no gradient where no query has negatives
     marginal = jnp.where(count > 0, c + joint, least)
     number = jnp.maximum(jnp.sum(count, axis=0), 1)

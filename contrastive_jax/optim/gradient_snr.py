@@ -4,7 +4,7 @@ Off, there is no state and nothing is computed. On, it holds two numbers a param
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -46,8 +46,11 @@ def gradient_snr(*, decay: float = 0.0) -> GradientSNR:
         return GradientSNR(lambda params: (), lambda state, gradient: ({}, state))
 
     def init(params):
-        zeros = {module: jax.tree.map(jnp.zeros_like, _of_model(params)) for module in ("mean", "variance")}
-        return zeros | {"steps": jnp.zeros((), jnp.int32)}
+        def zeros(x: Array) -> Array:  # squares of half-precision gradients would round to 0
+            return jnp.zeros_like(x, dtype=jnp.promote_types(x.dtype, jnp.float32))
+
+        moments = {moment: jax.tree.map(zeros, _of_model(params)) for moment in ("mean", "variance")}
+        return moments | {"steps": jnp.zeros((), jnp.int32)}
 
     def apply(state, gradient):
         steps = state["steps"] + 1
@@ -69,6 +72,8 @@ def gradient_snr(*, decay: float = 0.0) -> GradientSNR:
 
 
 def _of_model(params: PyTree) -> PyTree:
+    if not isinstance(params, Mapping):
+        return params
     return {module: tree for module, tree in params.items() if module not in ("probe", "critic")}
 
 

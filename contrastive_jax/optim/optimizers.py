@@ -166,7 +166,8 @@ def _in_turns(
     """Return one rule for the parameters of these names, at even steps, and another for the rest, at odd ones."""
 
     def at(turn: int) -> optax.GradientTransformation:
-        own = rule(lambda count: schedule(2 * count + turn))  # it counts its own steps
+        rate = schedule if callable(schedule) else lambda count: schedule
+        own = rule(lambda count: rate(2 * count + turn))  # it counts its own steps
         return optax.conditionally_mask(own, lambda step: step % 2 == turn)
 
     def turns(params: PyTree) -> PyTree:
@@ -184,7 +185,9 @@ def _shared(rule: optax.GradientTransformation) -> optax.GradientTransformation:
     def share(tree: PyTree) -> PyTree:
         return jax.tree.map(sharding.shard_first_axis, tree)
 
-    def update(grads: PyTree, state: optax.OptState, params: PyTree) -> tuple[PyTree, optax.OptState]:
+    def update(
+        grads: PyTree, state: optax.OptState, params: PyTree | None = None
+    ) -> tuple[PyTree, optax.OptState]:
         updates, state = rule.update(share(grads), state, share(params))
         return jax.tree.map(sharding.replicate, updates), state
 

@@ -86,6 +86,8 @@ def schedule(
 
     def learning_rate_at(step: Array | int) -> Array:
         step = jnp.asarray(step)
+        if step.dtype.kind in "iu" and (step.dtype.kind == "u" or step.dtype.itemsize < 4):
+            step = step.astype(jnp.int32)  # it would wrap below 0, or beyond its largest
         at = step // steps_per_epoch * steps_per_epoch if per_epoch else step
         # Whole steps are counted as integers: float32 is exact only up to 2**24 of them.
         left = jnp.clip(total_steps - at, 0, decay_steps) / decay_steps

@@ -190,6 +190,7 @@ def test_the_family_is_the_whole_module():
 
     helpers = {
         "at_least_float32",
+        "check_option",
         "plus",
         "positive_option",
         "softplus_over_sigmoid",
@@ -481,6 +482,14 @@ def test_a_loss_may_be_a_function_too():
         (dict(shared=True), "shared is True without negatives"),
         (dict(temperature=0.0), "contrastive_loss.temperature is 0.0; a temperature must be positive"),
         (dict(temperature=float("nan")), "contrastive_loss.temperature is nan"),
+        (dict(temperature=True), "contrastive_loss.temperature is True; it must be a positive number"),
+        (dict(loss="hard_nce", beta=None), "loss.hard_nce: beta is None; it must be a number"),
+        (dict(loss="hard_nce", beta=float("inf")), "hard_nce.beta is inf; it must be positive and finite"),
+        (
+            dict(loss="hardness_weighted", alpha=float("inf")),
+            "alpha is inf; it must be at least 0 and finite",
+        ),
+        (dict(loss="eqco", alpha=[3.0, 4.0]), r"eqco.alpha is \[3.0, 4.0\]; it must be positive"),
         (dict(negatives=3, key=0), "contrastive_loss.key is 0; it must be a jax random key"),
         (dict(temperature=jnp.ones(4)), "it must be a positive number"),
         (dict(temperature="0.1"), "temperature is '0.1'; it must be a positive number"),
@@ -579,6 +588,40 @@ def test_ids_of_more_than_32_bits_stay_apart(wide):
     np.testing.assert_array_equal(sigmoid_loss(a, b, positives=wide), sigmoid_loss(a, b, positives=few))
     with pytest.raises(ValueError, match="queue_group has ids of more than 32 bits, and group is traced"):
         jax.jit(lambda g: contrastive_loss(a, b, group=g, queue=further, queue_group=[2**40, 1, 2, 3]))(few)
+
+
+def test_traced_ids_of_both_signs_are_refused():
+    """2^32 - 1 and -1 were one group under jit."""
+    queue, group = jnp.ones((2, 2)), np.arange(4, dtype=np.uint32)
+    of = jax.jit(lambda group, other: contrastive_loss(A, B, group=group, queue=queue, queue_group=other))
+    with pytest.raises(ValueError, match="group uint32, queue_group int32, and group is traced"):
+        of(group, np.array([-1, 0], np.int32))
+    assert of(group, np.array([7, 0], np.uint32)).shape == (8,)
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        (
+            lambda x: contrastive_loss(A, B, "eqco", alpha=x),
+            "eqco.alpha is .* finite, and a constant under jit",
+        ),
+        (lambda x: contrastive_loss(A, B, "hard_nce", beta=x), "hard_nce: beta is .* a constant under jit"),
+        (lambda x: contrastive_loss(A, B, "debiased", tau_plus=x), "tau_plus is .* a constant under jit"),
+        (lambda x: contrastive_loss(A, B, margin=margin.eqco(alpha=x)), "alpha is .* a constant under jit"),
+        (lambda x: contrastive_loss(A, B, "macl", macl_temperature(x)), r"lambda A: tau0 \* alpha\*\*A"),
+    ],
+)
+def test_options_are_constants_under_jit(of, message):
+    with pytest.raises(ValueError, match=message):
+        jax.jit(of)(0.5)
+
+
+def test_a_queue_of_numpy_is_one_of_jax():
+    queue, key = np.arange(12.0, dtype=np.float32).reshape(6, 2), jax.random.key(0)
+    options = {"score": "dot", "candidates": "queue", "negatives": 3, "key": key}
+    found, expected = (contrastive_loss(A, B, queue=of, **options) for of in (queue, jnp.asarray(queue)))
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_a_score_of_its_own_range_is_allowed_where_no_cosine_is_read():

@@ -9,7 +9,7 @@ import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
 from contrastive_jax import sharding
-from contrastive_jax.evaluators import knn
+from contrastive_jax.evaluators import knn, linear_probe
 from contrastive_jax.evaluators.features import spread
 
 GOLDEN = np.load(pathlib.Path(__file__).parents[1] / "golden" / "knn_monitor.npz")
@@ -173,3 +173,12 @@ def test_what_fills_a_tile_is_no_neighbour():
     bank, labels = -np.ones((5, 3), np.float32), np.array([0, 1, 0, 1, 0])
     share = knn.votes(bank, labels, np.ones((1, 3), np.float32), k=5, bank_chunk=4)
     np.testing.assert_allclose(share, [[0.6, 0.4]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("judge", [knn.evaluate, linear_probe.lbfgs], ids=lambda judge: judge.__name__)
+def test_two_classes_may_be_boolean(judge):
+    random = np.random.default_rng(0)
+    label = np.arange(40) % 2 == 1
+    rows = random.normal(size=(40, 5)).astype(np.float32) + label[:, None]
+    found, expected = (judge(rows, of, rows, of) for of in (label, label.astype(int)))
+    assert found == expected

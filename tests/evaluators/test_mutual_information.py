@@ -206,6 +206,29 @@ def test_pairs_must_match():
         mutual_information.critic_estimate(lambda x, y: x @ y.T, query, key, tile=(0, 8))
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8])
+def test_ids_of_any_kind_are_those_of_their_places(dtype):
+    """64 bits were cut to 32, and 0 less 1 of uint8 was 255."""
+    query, key = correlated()
+    few = np.arange(len(query)) // 2
+    group = few * 2**32 + few % 7 if dtype == np.int64 else np.where(few == few.max(), 255, few).astype(dtype)
+    further = np.roll(key, 1, axis=0)
+    for options in ({}, {"negatives": further}):
+        found, expected = (
+            mutual_information.pool_estimate(query, key, group=ids, **options) for ids in (group, few)
+        )
+        assert found == expected
+        found, expected = (
+            mutual_information.critic_estimate(lambda x, y: x @ y.T, query, key, group=ids, **options)
+            for ids in (group, few)
+        )
+        assert found == expected
+    found, expected = (
+        mutual_information.batch_estimates(query, key, group=ids, batch_size=32) for ids in (group, few)
+    )
+    assert found == expected
+
+
 # What is a bound: experiments/eqco/figure_bounds.py.
 
 

@@ -352,3 +352,20 @@ def test_an_option_that_is_not_positive_is_refused_by_name(name, arguments, opti
     (option,) = options
     with pytest.raises(ValueError, match=f"{name}.{option} is .*; it must be positive"):
         jax.eval_shape(lambda *a: getattr(losses, name)(*a, **options), *[jnp.ones((4, 2))] * arguments)
+
+
+@pytest.mark.parametrize("loss", [losses.relative, losses.scaled], ids=lambda loss: loss.__name__)
+def test_one_count_for_all_queries_is_one_for_each(loss):
+    c = contrast_of(score_matrix("plain"))
+    found, expected = (
+        jax.grad(lambda c, count=count: loss(c, count).sum())(c) for count in (NEGATIVES, COUNT)
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_one_count_is_that_of_each_in_donsker_varadhan():
+    c, positive = contrast_of(score_matrix("plain")), jnp.zeros(QUERIES)
+    found, expected = (
+        losses.donsker_varadhan(c, jnp.asarray(count), positive, 1.0) for count in (NEGATIVES, COUNT)
+    )
+    np.testing.assert_array_equal(found, expected)

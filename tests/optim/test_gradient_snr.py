@@ -59,6 +59,19 @@ def test_noise_alone_has_the_ratio_that_the_docstring_says():
     assert history[-1]["gradient_snr"] == pytest.approx(np.sqrt(2 * 0.1 / (np.pi * 1.9)), rel=0.1)
 
 
+def test_half_precision_has_moments_in_single():
+    gradients = jnp.asarray(np.random.default_rng(4).normal(1e-4, 1e-4, (200, 5)), jnp.float16)
+    found, expected = (run(g, 0.99)[0][-1] for g in (gradients, gradients.astype(jnp.float32)))
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_parameters_may_be_any_tree():
+    part = gradient_snr(decay=0.9)
+    state = part.init([jnp.ones(3)])
+    metrics, _ = part.apply(state, [jnp.ones(3)])
+    assert set(metrics) == {"gradient_snr", "gradient_snr_std"}
+
+
 def test_what_never_varies_has_no_ratio_and_the_probe_does_not_count():
     gradients = np.random.default_rng(3).normal(1.0, 1.0, (20, 5)).astype(np.float32)
     gradients[:, 4], gradients[:, 3] = 0.0, 0.25

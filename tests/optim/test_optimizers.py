@@ -113,6 +113,15 @@ def test_cosine_per_epoch_is_moco_v2s():
     np.testing.assert_allclose([rate(s) for s in range(35)], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint8, np.int8, np.int64])
+def test_steps_of_any_whole_numbers_are_the_same(dtype):
+    """Unsigned ones wrapped below 0: the peak after the end of the run."""
+    rate = optim.schedule(learning_rate=0.3, total_steps=1000, batch_size=256, warmup_steps=2)
+    short = optim.schedule(learning_rate=0.3, total_steps=10, batch_size=256)
+    for step in (0, 1, 9, 10, 11, 50):
+        assert rate(jnp.asarray(dtype(step))) == rate(step) and short(jnp.asarray(dtype(step))) == short(step)
+
+
 def test_a_long_run_still_counts_every_step():
     """Beyond 2**24 steps float32 no longer tells neighbouring steps apart; the integers do."""
     rate = optim.schedule(name="linear", learning_rate=1.0, total_steps=2**25, batch_size=256)
