@@ -89,6 +89,7 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
         for path, _ in paths:
             if not pathlib.Path(path, "config.json").is_file():
                 raise FileNotFoundError(f"{path} holds no run: there is no config.json in it.")
+        check_layer(settings["layer"], [path for path, _ in paths])
         if distributed.first():
             workdirs.check_writable(folders[0])
         runs = [
@@ -124,6 +125,13 @@ def check(settings: Mapping[str, Any]) -> dict[str, Any]:
     return dict(settings)
 
 
+def check_layer(layer: str, runs: Sequence[Any]) -> None:
+    """Refuse a layer that none of the runs has; where another run has it, one without it shows no images."""
+    known = [embed.known_layers(configs.plain(configs.load(str(pathlib.Path(run))))) for run in runs]
+    if not any(layer in layers for layers in known):
+        raise ValueError(f"report.layer is {layer!r}; there is {', '.join(max(known, key=len))}.")
+
+
 def names(paths: Sequence[pathlib.Path]) -> list[str]:
     """Return the shortest ends of the paths that tell them apart."""
     parts = [path.resolve().parts for path in paths]
@@ -149,10 +157,6 @@ def read(
     config = configs.plain(configs.load(str(path)))
     records = workdirs.read_metrics(path) if (path / workdirs.METRICS).exists() else []
     result = _json(path / "diverged.json") or _json(path / "result.json")
-    if settings["layer"] not in (known := embed.known_layers(config)):
-        raise ValueError(
-            f"report.layer is {settings['layer']!r}; the encoder of {workdir} has {', '.join(known)}."
-        )
     evaluations = judged(config, result, _json(path / "evaluation.json"))
     try:
         seen = features_of(workdir, config, settings)
