@@ -128,7 +128,14 @@ def sliced_wasserstein_distance(sample: Array, prior_sample: Array, directions: 
 
     ``sample`` and ``prior_sample`` [N, D], ``directions`` [D, P] (unit columns) -> [P].
     Source: Intriguing Properties (Chen et al., 2021), and its notebook, whose own sort is wrong with ties.
+
+    Raises:
+      ValueError: samples of different shapes.
     """
+    if sample.shape != prior_sample.shape:
+        raise ValueError(
+            f"sample is {sample.shape} and prior_sample {prior_sample.shape}: one shape, [N, D]."
+        )
 
     def project_and_sort(points):
         along = jnp.matmul(points, directions, precision=Precision.HIGHEST)
