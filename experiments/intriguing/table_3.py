@@ -89,7 +89,7 @@ def learnt(results: Results, half: float) -> str:
     """Ask that SimCLR learns digits: its accuracy is at least half of supervised training's."""
     if results.scale == "paper":
         return ""
-    found = {cell: results.mean(*cell) for cell in results.judged}
+    found = {cell: results.mean(*cell) for cell in results.cells if cell in results.judged}
     said = [
         f"{', '.join(cell)} {mean:.1f} (supervised {level:.1f})"
         for cell, mean in found.items()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from scipy import stats
 
+from experiments.eqco import figure_4 as eqco_norms
 from experiments.family import bounds as bounds_page
 from experiments.family import capacity, few_negatives, gains, second_set, tau_by_batch, yoked
 from experiments.family.sphere import resolved
@@ -26,7 +27,7 @@ __all__ = [
     "ceiling", "colliding", "count", "counts", "difference", "exact",
     "gained", "kept", "kept_by_attention", "larger", "lead", "leads_at", "learnt_sooner", "left", "mean",
     "on_photographs", "on_sphere", "printed_best", "printed_gain", "reached", "room", "rows",
-    "seen", "signal", "sphere", "temperatures", "weight", "with_bits",
+    "seen", "signal", "sphere", "steadied", "temperatures", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
@@ -195,6 +196,12 @@ def difference(
 ) -> str:
     """Return how much more one cell has than another, paired over seeds."""
     return interval(Results(table_of(table), scale).differences(one, other, heading), decimals)
+
+
+def steadied() -> str:
+    """Return the share, %, of the change over K of a query's gradient norm that EqCo's margin leaves, MNIST."""
+    found = eqco_norms.remaining(Results(table_of("eqco.figure_4"), EASY))
+    return f"{100 * statistics.mean(found):.0f} %"
 
 
 def learnt_sooner() -> str:
