@@ -417,7 +417,7 @@ OPTIMIZERS = of(
     ("AdamW is Adam", '"adamw": (moments, decay, rate)', '"adamw": (decay, moments, rate)'),
     ("norms are decayed and kernels not", '"bias" if path[:-1] in with_weight else "norm"', '"norm"'),
     ("a weight must be called kernel", 'or (axes > 1 and OF_A_NORM.isdisjoint(path[-1:]))', "or False"),
-    ("turns are of one half", "rate(2 * count + turn)", "schedule(count)"),
+    ("turns are of one half", "rate(2 * count + turn)", "rate(count)"),
     ("gradients are not clipped", "_clip(clip_norm, apart) if clip_norm", "optax.identity() if clip_norm"),
     ("nothing is adapted by its norm", "trust_coefficient=trust_coefficient), _mask(exclude_from_adaptation)",
      "trust_coefficient=trust_coefficient), _mask(exclude)"),
