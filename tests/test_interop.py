@@ -192,6 +192,10 @@ def test_micro_batches_refuse_what_they_would_lose_or_cannot_cut():
         nnx.jit(lambda model: parts(model, images))(model)
     model.eval()  # running statistics are read, and not changed
     assert nnx.jit(lambda model: parts(model, images))(model).shape == (6, 2)
+    with pytest.raises(ValueError, match="encode changes its parameters"):
+        in_microbatches(lambda params, image: params.setdefault("new", image), 3)(
+            {"weight": jnp.ones(3)}, images
+        )
     with pytest.raises(ValueError, match="the parameters hold True, which is no array"):
         in_microbatches(lambda params, image: image, 3)({"weight": jnp.ones(3), "flag": True}, images)
     with pytest.raises(ValueError, match=r"an array of shape \(3,\) for 2 rows"):

@@ -13,7 +13,6 @@ import contrastive_jax
 from contrastive_jax import config as configs
 from contrastive_jax import main
 from contrastive_jax.commands import embed, evaluate, export, preview, report
-from contrastive_jax.data import pixels
 from contrastive_jax.training import loop
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -66,7 +65,12 @@ def test_the_pages_commands(labelled, tmp_path, capsys, monkeypatch):
     if labelled:
         assert set(result["evaluations"]) == {"trained", "untrained"}
         again = evaluate.evaluate(config, str(folder), quiet=True)
-        assert again["results"]["trained"] == result["evaluations"]["trained"]
+        assert again["results"]["trained"] == result["evaluations"]["trained"] and again["notes"] == []
+        removed = tmp_path / "photos/cat/0.png"
+        removed.rename(tmp_path / "0.png")
+        (note,) = evaluate.evaluate(config, str(folder), quiet=True)["notes"]
+        assert "data has 21 training images, and the run began with 22" in note
+        (tmp_path / "0.png").rename(removed)
     else:
         assert result["evaluations"] == {} and "evaluations are left out" in capsys.readouterr().out
         with pytest.raises(ValueError, match="no labelled test images"):
@@ -77,9 +81,8 @@ def test_the_pages_commands(labelled, tmp_path, capsys, monkeypatch):
         expected, path = found["pooled"][0], str(found["path"][0])
     assert {"conv1.weight", "layer4.1.bn2.running_var"} <= set(load_file(folder / "encoder.safetensors"))
     encoder = contrastive_jax.load_encoder(str(folder / "encoder.safetensors"))
-    with Image.open(tmp_path / "photos" / path) as image:
-        picture = pixels.to_array(pixels.opaque(image), 3, config["data"]["size"])
-    np.testing.assert_allclose(encoder(picture[None])[0], expected, rtol=1e-4, atol=1e-5)
+    picture = encoder.open(tmp_path / "photos" / path)
+    np.testing.assert_allclose(encoder(picture)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_size_sets_what_is_kept_and_what_is_seen():

@@ -10,6 +10,7 @@ which images (``data``), layers and splits (``embed``). Nothing needs labels.
 
 import json
 import pathlib
+import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from contrastive_jax import augment, data, distributed, sharding
+from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators import features
 from contrastive_jax.lookup import call, near
@@ -82,16 +84,20 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
     if distributed.first() and not quiet:
         for name in SPLITS:
             other = pathlib.Path(workdir, f"embeddings_{name}.npz")
-            if name not in written and other.is_file() and _images_of(other) != images:
+            if name not in written and other.is_file() and not _is_of(other, config):
                 workdirs.log(f"{remote.place(workdir, other.name)} is of other images, an earlier call's.")
     return written
 
 
-def _images_of(file: pathlib.Path) -> dict[str, Any]:
-    """Return which images the embeddings of a file are of."""
-    with np.load(file) as arrays:
-        known = json.loads(str(arrays["config"]))
-    return {name: known.get(name) for name in ("data", "compose")}
+def _is_of(file: pathlib.Path, config: Mapping[str, Any]) -> bool:
+    """Return whether a file has embeddings of the config's images."""
+    try:
+        with np.load(file) as arrays:
+            known = json.loads(str(arrays["config"]))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # none of ours, or damaged
+        return False
+    images = {name: known[name] for name in ("data", "compose") if name in known}
+    return configs.fingerprint({**config, **images}) == configs.fingerprint(config)
 
 
 def of_split(

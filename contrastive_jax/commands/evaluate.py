@@ -144,7 +144,7 @@ def changed(
         return []  # other images
     return [
         f"data has {examples:,} training images, and the run began with {had:,}: those that are held out were drawn"
-        " anew, and the encoder was trained on some of them."
+        " anew, and the encoder may have been trained on some of them."
     ]
 
 

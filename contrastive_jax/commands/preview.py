@@ -132,9 +132,8 @@ def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray,
     top = (len(lines) + 1) * LINE + 2 * GAP
     sheet = Image.new("RGB", (page, top + count * (side + 2 * LINE + GAP)), "white")
     pen = ImageDraw.Draw(sheet)
-    pen.font = ImageFont.truetype(
-        font_manager.findfont("DejaVu Sans"), LINE - 4
-    )  # Pillow's own has English letters
+    # Pillow's own font has English letters alone.
+    pen.font = ImageFont.truetype(font_manager.findfont("DejaVu Sans"), LINE - 4)
     for line, text in enumerate(lines):
         pen.text((GAP, GAP + line * LINE), text, fill="black")
     heads = ["evaluation"] + [f"epoch {e}, view {v}" for e in range(draws) for v in range(width)]

@@ -77,12 +77,15 @@ def in_microbatches(
         def stateless(params: PyTree, batch: PyTree) -> PyTree:
             before = jax.tree.leaves(params)
             embeddings = encode(params, batch)
-            if any(now is not leaf for now, leaf in zip(jax.tree.leaves(params), before, strict=True)):
+            after = jax.tree.leaves(params)
+            if len(after) != len(before) or any(
+                now is not leaf for now, leaf in zip(after, before, strict=True)
+            ):
                 raise ValueError(
                     "in_microbatches: encode changes its parameters (running statistics, counts of random keys), which"
                     " would be lost: run it with its state held, or return the new state of a call of your own."
                 )
-            if wrong := [x.shape for x in jax.tree.leaves(embeddings) if jnp.shape(x)[:1] != (rows,)]:
+            if wrong := [jnp.shape(x) for x in jax.tree.leaves(embeddings) if jnp.shape(x)[:1] != (rows,)]:
                 raise ValueError(
                     f"in_microbatches: encode returns an array of shape {wrong[0]} for {rows} rows; its first axis must"
                     " be theirs."

@@ -193,11 +193,11 @@ def make_term(
     if hasattr(function, "scales"):
         try:
             multiples = tuple(float(m) for m in function.scales(**settings))
-        except (TypeError, jax.errors.ConcretizationTypeError):
+        except (TypeError, jax.errors.ConcretizationTypeError) as error:
             shown = ", ".join(f"{option} is {value}" for option, value in settings.items())
             raise ValueError(
                 f"loss.{name}: {shown}; it must be a number, and a constant under jit."
-            ) from None
+            ) from error
     else:
         multiples = (1.0,) if inputs[:1] == ["c"] else ()
     quantities = tuple(inputs[len(multiples) :])

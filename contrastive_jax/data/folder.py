@@ -401,9 +401,7 @@ def _and_more(files: list) -> str:
 def folder_label(path: str, place: pathlib.Path, root: pathlib.Path) -> tuple[str, ...]:
     """Return the first folder below the root of the split, where the image lies in one."""
     inside = (root / path).relative_to(place).parts[:-1][:1]
-    return tuple(
-        os.fsencode(name).decode(errors="backslashreplace") for name in inside
-    )  # any bytes name a folder
+    return tuple(os.fsencode(name).decode(errors="backslashreplace") for name in inside)  # named by any bytes
 
 
 def class_names(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> tuple[str, ...]:
@@ -494,9 +492,7 @@ def common_shape(
     files: Sequence[pathlib.Path], headers: Sequence[pixels.Header], channels: int = 0
 ) -> tuple[int | None, int | None, int]:
     """Return (h, w, c) of the images; h and w are None where they differ. ``channels``: what c has to be; 0: any."""
-    found = {
-        header.channels: file for file, header in zip(files, headers, strict=True)
-    }  # and a file that has them
+    found = {header.channels: file for file, header in zip(files, headers, strict=True)}  # a file of each
     kinds = ", ".join(f"{file} has {c}" for c, file in sorted(found.items()))
     if len(found) > 1 and set(found) != {1, 3}:
         raise ValueError(f"images of different numbers of channels: {kinds}")

@@ -73,8 +73,8 @@ def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
 
     if image.startswith(TIFF) and (page := _samples(io.BytesIO(image))) is not None:
         array = _samples_array(page, white)
-        alike = array.shape[2] == channels or channels not in (1, 3)
-        return _npy(array if alike else to_array(Image.fromarray(array), channels, 0))
+        convert = array.shape[2] != channels and {array.shape[2], channels} <= {1, 3}
+        return _npy(to_array(Image.fromarray(array), channels, 0) if convert else array)
     with Image.open(io.BytesIO(image)) as picture:
         upright = _orientation(picture, late=b"eXIf" in image) in (None, 1)
         simple = picture.mode in ("L", "RGB") and not picture.has_transparency_data

@@ -273,6 +273,12 @@ def host(features: np.ndarray | Rows) -> np.ndarray:
     return features.numpy() if isinstance(features, Rows) else np.asarray(features)
 
 
+def whole_numbers(labels: np.ndarray) -> np.ndarray:
+    """Return labels as numbers of classes: False is 0 and True is 1."""
+    labels = np.asarray(labels)
+    return labels.astype(np.int32) if labels.dtype == bool else labels
+
+
 def check(
     train_features: np.ndarray | Rows,
     train_labels: np.ndarray,

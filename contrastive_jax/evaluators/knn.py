@@ -113,8 +113,7 @@ def votes(
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1.")
     bank, test = features.spread(train_features, bank_chunk), features.spread(test_features, query_chunk)
-    labels = np.asarray(train_labels)
-    labels = labels.astype(np.int32) if labels.dtype == bool else labels
+    labels = features.whole_numbers(train_labels)
     classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
     options = dict(k=k, count=bank.count)
 

@@ -69,8 +69,7 @@ def lbfgs(
     """
     check(train_features, train_labels, test_features, test_labels)
     check_lbfgs(train_labels, C, Cs, labels_per_class, draws, tolerance, max_iterations)
-    train_labels, chosen = np.asarray(train_labels), C
-    train_labels = train_labels.astype(np.int32) if train_labels.dtype == bool else train_labels
+    train_labels, chosen = features.whole_numbers(train_labels), C
     train, test = standardized(train_features, test_features)
     if Cs:
         chosen = _validated(Cs, train, train_labels, tolerance, max_iterations, groups)

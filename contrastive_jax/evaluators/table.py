@@ -208,18 +208,16 @@ def of_replicas(
     """
     rows = [table.get("trained") for table in tables]
     trained = {name: row for name, row in zip(names, rows, strict=True) if row is not None}
-    of_seed = {
-        difference.get("seed"): table["untrained"]
-        for difference, table in zip(differences, tables, strict=True)
-        if "untrained" in table
-    }
-    untrained = dict(zip(["untrained"], of_seed.values(), strict=False))
-    if len(of_seed) > 1:
-        untrained = {f"untrained, mean ± sd of {len(of_seed)}": mean_of([*of_seed.values()])}
-    pixels = (table["raw pixels"] for table in tables if "raw pixels" in table)  # the same of all
-    return (
-        trained | over_seeds(differences, rows) | untrained | dict(zip(["raw pixels"], pixels, strict=False))
-    )
+    judged = zip(differences, tables, strict=True)
+    of_seed = {one.get("seed"): table["untrained"] for one, table in judged if "untrained" in table}
+    pixels = [table["raw pixels"] for table in tables if "raw pixels" in table]  # the same of all
+    baselines = {}
+    for row, of in (("untrained", [*of_seed.values()]), ("raw pixels", pixels[:1])):
+        if len(of) > 1:
+            baselines[f"{row}, mean ± sd of {len(of)}"] = mean_of(of)
+        elif of:
+            baselines[row] = of[0]
+    return trained | over_seeds(differences, rows) | baselines
 
 
 def _measures(results: Mapping[str, dict], column: str) -> list[str]:

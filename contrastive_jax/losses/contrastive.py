@@ -36,13 +36,14 @@ def at_least_float32(array: Array) -> Array:
 
 def check_option(name: str, value: float, holds: Callable[[float], bool], words: str) -> None:
     """Raise ValueError unless an option is a number for which something holds, known when the loss is made."""
-    try:
-        good = bool(holds(value))
-    except (
+    no_number = (
         TypeError,
         ValueError,
         jax.errors.ConcretizationTypeError,
-    ):  # no number, several, one that is traced
+    )  # something else, several, a traced one
+    try:
+        good = bool(holds(value))
+    except no_number:
         good = False
     if not good:
         constant = ", and a constant under jit" if isinstance(value, jax.core.Tracer) else ""

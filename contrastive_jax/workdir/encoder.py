@@ -182,9 +182,18 @@ class LoadedEncoder:
           ValueError: one that is no image, or of another number of channels, or, with ``data.size=0``, another size.
         """
         settings = self.config.get("data", {})
-        read = [pathlib.Path(expanded(file)).read_bytes() for file in files]
-        plain = [pixels.plain(file, self.channels, settings.get("white", pixels.WHITE)) for file in read]
-        return np.stack([pixels.decode(file, self.channels, settings.get("size", 0)) for file in plain])
+        white, size = settings.get("white", pixels.WHITE), settings.get("size", 0)
+        images: list[np.ndarray] = []
+        for file in files:
+            read = pathlib.Path(expanded(file)).read_bytes()
+            try:
+                image = pixels.decode(pixels.plain(read, self.channels, white), self.channels, size)
+            except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
+                raise ValueError(f"{file} is no image that can be read: {error}") from error
+            if image.shape != (expected := (*(images[:1] or [image])[0].shape[:2], self.channels)):
+                raise ValueError(f"{file} is {list(image.shape)}, and {list(expected)} is asked for.")
+            images.append(image)
+        return np.stack(images)
 
     def __repr__(self) -> str:
         name = self.config.get("encoder", {}).get("name", "resnet")

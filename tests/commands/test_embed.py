@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 from saved_runs import config_of, workdir_of
 
@@ -89,13 +90,21 @@ def test_an_encoder_opens_files_as_its_run_did(trained, tmp_path):
     encoder = contrastive_jax.load_encoder(tmp_path / "run")
     found = encoder.open(*(tmp_path / "files" / path for path in split.paths))
     np.testing.assert_array_equal(found, split.image)
+    tifffile.imwrite(tmp_path / "five.tif", np.zeros((9, 9, 5), np.uint8), planarconfig="contig")
+    (tmp_path / "text.png").write_text("none")
+    for name, message in (("five.tif", r"is \[8, 8, 5\], and \[8, 8, 1\]"), ("text.png", "is no image")):
+        with pytest.raises(ValueError, match=message):
+            encoder.open(tmp_path / name)
 
 
 def test_what_is_unlike_the_encoders_run_or_an_earlier_call_is_said(trained, tmp_path, capsys):
     path, config = trained
     checkpoint = {"evaluate": config["evaluate"] | {"checkpoint": str(path)}}
     embed(config | checkpoint, tmp_path / "out")
-    assert "data.size" not in capsys.readouterr().out
+    train = {"embed": {"layers": ["pooled"], "splits": ["train"]}}
+    embed(config | checkpoint | train, tmp_path / "out")
+    said = capsys.readouterr().out
+    assert "data.size" not in said and "other images" not in said
     Image.fromarray(np.zeros((9, 12), np.uint8)).save(tmp_path / "0.png")
     folder = {"data": {"name": "folder", "dir": str(tmp_path), "size": 8}}
     embed(config | checkpoint | folder, tmp_path / "out")

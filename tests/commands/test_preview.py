@@ -7,7 +7,7 @@ from PIL import Image
 
 from contrastive_jax import augment, data, models
 from contrastive_jax import config as configs
-from contrastive_jax.commands.preview import GAP, LINE, TILE, caption, preview, without_bits
+from contrastive_jax.commands.preview import GAP, LINE, TILE, caption, contact_sheet, preview, without_bits
 
 random = np.random.default_rng(0)
 
@@ -120,6 +120,15 @@ def test_captions():
     assert caption(2, 0, np.int32(-1), classes) == ("id 2, group 0", "no label")
     assert caption(1, 1, np.array([1, 1], np.uint8), classes)[1] == "cat, dog"
     assert caption(1, 1, np.array([0, 0], np.uint8), classes)[1] == "no label"
+
+
+def test_captions_have_letters_of_other_languages():
+    """One box stood for each of them."""
+    picture = np.zeros((1, 8, 8, 3), np.float32)
+    sheets = [
+        np.asarray(contact_sheet("", [("id 0", name)], picture, picture[:, None, None])) for name in "éüЖ"
+    ]
+    assert not any(np.array_equal(sheets[i], sheets[i - 1]) for i in range(3))
 
 
 def test_bits_are_written_out_and_not_painted():
