@@ -631,6 +631,25 @@ NORM = of(
     ("the kernel's slope of the square", "(of_mean + 2 * of_square * (x", "(of_mean + of_square * (x"),
     ("evaluation forgets epsilon", "jax.lax.rsqrt(var + self.norm.epsilon) * scale) + bias)", "jax.lax.rsqrt(var) * scale) + bias)"),
 )  # fmt: skip
+PROGRAMS = (
+    *of(
+        "native/compiler.py",
+        "native/test_compiler.py",
+        ("a GPU's programs add in any order", 'if platform in ("gpu", "cuda", "rocm"):', "if platform is None:"),
+    ),
+    *of(
+        "training/compilation.py",
+        "native/test_compiler.py",
+        ("train.deterministic is not read", 'options = compiler_options(run.mesh, run.config["train"]["deterministic"])\n    return',
+         "options = compiler_options(run.mesh)\n    return"),
+    ),
+    *of(
+        "training/utilisation.py",
+        "training/test_utilisation.py",
+        ("a scan's body counts once", '* equation.params.get("length", 1)', "* 1"),
+        ("grouped kernels count whole", "/ kernel[output]", "/ kernel[-1] * kernel[-2]"),
+    ),
+)  # fmt: skip
 CONFIG = of(
     "config/settings.py",
     "config/test_configs.py config/test_overrides.py training/test_loop.py data/test_stream.py -k steps_of",
@@ -641,7 +660,7 @@ MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *PAIRWISE, *DIAGNOSTICS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
-    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *CONFIG,
+    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *CONFIG,
 ]  # fmt: skip
 
 

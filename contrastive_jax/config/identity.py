@@ -13,7 +13,7 @@ from contrastive_jax.config.settings import completed, plain
 # Leaves, by prefix, on which no number of training depends. All others say what a run is.
 RESOURCES = (
     *("data.memory_limit", "data.workers", "data.corrupt"),
-    *("train.remat", "optimizer.shard_state", "checkpoint"),
+    *("train.remat", "train.deterministic", "optimizer.shard_state", "checkpoint"),
 )
 PRESENTATION = (
     *("name", "log", "profile", "diagnostics", "evaluate", "evaluators"),

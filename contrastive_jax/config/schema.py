@@ -42,6 +42,7 @@ LEAVES = {
     "train.batch_size": "images a step, of all devices together.",
     "train.microbatches": "parts in which a step's batch passes the network, to save memory.",
     "train.remat": "blocks are computed again in the backward pass, to save memory.",
+    "train.deterministic": "on a GPU: the same run has the same bits; False is faster there, and nothing elsewhere.",
     "evaluate.every": "duration between two looks while the run trains, in whole steps, rounded up; 0: none.",
     "evaluate.look": "columns of evaluators that such a look shows.",
     "evaluate.final": "whether the run is judged by all evaluators at its end.",

@@ -102,7 +102,13 @@ def base() -> ConfigDict:
                 "warmup": "10 epochs",
                 "milestones": (),
             },
-            "train": {"duration": "100 epochs", "batch_size": 256, "microbatches": 1, "remat": False},
+            "train": {
+                "duration": "100 epochs",
+                "batch_size": 256,
+                "microbatches": 1,
+                "remat": False,
+                "deterministic": True,
+            },
             "evaluate": {
                 "every": "0 epochs",
                 "look": ("knn",),  # columns of `evaluators` that are looked at every so often

@@ -5,7 +5,7 @@ import functools
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -46,10 +46,16 @@ class Cost(NamedTuple):
         return self.arguments + self.results + self.temporary
 
 
-def compiler_options(mesh: Mesh) -> dict[str, int] | None:
-    """Return the compiler's options: on CPU LLVM's first level compiles a third faster, and the step is as fast."""
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
-    return {"xla_backend_optimization_level": 1} if on_cpu else None
+def compiler_options(mesh: Mesh, deterministic: bool = True) -> dict[str, bool | int]:
+    """Return the compiler's options for a step, beside those of every program of the library.
+
+    On a CPU LLVM's first level compiles a third faster, and the step is as fast. On a GPU a step that need not be
+    ``deterministic`` (``train.deterministic``) is faster without.
+    """
+    platform = mesh.devices.flat[0].platform
+    if platform == "cpu":
+        return {"xla_backend_optimization_level": 1}
+    return {} if deterministic or platform != "gpu" else dict.fromkeys(native.DETERMINISTIC, False)
 
 
 def compiled_step(
@@ -57,13 +63,17 @@ def compiled_step(
 ) -> tuple[jax.stages.Compiled, float]:
     """Compile the train step for these shapes, its metrics packed, ahead of its first call; time it in seconds."""
     step = packed(make_train_step(run.recipe, feed.take))
-    return compiled(step, run.mesh, state, feed.feed(int(state.step)))
+    options = compiler_options(run.mesh, run.config["train"]["deterministic"])
+    return compiled(step, options, state, feed.feed(int(state.step)))
 
 
-def compiled(step: Callable, mesh: Mesh, state: TrainState, fed: PyTree) -> tuple[jax.stages.Compiled, float]:
-    """Return ``step(state, fed)``, compiled for these, and the seconds that it took; the state is donated."""
+def compiled(
+    step: Callable, options: Mapping[str, bool | int], state: TrainState, fed: PyTree
+) -> tuple[jax.stages.Compiled, float]:
+    """Return ``step(state, fed)``, compiled for these with these options, and the seconds that it took; the state is
+    donated."""
     began = time.perf_counter()
-    program = native.jit(step, donate_argnums=0).lower(state, fed).compile(compiler_options(mesh))
+    program = native.jit(step, donate_argnums=0, compiler_options=options).lower(state, fed).compile()
     memory = program.memory_analysis()
     native.use_huge_pages(
         memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -80,8 +90,11 @@ def compiled_from_shapes(run: Run) -> jax.stages.Compiled:
         mesh=run.mesh,
     )
     with jax.set_mesh(run.mesh):
-        step = native.jit(packed(make_train_step(run.recipe, take)), donate_argnums=0)
-        return step.lower(state_shapes(run), feed).compile(compiler_options(run.mesh))
+        options = compiler_options(run.mesh, run.config["train"]["deterministic"])
+        step = native.jit(
+            packed(make_train_step(run.recipe, take)), donate_argnums=0, compiler_options=options
+        )
+        return step.lower(state_shapes(run), feed).compile()
 
 
 def state_shapes(run: Run) -> TrainState:

@@ -202,9 +202,9 @@ class Replicas(loop.One):
 
     def compiled_step(self, feed: Any, state: TrainState) -> tuple[jax.stages.Compiled, float]:
         """Compile the step of all replicas; with the seconds that it took."""
-        return compilation.compiled(
-            make_replica_step(self.lifted, self.mesh), self.mesh, state, feed.feed(int(state.step))
-        )
+        options = compilation.compiler_options(self.mesh, self.run.config["train"]["deterministic"])
+        step = make_replica_step(self.lifted, self.mesh)
+        return compilation.compiled(step, options, state, feed.feed(int(state.step)))
 
     def evaluator(self) -> Any:
         """Return what judges every replica."""

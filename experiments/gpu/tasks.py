@@ -77,6 +77,10 @@ TASKS = {
                 script("replicas", f"--width={w}", "--replicas=16", "--processes=4", out=f"replicas_{w}")
                 for w in WIDTHS
             ),
+            *(
+                script("determinism", f"--config={config}", out=f"determinism_{config}")
+                for config in ("simclr_cifar10", "flatclr_imagenet")
+            ),
             script("memory", "--batches=64,128", "--dtype=bfloat16", "--check=256,1024", out="memory"),
             *(
                 script(*RACE, f"--width={w}", "--end-to-end", out=f"against_pytorch_end_to_end_{w}")
@@ -191,6 +195,10 @@ def call(arguments: Sequence[str], folder: pathlib.Path, packs: pathlib.Path, se
     """Run Python; its exit status, or None where it was stopped because its time was up."""
     environment = os.environ | {FOLDER: str(packs), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))
+    before = os.environ.get("PYTHONPATH")
+    environment["PYTHONPATH"] = (
+        f"{ROOT}{os.pathsep}{before}" if before else str(ROOT)
+    )  # it may not be installed there
     with (folder / "log.txt").open("a") as log:
         process = subprocess.Popen(
             [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT,

@@ -46,6 +46,7 @@ HERE = pathlib.Path(__file__).parent
 COUNTS = HERE / "results" / "pod_model_counts.json"
 BACKTEST = HERE / "results" / "pod_model_backtest.json"
 TABLE = HERE / "results" / "pod_model.md"
+ON_A_GPU = HERE / "results" / "imagenet_off_nvidia_h100_80gb_hbm3.json"
 MXU, HBM, PASSES = 0.5, 0.8, 10
 CHIPS_OF_A_HOST = 8
 
@@ -297,6 +298,20 @@ def render() -> str:
                 )
             lines.append(f"| {batch:,} | {' | '.join(cells)} |")
     lines += ["", "—: the slice does not exist, or nothing fits."]
+    if ON_A_GPU.exists():
+        found, batch = json.loads(ON_A_GPU.read_text()), 256
+        cell = predicted(counts, next(chip for chip in CHIPS if chip.name == "H100 SXM"), batch, 1)
+        lines += [
+            "", f"## One H100, batch {batch}", "",
+            f"Measured on {found['date']}, long after the prediction of {cell['seconds']:.3f} s (arithmetic"
+            f" {cell['arithmetic']:.3f}, memory {cell['memory']:.3f}):", "",
+        ]  # fmt: skip
+        for way in (way for way in found if way.startswith("train.deterministic")):
+            seconds = batch / found[way]["images_per_second/step"]
+            lines.append(
+                f"* {way.partition(' ')[0]}: {seconds:.3f} s; predicted over measured"
+                f" {cell['seconds'] / seconds:.2f}"
+            )
     if BACKTEST.exists():
         test = json.loads(BACKTEST.read_text())
         lines += [

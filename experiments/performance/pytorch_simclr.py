@@ -11,6 +11,7 @@ import argparse
 import itertools
 import json
 import os
+import sys
 import time
 
 import torch
@@ -183,6 +184,8 @@ def fastest(options):
             step(views)
             wait()
             seconds[name] = min(seconds.get(name, float("inf")), time.perf_counter() - began)
+    if not ways:
+        sys.exit("; ".join(dict.fromkeys(failed.values())))
     best = min(seconds, key=seconds.__getitem__)
     facts = {"is": f"torch {torch.__version__}, {best}", "device": str(DEVICE), "ways": seconds, "failed": failed,
              "threads": torch.get_num_threads()}  # fmt: skip
@@ -195,8 +198,6 @@ def fastest(options):
 
 def main() -> None:
     """Run a contender, see `against_pytorch.py`."""
-    import sys
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=float, default=1.0)
     parser.add_argument("--batch", type=int, default=128)

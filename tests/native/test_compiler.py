@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import types
 import warnings
 
 import jax
@@ -14,8 +15,9 @@ from contrastive_jax import config as configs
 from contrastive_jax import contrastive_loss, native
 from contrastive_jax.evaluators import knn, linear_probe
 from contrastive_jax.native import compiler
-from contrastive_jax.training import compilation
+from contrastive_jax.training import compilation, loop
 from contrastive_jax.training import run as runs
+from contrastive_jax.training.replicas import Replicas
 from contrastive_jax.training.step import make_train_step
 
 
@@ -88,8 +90,42 @@ def test_options_of_jit_are_kept():
     assert program(np.float32(3), power=2) == 9
 
 
-def test_other_platforms_have_no_options():
-    assert compiler.options("cuda") == compiler.options("tpu") == {}
+def test_programs_of_a_gpu_are_deterministic_and_a_step_need_not_be():
+    assert compiler.options("gpu") == compiler.options("cuda") == native.DETERMINISTIC
+    assert compiler.options("tpu") == {}
+    jax.jit(lambda x: x, compiler_options=native.DETERMINISTIC).lower(0.0).compile()  # XLA knows them
+
+    def of_step(platform, deterministic):
+        device = types.SimpleNamespace(platform=platform)
+        mesh = types.SimpleNamespace(devices=np.array([device], object))
+        return compilation.compiler_options(mesh, deterministic)
+
+    assert of_step("gpu", True) == of_step("tpu", True) == of_step("tpu", False) == {}
+    assert of_step("gpu", False) == dict.fromkeys(native.DETERMINISTIC, False)
+    assert of_step("cpu", False) == of_step("cpu", True)
+
+
+@pytest.mark.parametrize("replicas", [False, True])
+def test_a_run_says_whether_its_step_is_deterministic(replicas, monkeypatch):
+    asked = []
+
+    def compiled(step, options, *given):
+        asked.append(options)
+
+    monkeypatch.setattr(compilation, "compiled", compiled)
+    monkeypatch.setattr(compilation, "compiler_options", lambda mesh, deterministic: deterministic)
+    config = configs.load("configs/digits.py:method=simclr,scale=smoke")
+    for deterministic in (True, False):
+        config.train.deterministic = deterministic
+        plain = configs.plain(configs.complete(config))
+        trainee = (
+            Replicas([plain, plain | {"seed": 1}], devices=jax.devices()[:1])
+            if replicas
+            else loop.One(runs.prepare(plain, jax.devices()[:1]))
+        )
+        with jax.set_mesh(trainee.mesh):
+            trainee.compiled_step(trainee.feed(0, print), trainee.initial_state())
+    assert asked == [True, False]
 
 
 def test_users_flags_are_kept_and_change_nothing():
