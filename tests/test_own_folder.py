@@ -3,6 +3,7 @@
 import pathlib
 import re
 import shlex
+import shutil
 
 import numpy as np
 import pytest
@@ -70,6 +71,10 @@ def test_the_pages_commands(labelled, tmp_path, capsys, monkeypatch):
         removed.rename(tmp_path / "0.png")
         (note,) = evaluate.evaluate(config, str(folder), quiet=True)["notes"]
         assert "data has 21 training images, and the run began with 22" in note
+        shutil.copy(tmp_path / "0.png", tmp_path / "photos/cat/new.png")  # another has come
+        (note,) = evaluate.evaluate(config, str(folder), quiet=True)["notes"]
+        assert "as many training images as the run began with, 22, and not the same files" in note
+        (tmp_path / "photos/cat/new.png").unlink()
         (tmp_path / "0.png").rename(removed)
     else:
         assert result["evaluations"] == {} and "evaluations are left out" in capsys.readouterr().out

@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 
 from contrastive_jax import config as configs
-from contrastive_jax import distributed, sharding
+from contrastive_jax import data, distributed, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.evaluators.table import of_replicas
 from contrastive_jax.training.evaluation import Evaluator
@@ -92,7 +92,9 @@ def _judged(config: Mapping[str, Any], workdir: str, quiet: bool) -> tuple[Evalu
         if first:
             workdirs.check_writable(workdir)
         log(path if saved.step is None else f"step {saved.step} of {path}")
-        notes = changed(config, trained, len(evaluator.source.train), saved.examples)
+        train = evaluator.source.train
+        now, began_with = (len(train), data.files_digest(train.paths)), (saved.examples, saved.files)
+        notes = changed(config, trained, now, began_with)
         for note in notes:
             log(note)
         results = evaluator.table((saved.params, saved.stats), quiet=True, show_progress=first and not quiet)
@@ -133,18 +135,31 @@ def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], log: Any) 
 
 
 def changed(
-    config: Mapping[str, Any], trained: Mapping[str, Any], examples: int, had: int | None
+    config: Mapping[str, Any],
+    trained: Mapping[str, Any],
+    now: tuple[int, str | None],
+    had: tuple[int | None, str | None],
 ) -> list[str]:
-    """Say that images were added or removed since the run, where test images are drawn from among them."""
+    """Say that images were added or removed since the run, where test images are drawn from among them.
+
+    ``now`` and ``had``: how many training images there are and were, and the digest of their files; None: unknown.
+    """
     images = {name: config[name] for name in ("data", "compose")}
     drawn = config["data"].get("test_fraction") or config["data"].get("validation")
-    if not drawn or had in (None, examples):
+    (examples, files), (had_examples, had_files) = now, had
+    others = None not in (files, had_files) and files != had_files
+    if not drawn or had_examples is None or (had_examples == examples and not others):
         return []
     if configs.fingerprint({**trained, **images}) != configs.fingerprint(trained):
         return []  # other images
+    what = (
+        f"{examples:,} training images, and the run began with {had_examples:,}"
+        if examples != had_examples
+        else f"as many training images as the run began with, {examples:,}, and not the same files"
+    )
     return [
-        f"data has {examples:,} training images, and the run began with {had:,}: those that are held out were drawn"
-        " anew, and the encoder may have been trained on some of them."
+        f"data has {what}: those that are held out were drawn anew, and the encoder may have been trained on some of"
+        " them."
     ]
 
 

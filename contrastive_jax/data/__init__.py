@@ -8,7 +8,7 @@ from contrastive_jax.data.noise import synthetic
 from contrastive_jax.data.order import permutation, rows
 from contrastive_jax.data.resident import Resident
 from contrastive_jax.data.sources import accepts, from_arrays, load, stand_in
-from contrastive_jax.data.split import Source, Split
+from contrastive_jax.data.split import Source, Split, files_digest
 from contrastive_jax.data.storage import feed, feed_shapes
 from contrastive_jax.data.stream import Stream, Streamed
 
@@ -21,6 +21,7 @@ __all__ = [
     "accepts",
     "feed",
     "feed_shapes",
+    "files_digest",
     "from_arrays",
     "load",
     "permutation",

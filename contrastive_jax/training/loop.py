@@ -104,8 +104,12 @@ def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
 def about(run: Run) -> dict[str, Any]:
     """Return what a checkpoint says of its run."""
     train = run.source.train
-    streamed = isinstance(train, data.Streamed)
-    return {"config": run.config, "channels": train.shape[2], "examples": len(train), "streamed": streamed}
+    images = {
+        "examples": len(train),
+        "files": data.files_digest(train.paths),
+        "streamed": isinstance(train, data.Streamed),
+    }
+    return {"config": run.config, "channels": train.shape[2], **images}
 
 
 def durations(before: Mapping[str, Any], now: str) -> list[str]:
@@ -202,6 +206,12 @@ def restored(trainee: One, saved: checkpoint.Checkpoints, report: Callable[[str]
             raise ValueError(
                 f"data has {examples:,} training images, and this workdir's run began with {had:,}: their order and its"
                 " epochs would be others. Bring the same images, or choose another --workdir."
+            )
+        files = data.files_digest(run.source.train.paths)
+        if meta[1].get("files") not in (None, files):
+            raise ValueError(
+                f"data has as many training images as this workdir's run began with, {examples:,}, and not the same"
+                " files: their order would be another. Bring the same images, or choose another --workdir."
             )
         streamed = isinstance(run.source.train, data.Streamed)
         if (had := meta[1].get("streamed", streamed)) != streamed:

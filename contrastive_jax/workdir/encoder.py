@@ -40,6 +40,7 @@ class Saved(NamedTuple):
     config: dict[str, Any]  # the sections that are known: all of a run's; of a foreign file the network's
     channels: int  # of the images that it reads
     examples: int | None = None  # training images that its run began with, where that is known
+    files: str | None = None  # their digest, where they were files
 
 
 def read(
@@ -70,7 +71,9 @@ def read(
         part, step, meta = checkpoints.restore_part(names, step=step, sharding=sharding, report=report)
     config = _config(meta, path)
     channels = meta.get("channels") or weights.channels(part["params"]["encoder"])  # of old: ResNets, all
-    return Saved(part["params"], part["stats"], step, config, channels, meta.get("examples"))
+    return Saved(
+        part["params"], part["stats"], step, config, channels, meta.get("examples"), meta.get("files")
+    )
 
 
 def config_of(path: str | os.PathLike) -> dict[str, Any]:
@@ -165,7 +168,7 @@ class LoadedEncoder:
     """
 
     def __init__(self, saved: Saved, section: Mapping[str, Any]):
-        self.params, self.stats, self.step, self.config, self.channels, _ = saved
+        self.params, self.stats, self.step, self.config, self.channels, *_ = saved
         self.network = network_of(saved.config)
         self.prepare = call(augment.make_eval, "augment", section)
         view = jax.ShapeDtypeStruct((1, section["size"], section["size"], self.channels), "float32")

@@ -237,11 +237,15 @@ def test_images_that_were_added_or_removed_since_the_run_are_said(tmp_path):
     config = other(tmp_path, tmp_path)
     drawn = config | {"data": config["data"] | {"test_fraction": 0.1}}
     moved = drawn | {"data": drawn["data"] | {"dir": "elsewhere", "size": 8}}
-    (note,) = evaluate.changed(drawn, drawn, 269, 270)
+    fewer, begun = (269, "a"), (270, "b")
+    (note,) = evaluate.changed(drawn, drawn, fewer, begun)
     assert "data has 269 training images, and the run began with 270" in note
-    assert evaluate.changed(drawn, drawn, 270, 270) == evaluate.changed(drawn, drawn, 9, None) == []
-    assert evaluate.changed(config, config, 269, 270) == []  # test images have a folder of their own
-    assert evaluate.changed(moved, drawn, 269, 270) == []
+    (note,) = evaluate.changed(drawn, drawn, (270, "a"), begun)
+    assert "as many training images as the run began with, 270, and not the same files" in note
+    for now, had in ((begun, begun), (fewer, (None, None)), ((270, None), begun), ((270, "a"), (270, None))):
+        assert evaluate.changed(drawn, drawn, now, had) == []
+    assert evaluate.changed(config, config, fewer, begun) == []  # test images have a folder of their own
+    assert evaluate.changed(moved, drawn, fewer, begun) == []
 
 
 def test_the_metric_is_the_sets_own_whatever_is_made_of_its_images():

@@ -78,8 +78,14 @@ def test_an_interrupted_evaluation_says_what_is_there_and_the_same_command_makes
     fewer = dataclasses.replace(source, train=source.train[np.arange(1_000)])
     with pytest.raises(ValueError, match="data has 1,000 training images, and .* run began with 1,437"):
         loop.train(config, str(tmp_path), devices=one, source=fewer)
+    named = dataclasses.replace(source.train, paths=np.array([f"{i}.png" for i in range(len(source.train))]))
+    files = loop.about(runs.prepare(config, devices=one, source=dataclasses.replace(source, train=named)))
+    swapped = dataclasses.replace(named, paths=named.paths[::-1])
     elsewhere = loop.about(runs.prepare(config, devices=one, source=source)) | {"streamed": True}
     with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoints, "read_meta", lambda _: (0, files))
+        with pytest.raises(ValueError, match="as many training images .* 1,437, and not the same files"):
+            loop.train(config, str(tmp_path), devices=one, source=dataclasses.replace(source, train=swapped))
         patch.setattr(checkpoint.Checkpoints, "read_meta", lambda _: (0, elsewhere))
         with pytest.raises(
             ValueError, match="would be in memory, .* began with data streamed: .* Set data.stream=on"
