@@ -9,6 +9,11 @@ Predictions for small scales, written before any run. CIFAR-10: MACL-a is within
 and its lead over InfoNCE, of less than 2 points, does not shrink at 20: it grows with the share of queries that InfoNCE
 has solved, and W falls as training goes on. MNIST at 5 epochs: above InfoNCE by 0.5 to 2. A surprise would be a lead at
 5 epochs that is gone at 20.
+
+Changed before any number of MNIST was read: on CIFAR-10 at batch 256 InfoNCE's eight runs of 5 epochs end with a median
+W of 0.91, so its gate fails whatever the others show. The rest of CIFAR-10 is not run, and 20 epochs are of MNIST.
+There we predict that the lead over InfoNCE shrinks from 5 to 20 epochs, by 0 to 1 points: 10 labels a class have little
+room left. A surprise would be a lead that grows by more than half a point.
 """
 
 import sys
@@ -24,7 +29,7 @@ SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, tuple(range(8)))  # Table 2
 METRIC, ALSO = common.METRIC, common.ALSO
 SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
 ASSUMED = common.ASSUMED | {
-    "epochs": "each length is a run of its own; at small 5 and 20, 20 of InfoNCE and MACL-a alone",
+    "epochs": "each length is a run of its own; at small scales 5 and 20, 20 of InfoNCE and MACL-a alone",
     "set at small": "CIFAR-10 (MNIST at small_mnist) at batch 256, not CIFAR-100",
 }
 SHORT, LONG = 5, 20  # epochs at small
@@ -45,7 +50,8 @@ RUNS = {
         for epochs in EPOCHS
     },
     "small": small("small", SHORT, common.LOSSES) | small("small", LONG, ("InfoNCE", "MACL-a")),
-    "small_mnist": small("small_mnist", SHORT, common.LOSSES),
+    "small_mnist": small("small_mnist", SHORT, common.LOSSES)
+    | small("small_mnist", LONG, ("InfoNCE", "MACL-a")),
     "smoke": common.smoke(),
 }
 REPORTED = {
