@@ -633,13 +633,9 @@ NORM = of(
 )  # fmt: skip
 PROGRAMS = (
     *of(
-        "native/compiler.py",
-        "native/test_compiler.py",
-        ("a GPU's programs add in any order", 'if platform in ("gpu", "cuda", "rocm"):', "if platform is None:"),
-    ),
-    *of(
         "training/compilation.py",
         "native/test_compiler.py",
+        ("a GPU's step adds in any order", 'if deterministic and platform == "gpu" else', "if not deterministic else"),
         ("train.deterministic is not read", 'options = compiler_options(run.mesh, run.config["train"]["deterministic"])\n    return',
          "options = compiler_options(run.mesh)\n    return"),
     ),

@@ -1,12 +1,10 @@
-"""Programs as the library compiles them: on a CPU with kernels of its own, and without XLA's faulty reductions; on a
-GPU deterministic."""
+"""Programs as the library compiles them: on a CPU with kernels of its own, and without XLA's faulty reductions."""
 
-from contrastive_jax.native.compiler import DETERMINISTIC, jit, on_cpu, tracing_for
+from contrastive_jax.native.compiler import jit, on_cpu, tracing_for
 from contrastive_jax.native.library import available, call, check_switch, start
 from contrastive_jax.native.pages import keep_pages, use_huge_pages
 
 __all__ = [
-    "DETERMINISTIC",
     "available",
     "call",
     "check_switch",

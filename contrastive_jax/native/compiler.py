@@ -1,10 +1,8 @@
 """The one place where the library's programs meet ``jax.jit``.
 
 On a CPU, XLA of jax 0.10 and 0.11 hands some reductions to YNNPACK, which gets a few of them wrong
-(jax-ml/jax#39103: one row in 32,769 of a product and sum). Programs that are compiled here do not. On a GPU
-some operations add in whatever order their threads end; those of programs that are compiled here do not.
-
-Tracing for another platform, or in a ``jit`` of one's own, never sees the kernels of
+(jax-ml/jax#39103: one row in 32,769 of a product and sum). Programs that are compiled here do not. Nor does
+tracing for another platform, or in a ``jit`` of one's own, ever see the kernels of
 :mod:`contrastive_jax.native.library`: what they stand in for is plain JAX, which can be exported and lowered for any
 device.
 """
@@ -14,16 +12,13 @@ import contextvars
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
 # Products may stay YNNPACK's. XLA has no form of this option that names what is left out.
 PRODUCTS_ONLY = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-# Kernels are chosen by rules and not by a race, none adds in the order of its threads: bits do not depend on the call,
-# the process, or on what else the GPU did while it compiled.
-DETERMINISTIC = {"xla_gpu_deterministic_ops": True}
 FIRST_AFFECTED, FIRST_MENDED = (0, 10, 2), (0, 12)  # versions of jax
 _warned = False
 _ON_CPU = contextvars.ContextVar("on_cpu", default=False)
@@ -45,11 +40,8 @@ def tracing_for(platform: str) -> Iterator[None]:
 
 
 @functools.cache
-def options(platform: str) -> Mapping[str, bool | str]:
-    """Return the compiler options of every program for ``platform``: on a GPU it is deterministic, on a CPU whose XLA
-    knows YNNPACK that gets products only."""
-    if platform in ("gpu", "cuda", "rocm"):
-        return DETERMINISTIC
+def options(platform: str) -> dict[str, str]:
+    """Return the compiler options of every program for ``platform``: none but on a CPU whose XLA knows YNNPACK."""
     if platform != "cpu":
         return {}
     try:
@@ -105,7 +97,7 @@ class Program:
                     return self._function(*args, **kwargs)
 
             how = dict(self._how)
-            compiler_options = {**options(platform), **how.pop("compiler_options", {})}
+            compiler_options = options(platform) | how.pop("compiler_options", {})
             self._compiled[platform] = jax.jit(traced, compiler_options=compiler_options or None, **how)
         return self._compiled[platform]
 

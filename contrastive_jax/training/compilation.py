@@ -18,6 +18,7 @@ from contrastive_jax.training.step import make_train_step, state_of
 from contrastive_jax.types import PyTree, TrainState
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+DETERMINISTIC: dict[str, bool | int] = {"xla_gpu_deterministic_ops": True}
 _COLLECTIVE = re.compile(rf"^.*? = (.*?) ({'|'.join(KINDS)})(-start)?\(", re.MULTILINE)
 _LAYOUT = re.compile(r"\{[^}]*\}")
 _SHAPE = re.compile(r"([a-z]+\d*)\w*\[([\d,]*)\]")
@@ -49,13 +50,14 @@ class Cost(NamedTuple):
 def compiler_options(mesh: Mesh, deterministic: bool = True) -> dict[str, bool | int]:
     """Return the compiler's options for a step, beside those of every program of the library.
 
-    On a CPU LLVM's first level compiles a third faster, and the step is as fast. On a GPU a step that need not be
-    ``deterministic`` (``train.deterministic``) is faster without.
+    On a CPU LLVM's first level compiles a third faster, and the step is as fast. On a GPU a ``deterministic`` step
+    (``train.deterministic``) has kernels that rules choose and not a race, none of which adds in the order in which its
+    threads end: its bits do not depend on the call, the process, or on what else the GPU did while it was compiled.
     """
     platform = mesh.devices.flat[0].platform
     if platform == "cpu":
         return {"xla_backend_optimization_level": 1}
-    return {} if deterministic or platform != "gpu" else dict.fromkeys(native.DETERMINISTIC, False)
+    return DETERMINISTIC if deterministic and platform == "gpu" else {}
 
 
 def compiled_step(
