@@ -12,7 +12,9 @@ from contrastive_jax.types import narrow_ids
 
 def files_digest(paths: np.ndarray | None) -> str | None:
     """Return the digest of the files that a split is of, in its order; None: its images are no files."""
-    return None if paths is None else hashlib.sha256("\0".join(paths).encode()).hexdigest()[:16]
+    if paths is None:
+        return None
+    return hashlib.sha256("\0".join(paths).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -133,9 +133,9 @@ def golden() -> str:
     return ((done.stdout.strip() or done.stderr.strip()).splitlines() or ["no word"])[-1]
 
 
-def examine(method: str, resumed: bool) -> tuple[str, dict[str, Any]]:
-    """Return a method and all that is measured of it."""
-    return method, differences(method) | ({"resumes": resumes(method)} if resumed else {})
+def examine(method: str, resumed: bool) -> dict[str, Any]:
+    """Return all that is measured of a method."""
+    return differences(method) | ({"resumes": resumes(method)} if resumed else {})
 
 
 def wrong(method: str, found: Mapping[str, Any]) -> list[str]:
@@ -160,24 +160,27 @@ def main() -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = options.out.with_suffix(".unfinished")
     methods = json.loads(unfinished.read_text()) if unfinished.exists() else {}
+    failed: list[str] = []
     left = [method for method in options.methods.split(",") if method not in methods]
     with concurrent.futures.ProcessPoolExecutor(
         min(options.processes, max(1, len(left))), multiprocessing.get_context("spawn")
     ) as pool:
-        begun = [pool.submit(examine, method, method in options.resumed.split(",")) for method in left]
+        begun = {pool.submit(examine, m, m in options.resumed.split(",")): m for m in left}
         for done in concurrent.futures.as_completed(begun):
-            method, found = done.result()
-            methods[method] = found
+            if error := done.exception():
+                failed.append(f"{begun[done]}: {type(error).__name__}: {error}")
+                continue
+            methods[begun[done]] = done.result()
             unfinished.write_text(json.dumps(methods))
     report = {
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,
-        "wrong": [text for method, found in methods.items() for text in wrong(method, found)],
+        "wrong": failed + [text for method, found in methods.items() for text in wrong(method, found)],
         "golden tests": golden(),
     }
     print(json.dumps(report, indent=1))
     options.out.write_text(json.dumps(report | {"methods": methods}, indent=1) + "\n")
-    unfinished.unlink()
+    unfinished.unlink(missing_ok=True)
     return bool(report["wrong"])
 
 

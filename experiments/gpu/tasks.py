@@ -195,10 +195,10 @@ def call(arguments: Sequence[str], folder: pathlib.Path, packs: pathlib.Path, se
     """Run Python; its exit status, or None where it was stopped because its time was up."""
     environment = os.environ | {FOLDER: str(packs), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))
-    before = os.environ.get("PYTHONPATH")
-    environment["PYTHONPATH"] = (
-        f"{ROOT}{os.pathsep}{before}" if before else str(ROOT)
-    )  # it may not be installed there
+    before = environment.get("PYTHONPATH", "")  # the package may not be installed there
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), *before.split(os.pathsep)] if before else [str(ROOT)]
+    )
     with (folder / "log.txt").open("a") as log:
         process = subprocess.Popen(
             [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT,

@@ -35,6 +35,23 @@ def rgb(height=6, width=6):
     return random.integers(0, 256, (height, width, 3), np.uint8)
 
 
+def test_a_folder_is_known_by_its_files_streamed_or_not(tmp_path):
+    folder = tmp_path / "here"
+    names = ["a.png", os.fsdecode(b"\xff.png")]  # no UTF-8
+    for name in names:
+        save(folder / name, rgb())
+
+    def digest(place=folder, **options):
+        train = data.load(name="folder", dir=str(place), **options).train
+        return data.files_digest(train.paths)
+
+    before = digest()
+    assert before == digest(stream="on") and data.files_digest(None) is None
+    assert before == digest(folder.rename(tmp_path / "moved"))
+    (tmp_path / "moved/a.png").rename(tmp_path / "moved/b.png")
+    assert digest(tmp_path / "moved") != before
+
+
 def test_labels_are_first_folders_and_pixels_are_kept(tmp_path):
     dog = save(tmp_path / "dog/b.png", rgb())
     cat = [save(tmp_path / "cat/z.png", rgb()), save(tmp_path / "cat/deep/er/a.PNG", rgb())]
