@@ -57,32 +57,43 @@ def config_of(method: str, dtype: str) -> dict:
     return configs.plain(configs.complete(config))
 
 
-def trained(config: dict, device: jax.Device, times: int = 1) -> tuple[list[dict[str, np.ndarray]], bool]:
-    """Train some steps from the first weights, so many times; the metrics of each step, and whether every time ended
-    with the same bits."""
-    trainee = loop.One(runs.prepare(config, [device]))
+def trained(trainee: Any, steps: int = STEPS) -> tuple[Any, list[Any]]:
+    """Train some steps from the first weights; the state and the packed metrics of each step, on the host."""
+    return trained_again(trainee, 1, steps)[0]
+
+
+def trained_again(trainee: Any, times: int, steps: int = STEPS) -> list[tuple[Any, list[Any]]]:
+    """Return what :func:`trained` does, of so many times with one program."""
+    found = []
     with jax.set_mesh(trainee.mesh):
         feed = trainee.feed(0, print)
         step, _ = trainee.compiled_step(feed, trainee.first_state(print))
-        prints = set()
         for _ in range(times):
             state, history = trainee.first_state(print), []
-            for number in range(STEPS):
+            for number in range(steps):
                 state, metrics = step(state, feed.feed(number))
-                history.append(jax.device_get(metrics).unpacked())
-            prints.add(checkpoint.fingerprint(state))
-    return history, len(prints) == 1
+                history.append(jax.device_get(metrics))
+            found.append((jax.device_get(state), history))
+    return found
+
+
+def twice(config: dict, device: jax.Device) -> tuple[list[dict[str, np.ndarray]], bool]:
+    """Return the metrics of some steps on a device, and whether the same steps have the same bits again."""
+    one, other = trained_again(loop.One(runs.prepare(config, [device])), 2)
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    same = all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+    return [metrics.unpacked() for metrics in one[1]], same
 
 
 def differences(method: str) -> dict[str, Any]:
     """Return, for each mode, the largest relative difference of a metric between device and CPU, and the metric; and
     whether steps that are taken again have the same bits."""
     with jax.default_matmul_precision("highest"):
-        there, _ = trained(config_of(method, "float32"), jax.devices("cpu")[0])
+        there, _ = twice(config_of(method, "float32"), jax.devices("cpu")[0])
     found, repeats = {}, []
     for mode, (dtype, precision, _) in MODES.items():
         with jax.default_matmul_precision(precision or "default"):
-            here, same = trained(config_of(method, dtype), jax.devices()[0], times=2)
+            here, same = twice(config_of(method, dtype), jax.devices()[0])
         found[mode] = largest(here, there)
         repeats.append(same)
     return found | {"repeats": all(repeats)}
