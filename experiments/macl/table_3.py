@@ -17,8 +17,7 @@ labels a class have little room left. A surprise would be a lead that grows by m
 
 Read after 5 epochs of MNIST (all seeds; 20 epochs have not run): by 10 labels a class MACL-a is 1.3 points above
 InfoNCE (half-width 0.4), within what was predicted, 1.5 above DCL (0.4) and 1.3 above Dual temperature (0.6). InfoNCE's
-median W is 0.54, just outside of what its gate asks for, so nothing is judged. MACL's own temperature takes its W to
-0.83: at this batch its lead is not one of weights.
+median W is 0.54, just outside of what its gate asks for, so nothing is judged.
 """
 
 import sys
