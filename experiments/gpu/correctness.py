@@ -5,7 +5,9 @@
 Each method trains three steps on digits on both. In float32 with full products the two differ by rounding; by default
 a GPU multiplies float32 in TF32, which rounds inputs to 11 bits; in bfloat16 both round to 8. A figure is the largest
 difference of a metric that both have, relative to it or to 0.01 (to 1 for shares of a batch, which jump). The learning
-rate is small: at a usual one DCL turns a change of its first weights by 1e-6 into 6 % of the third gradient's norm.
+rate is small: at a usual one DCL turns a change of its first weights by 1e-6 into 6 % of the third gradient's norm. In
+bfloat16 it may be twice what rounding to bfloat16 changes on the CPU: Donsker-Varadhan's bound is an exponential mean,
+whose gradient a few of the batch decide.
 
 Also: whether the steps of a method have the same bits when they are taken again, whether a run that is stopped and
 resumed has the bits of one that is not (``--resumed``), and the golden tests of the losses where pytest is installed.
@@ -43,6 +45,7 @@ MODES = {
     "float32, the device's products": ("float32", None, 0.3),
     "bfloat16": ("bfloat16", None, 2.0),
 }
+ROUNDED = "bfloat16 on the CPU"  # beside its float32
 
 
 def config_of(method: str, dtype: str) -> dict:
@@ -88,9 +91,10 @@ def twice(config: dict, device: jax.Device) -> tuple[list[dict[str, np.ndarray]]
 def differences(method: str) -> dict[str, Any]:
     """Return, for each mode, the largest relative difference of a metric between device and CPU, and the metric; and
     whether steps that are taken again have the same bits."""
+    cpu = jax.devices("cpu")[0]
     with jax.default_matmul_precision("highest"):
-        there, _ = twice(config_of(method, "float32"), jax.devices("cpu")[0])
-    found, repeats = {}, []
+        there, _ = twice(config_of(method, "float32"), cpu)
+    found, repeats = {ROUNDED: largest(twice(config_of(method, "bfloat16"), cpu)[0], there)}, []
     for mode, (dtype, precision, _) in MODES.items():
         with jax.default_matmul_precision(precision or "default"):
             here, same = twice(config_of(method, dtype), jax.devices()[0])
@@ -151,9 +155,11 @@ def examine(method: str, resumed: bool) -> dict[str, Any]:
 
 def wrong(method: str, found: Mapping[str, Any]) -> list[str]:
     """Return what is wrong of it, in words."""
+    limits = {mode: most for mode, (_, _, most) in MODES.items()}
+    limits["bfloat16"] = max(limits["bfloat16"], 2 * found[ROUNDED]["difference"])
     said = [
         f"{method}, {mode}: {found[mode]['metric']} differs by {found[mode]['difference']:.2g}"
-        for mode, (_, _, most) in MODES.items()
+        for mode, most in limits.items()
         if not found[mode]["difference"] <= most
     ]
     said += [] if found["repeats"] else [f"{method}: the same steps have other bits"]
