@@ -50,6 +50,7 @@ def table(name: str, scale: str, *arguments: str) -> Command:
     return Command(("-m", name, "run", f"--scale={scale}", *arguments), table=name, scale=scale)
 
 
+SIDE_BY_SIDE = ("--workers=2", "--replicas=1")  # one compiles or is judged while the other trains
 WIDTHS = ("0.25", "1.0")
 RACE = ("against_pytorch", "--batch=256", "--turns=8")
 TINY = ("--width=0.125", "--batch=16", "--turns=1")
@@ -105,9 +106,13 @@ TASKS = {
         (table("family.sensitivity", "smoke"),),
     ),
     "macl": Task(
-        "MACL's Table 2 on CIFAR-10, batch 256, as published",
+        "InfoNCE, DCL and MACL on CIFAR-10 at batch 256, as published but 50 epochs long; controls",
         "cifar10",
-        (table("macl.table_2", "paper", "--cells=batch 256$"),),
+        (
+            table("macl.table_2", "gpu", "--cells=^(InfoNCE|DCL) . batch 256$", *SIDE_BY_SIDE),
+            table("macl.table_2", "gpu", "--cells=^MACL-a . batch 256$", *SIDE_BY_SIDE),
+            table("family.controls", "gpu", *SIDE_BY_SIDE),
+        ),
         (table("macl.table_2", "smoke"),),
     ),
     "full_resolution": Task(

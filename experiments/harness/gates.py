@@ -1,6 +1,7 @@
 """What has to be met before numbers judge a claim; a gate that fails says why in a few words.
 
-At the scale ``paper`` the setting is the claim's own, so that only what is missing is asked for there.
+At the scale ``paper`` the setting is the claim's own, so that only what is missing is asked for there; at ``gpu`` it is
+but for its length, so that rates are the paper's there.
 """
 
 import functools
@@ -15,6 +16,7 @@ from experiments.harness.records import pick
 from experiments.harness.results import Results
 from experiments.harness.table import ALL_LABELS, ROOT, SCALES, SMALL, TEN_LABELS, Cell, table_of
 
+PUBLISHED = ("paper", "gpu")  # scales whose configs have the papers' rates, where no sweep is declared
 ROOM = 5.0  # half-widths of the claim's interval that accuracy must be able to move by
 REGIME = 0.5  # median W = sigmoid(c) of InfoNCE; above it InfoNCE's gradient is dc but for a scalar, as its rivals' is
 
@@ -25,7 +27,7 @@ def levels(scale: str, few: bool = False) -> dict[str, float]:
 
     ``few``: of a classifier of 10 labels a class.
     """
-    if scale in SMALL:
+    if scale in (*SMALL, "gpu"):
         controls = Results(table_of("family/controls"), scale)
         return controls.table.levels(controls.by_few_labels() if few else controls)
     return _on_digits() if scale == "cpu" else {}
@@ -50,6 +52,10 @@ def room(results: Results, few: bool = False) -> dict[str, float]:
     ``supervised`` above it, ``baseline`` (what trains nothing) below it; {} where there are no controls.
     """
     known = levels(results.scale, few or results.few)
+    if results.scale == "gpu" and {entry["config"]["data.name"] for entry in results.cells.values()} != {
+        "cifar10"  # the controls'
+    }:
+        return {}
     path = TEN_LABELS if few else ALL_LABELS
     reached = [
         mean for cell in results.judged or results.cells if (mean := results.mean(*cell, path)) == mean
@@ -113,11 +119,14 @@ def _median_w(results: Results, cell: Cell) -> float:
 
 
 def tuned(results: Results, half: float, ending: str = "") -> str:
-    """Ask that the rates of the judged cells were chosen, inside what was tried; ``ending``: of rows that end so.
+    """Ask that the rates of the judged cells were chosen, inside what was tried, or are the paper's; ``ending``: of
+    rows that end so.
 
     Where 10 labels a class judge and all labels chose, another rate must not be better by more than the claim's
     interval can show.
     """
+    if results.scale in PUBLISHED and not getattr(results.table, "SWEEP", {}).get(results.scale):
+        return ""
     edges, untuned = [], []
     judged = results.judged or results.cells
     cells = [cell for cell in results.cells if cell in judged and cell[0].endswith(ending)]

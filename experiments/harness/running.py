@@ -144,8 +144,10 @@ def _worker(
     """Run jobs in a process of their own, put into ``processes``, on its share of this host; return what went wrong."""
     environment = dict(os.environ)
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "runs" / "compiled"))
-    if "CUDA_VISIBLE_DEVICES" not in os.environ and workers > 1:
-        environment["CUDA_VISIBLE_DEVICES"] = str(slot)  # no effect without GPUs
+    if workers > 1 and (devices := accelerators()):
+        environment.setdefault("CUDA_VISIBLE_DEVICES", str(slot % devices))
+        if workers > devices:  # by default the first would take most of a GPU's memory
+            environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     cores = sorted(os.sched_getaffinity(0))
     mine = cores[slot::workers] if workers <= len(cores) else cores
     log = jobs[0].folder(0).parent / "log.txt"

@@ -47,6 +47,26 @@ def test_what_differs_in_numbers_only_is_bundled(table):
     assert [[job.cell[0] for job in together] for together in found] == [["tau 0.1", "tau 0.3"], ["SimCLR"]]
 
 
+def test_workers_share_the_gpus_there_are(table, monkeypatch):
+    seen = []
+
+    class Popen:
+        def __init__(self, arguments, env, **_):
+            seen.append((env.get("CUDA_VISIBLE_DEVICES"), env.get("XLA_PYTHON_CLIENT_PREALLOCATE")))
+
+        def wait(self):
+            return 0
+
+    monkeypatch.setattr(running.subprocess, "Popen", Popen)
+    for name in ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE"):
+        monkeypatch.delenv(name, raising=False)
+    (job, *_) = jobs.jobs(table, "smoke")
+    for devices, slot, workers in ((0, 1, 2), (1, 1, 2), (2, 1, 2), (1, 0, 1)):
+        monkeypatch.setattr(running, "accelerators", lambda count=devices: count)
+        running._worker([job], 1, slot, workers, set())
+    assert seen == [(None, None), ("0", "false"), ("1", None), (None, None)]
+
+
 @pytest.mark.parametrize(("devices", "most"), [(0, 1), (2, bundles.AT_ONCE)])
 def test_a_host_has_a_worker_for_each_accelerator_or_else_each_core(devices, most, table, monkeypatch):
     taken = []

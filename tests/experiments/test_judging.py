@@ -234,7 +234,14 @@ def test_a_gate_that_fails_takes_the_verdict_and_says_why(monkeypatch):
     assert gates.headroom(read, 1.9) == "" and "10.0 points" in gates.headroom(read, 2.1)
     apart = Claim("", "", lambda r: r.differences(("A", "16"), ("B", "16")), gates=(gates.headroom,))
     assert judge(apart, results).word == "holds"  # asked of the cells that it reads, and not of C
+    results.scale = "gpu"
+    for entry in results.cells.values():
+        entry["config"] = {"data.name": "cifar10"}
+    assert gates.headroom(read, 1.9) == ""
+    results.cells["C", "16"]["config"] = {"data.name": "cifar100"}  # has no controls there
+    assert "no supervised" in gates.headroom(results, 1.0)
     monkeypatch.setattr(gates, "levels", lambda *_: {})
+    results.cells["C", "16"]["config"] = {"data.name": "cifar10"}
     assert "no supervised" in gates.headroom(results, 1.0)
     results.scale = "paper"
     assert gates.headroom(results, 99.0) == ""
@@ -269,6 +276,10 @@ def test_a_rate_is_chosen_inside_of_what_was_tried(tried, chosen, why, monkeypat
     found = gates.tuned(results, 0.0)
     assert why in found and bool(found) == bool(why)
     assert gates.tuned_in("A")(results, 0.0) == found and gates.tuned_in("B")(results, 0.0) == ""
+    results.scale, results.table.SWEEP = "gpu", {"small": {gates.RATE: tried}}
+    assert gates.tuned(results, 0.0) == ""  # the paper's rate
+    results.table.SWEEP["gpu"] = {gates.RATE: tried}
+    assert gates.tuned(results, 0.0) == found
 
 
 @pytest.mark.parametrize(("half", "why"), [(1.0, "A, 16 (85.0 against 88.0)"), (4.0, "")])
