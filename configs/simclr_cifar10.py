@@ -4,9 +4,10 @@
 
 Protocol: ResNet-18, batch 512, 1,000 epochs; linear classifier on the frozen pooled features, top-1 (theirs:
 SGD with Nesterov momentum, 0.1 x batch / 256, batch 512, 100 epochs, crop and flip).
-Paper: not printed for ResNet-18; the README says "around 91 %".
+Paper: not printed for ResNet-18; the README says "around 91 %", since its first version, whose head had two
+layers and whose weight decay was 1e-6.
 
-Arguments: ``scale`` (gpu: 200 epochs).
+Arguments: ``scale`` (gpu: 200 epochs, 2 of them warm-up; the code has 10 whatever the length).
 
 Assumed: from the command: learning rate 1.0 x batch / 256, weight decay 1e-4 (earlier versions of the README
 say 1e-6), tau 0.5, colour strength 0.5, no blur. From the code's defaults, as the command does not set them:

@@ -105,6 +105,12 @@ TASKS = {
         (table("family.sensitivity", "small_mnist"),),
         (table("family.sensitivity", "smoke"),),
     ),
+    "full_size": Task(
+        "SimCLR on CIFAR-10 by two recipes, of which one has published numbers",
+        "cifar10",
+        (table("family.full_size", "gpu", *SIDE_BY_SIDE),),
+        (table("family.full_size", "smoke"),),
+    ),
     "macl": Task(
         "InfoNCE, DCL and MACL on CIFAR-10 at batch 256, as published but 50 epochs long; controls",
         "cifar10",
