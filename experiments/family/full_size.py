@@ -29,7 +29,7 @@ METRIC = {
 CURVES = ("info_nce",)
 COLUMN = "100 epochs"
 BRIEF = (
-    """ --config.evaluate.rows="('trained',)" --config.evaluators.linear.augment=False"""
+    """ --config.evaluate.rows="('trained',)\""""
     " --config.checkpoint.keep_last=1 --config.log.tensorboard=False"
 )
 SGD = (
@@ -44,7 +44,7 @@ ROWS = {"LARS, as configured": "", "SGD, the single file's recipe": SGD}
 RUNS = {
     "gpu": {
         (row, COLUMN): "configs/simclr_cifar10.py:scale=gpu --config.dtype=bfloat16"
-        f" --config.train.duration='100 epochs'{BRIEF}{recipe}"
+        f" --config.train.duration='100 epochs' --config.evaluators.linear.augment=False{BRIEF}{recipe}"
         for row, recipe in ROWS.items()
     },
     "smoke": {(next(iter(ROWS)), COLUMN): f"configs/simclr_cifar10.py:scale=smoke{BRIEF}"},
