@@ -62,12 +62,15 @@ def start(spec: str) -> None:
             _find(peers["coordinator_address"], spec, end)
         elif peers:
             _check_free(peers["coordinator_address"], spec)
+        if peers:  # of a spec that says all, nothing is to be read from a cluster that happens to be around
+            peers["cluster_detection_method"] = "deactivate"
         jax.distributed.initialize(
             **peers,
             initialization_timeout=max(1, round(end - time.monotonic())),
             heartbeat_timeout_seconds=SECONDS,
             shutdown_timeout_seconds=SECONDS,
         )
+        _see_all_gpus()
     except ValueError as error:
         if spec != "auto":
             raise
@@ -77,6 +80,18 @@ def start(spec: str) -> None:
         ) from None
     finally:
         waiting.cancel()
+
+
+def _see_all_gpus() -> None:
+    """Take all GPUs of a host that has one task: under SLURM and Open MPI jax gives each task one."""
+    counts = [
+        os.environ.get(name, "") for name in ("SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+    ]
+    alone = any(re.fullmatch(r"1(\(x\d+\))?", count) for count in counts)  # 1(x4): on each of four hosts
+    if alone and "JAX_LOCAL_DEVICE_IDS" not in os.environ:
+        for platform in ("cuda", "rocm"):
+            everything = os.environ.get(f"JAX_{platform.upper()}_VISIBLE_DEVICES", "all")
+            jax.config.update(f"jax_{platform}_visible_devices", everything)
 
 
 def _find(address: str, spec: str, end: float) -> None:

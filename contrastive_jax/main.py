@@ -255,6 +255,7 @@ def main(argv: list[str]) -> None:
     try:
         with workdirs.translate_errors(workdir):
             perform(_MODE.value, settings, workdir, _QUIET.value)
+            distributed.on_all(True)  # the first may still write; jax ends it where the others have gone
     except loop.Stopped as stopped:
         if distributed.first():
             print(stopped, flush=True)

@@ -104,6 +104,31 @@ def each_device(function: Callable, rows: tuple[jax.Array, ...], whole: tuple[ja
     return jax.shard_map(function, in_specs=specs, out_specs=ROWS, check_vma=False)(*rows, *whole)
 
 
+def pick(array: jax.Array, index: jax.Array) -> jax.Array:
+    """Look up entries of the last axis: ``[..., M]`` and index ``[..., K]`` to ``[..., K]``; each device its own rows.
+
+    An index may not occur twice in a line, so that the gradient is in no order of additions: of a look-up it is a
+    scatter, which a GPU adds in the order in which its threads end, or, where the step is to be deterministic, one by
+    one. An index of M or more is none, and its entry 0.
+    """
+    axes = tuple(range(array.ndim - 1))
+    numbers = jax.lax.GatherDimensionNumbers(
+        offset_dims=(),
+        collapsed_slice_dims=(array.ndim - 1,),
+        start_index_map=(array.ndim - 1,),
+        operand_batching_dims=axes,
+        start_indices_batching_dims=axes,
+    )
+
+    def on_each(array, index):
+        return jax.lax.gather(
+            array, index[..., None], numbers, (1,) * array.ndim,
+            unique_indices=True, mode=jax.lax.GatherScatterMode.FILL_OR_DROP, fill_value=0,
+        )  # fmt: skip
+
+    return each_device(on_each, (array, index))
+
+
 def automatic(function: Callable, results: Any) -> Callable:
     """Return a function whose body knows of no mesh: the compiler shares its work over the devices.
 

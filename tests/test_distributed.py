@@ -274,6 +274,45 @@ def test_what_would_abort_the_process_or_names_no_option_is_a_sentence(monkeypat
         distributed.start("auto")
 
 
+@pytest.mark.parametrize(
+    ("variables", "seen"),
+    [
+        ({}, "3"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x4)"}, "all"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8"}, "3"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x2),8"}, "3"),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "JAX_CUDA_VISIBLE_DEVICES": "0,1"}, "0,1"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1", "JAX_LOCAL_DEVICE_IDS": "3"}, "3"),
+    ],
+)
+def test_the_one_task_of_a_host_sees_all_its_gpus(variables, seen, monkeypatch):
+    """jax gives the task of each place on a host one GPU."""
+    for name in (
+        *("SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        *("JAX_LOCAL_DEVICE_IDS", "JAX_CUDA_VISIBLE_DEVICES"),
+    ):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    values = {}
+    monkeypatch.setattr(jax.config, "update", values.__setitem__)
+    monkeypatch.setattr(
+        jax.distributed, "initialize", lambda **_: jax.config.update("jax_cuda_visible_devices", "3")
+    )
+    distributed.start("auto")
+    assert values["jax_cuda_visible_devices"] == seen
+
+
+def test_a_spec_that_says_all_asks_no_cluster(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **options: asked.update(options))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    distributed.start(f"127.0.0.1:{port},2,0")
+    assert asked["cluster_detection_method"] == "deactivate"
+
+
 def test_where_the_first_process_is_not_there_the_others_say_so(monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -252,7 +252,10 @@ class Cut:
         frames = np.array([[crop.frame(*size) for crop, _, _ in self.crops] for size in sizes])
         if all(isinstance(crop, CenterCrop) for crop, _, _ in self.crops):
             return frames
-        with jax.default_device(_host()):
+        with (
+            jax.set_mesh(None),
+            jax.default_device(_host()),
+        ):  # a mesh in context would have them on its devices
             return np.asarray(_draw(self, np.uint32(seed), np.int32(epoch), np.int32(id), frames))
 
 
@@ -286,7 +289,10 @@ def _draw(cut, seed, epoch, id, frames):
 
 @functools.cache
 def _host():
-    return jax.local_devices(backend="cpu")[0]
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS=cuda leaves no CPU
+        return jax.local_devices()[0]
 
 
 def cut_of(chains: Sequence[Chain]) -> Cut:

@@ -14,11 +14,11 @@ from contrastive_jax.contrast.similarity import (
     further_positives,
     negative_statistics,
     permitted_candidates,
+    selected_scores,
     selected_statistics,
     several_statistics,
 )
 from contrastive_jax.contrast.subsets import random_subset
-from contrastive_jax.sharding import rows_sharding
 from contrastive_jax.types import Array, Negatives, Pool, Positives, record
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -75,8 +75,7 @@ class SampledNegatives:
 
     def scores(self, query: Array) -> Array:
         """Return [Q, K], -inf where not permitted."""
-        chosen = self.pool.key.at[self.index].get(out_sharding=rows_sharding())
-        score = jnp.einsum("qd,qkd->qk", query, chosen, precision=HIGHEST)
+        score = selected_scores(query, self.pool.key, self.index, self.permitted)
         return jnp.where(self.permitted, score, -jnp.inf)
 
 

@@ -171,13 +171,13 @@ def _by_rules(engine, tile, rules, arguments):
 def selected_statistics(
     query: Array, pool: Pool, index: Array, permitted: Array, scale: Array, reference: Array | None = None
 ) -> Negatives:
-    """Compute the statistics of K chosen candidates a query, in O(Q * K * D): random subsets of the negatives.
+    """Compute the statistics of K chosen candidates a query: random subsets of the negatives.
 
     Args:
       query: [Q, D], on a mesh sharded by rows.
       pool: M candidates, replicated; the groups are not looked at.
       index: [Q, K] int, candidates of each query (:func:`contrastive_jax.contrast.negatives.random_subset`).
-      permitted: [Q, K] bool, which of them count.
+      permitted: [Q, K] bool, which of them count; those of one query are distinct.
       scale: [S] or scalar, positive.
       reference: [Q] or None, as in :func:`negative_statistics`.
 
@@ -189,9 +189,18 @@ def selected_statistics(
             f"index {index.shape} and permitted {permitted.shape} must both be [Q, K], Q={query.shape[0]}."
         )
     query, key, scale, reference = _floating(query, pool.key, scale, reference)
-    key = key.at[index].get(out_sharding=sharding.rows_sharding())  # [Q, K, D]
-    score = jnp.einsum("qd,qkd->qk", query, key, precision=lax.Precision.HIGHEST)
+    score = selected_scores(query, key, index, permitted)
     return Negatives(*_statistics(score, permitted, scale, reference))
+
+
+def selected_scores(query: Array, key: Array, index: Array, permitted: Array) -> Array:
+    """Compute the scores [Q, K] of K chosen candidates a query, 0 where not permitted.
+
+    They are picked from all [Q, M]: the gradient of picking candidates would be a scatter to places that queries share
+    (:func:`contrastive_jax.sharding.pick`).
+    """
+    score = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
+    return sharding.pick(score, jnp.where(permitted, index, key.shape[0]))
 
 
 def _dense(rules, query, query_group, query_row, reference, key, group, row, scale):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.lax import Precision, stop_gradient
 from jax.scipy.special import logsumexp
 
+from contrastive_jax import sharding
 from contrastive_jax.losses import geometry
 from contrastive_jax.losses.contrastive import at_least_float32, positive_option
 from contrastive_jax.types import Array
@@ -140,7 +141,7 @@ def sliced_wasserstein_distance(sample: Array, prior_sample: Array, directions: 
     def project_and_sort(points):
         along = jnp.matmul(points, directions, precision=Precision.HIGHEST)
         # Not jnp.sort: on a mesh its gradient fails in jax 0.10.
-        return jnp.take_along_axis(along, jnp.argsort(stop_gradient(along), axis=0), axis=0)
+        return sharding.pick(along.T, jnp.argsort(stop_gradient(along).T, axis=-1)).T
 
     return jnp.mean((project_and_sort(sample) - project_and_sort(prior_sample)) ** 2, axis=0)
 

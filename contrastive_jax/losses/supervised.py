@@ -13,7 +13,10 @@ def cross_entropy(logits: Array, label: Array) -> Array:
     A negative label is no label and contributes 0; one beyond C - 1 gives NaN.
     """
     log_probability = jax.nn.log_softmax(at_least_float32(logits), axis=-1)
-    chosen = jnp.take_along_axis(log_probability, label[:, None, None], axis=-1, mode="fill")[..., 0]
+    # Not a look-up: its gradient is a scatter, which a deterministic GPU adds one by one.
+    chosen = jnp.arange(logits.shape[-1]) == label[:, None, None]
+    chosen = jnp.sum(jnp.where(chosen, log_probability, 0.0), axis=-1)
+    chosen = jnp.where(label[:, None] < logits.shape[-1], chosen, jnp.nan)
     return jnp.where(label[:, None] < 0, 0.0, -chosen)
 
 

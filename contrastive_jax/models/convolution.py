@@ -41,7 +41,9 @@ def convolve(images: Array, kernel: Array, strides: tuple[int, int], padding: Pa
     """Convolve ``[N, h, w, c]`` with a kernel ``[k, l, c, d]`` to ``[N, H, W, d]``; padding of height, of width."""
     empty = 0 in (*images.shape, *kernel.shape)
     if not native.on_cpu() or empty or images.dtype == jnp.float64 or not native.check_switch():
-        return _plain(images, kernel, strides, padding)
+        rounded = jnp.finfo(kernel.dtype).bits < 32 and not empty
+        convolution = _summed_in_float32 if rounded and sharding.devices() > 1 else _plain
+        return convolution(images, kernel, strides, padding)
     if not native.available():
         return _by_product(images, kernel, strides, padding)
     dtype, given = images.dtype, (images.astype(jnp.float32), kernel.astype(jnp.float32))
@@ -64,6 +66,21 @@ def _own_gradient(convolution, gradients):
         forward, lambda strides, padding, saved, gradient: gradients(*saved, gradient, strides, padding)
     )
     return function
+
+
+def _plain_gradients(images, kernel, gradient, strides, padding):
+    """Pull back in the arrays' dtype; sum the kernel's gradient over devices in float32."""
+
+    def of_kernel(images, gradient):
+        apply = lambda kernel: _plain(images, kernel, strides, padding)  # noqa: E731
+        (found,) = jax.linear_transpose(apply, jax.ShapeDtypeStruct(kernel.shape, kernel.dtype))(gradient)
+        return found.astype(jnp.float32)
+
+    of_images = jax.vjp(lambda x: _plain(x, kernel, strides, padding), images)[1](gradient)[0]
+    return of_images, sharding.psum_over_data(of_kernel)(images, gradient).astype(kernel.dtype)
+
+
+_summed_in_float32 = _own_gradient(_plain, _plain_gradients)
 
 
 def _kernel_forward(images, kernel, strides, padding):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from contrastive_jax.models import initial
 from contrastive_jax.models.convolution import Convolution
 from contrastive_jax.models.norm import BatchNorm, Members, Norm
+from contrastive_jax.models.pooling import max_pool
 from contrastive_jax.types import PyTree
 
 Array = jax.Array
@@ -92,7 +93,7 @@ class ResNet(nn.Module):
         x = BatchNorm(self.norm, name="stem_norm")(x, members, train=train, relu=True).astype(self.dtype)
         if not small:
             padding = "SAME" if self.variant == "simclr" else ((1, 1), (1, 1))
-            x = nn.max_pool(x, (3, 3), (2, 2), padding)
+            x = max_pool(x, padding)
         block_class = nn.remat(Block, static_argnums=3) if self.remat else Block  # 3: train
         for group, blocks in enumerate(BLOCKS[self.depth]):
             channels, width = self.channels * 2**group, self.channels * 2**group * (4 if bottleneck else 1)

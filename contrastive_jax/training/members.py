@@ -14,7 +14,7 @@ from contrastive_jax.evaluators.features import NotFinite
 from contrastive_jax.evaluators.table import of_replicas
 from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.packing import Packed
-from contrastive_jax.training.recorder import Diverged, Recorder
+from contrastive_jax.training.recorder import Diverged, Recorder, keep_pace
 from contrastive_jax.training.run import replicate
 from contrastive_jax.types import PyTree, TrainState
 from contrastive_jax.workdir import checkpoint
@@ -92,6 +92,7 @@ class Recorders(contextlib.ExitStack):
         self._pending.append((step, metrics))
         for recorder in self._recorders:
             recorder.wait_for_first(step, metrics)
+        keep_pace(self._pending)
 
     def fetch(self) -> None:
         """Wait for the device, and look whether the steps of every replica so far are sound.

@@ -17,15 +17,24 @@ from contrastive_jax.training.run import Run
 from contrastive_jax.types import TrainState
 from contrastive_jax.workdir import checkpoint
 
+IN_FLIGHT = 4  # steps that the device may be behind the host, each with its batch
+
 
 class Diverged(ArithmeticError):
     """A loss or gradient is not finite; nothing of it was saved."""
 
 
+def keep_pace(pending: Sequence[tuple[int, Packed]]) -> None:
+    """Wait until the device is at most ``IN_FLIGHT`` steps behind: each that waits there holds its batch."""
+    if len(pending) > IN_FLIGHT:
+        jax.block_until_ready(pending[-1 - IN_FLIGHT][1].values)
+
+
 class Recorder(contextlib.ExitStack):
     """Metrics of the steps since the last log point, still on the device, and where they go from there.
 
-    Opening it writes the config. Steps do not wait for the host, but for the first: it is waited for.
+    Opening it writes the config. The device does not wait for the host, which waits for the
+    first step, and where it is far ahead.
 
     Args:
       run: what runs.
@@ -107,9 +116,10 @@ class Recorder(contextlib.ExitStack):
         return given, time.perf_counter() - began if idle else 0.0
 
     def add(self, step: int, metrics: Packed) -> None:
-        """Take note of a step."""
+        """Take note of a step; wait where the device is many behind."""
         self._pending.append((step, metrics))
         self.wait_for_first(step, metrics)
+        keep_pace(self._pending)
 
     def wait_for_first(self, step: int, metrics: Packed) -> None:
         """Wait for the first step, from which time counts."""

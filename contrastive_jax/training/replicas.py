@@ -103,7 +103,9 @@ class Replicas(loop.One):
         self.each_about = [loop.about(run) for run in self.runs]
         self.about = self.each_about[0] | {"replicas": self.differences}
         self.diverged: dict[int, str] = {}  # which, and why: kept by their recorder
-        self._states = [init_state(run.recipe, run.config["seed"]) for run in self.runs]
+        self._states = [  # on the host: the devices hold them stacked
+            jax.device_get(init_state(run.recipe, run.config["seed"])) for run in self.runs
+        ]
         for number, state in enumerate(self._states):
             if _shapes(state) != _shapes(self._states[0]):
                 raise NotReplicas(_no_replica(self.differences[number], "their states are of other shapes"))

@@ -75,8 +75,8 @@ def _inspect(state: PyTree) -> tuple[dict[str, int], list[str]]:
 
 
 def _in_memory(array: Array) -> tuple[np.uint32, bool] | None:
-    """Inspect as :func:`_on_devices` does, by NumPy: nothing is compiled. None where the host lacks some of it."""
-    if next(iter(array.devices())).platform != "cpu" or not array.is_fully_replicated:
+    """Inspect as :func:`_on_devices` does, by NumPy: nothing is compiled. None where no device has all of it."""
+    if not array.is_fully_replicated:
         return None
     values = np.ascontiguousarray(array.addressable_data(0)).reshape(-1)
     words = values.view(f"uint{8 * min(4, values.real.itemsize)}").astype(np.uint32)

@@ -1,5 +1,7 @@
 """Convolutions are XLA's: forward and both gradients, by kernels and by products, on one device and on eight."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -149,6 +151,20 @@ def test_bfloat16_is_summed_in_float32():
     )
     assert found.dtype == jnp.bfloat16
     np.testing.assert_allclose(found.astype(jnp.float32), wanted, rtol=2**-8)  # rounded once
+
+
+def test_accelerators_sum_gradients_of_bfloat16_kernels_over_devices_in_float32():
+    """One device's accumulator is float32; XLA would sum the devices' roundings, in bfloat16."""
+    shape = (64, 8, 8, 3, 4, 3, 1)
+    images, kernel, gradient = (jnp.asarray(a, jnp.bfloat16) for a in arrays(shape))
+    run = with_gradients(convolution.convolve, shape)
+    with compiler.tracing_for("cuda"), jax.set_mesh(sharding.make_mesh(jax.devices()[:8])):
+        apart = sharding.shard_batch(images), kernel, sharding.shard_batch(gradient)
+        program = str(jax.make_jaxpr(run)(*apart))
+        found = jax.jit(run)(*apart)
+    assert re.search(r"f32\[3,3,3,4\] = psum", program) and not re.search(r"bf16\S* = psum", program)
+    assert [array.dtype for array in found] == [jnp.bfloat16] * 3
+    assert_close([found[2].astype(jnp.float32)], [exact(shape)[2]], 2**-7)
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])

@@ -1,12 +1,16 @@
 """A program made from shapes is the program of the arrays, and what it costs is read off its text."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, native
-from contrastive_jax.training import compilation
+from contrastive_jax.config.methods import METHODS
+from contrastive_jax.training import compilation, utilisation
 from contrastive_jax.training import run as runs
+from contrastive_jax.training.step import make_train_step
+from tests.tiny_methods import tiny
 
 
 def small(**leaves):
@@ -35,6 +39,43 @@ def test_shapes_are_those_of_the_arrays(shard_state):
         for a, b in zip(jax.tree.leaves(arrays), jax.tree.leaves(like), strict=True):
             assert (a.shape, a.dtype) == (b.shape, b.dtype)
             assert a.sharding.is_equivalent_to(b.sharding, a.ndim)
+
+
+def _added_in_any_order(program):
+    """The equations in which a GPU adds floats in the order in which its threads end."""
+    for equation in program.eqns:
+        name = equation.primitive.name
+        floats = any(jnp.issubdtype(x.aval.dtype, jnp.inexact) for x in equation.outvars)
+        if name.startswith("select_and_scatter") or (
+            name in ("scatter-add", "scatter_mul") and floats and not equation.params["unique_indices"]
+        ):
+            yield equation
+        for part in utilisation._programs(equation.params):
+            yield from _added_in_any_order(getattr(part, "jaxpr", part))
+
+
+def _step(config):
+    run = runs.prepare(config, jax.devices()[:1])
+    batch = run.config["train"]["batch_size"]
+    take, feed = data.feed_shapes(run.source.train, view=run.recipe.views, batch_size=batch, mesh=run.mesh)
+    with jax.set_mesh(run.mesh), native.tracing_for("cuda"):
+        return jax.make_jaxpr(make_train_step(run.recipe, take))(compilation.state_shapes(run), feed).jaxpr
+
+
+FEW = ("simclr_k", "swd_hypersphere", "supervised")
+
+
+@pytest.mark.parametrize(
+    "method", [m if m in FEW else pytest.param(m, marks=pytest.mark.run) for m in METHODS]
+)
+def test_nothing_in_a_step_is_added_in_any_order(method):
+    """Where something is, a deterministic GPU adds entries one by one, and any other gives other bits."""
+    assert not list(_added_in_any_order(_step(tiny(method))))
+
+
+def test_nor_in_a_step_of_the_imagenet_stem():
+    config = tiny("simclr", **{"encoder.stem": "imagenet", "augment.size": 32})
+    assert not list(_added_in_any_order(_step(config)))
 
 
 def test_collectives_are_read_with_their_bytes():
