@@ -176,7 +176,7 @@ def contrastive_loss(
       margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss but those
         in whose gradient it cancels (DCL's, FlatNCE's, MACL's), that have it (EqCo's) or read c as an estimate.
       engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size; drawn negatives
-        are gathered and take ``auto`` alone. On a mesh these hold all candidates on every device; ``ring`` is tiled
+        are picked from all scores and take ``auto`` alone. On a mesh these hold all candidates on every device; ``ring`` is tiled
         and lets each device's share of them go round, so that memory does not grow with devices (not with drawn
         negatives, a queue, or ReLIC's divergence).
       **options: the loss's own; a name that it does not have is an error that shows its signature.
@@ -331,7 +331,7 @@ def contrastive_loss(
         )
     if negatives is not None and engine in ("dense", "tiled"):
         raise ValueError(
-            f"contrastive_loss.engine is {engine!r}, and negatives={negatives} are gathered, by no engine; it must be"
+            f"contrastive_loss.engine is {engine!r}, and negatives={negatives} are picked from all scores, by no engine; it must be"
             " 'auto'."
         )
     if margin is not None and not callable(margin):
