@@ -176,9 +176,9 @@ def contrastive_loss(
       margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss but those
         in whose gradient it cancels (DCL's, FlatNCE's, MACL's), that have it (EqCo's) or read c as an estimate.
       engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size; drawn negatives
-        are picked from all scores and take ``auto`` alone. On a mesh these hold all candidates on every device; ``ring`` is tiled
-        and lets each device's share of them go round, so that memory does not grow with devices (not with drawn
-        negatives, a queue, or ReLIC's divergence).
+        are picked from all scores and take ``auto`` alone. On a mesh these hold all candidates on every device;
+        ``ring`` is tiled and lets each device's share of them go round, so that memory does not grow with devices
+        (not with drawn negatives, a queue, or ReLIC's divergence).
       **options: the loss's own; a name that it does not have is an error that shows its signature.
 
     Returns:
@@ -331,8 +331,8 @@ def contrastive_loss(
         )
     if negatives is not None and engine in ("dense", "tiled"):
         raise ValueError(
-            f"contrastive_loss.engine is {engine!r}, and negatives={negatives} are picked from all scores, by no engine; it must be"
-            " 'auto'."
+            f"contrastive_loss.engine is {engine!r}, and negatives={negatives} are picked from all scores, by none;"
+            " it must be 'auto'."
         )
     if margin is not None and not callable(margin):
         raise ValueError(
