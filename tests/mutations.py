@@ -652,11 +652,48 @@ CONFIG = of(
     ("a part of a step is dropped", "math.ceil(float(match", "math.floor(float(match"),
 )
 
+DEVICES = [
+    *of(
+        "models/pooling.py",
+        "models/test_pooling.py",
+        ("every pixel that is the maximum has the gradient", "(seen == largest) & ~taken", "seen == largest"),
+        (
+            "the maximum's gradient a row lower",
+            "(i, padded.shape[1] - 1 - rows, STRIDE - 1)",
+            "(i + 1, padded.shape[1] - 2 - rows, STRIDE - 1)",
+        ),
+    ),
+    *of(
+        "models/resnet.py",
+        "training/test_compilation.py",
+        (
+            "the stem's gradient is XLA's scatter",
+            "x = max_pool(x, padding)",
+            "x = nn.max_pool(x, (3, 3), (2, 2), padding)",
+        ),
+    ),
+    *of(
+        "sharding.py",
+        "training/test_compilation.py test_sharding.py",
+        ("picked as if an index came twice", "unique_indices=True, mode", "unique_indices=False, mode"),
+        ("no index is one of the last", "FILL_OR_DROP", "CLIP"),
+    ),
+    *of(
+        "models/convolution.py",
+        "models/test_convolution.py",
+        ("devices sum bfloat16", "return found.astype(jnp.float32)", "return found"),
+    ),
+    *of(
+        "distributed.py",
+        "test_distributed.py",
+        ("a task of several takes all GPUs", 'r"1(\\(x\\d+\\))?"', 'r".+"'),
+    ),
+]
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *PAIRWISE, *DIAGNOSTICS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
-    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *CONFIG,
+    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
 ]  # fmt: skip
 
 
