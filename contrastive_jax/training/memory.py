@@ -1,12 +1,16 @@
 """Running out of memory, in one sentence: what the step needs, what there is, and what needs less."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 
 import jax
 from jax.sharding import Mesh
 
+from contrastive_jax import data
+from contrastive_jax.data import stream
 from contrastive_jax.training import compilation
+from contrastive_jax.training.recorder import IN_FLIGHT
 from contrastive_jax.training.run import Run
 
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # the runtime's word, on every platform
@@ -31,11 +35,22 @@ def check(run: Run, compiled: jax.stages.Compiled, together: int = 1) -> None:
     Raises:
       OutOfMemory: in one sentence.
     """
-    available, needed = limit(run.mesh), compilation.cost(compiled).memory
+    available, needed = limit(run.mesh), compilation.cost(compiled).memory + waiting(run)
     if available is not None and needed > available:
         raise OutOfMemory(
             _sentence(run, f"needs {gib(needed)} on each device, which has {gib(available)}", together)
         )
+
+
+def waiting(run: Run) -> int:
+    """Count the bytes of streamed batches that lie on a device beside its step's: made ahead, or of steps to come."""
+    train = run.source.train
+    if not isinstance(train, data.Streamed):
+        return 0
+    batch_size = run.config["train"]["batch_size"]
+    _, fed = data.feed_shapes(train, view=run.recipe.views, batch_size=batch_size, mesh=run.mesh)
+    batch = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(fed))
+    return (IN_FLIGHT + stream.AHEAD) * batch // run.mesh.size
 
 
 @contextlib.contextmanager

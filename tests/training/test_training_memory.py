@@ -45,6 +45,17 @@ def test_a_step_that_does_not_fit_is_refused_before_it_runs(one, monkeypatch, tm
     memory.check(run, compiled)
 
 
+@pytest.mark.parametrize("devices", [1, 4])
+def test_streamed_batches_that_wait_are_counted(devices):
+    found = {}
+    for mode in ("off", "on"):
+        images = {"name": "synthetic", "like": "cifar10", "stream": mode}
+        run = runs.prepare(config(**{"augment.size": 32}) | {"data": images}, jax.devices()[:devices])
+        found[mode] = memory.waiting(run)
+    image = 2 * 32 * 32 * 3 + 4 * 4  # two views; label, id, group and epoch
+    assert found == {"off": 0, "on": 6 * 128 * image // devices}
+
+
 @pytest.mark.run
 @pytest.mark.parametrize("known", [True, False], ids=["running", "compiling"])
 def test_the_runtimes_error_is_one_sentence(one, known):
