@@ -62,8 +62,6 @@ def start(spec: str) -> None:
             _find(peers["coordinator_address"], spec, end)
         elif peers:
             _check_free(peers["coordinator_address"], spec)
-        if peers:  # of a spec that says all, nothing is to be read from a cluster that happens to be around
-            peers["cluster_detection_method"] = "deactivate"
         jax.distributed.initialize(
             **peers,
             initialization_timeout=max(1, round(end - time.monotonic())),
@@ -84,11 +82,9 @@ def start(spec: str) -> None:
 
 def _see_all_gpus() -> None:
     """Take all GPUs of a host that has one task: under SLURM and Open MPI jax gives each task one."""
-    counts = [
-        os.environ.get(name, "") for name in ("SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    ]
-    alone = any(re.fullmatch(r"1(\(x\d+\))?", count) for count in counts)  # 1(x4): on each of four hosts
-    if alone and "JAX_LOCAL_DEVICE_IDS" not in os.environ:
+    slurm = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")  # 1(x4): one on each of four hosts
+    tasks = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", slurm)  # mpirun's daemons may be tasks of SLURM
+    if re.fullmatch(r"1(\(x\d+\))?", tasks) and "JAX_LOCAL_DEVICE_IDS" not in os.environ:
         for platform in ("cuda", "rocm"):
             everything = os.environ.get(f"JAX_{platform.upper()}_VISIBLE_DEVICES", "all")
             jax.config.update(f"jax_{platform}_visible_devices", everything)
@@ -144,6 +140,17 @@ def on_all(value: bool) -> bool:
     from jax.experimental import multihost_utils
 
     return bool(multihost_utils.process_allgather(np.array(value)).all())
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Let no process go before all are done: jax ends one that is alone for ``SECONDS``, and the first may still write.
+
+    They meet at the beginning too, as to meet for the first time has a limit of its own. One that fails does not wait.
+    """
+    on_all(True)
+    yield
+    on_all(True)
 
 
 class Terminated(KeyboardInterrupt):

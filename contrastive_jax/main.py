@@ -253,12 +253,12 @@ def main(argv: list[str]) -> None:
         if _MODE.value == "train" and distributed.first():
             print(f"workdir: {workdir}", flush=True)
     try:
-        with workdirs.translate_errors(workdir):
+        with workdirs.translate_errors(workdir), distributed.together():
             perform(_MODE.value, settings, workdir, _QUIET.value)
-            distributed.on_all(True)  # the first may still write; jax ends it where the others have gone
     except loop.Stopped as stopped:
         if distributed.first():
             print(stopped, flush=True)
+        distributed.on_all(True)
         sys.exit(stopped.code)
     except distributed.Insisted:
         _fail("interrupted twice: what came after the last checkpoint is lost.", 130)

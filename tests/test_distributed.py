@@ -224,6 +224,36 @@ def test_a_stop_is_seen_by_all_where_one_comes_late_to_the_evaluation(asked, lat
     assert codes == [143, 143], said
 
 
+THE_FIRST_IS_SLOW = """
+import sys, time
+from contrastive_jax import distributed
+
+distributed.SECONDS = 3
+distributed.start(sys.argv[1])
+with distributed.together():
+    if distributed.first():
+        time.sleep(10)
+        print("written", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_first_is_waited_for_while_it_writes(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "slow.py").write_text(THE_FIRST_IS_SLOW)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, tmp_path / "slow.py", f"127.0.0.1:{port},2,{i}"],
+            cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    said, codes = ended(processes, seconds=60)
+    assert codes == [0, 0] and said[0].endswith("written\n"), said
+
+
 def test_the_flag_is_checked():
     for spec in ("host", "host:1,2", "host:1,2,2", "host,2,0"):
         with pytest.raises(ValueError, match="write auto, or HOST:PORT,N,I"):
@@ -280,6 +310,7 @@ def test_what_would_abort_the_process_or_names_no_option_is_a_sentence(monkeypat
         ({}, "3"),
         ({"SLURM_STEP_TASKS_PER_NODE": "1(x4)"}, "all"),
         ({"SLURM_STEP_TASKS_PER_NODE": "8"}, "3"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x4)", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, "3"),
         ({"SLURM_STEP_TASKS_PER_NODE": "1(x2),8"}, "3"),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "JAX_CUDA_VISIBLE_DEVICES": "0,1"}, "0,1"),
         ({"SLURM_STEP_TASKS_PER_NODE": "1", "JAX_LOCAL_DEVICE_IDS": "3"}, "3"),
@@ -301,16 +332,6 @@ def test_the_one_task_of_a_host_sees_all_its_gpus(variables, seen, monkeypatch):
     )
     distributed.start("auto")
     assert values["jax_cuda_visible_devices"] == seen
-
-
-def test_a_spec_that_says_all_asks_no_cluster(monkeypatch):
-    asked = {}
-    monkeypatch.setattr(jax.distributed, "initialize", lambda **options: asked.update(options))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    distributed.start(f"127.0.0.1:{port},2,0")
-    assert asked["cluster_detection_method"] == "deactivate"
 
 
 def test_where_the_first_process_is_not_there_the_others_say_so(monkeypatch):

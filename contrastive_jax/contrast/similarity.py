@@ -26,6 +26,7 @@ RING = "ring"  # tiled, of candidates that stay sharded; for those who do not ga
 SAME_GROUP = ("exclude", "keep")
 FURTHER = "further positives"  # beside these two: of the query's group, and not of its own example
 DENSE_UP_TO = 1024 * 1024  # entries of the score matrix; measured in experiments/performance
+PICKED_UP_TO = 64 * 1024 * 1024  # entries of which some are picked at once
 TILE = (1024, 512)  # queries, candidates: the shape hardly matters from 512 up
 
 
@@ -196,11 +197,20 @@ def selected_statistics(
 def selected_scores(query: Array, key: Array, index: Array, permitted: Array) -> Array:
     """Compute the scores [Q, K] of K chosen candidates a query, 0 where not permitted.
 
-    They are picked from all [Q, M]: the gradient of picking candidates would be a scatter to places that queries share
-    (:func:`contrastive_jax.sharding.pick`).
+    They are picked from all M, in O(Q * M * D) and by parts of at most ``PICKED_UP_TO`` entries: the gradient of
+    picking candidates would be a scatter to places that queries share (:func:`contrastive_jax.sharding.pick`).
     """
-    score = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
-    return sharding.pick(score, jnp.where(permitted, index, key.shape[0]))
+
+    def of(query, index, key):
+        return sharding.pick(jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST), index)
+
+    def in_parts(query, index, key):
+        rows = max(1, PICKED_UP_TO // key.shape[0])
+        if query.shape[0] <= rows:
+            return of(query, index, key)
+        return lax.map(jax.checkpoint(lambda part: of(*part, key)), (query, index), batch_size=rows)
+
+    return sharding.each_device(in_parts, (query, jnp.where(permitted, index, key.shape[0])), (key,))
 
 
 def _dense(rules, query, query_group, query_row, reference, key, group, row, scale):

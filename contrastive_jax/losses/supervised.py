@@ -13,6 +13,9 @@ def cross_entropy(logits: Array, label: Array) -> Array:
     A negative label is no label and contributes 0; one beyond C - 1 gives NaN.
     """
     log_probability = jax.nn.log_softmax(at_least_float32(logits), axis=-1)
+    label = jnp.asarray(label)
+    if label.dtype.itemsize < 4:  # too narrow for the number of classes
+        label = label.astype(jnp.int32)
     # Not a look-up: its gradient is a scatter, which a deterministic GPU adds one by one.
     chosen = jnp.arange(logits.shape[-1]) == label[:, None, None]
     chosen = jnp.sum(jnp.where(chosen, log_probability, 0.0), axis=-1)

@@ -20,7 +20,7 @@ def max_pool(images: Array, padding: str | tuple[tuple[int, int], tuple[int, int
     """Take the maximum of each 3 x 3 window, two pixels apart: ``[N, h, w, c]`` to ``[N, H, W, c]``.
 
     ``padding`` is "SAME", or that of height and of width. The gradient goes to the first pixel, by rows, that is the
-    maximum, as in PyTorch and TensorFlow.
+    maximum, as in PyTorch and TensorFlow. It has no derivative in forward mode (``jax.jvp``).
     """
     return nn.max_pool(images, (SIZE, SIZE), (STRIDE, STRIDE), padding)
 

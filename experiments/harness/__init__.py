@@ -11,10 +11,11 @@ A table is a module of ``experiments/<paper>/`` that says
 and may say ``SEEDS`` (scale -> seeds), ``SWEEP`` (scale -> leaf -> values, or scale -> row -> leaf -> values: chosen on
 a validation part of the training images, by the first heading of ``METRIC`` or the path that ``CHOOSES`` has for the
 scale, and a seed that judges nothing, or as many as ``CHOOSING_SEEDS`` has for the scale; at small scales a sweep of
-rates goes on beyond its edge, twice or ``FURTHER`` times), ``ALSO`` (scale -> further headings and paths, which its
-runs alone have), ``CURVES`` (metrics kept over training), ``NEEDS`` (what a cell that is not run would take),
-``CLAIMS`` (what the table is evidence for, by the rules of ``judging`` and after the claim's ``gates``; a claim that no
-small scale has cells for says why, ``needs``) and ``draw(results)`` (a matplotlib figure).
+rates goes on beyond its edge, twice or ``FURTHER`` times), ``PUBLISHED_RATES`` (scales whose rates are the paper's),
+``ALSO`` (scale -> further headings and paths, which its runs alone have), ``CURVES`` (metrics kept over training),
+``NEEDS`` (what a cell that is not run would take), ``CLAIMS`` (what the table is evidence for, by the rules of
+``judging`` and after the claim's ``gates``; a claim that no small scale has cells for says why, ``needs``) and
+``draw(results)`` (a matplotlib figure).
 
 A table without training runs (a formula, a measurement of seconds) says ``measure() -> dict`` in the place of ``RUNS``
 and ``METRIC`` (or ``read()``, of what another file has measured), and ``page(found)``, the lines of Markdown that show

@@ -1,13 +1,13 @@
 """What has to be met before numbers judge a claim; a gate that fails says why in a few words.
 
-At the scale ``paper`` the setting is the claim's own, so that only what is missing is asked for there; at ``gpu`` it is
-but for its length, so that rates are the paper's there.
+At the scale ``paper`` the setting is the claim's own, so that only what is missing is asked for there. A table whose
+rates are printed in its paper names the scales that have them, ``PUBLISHED_RATES``.
 """
 
 import functools
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.harness.jobs import RATE, choose, choosing
@@ -16,7 +16,6 @@ from experiments.harness.records import pick
 from experiments.harness.results import Results
 from experiments.harness.table import ALL_LABELS, ROOT, SCALES, SMALL, TEN_LABELS, Cell, table_of
 
-PUBLISHED = ("paper", "gpu")  # scales whose configs have the papers' rates, where no sweep is declared
 ROOM = 5.0  # half-widths of the claim's interval that accuracy must be able to move by
 REGIME = 0.5  # median W = sigmoid(c) of InfoNCE; above it InfoNCE's gradient is dc but for a scalar, as its rivals' is
 
@@ -52,9 +51,7 @@ def room(results: Results, few: bool = False) -> dict[str, float]:
     ``supervised`` above it, ``baseline`` (what trains nothing) below it; {} where there are no controls.
     """
     known = levels(results.scale, few or results.few)
-    if results.scale == "gpu" and {entry["config"]["data.name"] for entry in results.cells.values()} != {
-        "cifar10"  # the controls'
-    }:
+    if results.scale == "gpu" and not all(map(_as_controls, _configs(results))):
         return {}
     path = TEN_LABELS if few else ALL_LABELS
     reached = [
@@ -64,6 +61,19 @@ def room(results: Results, few: bool = False) -> dict[str, float]:
         return {}
     best = max(reached)
     return known | {"best": best, "room": min(known["supervised"] - best, best - known["baseline"])}
+
+
+def _configs(results: Results) -> list[Mapping[str, Any]]:
+    return [results.cells[cell]["config"] for cell in results.judged or results.cells]
+
+
+def _as_controls(config: Mapping[str, Any]) -> bool:
+    """Return whether a run at ``gpu`` has the images and the encoder of the controls there."""
+    asked = {
+        "data.name": "cifar10", "compose.name": "none", "augment.size": 32,
+        "encoder.depth": 18, "encoder.width": 1.0, "encoder.stem": "cifar",
+    }  # fmt: skip
+    return all(config.get(name) == value for name, value in asked.items())
 
 
 def headroom(results: Results, half: float, few: bool = False) -> str:
@@ -125,7 +135,7 @@ def tuned(results: Results, half: float, ending: str = "") -> str:
     Where 10 labels a class judge and all labels chose, another rate must not be better by more than the claim's
     interval can show.
     """
-    if results.scale in PUBLISHED and not getattr(results.table, "SWEEP", {}).get(results.scale):
+    if results.scale in getattr(results.table, "PUBLISHED_RATES", ()):
         return ""
     edges, untuned = [], []
     judged = results.judged or results.cells

@@ -145,7 +145,8 @@ def _worker(
     environment = dict(os.environ)
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "runs" / "compiled"))
     if workers > 1 and (devices := accelerators()):
-        environment.setdefault("CUDA_VISIBLE_DEVICES", str(slot % devices))
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(devices)))
+        environment["CUDA_VISIBLE_DEVICES"] = seen.split(",")[slot % devices]
         if workers > devices:  # by default the first would take most of a GPU's memory
             environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     cores = sorted(os.sched_getaffinity(0))

@@ -51,6 +51,7 @@ def screen(epochs: int = 5) -> str:
 
 OWN |= dict.fromkeys(harness.SMALL, screen())
 SWEEP = dict.fromkeys(harness.SMALL, {"schedule.learning_rate": harness.rates(2.5e-4)})
+PUBLISHED_RATES = ("paper", "gpu")  # Adam at 0.001
 FURTHER = (
     4  # steps beyond the sweep: MACL's best rate at batch 64 of MNIST is eight times its middle, or more
 )

@@ -32,6 +32,7 @@ SMALL_ROWS = dict.fromkeys(harness.SMALL, ("Fixed", "Linear-2", *CONSTANTS))
 ROWS = {"paper": STRATEGIES, "gpu": STRATEGIES, **SMALL_ROWS, "cpu": ("Fixed", "Linear-2")}
 SEEDS = harness.SEEDS
 SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
+PUBLISHED_RATES = common.PUBLISHED_RATES
 
 METRIC, CURVES = common.METRIC, common.CURVES
 ALSO = common.ALSO

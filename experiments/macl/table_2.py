@@ -34,6 +34,7 @@ BATCHES = {
 }
 SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, tuple(range(8)))  # published effects are below a point
 SWEEP, CHOOSES, FURTHER = common.SWEEP, common.CHOOSES, common.FURTHER
+PUBLISHED_RATES = common.PUBLISHED_RATES
 
 METRIC, CURVES, ASSUMED = common.METRIC, common.CURVES, common.ASSUMED
 ALSO = common.ALSO

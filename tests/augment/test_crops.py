@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from suite import sampled
 
-from contrastive_jax import augment
+from contrastive_jax import augment, sharding
 from contrastive_jax.augment import color, crops, geometry, presets
 
 BOXES = [
@@ -111,6 +111,34 @@ def test_evaluation_in_two_halves():
     view = augment.make_eval(preset="moco_v2", size=40)
     (box,) = view.cut.boxes(0, [0], [0], [(60, 80)])[0]
     np.testing.assert_allclose(view.finish(view.cut.resize(image, box)), view(image), rtol=0, atol=0.01)
+
+
+def test_boxes_are_the_hosts_whatever_devices_are_in_context(monkeypatch):
+    """Also where jax is left no CPU, ``JAX_PLATFORMS=cuda``."""
+    cut = augment.make_views(preset="moco_v2", size=16).cut
+    arguments = 3, np.zeros(4, np.int32), np.arange(4, dtype=np.int32), [(32, 40)] * 4
+    wanted, draw, seen = cut.boxes(*arguments), crops._draw, []
+
+    def drawn(*given):
+        boxes = draw(*given)
+        seen.append(boxes.devices())
+        return boxes
+
+    monkeypatch.setattr(crops, "_draw", drawn)
+    with jax.set_mesh(sharding.make_mesh(jax.devices()[1:3])):
+        np.testing.assert_array_equal(cut.boxes(*arguments), wanted)
+    crops._host.cache_clear()
+    here = jax.local_devices
+
+    def no_cpu(*given, backend=None):
+        if backend == "cpu":
+            raise RuntimeError("Unknown backend cpu")
+        return here(*given)
+
+    monkeypatch.setattr(jax, "local_devices", no_cpu)
+    np.testing.assert_array_equal(cut.boxes(*arguments), wanted)
+    crops._host.cache_clear()
+    assert seen == [{jax.devices()[0]}] * 2
 
 
 def test_steps_before_the_crop_stay_on_the_device():

@@ -313,6 +313,31 @@ def test_tiles_of_any_size(tile, seed):
     results_close(program("tiled", tile)(*arguments), program("dense")(*arguments), 3e-6, arguments[3])
 
 
+@pytest.mark.parametrize("devices", [1, 4])
+def test_selected_candidates_in_parts(devices, monkeypatch):
+    random = np.random.default_rng(0)
+    query, key = (jnp.asarray(random.normal(size=(n, 8)), jnp.float32) for n in (28, 20))
+    index = np.argsort(random.random((28, 20)), axis=1)[:, :5].astype(np.int32)
+    permitted, weight = random.random((28, 5)) < 0.8, random.normal(size=(28, 5)).astype(np.float32)
+
+    def run():
+        def total(query, key):
+            query = sharding.shard_batch(query)
+            own = [sharding.shard_batch(jnp.asarray(x)) for x in (index, permitted, weight)]
+            return jnp.sum(own[2] * similarity.selected_scores(query, key, *own[:2]))
+
+        with jax.set_mesh(sharding.make_mesh(jax.devices()[:devices])):
+            return jax.jit(jax.value_and_grad(total, (0, 1)))(query, key)
+
+    whole = run()
+    monkeypatch.setattr(similarity, "PICKED_UP_TO", 60)  # three queries at a time
+    results = zip(jax.tree.leaves(run()), jax.tree.leaves(whole), strict=True)
+    for one, other in results:
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+    wanted = np.sum(weight * permitted * np.take_along_axis(query @ key.T, index, axis=1))
+    np.testing.assert_allclose(whole[0], wanted, rtol=1e-5)
+
+
 def test_selected_candidates():
     """Every candidate selected is the dense result; on a mesh the rows stay where they are."""
     query, key, scale, slope, query_group, group = case()

@@ -64,7 +64,10 @@ def test_workers_share_the_gpus_there_are(table, monkeypatch):
     for devices, slot, workers in ((0, 1, 2), (1, 1, 2), (2, 1, 2), (1, 0, 1)):
         monkeypatch.setattr(running, "accelerators", lambda count=devices: count)
         running._worker([job], 1, slot, workers, set())
-    assert seen == [(None, None), ("0", "false"), ("1", None), (None, None)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    monkeypatch.setattr(running, "accelerators", lambda: 2)
+    running._worker([job], 1, 1, 2, set())
+    assert seen == [(None, None), ("0", "false"), ("1", None), (None, None), ("5", None)]
 
 
 @pytest.mark.parametrize(("devices", "most"), [(0, 1), (2, bundles.AT_ONCE)])

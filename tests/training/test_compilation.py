@@ -47,7 +47,9 @@ def _added_in_any_order(program):
         name = equation.primitive.name
         floats = any(jnp.issubdtype(x.aval.dtype, jnp.inexact) for x in equation.outvars)
         if name.startswith("select_and_scatter") or (
-            name in ("scatter-add", "scatter_mul") and floats and not equation.params["unique_indices"]
+            name in ("scatter-add", "scatter-sub", "scatter-mul")
+            and floats
+            and not equation.params["unique_indices"]
         ):
             yield equation
         for part in utilisation._programs(equation.params):

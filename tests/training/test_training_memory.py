@@ -1,10 +1,13 @@
 """A step that does not fit: one sentence, before anything is written."""
 
+import types
+
 import jax
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax.training import compilation, loop, memory
+from contrastive_jax.data import stream
+from contrastive_jax.training import compilation, loop, memory, recorder
 from contrastive_jax.training import run as runs
 
 CONFIG = "configs/digits.py:method=simclr,scale=smoke"
@@ -53,7 +56,25 @@ def test_streamed_batches_that_wait_are_counted(devices):
         run = runs.prepare(config(**{"augment.size": 32}) | {"data": images}, jax.devices()[:devices])
         found[mode] = memory.waiting(run)
     image = 2 * 32 * 32 * 3 + 4 * 4  # two views; label, id, group and epoch
-    assert found == {"off": 0, "on": 6 * 128 * image // devices}
+    assert found == {"off": 0, "on": (recorder.IN_FLIGHT + stream.AHEAD) * 128 * image // devices}
+
+
+def test_a_few_steps_are_on_the_device_at_once():
+    """Each holds its batch there; the host would have sent all up to the next log point."""
+    waited, pending = [], []
+
+    class Values:
+        def __init__(self, step):
+            self.step = step
+
+        def block_until_ready(self):
+            waited.append(self.step)
+
+    for step in range(12):
+        pending.append((step, types.SimpleNamespace(values=Values(step))))
+        recorder.keep_pace(pending)
+        assert step - max(waited, default=-1) <= recorder.IN_FLIGHT
+    assert waited == list(range(12 - recorder.IN_FLIGHT))
 
 
 @pytest.mark.run
