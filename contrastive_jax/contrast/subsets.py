@@ -1,7 +1,7 @@
 """Random subsets of the negatives: K of them a query, whatever the size of the batch.
 
 Few negatives (Mitrovic et al., 2020) draws K for every query independently; SiMo (Zhu et al., 2020) uses
-one choice for all queries. Both are indices [Q, K]: neither an [Q, M] mask nor a sort of [Q, M] exists.
+one choice for all queries. Both are indices [Q, K], drawn without an [Q, M] mask or a sort of [Q, M].
 """
 
 import jax
