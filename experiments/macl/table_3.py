@@ -15,9 +15,17 @@ W of 0.89 over their last half, so its gate fails whatever the others show. The 
 epochs are of MNIST. There we predict that the lead over InfoNCE shrinks from 5 to 20 epochs, by 0 to 1 points: 10
 labels a class have little room left. A surprise would be a lead that grows by more than half a point.
 
-Read after 5 epochs of MNIST (all seeds; 20 epochs have not run): by 10 labels a class MACL-a is 1.3 points above
-InfoNCE (half-width 0.4), within what was predicted, 1.5 above DCL (0.4) and 1.3 above Dual temperature (0.6). InfoNCE's
-median W is 0.54, just outside of what its gate asks for, so nothing is judged.
+Read after all runs of MNIST: by 10 labels a class MACL-a is 1.3 points above InfoNCE at 5 epochs (half-width 0.4), 1.5
+above DCL (0.4) and 1.3 above Dual temperature (0.6). At 20 epochs it is 3.5 points above InfoNCE (0.2): the lead grows
+by 2.2 (0.5), where we had predicted that it shrinks. All labels and kNN say the same in small: +0.3 and +0.2 at 5
+epochs, +0.6 and +0.5 at 20. InfoNCE's median W is 0.54 at 5, just outside of what its gate asks for, so nothing is
+judged.
+
+Looked into, as a surprise against the paper: the rates that were chosen lie inside of the sweep, both losses are met on
+their authors' numbers (`tests/golden`), and the lead is there with every seed. MACL-a's temperature is the same at both
+lengths, 0.18 and 0.19, so that it is not what changes. InfoNCE's median W falls from 0.54 to 0.22: it learns from ever
+fewer queries, which was the reason in the first prediction, for CIFAR-10. Whether the weights make the lead or the
+higher temperature, as at batch 64 (Table 4), was not asked at 20 epochs.
 """
 
 import sys
