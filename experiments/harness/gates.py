@@ -64,7 +64,7 @@ def room(results: Results, few: bool = False) -> dict[str, float]:
 
 
 def _configs(results: Results) -> list[Mapping[str, Any]]:
-    return [results.cells[cell]["config"] for cell in results.judged or results.cells]
+    return [results.cells[cell].get("config", {}) for cell in results.judged or results.cells]
 
 
 def _as_controls(config: Mapping[str, Any]) -> bool:
