@@ -258,7 +258,7 @@ def main(argv: list[str]) -> None:
     except loop.Stopped as stopped:
         if distributed.first():
             print(stopped, flush=True)
-        distributed.on_all(True)
+        distributed.on_all(True)  # as at the end: all have stopped at one step
         sys.exit(stopped.code)
     except distributed.Insisted:
         _fail("interrupted twice: what came after the last checkpoint is lost.", 130)

@@ -252,10 +252,8 @@ class Cut:
         frames = np.array([[crop.frame(*size) for crop, _, _ in self.crops] for size in sizes])
         if all(isinstance(crop, CenterCrop) for crop, _, _ in self.crops):
             return frames
-        with (
-            jax.set_mesh(None),
-            jax.default_device(_host()),
-        ):  # a mesh in context would have them on its devices
+        # A mesh in context would have them on its devices.
+        with jax.set_mesh(None), jax.default_device(_host()):
             return np.asarray(_draw(self, np.uint32(seed), np.int32(epoch), np.int32(id), frames))
 
 

@@ -17,10 +17,10 @@ def cross_entropy(logits: Array, label: Array) -> Array:
     if label.dtype.itemsize < 4:  # too narrow for the number of classes
         label = label.astype(jnp.int32)
     # Not a look-up: its gradient is a scatter, which a deterministic GPU adds one by one.
-    chosen = jnp.arange(logits.shape[-1]) == label[:, None, None]
-    chosen = jnp.sum(jnp.where(chosen, log_probability, 0.0), axis=-1)
-    chosen = jnp.where(label[:, None] < logits.shape[-1], chosen, jnp.nan)
-    return jnp.where(label[:, None] < 0, 0.0, -chosen)
+    its = jnp.arange(logits.shape[-1]) == label[:, None, None]
+    loss = -jnp.sum(jnp.where(its, log_probability, 0.0), axis=-1)
+    loss = jnp.where(label[:, None] < logits.shape[-1], loss, jnp.nan)
+    return jnp.where(label[:, None] < 0, 0.0, loss)
 
 
 cross_entropy.labels = "one"  # type: ignore[attr-defined]

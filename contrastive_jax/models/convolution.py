@@ -68,6 +68,10 @@ def _own_gradient(convolution, gradients):
     return function
 
 
+def _image_gradient(images, kernel, gradient, strides, padding):
+    return jax.vjp(lambda images: _plain(images, kernel, strides, padding), images)[1](gradient)[0]
+
+
 def _plain_gradients(images, kernel, gradient, strides, padding):
     """Pull back in the arrays' dtype; sum the kernel's gradient over devices in float32."""
 
@@ -76,8 +80,8 @@ def _plain_gradients(images, kernel, gradient, strides, padding):
         (found,) = jax.linear_transpose(apply, jax.ShapeDtypeStruct(kernel.shape, kernel.dtype))(gradient)
         return found.astype(jnp.float32)
 
-    of_images = jax.vjp(lambda x: _plain(x, kernel, strides, padding), images)[1](gradient)[0]
-    return of_images, sharding.psum_over_data(of_kernel)(images, gradient).astype(kernel.dtype)
+    summed = sharding.psum_over_data(of_kernel)(images, gradient).astype(kernel.dtype)
+    return _image_gradient(images, kernel, gradient, strides, padding), summed
 
 
 _summed_in_float32 = _own_gradient(_plain, _plain_gradients)
@@ -116,7 +120,7 @@ _by_kernels = _own_gradient(_kernel_forward, _kernel_gradients)
 
 
 def _product_gradients(images, kernel, gradient, strides, padding):
-    of_images = jax.vjp(lambda x: _plain(x, kernel, strides, padding), images)[1](gradient)[0]
+    of_images = _image_gradient(images, kernel, gradient, strides, padding)
     return of_images, kernel_gradient(images, gradient, kernel.shape[:2], strides, padding)
 
 

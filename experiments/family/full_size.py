@@ -29,10 +29,7 @@ METRIC = {
 }
 CURVES = ("info_nce",)  # its mean over the last epoch is what the prediction is of
 COLUMN = "100 epochs"
-BRIEF = (
-    """ --config.evaluate.rows="('trained',)\""""
-    " --config.checkpoint.keep_last=1 --config.log.tensorboard=False"
-)
+BRIEF = f""" --config.evaluate.rows="('trained',)"{controls.BRIEF}"""
 SGD = (
     """ --config.optimizer='{"name": "sgd", "momentum": 0.9, "weight_decay": 5e-4}'"""
     " --config.schedule.learning_rate=0.06 --config.schedule.per_epoch=True --config.schedule.warmup='0 epochs'"

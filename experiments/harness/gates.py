@@ -51,7 +51,8 @@ def room(results: Results, few: bool = False) -> dict[str, float]:
     ``supervised`` above it, ``baseline`` (what trains nothing) below it; {} where there are no controls.
     """
     known = levels(results.scale, few or results.few)
-    if results.scale == "gpu" and not all(map(_as_controls, _configs(results))):
+    compared = [results.cells[cell] for cell in results.judged or results.cells]
+    if results.scale == "gpu" and not all(_as_controls(entry.get("config", {})) for entry in compared):
         return {}
     path = TEN_LABELS if few else ALL_LABELS
     reached = [
@@ -61,10 +62,6 @@ def room(results: Results, few: bool = False) -> dict[str, float]:
         return {}
     best = max(reached)
     return known | {"best": best, "room": min(known["supervised"] - best, best - known["baseline"])}
-
-
-def _configs(results: Results) -> list[Mapping[str, Any]]:
-    return [results.cells[cell].get("config", {}) for cell in results.judged or results.cells]
 
 
 def _as_controls(config: Mapping[str, Any]) -> bool:

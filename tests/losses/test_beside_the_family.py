@@ -211,11 +211,8 @@ def test_cross_entropy():
     np.testing.assert_allclose(loss[0], -np.log(probability[0, :, 2]), rtol=1e-5)
     assert not loss[2].any() and not gradient[2].any() and gradient[0].any()
     assert np.isnan(losses.cross_entropy(logits, jnp.full(5, 3))).all()  # no such class
-    for dtype, classes in (
-        ("uint8", 256),
-        ("uint8", 300),
-        ("int8", 200),
-    ):  # a number of classes it cannot hold
+    # numbers of classes that the labels' types cannot hold
+    for dtype, classes in (("uint8", 256), ("uint8", 300), ("int8", 200)):
         found = losses.cross_entropy(jnp.zeros((2, 1, classes)), jnp.array([1, 100], dtype))
         np.testing.assert_allclose(found, np.log(classes), rtol=1e-6)
 
