@@ -1,6 +1,11 @@
 """``python -m contrastive_jax`` is ``python -m contrastive_jax.main``."""
 
-from contrastive_jax.main import run
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    sys.path.append(sys.path.pop(0))  # the current folder, behind the libraries: see main.py
+
+from contrastive_jax.main import run  # noqa: E402
 
 if __name__ == "__main__":
     run()

@@ -2,15 +2,18 @@
 
 A name is that of a public function of the axis' own module, so there is no table to edit: a new temperature rule is a
 function in ``contrast/temperature.py`` and its name in a config. Or it is ``module:function``, a function of one's own
-that is found where Python finds modules. A misspelt name or option is an error that shows what there is.
+that is found where Python finds modules; a row of a table is a function too (:func:`variant`). A misspelt name or
+option is an error that shows what there is.
 """
 
 import difflib
 import importlib
+import importlib.machinery
 import inspect
+import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -38,20 +41,52 @@ def is_own(name: Any) -> bool:
     return isinstance(name, str) and ":" in name
 
 
-def own(name: str, option: str) -> Callable:
-    """Return the function that ``module:function``, the value of an option, names.
+def check_name(name: str, option: str) -> str:
+    """Return the module of ``module:function``, the value of an option.
 
-    A config that somebody else saved may name any: those of Python itself are refused, and :func:`call` hands a
-    function keyword-only options alone.
+    Raises:
+      ValueError: another form, or a module of Python's standard library.
+    """
+    module, _, function = name.partition(":")
+    if not all(map(str.isidentifier, [*module.split("."), function])):
+        raise ValueError(f"{option} is {name!r}; a function of your own is module:function.")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(
+            f"{option} is {name!r}: {module} is part of Python's standard library; name a module of your own."
+        )
+    return module
+
+
+def file_of(module: str) -> str | None:
+    """Return the file of a module without importing it, or a package that holds it; None where Python finds none.
+
+    The program that runs, ``__main__``, may have none (a notebook): its file is "".
+    """
+    if module == "__main__":
+        found = getattr(sys.modules[module], "__file__", "")
+        return os.path.realpath(found) if found and os.path.exists(found) else ""
+    importlib.invalidate_caches()
+    top, *inner = module.split(".")
+    finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    spec = next(filter(None, (finder.find_spec(top, None) for finder in finders)), None)
+    for name in inner:
+        path = spec and spec.submodule_search_locations
+        spec = path and importlib.machinery.PathFinder.find_spec(name, list(path))
+    path = spec and spec.submodule_search_locations
+    places = [spec.origin, *(path or ())] if spec else []
+    return next((os.path.realpath(place) for place in places if place and os.path.exists(place)), None)
+
+
+def own(name: str, option: str) -> Callable:
+    """Import the function that ``module:function``, the value of an option, names.
+
+    A saved config may name any: :mod:`contrastive_jax.config.approval` asks first whether its user allows it. As an
+    axis counts only what the named module itself defines, with options that can be listed.
 
     Raises:
       ValueError: there is no such module, or no such function in it.
     """
-    module, _, function = name.partition(":")
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"{option} is {name!r}: {module} is Python's own module, none of yours.")
-    if not module or not function or module.startswith("."):
-        raise ValueError(f"{option} is {name!r}; a function of your own is module:function.")
+    module, function = check_name(name, option), name.partition(":")[2]
     try:
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -71,8 +106,24 @@ def own(name: str, option: str) -> Callable:
             f"{option} is {name!r}: {module} has no function {function!r}. {near(function, functions_of(loaded))}"
         )
     if not callable(value := getattr(loaded, function)):
-        raise ValueError(f"{option} is {name!r}: that is a {type(value).__name__}, no function.")
+        raise ValueError(f"{option} is {name!r}: that is a {type(value).__name__}, not a function.")
+    if (home := getattr(value, "__module__", None)) not in (module, getattr(loaded, "__name__", module)):
+        raise ValueError(
+            f"{option} is {name!r}: {function} is defined in {home}, not in {module}. Name it there, or wrap it in a"
+            f" function of {module}."
+        )
+    if any(p.kind is p.VAR_KEYWORD for p in _parameters(value)):
+        raise ValueError(
+            f"{option} is {name!r}: {function} takes any option (**); list its options after a *, with their defaults."
+        )
     return value
+
+
+def _parameters(function: Callable) -> Collection[inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters.values()
+    except ValueError:  # one of C without a signature has no options either
+        return ()
 
 
 def placed(error: Exception, function: Callable) -> str:
@@ -118,7 +169,7 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
     """
     parameters = inspect.signature(function).parameters.values()
     options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)  # it checks the rest itself
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)  # make_views, whose preset checks the rest
     shown = f"{function.__name__}({', '.join(str(p) for p in options)})"
     for name in section:
         if name not in {p.name for p in options} and not open_ended:
@@ -151,3 +202,49 @@ def pick(module: ModuleType | None, path: str, section: Mapping[str, Any], *cont
     if function is None:
         raise ValueError(f"{path}.name is {name!r}. {near(name, functions_of(module))}")
     return call(function, path, section, *context)
+
+
+def options_of(*functions: Callable) -> dict[str, inspect.Parameter]:
+    """Return the parameters of some functions that can be set by name, without those before them."""
+    options: dict[str, inspect.Parameter] = {}
+    for function in functions:
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                options.setdefault(name, parameter)
+    return options
+
+
+def variant(
+    build: Callable,
+    name: str,
+    module: str,
+    source: str,
+    context: Iterable[str],
+    options: Iterable[inspect.Parameter],
+    differs: Mapping[str, Any],
+) -> Callable:
+    """Return ``build`` as a function of a module: what a config may name, with a signature that says its defaults.
+
+    Args:
+      build: is called with the context and every option, and with what ``differs`` beside them.
+      name: of the function.
+      module: whose function it is.
+      source: its docstring.
+      context: names of the positional arguments.
+      options: keyword-only parameters that the function has.
+      differs: defaults other than the parameters' own; what is no option is fixed.
+    """
+    parameter = inspect.Parameter
+    shown = [parameter(argument, parameter.POSITIONAL_OR_KEYWORD) for argument in context]
+    shown += [option.replace(default=differs.get(option.name, option.default)) for option in options]
+    signature = inspect.Signature(shown)
+
+    def function(*arguments, **given):
+        bound = signature.bind(*arguments, **given)
+        bound.apply_defaults()
+        return build(*bound.args, **{**differs, **bound.kwargs})
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__, function.__doc__ = module, source
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    return function

@@ -6,14 +6,18 @@ writes an encoder for PyTorch; ``preview`` draws what the network sees; ``report
 HTML page; ``describe`` says what a run would be.
 """
 
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    # `python -m` looks in the current folder first, which may be somebody else's: a file in it replaces no library.
+    sys.path.append(sys.path.pop(0))
+
 import contextlib
 import hashlib
 import importlib
 import os
-import pathlib
 import re
 import signal
-import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,6 +42,9 @@ _MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
 _QUIET = flags.DEFINE_bool("quiet", False, "Print the final table only.", short_name="q")
 _DISTRIBUTED = flags.DEFINE_string(
     "distributed", "", "One program on several processes: auto, or HOST:PORT,N,I of process I of N."
+)
+_ALLOW = flags.DEFINE_list(
+    "allow", [], "Functions, MODULE:FUNCTION, that saved configs of others may name; they run."
 )
 _DEBUG = flags.DEFINE_bool("debug", False, "Show the stack trace of an error.")
 
@@ -215,18 +222,25 @@ def _find_devices() -> None:
 
 
 def _use_compilation_cache() -> None:
-    """Keep compiled programs, so that the next start does not compile them again."""
+    """Keep compiled programs, so that the next start does not compile them again; they are loaded as code."""
     import jax
 
+    from contrastive_jax import private
+
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
-        home = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
-        jax.config.update("jax_compilation_cache_dir", str(home / "contrastive_jax" / "compiled"))
+        try:
+            folder = private.folder(private.cache_home() / "contrastive_jax" / "compiled")
+        except OSError as error:
+            print(f"compiled programs are not kept: {error}.", file=sys.stderr, flush=True)
+        else:
+            jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def main(argv: list[str]) -> None:
     """Run the mode; a user's mistake ends in one sentence."""
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.ERROR)  # orbax tells a story at every checkpoint
+    from contrastive_jax import config as configs
     from contrastive_jax import distributed, native
     from contrastive_jax import workdir as workdirs
     from contrastive_jax.training import loop
@@ -243,6 +257,7 @@ def main(argv: list[str]) -> None:
     distributed.end_by_sigterm()  # it asks for the processes, and so for the devices
     _use_compilation_cache()
     try:
+        configs.allow(*_ALLOW.value)
         settings = resolved(argv, _workdir(), _MODE.value, _DEBUG.value)
         native.start()
     except (ValueError, OSError, RuntimeError) as error:  # the last two: a workdir that cannot be reached
@@ -299,8 +314,11 @@ def replaceable(error: Exception, mode: str) -> bool:
 
 def run() -> None:
     """Run the command: the entry of the console script ``contrastive-jax``."""
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())  # where functions of one's own are, as with `python -m`
+    if not sys.flags.safe_path and os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())  # where functions of one's own are; behind the libraries, as above
+    os.environ.setdefault(
+        "PYTHONSAFEPATH", "1"
+    )  # nor do worker processes, which get this sys.path, look there first
     app.run(main, flags_parser=_parse)
 
 

@@ -15,7 +15,8 @@ from contrastive_jax.training import alarms
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "contrastive_jax"
 FLOORS = [
-    {"types", "lookup", "variants", "distributed", "native"},
+    {"private"},
+    {"types", "lookup", "distributed", "native"},
     {"sharding"},
     {"losses", "models", "augment", "data", "optim"},
     {"contrast"},

@@ -58,7 +58,7 @@ from contrastive_jax.augment.pipeline import (
     solarize,
     turn,
 )
-from contrastive_jax.variants import options_of, variant
+from contrastive_jax.lookup import options_of, variant
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 TORCHVISION = {"sampler": "torchvision", "method": "bilinear", "antialias": True}

@@ -20,6 +20,7 @@ from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import encoder, remote, replicas
 
+OF_THE_IMAGES = ("data", "compose")
 # Sections by which an encoder is what it is; "seed" is of its first weights.
 OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment", "seed")
 
@@ -59,6 +60,8 @@ def evaluate_replicas(
     Raises:
       ValueError: the workdir does not hold as many replicas; or as :func:`evaluate`.
     """
+    if distributed.first():
+        workdirs.check_writable(workdir)  # a replica's folder may be a link
     differences, evaluator = replicas.differences(workdir), None
     if len(differences) != len(given):
         raise ValueError(f"--workdir={workdir} does not hold {len(given)} replicas; leave --config out.")
@@ -102,8 +105,8 @@ def _judged(config: Mapping[str, Any], workdir: str, quiet: bool) -> tuple[Evalu
         "checkpoint": str(path),
         "step": saved.step,
         "config": configs.fingerprint(trained),
-        "data": dict(config["data"]),
-        "compose": dict(config["compose"]),
+        "images": configs.fingerprint({name: config[name] for name in OF_THE_IMAGES}),
+        **{name: dict(config[name]) for name in OF_THE_IMAGES},
         "size": evaluator.config["augment"]["size"],
         "metric": evaluator.metric(),
         "results": results,
@@ -111,6 +114,7 @@ def _judged(config: Mapping[str, Any], workdir: str, quiet: bool) -> tuple[Evalu
         "seconds": time.perf_counter() - began,
         **workdirs.environment(),
     }
+    result = workdirs.shareable(result)
     if first:
         workdirs.write_json(epath.Path(workdir) / "evaluation.json", result)
     return evaluator, result
@@ -144,7 +148,7 @@ def changed(
 
     ``now`` and ``had``: how many training images there are and were, and the digest of their files; None: unknown.
     """
-    images = {name: config[name] for name in ("data", "compose")}
+    images = {name: config[name] for name in OF_THE_IMAGES}
     drawn = config["data"].get("test_fraction") or config["data"].get("validation")
     (examples, files), (had_examples, had_files) = now, had
     others = None not in (files, had_files) and files != had_files

@@ -25,6 +25,7 @@ from contrastive_jax import augment, data, distributed, evaluators, native, shar
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import embed, preview
+from contrastive_jax.commands.evaluate import OF_THE_IMAGES
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.table import METRICS, cell, measure, measured, over_seeds
 from contrastive_jax.lookup import call, near
@@ -163,7 +164,10 @@ def read(
     except (OSError, ValueError, RuntimeError) as error:  # no checkpoint yet, a data set that is elsewhere
         seen = str(error)
         log(f"{workdir}: no images are shown: {error}")
-    return Shown(name, colour, str(workdir), config, records, result, evaluations, seen)
+    if isinstance(seen, str):
+        seen = workdirs.shareable(seen)
+    told = map(workdirs.shareable, (str(workdir), config, records, result, evaluations))
+    return Shown(name, colour, *told, seen)  # type: ignore[call-arg]
 
 
 def judged(
@@ -175,14 +179,14 @@ def judged(
     if not later:
         return {"": evaluations} if evaluations else {}
     step, size = result.get("step"), config["augment"]["size"]
-    images = {section: later.get(section, config[section]) for section in ("data", "compose")}
+    images, here = (
+        later.get("data", config["data"]),
+        configs.fingerprint({n: config[n] for n in OF_THE_IMAGES}),
+    )
     clauses = {
         f"the encoder of {later['checkpoint']}": later["config"] != configs.fingerprint(config),
         f"step {later['step']}": later["step"] != step,
-        f"images of {images['data'].get('dir') or images['data']['name']}": configs.fingerprint(
-            {**config, **images}
-        )
-        != configs.fingerprint(config),
+        f"images of {images.get('dir') or images['name']}": later.get("images", here) != here,
         "images that have changed since": bool(later.get("notes")),
         f"at {later.get('size')} pixels": later.get("size", size) != (config["evaluate"]["size"] or size),
     }

@@ -6,6 +6,7 @@ nothing else (:mod:`contrastive_jax.commands.config` has more commands):
     python -m contrastive_jax.config diff configs/digits.py:method=simclr configs/digits.py:method=flatclr
 """
 
+from contrastive_jax.config.approval import allow
 from contrastive_jax.config.files import load, parse, raised, sibling, suggest, use_method
 from contrastive_jax.config.identity import (
     diff,
@@ -32,6 +33,7 @@ __all__ = [
     "CHOICES",
     "SCALES",
     "SMALL",
+    "allow",
     "at_scale",
     "base",
     "complete",

@@ -15,7 +15,7 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
-from contrastive_jax.config import methods
+from contrastive_jax.config import approval, methods
 from contrastive_jax.config.scales import SCALES
 from contrastive_jax.config.settings import completed
 from contrastive_jax.lookup import near
@@ -110,7 +110,8 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
     A name is that of a file of ``configs/``: here, or beside the package. A workdir may be an address, ``gs://...``.
 
     Raises:
-      ValueError: there is none, or it cannot be read as one, in one sentence.
+      ValueError: there is none, it cannot be read as one, or it was saved with a function that its user has not
+        allowed (:mod:`contrastive_jax.config.approval`), in one sentence.
     """
     address, path, arg = re.fullmatch(r"(\w+://)?([^:]*):?(.*)", os.fspath(spec), re.DOTALL).groups()
     try:
@@ -137,6 +138,7 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
             raise ValueError(f"{file} is no JSON ({error}); it is damaged, or no config.json.") from None
         if not isinstance(saved, dict) or not saved:
             raise ValueError(f"{file} holds no config: an object of sections is expected.")
+        approval.check(saved, file.parent)
         return completed(saved)
     if file.suffix != ".py":
         raise ValueError(f"{path} is no config: a file that ends in .py or .json is expected.")

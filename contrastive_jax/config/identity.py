@@ -75,7 +75,10 @@ def may_change(leaf: str) -> bool:
 
 
 def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the leaves in which a continuation differs from its run, as it was saved, and may not."""
+    """Return the leaves in which a continuation differs from its run, as it was saved, and may not.
+
+    The functions that ``saved`` names are looked up: those of a file want :func:`approval.check` before.
+    """
     changes = diff(plain(completed(saved)), plain(completed(now)))
     return {name: change for name, change in changes.items() if not may_change(name)}
 

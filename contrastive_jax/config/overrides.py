@@ -18,7 +18,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from contrastive_jax.config import kinds, schema
+from contrastive_jax.config import approval, kinds, schema
 from contrastive_jax.config.files import load, suggest
 from contrastive_jax.config.identity import leaves
 from contrastive_jax.config.settings import GIVEN, base, complete, plain, settle
@@ -43,8 +43,10 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str
         raise ValueError(
             f"overrides hold {wrong[0]!r}; they are pairs, ('temperature.tau', 0.2), or a dictionary."
         )
+    given = {name: str(value) for name, value in overrides}
+    approval.allow(*(function for pair in given.items() for function in _own_functions(*pair)))
     before = complete(base() if spec is None else load(spec))
-    config, given = copy.deepcopy(before), {name: str(value) for name, value in overrides}
+    config = copy.deepcopy(before)
     with config.unlocked(), config.ignore_type():
         choices = {name: _choose(config, name, text) for name, text in given.items()}
         config = settle(config, before, {chosen or name for name, chosen in choices.items()})
@@ -97,6 +99,17 @@ def _several(settings: Mapping[str, Any], name: str, text: str) -> list[str]:
     either = typing.get_origin(kind) in (typing.Union, types.UnionType)  # "int | None"; a tuple is one value
     each = set(typing.get_args(kind) if either else (kind,)) - {type(None)}
     return [part.strip() for part in text.split(",")] if each and each <= {int, float} else [text]
+
+
+def _own_functions(name: str, text: str) -> list[str]:
+    """Return the functions outside of the package that an override names."""
+    section, _, key = name.partition(".")
+    literal = _literal(text)
+    if isinstance(literal, Mapping):
+        return [function for _, function in approval.named({section: literal})]
+    named = [_term(key)[0].replace("/", ".")] if section == "loss" and key else []
+    named += [text] if key in ("", "name", "preset") or section == "evaluators" else []
+    return [function for function in named if approval.is_name(function)]
 
 
 def _is_required(settings: Mapping[str, Any], name: str) -> bool:

@@ -3,12 +3,15 @@
 import difflib
 import functools
 import itertools
+import json
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from etils import epath
 
 from contrastive_jax.data.pixels import MODES
 from contrastive_jax.data.records import Record, Unreadable
@@ -126,6 +129,7 @@ def prepared(name: str, dir: str):
         raise ValueError(
             f"data.name={name!r} is none of digits, folder, synthetic and TFDS's name[/config][:version]"
         )
+    check_classes(name, dir)
     try:
         builder = read_only_builder.builder_from_files(name, data_dir=dir)
     except tfds.core.DatasetNotFoundError:
@@ -138,6 +142,44 @@ def prepared(name: str, dir: str):
             "--num_workers=1`"  # with more workers it hides errors
         )
     return builder
+
+
+def check_classes(name: str, dir: str) -> None:
+    """Refuse a prepared set whose ``features.json`` names a class outside of TFDS: TFDS would import its module.
+
+    Raises:
+      ValueError: the file and the class.
+    """
+
+    def letters(text: str) -> str:
+        return text.replace("_", "").lower()
+
+    def classes(value: Any) -> Iterator[str]:
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(inner, dict | list):
+                yield from classes(inner)
+            elif isinstance(inner, str) and key in ("pythonClassName", "python_class_name", "type"):
+                yield inner
+
+    root, base = epath.Path(dir), letters(re.split("[/:]", name)[0])
+    folders = [one for one in root.iterdir() if letters(one.name) == base] if root.is_dir() else []
+    layouts = (
+        "features.json",
+        "*/features.json",
+        "*/*/features.json",
+    )  # of a version, a set, a set's configs
+    for file in (file for folder in folders for layout in layouts for file in folder.glob(layout)):
+        try:
+            named = [one for one in classes(json.loads(file.read_text())) if "." in one]
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(f"{file} is not the description of a data set: {error}") from None
+        if foreign := [one for one in named if not one.startswith(OF_TFDS)]:
+            raise ValueError(
+                f"{file} names the class {foreign[0]!r}, which TFDS would import; only TFDS's own are read."
+            )
+
+
+OF_TFDS = "tensorflow_datasets."
 
 
 def not_prepared(name: str, dir: str) -> Exception:

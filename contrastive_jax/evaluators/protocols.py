@@ -50,7 +50,7 @@ from contrastive_jax.evaluators.evaluation_data import (
     left_out,
 )
 from contrastive_jax.evaluators.training import Plan
-from contrastive_jax.variants import options_of, variant
+from contrastive_jax.lookup import options_of, variant
 
 Evaluate = Callable[[EvaluationData], dict]
 ONE_CLASS = "all labelled training images are of one class"

@@ -22,6 +22,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from contrastive_jax import private
+
 SWITCH = "CONTRASTIVE_JAX_CPU_KERNELS"
 VALUES = ("on", "off")
 SOURCE = pathlib.Path(__file__).with_name("kernels.cc")
@@ -102,18 +104,18 @@ def _built() -> pathlib.Path:
     flags = [*FLAGS, "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"]
     made_of = (SOURCE.read_text(), *compiler, version, *flags, jax.lib.__version__, _cpu())
     name = f"kernels-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
-    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    folder = home / "contrastive_jax" / "native"
+    folder = private.cache_home() / "contrastive_jax" / "native"
     with contextlib.suppress(OSError):
-        if (folder / name).is_file():
-            return folder / name
+        private.check(folder / name)  # it is loaded as code
+        return folder / name
     with tempfile.TemporaryDirectory(prefix="contrastive_jax-") as scratch:
         new = pathlib.Path(scratch) / name
         _run([*compiler, *flags, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(new)])
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            private.folder(folder)
             part = folder / f"{name}.{os.getpid()}"
             shutil.copyfile(new, part)
+            part.chmod(0o600)
             part.replace(folder / name)  # whole or not at all, also where several processes make it
         except OSError as error:
             print(

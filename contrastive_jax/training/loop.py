@@ -4,6 +4,7 @@ The loop asks the device for numbers at log points only.
 """
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ import jax
 from contrastive_jax import config as configs
 from contrastive_jax import data, distributed, sharding
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.config import approval
 from contrastive_jax.models import norm
 from contrastive_jax.training import memory
 from contrastive_jax.training.compilation import compiled_step
@@ -178,7 +180,9 @@ class One:
         return str(workdir)
 
 
-def restored(trainee: One, saved: checkpoint.Checkpoints, report: Callable[[str], None]) -> TrainState:
+def restored(
+    trainee: One, saved: checkpoint.Checkpoints, workdir: str | os.PathLike, report: Callable[[str], None]
+) -> TrainState:
     """Restore the state of the newest intact checkpoint, or the first state.
 
     Raises:
@@ -196,6 +200,7 @@ def restored(trainee: One, saved: checkpoint.Checkpoints, report: Callable[[str]
                 f"train.duration is {run.config['train']['duration']!r}, {run.total_steps} steps, and this"
                 f" workdir's run has done {done}: take at least as many, or begin another run in another --workdir."
             )
+        approval.check(before, workdir)
         if wrong := configs.forbidden_changes(before, run.config):
             changes = "; ".join(f"{name} was {was!r}, is {now!r}" for name, (was, now) in wrong.items())
             raise ValueError(
@@ -290,7 +295,9 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
     with workdirs.translate_errors(workdir), jax.set_mesh(trainee.mesh), lock, checkpoint.Checkpoints(
         remote.checkpoints(workdir), keep_last=settings["keep_last"], keep_every=run.keep_every
     ) as saved:  # fmt: skip
-        state = restored(trainee, saved, log)
+        if first:
+            approval.keep(config, workdir)
+        state = restored(trainee, saved, workdir, log)
         step = start = int(state.step)
         trainee.check_workdir(workdir, start)
         if first and start < run.total_steps:

@@ -6,7 +6,14 @@
 
 from contrastive_jax.workdir.curves import plot_curves
 from contrastive_jax.workdir.evaluation_progress import EvaluationProgress
-from contrastive_jax.workdir.files import read_json, replacing, write_config, write_json, write_text
+from contrastive_jax.workdir.files import (
+    read_json,
+    replacing,
+    shareable,
+    write_config,
+    write_json,
+    write_text,
+)
 from contrastive_jax.workdir.locks import Full, InUse, check_room, check_writable, lock, translate_errors
 from contrastive_jax.workdir.metrics import METRICS, Logbook, read_metrics
 from contrastive_jax.workdir.profile import Profile, check_steps
@@ -32,6 +39,7 @@ __all__ = [
     "read_metrics",
     "read_results",
     "replacing",
+    "shareable",
     "log",
     "measured_before",
     "write_config",

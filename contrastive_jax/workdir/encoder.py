@@ -21,6 +21,7 @@ from jax.tree_util import Partial
 from contrastive_jax import augment, data, evaluators, models
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.config import approval
 from contrastive_jax.data import pixels
 from contrastive_jax.evaluators import features
 from contrastive_jax.lookup import call
@@ -57,7 +58,8 @@ def read(
 
     Raises:
       FileNotFoundError: nothing there, or no checkpoint of that step.
-      ValueError: a file that holds no ResNet, a step of a file, or the checkpoint of several replicas.
+      ValueError: a file that holds no ResNet, a step of a file, the checkpoint of several replicas, or a config
+        with functions that are not allowed (:func:`contrastive_jax.config.allow`).
     """
     path = expanded(path)
     if weights.is_file(path):
@@ -93,6 +95,7 @@ def _config(meta: Mapping[str, Any], path: str | os.PathLike) -> dict[str, Any]:
     """Return the config of a checkpoint that is one run's."""
     if count := len(meta.get("replicas", ())):
         raise ValueError(f"{path} holds {count} replicas; name the folder of one of them, {path}/replica_0.")
+    approval.check(meta["config"], checkpoints_of(path).parent)
     return configs.plain(configs.completed(meta["config"]))
 
 
@@ -100,6 +103,7 @@ def _read_file(path: str | os.PathLike, modules: tuple[str, ...]) -> Saved:
     params, stats, about = weights.load(path)
     # A file in half precision is trained on and judged in single, as a run would hold its parameters.
     params, stats = jax.tree.map(lambda x: x.astype(np.promote_types(x.dtype, np.float32)), (params, stats))
+    approval.check(about.get("config") or {}, pathlib.Path(path).parent)
     config = about.get("config") or {"norm": {}, "dtype": "float32", "encoder": weights.architecture(params)}
     config |= {"projector": {"layers": 0}, "predictor": {"layers": 0}}
     empty = {module: {} for module in modules}

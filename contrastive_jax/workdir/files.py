@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -53,6 +54,29 @@ def replacing(path):
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def shareable(value: Any) -> Any:
+    """Return a value without the absolute paths in its texts, for files that are sent to others: a path's last name."""
+    if isinstance(value, Mapping):
+        return {key: shareable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [shareable(item) for item in value]
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str):
+        return value
+    if os.path.isabs(value) and "\n" not in value:  # the whole text, blanks and all
+        return os.path.basename(value.rstrip("/")) or "/"
+    for own in filter(None, (os.path.expanduser("~"), os.getcwd())):  # their names may have blanks
+        value = value.replace(f"{own.rstrip('/')}/", "/")
+    return _PATH.sub(lambda found: found[1].rpartition("/")[2], value)
+
+
+# In a text: after a blank, a quote, a bracket, = or :, up to a blank, a quote, a bracket or a separator.
+_PATH = re.compile(
+    r"""(?<![^\s'"`(\[{=:,])((?:~[\w.-]*)?(?:/[^\s'"`()\[\]{}/,;:]+)+)(?=$|[\s'"`()\[\]{},;:]|/)/?"""
+)
 
 
 def plain(value: Any) -> Any:

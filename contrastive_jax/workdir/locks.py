@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from contrastive_jax.workdir import remote
+from contrastive_jax.workdir.links import check_links
 
 LOCK, HOLDER = ".lock", "lock.json"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, the largest file allowed
@@ -41,6 +42,7 @@ def lock(workdir: str | os.PathLike, report: Callable[[str], None] = print) -> I
         return
     import filelock
 
+    check_links(workdir)
     path = pathlib.Path(workdir, HOLDER)
     held = filelock.FileLock(path.with_name(LOCK), timeout=0, is_singleton=False)
     try:
@@ -74,6 +76,7 @@ def check_writable(workdir: str | os.PathLike) -> None:
       OSError: it cannot be written.
     """
     if not remote.is_remote(workdir):
+        check_links(workdir)
         try:
             pathlib.Path(workdir).mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=workdir):

@@ -17,7 +17,7 @@ from typing import Any
 
 from etils import epath
 
-from contrastive_jax import distributed
+from contrastive_jax import distributed, private
 
 CHECKPOINTS = "checkpoints"
 
@@ -26,10 +26,12 @@ class Remote(os.PathLike):
     """A workdir that is shown by its address, and whose path is that of the local copy."""
 
     def __init__(self, address: str):
-        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
         # A process has a copy of its own: another mode on the same run must not clear what training appends to.
         name = f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{os.getpid()}"
-        self.store, self.local = epath.Path(address), cache / "contrastive_jax" / "workdirs" / name
+        self.store, self.local = (
+            epath.Path(address),
+            private.cache_home() / "contrastive_jax" / "workdirs" / name,
+        )
         self._address, self._sent = address, {}
 
     def __str__(self) -> str:

@@ -77,11 +77,12 @@ def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
 
     Raises:
         FileNotFoundError: a workdir without ``result.json``: its run has not ended.
+        ValueError: a config that cannot be read, or whose functions are not allowed.
     """
     runs = [run for path in workdirs for run in replicas.folders(path) or [pathlib.Path(path)]]
     judged = [_evaluation(run) for run in runs]  # alone, without a run of its own
     read = [
-        {} if alone else configs.plain(configs.completed(read_json(run / "config.json")))
+        {} if alone else configs.plain(configs.load(run / "config.json"))
         for run, alone in zip(runs, judged, strict=True)
     ]
     settings = [leaves(config) for config in read]

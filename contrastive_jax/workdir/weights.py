@@ -47,7 +47,7 @@ def save(path: str | os.PathLike, params: PyTree, stats: PyTree, about: Mapping[
     }
     # "pt": what other libraries want to read of a file for PyTorch.
     text = {"format": "pt", "contrastive_jax": contrastive_jax.__version__}
-    text |= {name: json.dumps(about[name]) for name in FACTS if name in about}
+    text |= {name: json.dumps(workdirs.shareable(about[name])) for name in FACTS if name in about}
     with workdirs.replacing(path) as temporary:
         save_file(state, temporary, text)
 

@@ -173,6 +173,7 @@ def test_an_own_encoders_variant_is_its_own_affair(tmp_path, monkeypatch):
             lambda params, stats, x, *, train: (x.mean((1, 2)) @ params["w"], stats),
         )
 
+    linear.__module__ = "own_linear"
     monkeypatch.setitem(sys.modules, "own_linear", types.SimpleNamespace(linear=linear))
     config = config_of() | {"encoder": {"name": "own_linear:linear", "variant": "a"}}
     workdir_of(tmp_path, config)

@@ -225,12 +225,14 @@ def test_what_evaluate_added_is_beside_the_runs_own_or_says_what_it_is_of(tmp_pa
     assert rows["raw pixels"] == result["evaluations"]["raw pixels"] and "nearest" in of(path)[1].words
     assert report.judged(own, result | {"evaluations": {}}, later) == {"": later["results"]}
     assert report.judged(own, result, {}) == {"": result["evaluations"]} and report.judged(own, {}, {}) == {}
-    unsaid = {name: value for name, value in later.items() if name not in ("data", "compose", "size")}
+    unsaid = {
+        name: value for name, value in later.items() if name not in ("data", "compose", "images", "size")
+    }
     assert report.judged(own, result, unsaid) == {"": rows}  # a file of before it said its images
     other = {"top1": 0.5, "protocol": "another C"}
     for change, heading in (
-        ({"data": {"name": "cifar100"}}, "images of cifar100"),
-        ({"data": {"name": "folder", "dir": "photos"}}, "images of photos"),
+        ({"data": {"name": "cifar100"}, "images": "0" * 8}, "images of cifar100"),
+        ({"data": {"name": "folder", "dir": "photos"}, "images": "0" * 8}, "images of photos"),
         ({"notes": ["data has 269 training images"]}, "images that have changed since"),
         ({"step": 2}, "step 2"),
         ({"config": "0" * 8, "checkpoint": "runs/other"}, "the encoder of runs/other"),
@@ -240,7 +242,9 @@ def test_what_evaluate_added_is_beside_the_runs_own_or_says_what_it_is_of(tmp_pa
         changed = later | change
         expected = {"": result["evaluations"], f"evaluation.json: {heading}": changed["results"]}
         assert report.judged(own, result, changed) == expected
-    (path / "evaluation.json").write_text(json.dumps(later | {"data": {"name": "cifar100"}}))
+    (path / "evaluation.json").write_text(
+        json.dumps(later | {"data": {"name": "cifar100"}, "images": "0" * 8})
+    )
     text = of(path)[1].text
     assert "Top-1, %; evaluation.json: images of cifar100 nearest" in text and "87.6" in text
 

@@ -1,0 +1,132 @@
+"""Functions that saved configs may name: the package's own, and those that the user has allowed.
+
+Workdirs, configs and exported encoders are sent from one person to another, so reading one must not run code. A
+function of one's own, ``module:function``, is allowed by naming it: on the command line, in a config file, in a config
+that a program passes to ``train``, with ``--allow`` or by :func:`allow`. Training keeps the approval for its workdir
+in the user's state folder, so that resuming and evaluating ask for nothing.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from contrastive_jax import private
+from contrastive_jax.lookup import check_name, file_of, is_own
+
+_allowed: set[str] = set()  # in this process, for any workdir
+
+
+def allow(*names: str) -> None:
+    """Allow functions of your own, each ``module:function``, to saved configs that this program reads from now on.
+
+    Raises:
+      ValueError: a name of another form.
+    """
+    for name in names:
+        check_name(name, "allow")
+        _allowed.add(name)
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is ``module:function``, of a module that is not Python's own."""
+    try:
+        return bool(check_name(text, ""))
+    except ValueError:
+        return False
+
+
+def named(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield ``(option, module:function)`` of every function outside of the package that a config names."""
+    for key, value in config.items():
+        option = f"{path}{key}"
+        if isinstance(value, Mapping):
+            yield from named(value, f"{option}.")
+        if key in ("name", "preset") and path and is_own(value):
+            yield option, value
+        if path == "loss." and is_own(key):
+            yield option, key.replace("/", ".")
+    if not path and is_own(loss := config.get("loss", "")):
+        yield "loss", str(loss)
+
+
+def check(config: Mapping[str, Any], place: str | os.PathLike) -> None:
+    """Refuse a saved config that names functions that its user has not allowed; nothing is imported.
+
+    Args:
+      config: as it was saved.
+      place: the workdir (or the folder of the file) that it was read from.
+
+    Raises:
+      ValueError: which function of which file, and how to allow it.
+    """
+    for option, name in dict(named(config)).items():
+        module = check_name(name, option)
+        file = file_of(module)
+        if file is None or _kept(name, file, place):  # a module that is not found cannot be imported either
+            continue
+        if name not in _allowed:
+            raise ValueError(
+                f"{option} is {name!r} in the config of {place}: a function of the module {module} in {file}, which"
+                f" would run. If you trust it, allow it with --allow={name} (in a program:"
+                " contrastive_jax.config.allow)."
+            )
+        _keep(name, file, place)
+
+
+def keep(config: Mapping[str, Any], workdir: str | os.PathLike) -> None:
+    """Keep for a workdir the approval of every function of one's own that its config, given by the user, names."""
+    for _, name in named(config):
+        if (file := file_of(name.partition(":")[0])) is not None and not _kept(name, file, workdir):
+            _allowed.add(name)
+            _keep(name, file, workdir)
+
+
+def _keep(name: str, file: str, workdir: str | os.PathLike) -> None:
+    about = {"workdir": _address(workdir), "function": name, "file": file}
+    try:
+        place = private.folder(_approvals())
+        temporary = place / f".{os.getpid()}"
+        temporary.write_text(json.dumps(about, indent=2) + "\n")
+        temporary.replace(place / f"{_digest(name, file, _address(workdir))}.json")
+    except OSError as error:
+        print(
+            f"the approval of {name} for {workdir} cannot be kept in {_approvals()} ({error.strerror or error});"
+            f" the next command on it needs --allow={name}.",
+            flush=True,
+        )
+
+
+def _kept(name: str, file: str, place: str | os.PathLike) -> bool:
+    """Return whether a function was allowed to a workdir, or to the one that holds this replica or file."""
+    address = _address(place)
+    try:
+        private.check(_approvals())
+    except OSError:  # none was ever kept, or others may have put it there
+        return False
+    return any(
+        (_approvals() / f"{_digest(name, file, owner)}.json").is_file()
+        for owner in (address, address.rpartition("/")[0])
+    )
+
+
+def _approvals() -> pathlib.Path:
+    return private.state_home() / "contrastive_jax" / "allowed"
+
+
+def _address(workdir: str | os.PathLike) -> str:
+    text = str(workdir)
+    return text.rstrip("/") if re.match(r"\w+://", text) else os.path.realpath(os.path.expanduser(text))
+
+
+def _digest(name: str, file: str, workdir: str) -> str:
+    """Digest what is allowed: the function by its name and file; a file inside of the workdir by its content too."""
+    content = b""
+    if f"{os.path.realpath(file)}/".startswith(f"{workdir}/"):
+        content = pathlib.Path(file).read_bytes()
+    return hashlib.sha256(b"\0".join([workdir.encode(), name.encode(), file.encode(), content])).hexdigest()[
+        :32
+    ]

@@ -1,0 +1,48 @@
+"""Folders of the user: compiled code and approvals, which are trusted only where nobody else can write them."""
+
+import os
+import pathlib
+import stat
+import tempfile
+
+
+def cache_home() -> pathlib.Path:
+    """Return ``$XDG_CACHE_HOME``, or ``~/.cache`` where it is unset, empty or no absolute path."""
+    return _home("XDG_CACHE_HOME", ".cache")
+
+
+def state_home() -> pathlib.Path:
+    """Return ``$XDG_STATE_HOME``, or ``~/.local/state`` where it is unset, empty or no absolute path."""
+    return _home("XDG_STATE_HOME", ".local/state")
+
+
+def _home(variable: str, default: str) -> pathlib.Path:
+    given = os.environ.get(variable, "")
+    if os.path.isabs(given):
+        return pathlib.Path(given)
+    try:
+        return pathlib.Path.home() / default
+    except RuntimeError:  # a container's user without a name and a HOME
+        return pathlib.Path(tempfile.gettempdir(), f"contrastive_jax-{os.geteuid()}", default)
+
+
+def folder(path: pathlib.Path) -> pathlib.Path:
+    """Return a folder that only the user can write; make it where it is missing.
+
+    Raises:
+      OSError: it cannot be made, or others can write it (:func:`check`).
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check(path)
+    return path
+
+
+def check(path: pathlib.Path) -> None:
+    """Raise PermissionError where a file or folder is a link, is another user's, or can be written by others."""
+    about = path.lstat()
+    if stat.S_ISLNK(about.st_mode):
+        raise PermissionError(f"{path} is a link")
+    if about.st_uid != os.geteuid():
+        raise PermissionError(f"{path} belongs to another user (uid {about.st_uid})")
+    if about.st_mode & 0o022:
+        raise PermissionError(f"{path} can be written by others (mode {stat.S_IMODE(about.st_mode):o})")

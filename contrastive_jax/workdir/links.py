@@ -1,0 +1,47 @@
+"""Links in a workdir, which may have come from somebody else: no write goes through one to a place outside of it."""
+
+import os
+import pathlib
+import re
+import shutil
+
+from contrastive_jax.workdir import remote
+
+IN_PLACE = (
+    r"\.lock|lock\.json|metrics\.jsonl|\.writable-\d+"  # written where they lie; others are replaced whole
+)
+
+
+def check_links(workdir: str | os.PathLike) -> None:
+    """Refuse a workdir that holds a symbolic link to a place outside of it, before anything is written.
+
+    A file that is written in place and has another name (a hard link) gets a copy of its own. The workdir itself may
+    be a link.
+
+    Raises:
+      OSError: the link and its target.
+    """
+    if remote.is_remote(workdir):
+        return
+    root = os.path.realpath(workdir)
+    folders = [root] if os.path.isdir(root) else []
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    target = os.path.realpath(entry.path)
+                    if not f"{target}/".startswith(f"{root}/"):
+                        raise OSError(
+                            f"{entry.path} is a link to {target}, outside of the workdir: writing there could replace a"
+                            " file of yours. Remove the link, or choose another --workdir."
+                        )
+                elif entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif re.fullmatch(IN_PLACE, entry.name) and entry.stat(follow_symlinks=False).st_nlink > 1:
+                    _separate(pathlib.Path(entry.path))
+
+
+def _separate(path: pathlib.Path) -> None:
+    copy = path.with_name(f".{path.name}.{os.getpid()}")
+    shutil.copyfile(path, copy)
+    copy.replace(path)
