@@ -3,7 +3,7 @@
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path:
-    sys.path.append(sys.path.pop(0))  # the current folder, behind the libraries: see main.py
+    sys.path.pop(0)  # the current folder: see main.py
 
 from contrastive_jax.main import run  # noqa: E402
 

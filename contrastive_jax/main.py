@@ -9,13 +9,14 @@ HTML page; ``describe`` says what a run would be.
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path:
-    # `python -m` looks in the current folder first, which may be somebody else's: a file in it replaces no library.
-    sys.path.append(sys.path.pop(0))
+    # `python -m` looks in the current folder first. It may hold somebody else's files: none stands in for a library.
+    sys.path.pop(0)
 
 import contextlib
 import hashlib
 import importlib
 import os
+import pathlib
 import re
 import signal
 import traceback
@@ -314,11 +315,13 @@ def replaceable(error: Exception, mode: str) -> bool:
 
 def run() -> None:
     """Run the command: the entry of the console script ``contrastive-jax``."""
-    if not sys.flags.safe_path and os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # where functions of one's own are; behind the libraries, as above
-    os.environ.setdefault(
-        "PYTHONSAFEPATH", "1"
-    )  # nor do worker processes, which get this sys.path, look there first
+    from contrastive_jax import lookup
+
+    if (package := str(pathlib.Path(__file__).resolve().parents[1])) not in sys.path:
+        sys.path.append(package)  # a checkout that is not installed, which worker processes have to find too
+    if not sys.flags.safe_path:
+        lookup.FOLDERS.append(os.getcwd())
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # processes that this one starts do not look there either
     app.run(main, flags_parser=_parse)
 
 

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from contrastive_jax.config import approval, methods
 from contrastive_jax.config.scales import SCALES
 from contrastive_jax.config.settings import completed
-from contrastive_jax.lookup import near
+from contrastive_jax.lookup import near, use_folders
 
 
 def parse(arg: str, **defaults: Any) -> ConfigDict:
@@ -160,8 +160,15 @@ def raised(spec: str, error: Exception) -> str:
 
 def folders() -> list[pathlib.Path]:
     """Return where configs are found by name: here, in the checkout of the package, in an installed package."""
+    here = (
+        [] if pathlib.Path("config.json").is_file() else [pathlib.Path("configs")]
+    )  # not in the folder of a run
+    return [*here, *_of_the_package()]
+
+
+def _of_the_package() -> list[pathlib.Path]:
     package = pathlib.Path(__file__).parents[1]
-    return [pathlib.Path("configs"), package.parent / "configs", package / "configs"]
+    return [package.parent / "configs", package / "configs"]
 
 
 def names() -> list[str]:
@@ -175,6 +182,8 @@ def sibling(file: str, name: str) -> ModuleType:
 
 
 def _module(file: pathlib.Path) -> ModuleType:
+    if file.resolve().parent not in _of_the_package():
+        use_folders()  # it may import what lies where the command was started
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
