@@ -29,7 +29,44 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 from etils import epath
 
+import contrastive_jax
+
 MODES = ("train", "evaluate", "embed", "export", "preview", "report", "describe")
+
+HELP = """usage: contrastive-jax --config=CONFIG [--config.OPTION=VALUE ...]
+                       [--workdir=DIR] [--mode=MODE]
+
+modes
+  train      train or resume a run, then evaluate it (default)
+  evaluate   evaluate a checkpoint: linear classifier, kNN and others
+  embed      write features of the images
+  export     write the encoder for PyTorch's libraries
+  preview    draw the augmented views that the network sees
+  report     write one HTML page about one run or several (--workdir=A,B)
+  describe   print time, memory and data of a run without starting it
+
+examples
+  contrastive-jax --config=digits:scale=smoke                  a run of seconds
+  contrastive-jax --config=digits:method=flatclr --config.temperature.tau=0.2
+  contrastive-jax --config=folder:dir=photos --mode=describe   your own images
+  contrastive-jax --workdir=runs/NAME                          resume
+  contrastive-jax --workdir=runs/A,runs/B --mode=report
+
+flags
+  --config=CONFIG      a name in configs/ or a file, arguments behind a colon;
+                       or the config.json of a run
+  --workdir=DIR        folder of the run; default: runs/CONFIG-HASH
+  --quiet, -q          print the final table only
+  --allow=MODULE:FUNCTION,...   functions that a config of others may run
+  --distributed=auto   one program on several processes, or HOST:PORT,N,I
+  --debug              show the stack trace of an error
+  --version, --help, -h
+
+options of a config
+  python -m contrastive_jax.config search WORDS     options by name and meaning
+  python -m contrastive_jax.config show CONFIG      all options of a config
+  python -m contrastive_jax.config methods          methods and configs
+"""
 
 flags.DEFINE_string(
     "config",
@@ -315,6 +352,9 @@ def replaceable(error: Exception, mode: str) -> bool:
 
 def run() -> None:
     """Run the command: the entry of the console script ``contrastive-jax``."""
+    if {"-h", "-help", "--help", "--version"} & set(sys.argv[1:]):
+        sys.stdout.write(f"{contrastive_jax.__version__}\n" if "--version" in sys.argv else HELP)
+        return
     from contrastive_jax import lookup
 
     if (package := str(pathlib.Path(__file__).resolve().parents[1])) not in sys.path:
