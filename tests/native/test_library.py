@@ -141,3 +141,22 @@ def test_memory_that_is_freed_is_kept(switch):
     }
     assert faults["not"] > 16_000
     assert (faults["keep"] < 1000) == (switch == "on"), faults
+
+
+def test_a_library_that_others_could_have_put_there_is_not_loaded(tmp_path, monkeypatch):
+    script = 'while [ $# -gt 1 ]; do [ "$1" = -o ] && printf compiled > "$2"; shift; done'
+    monkeypatch.setenv("CXX", str(compilers(tmp_path, script)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    built = library._built()
+    assert built.parent == tmp_path / "contrastive_jax" / "native" and built.stat().st_mode & 0o777 == 0o600
+    built.write_text("planted")
+    assert library._built().read_text() == "planted"  # the user's own file is taken as it is
+    built.chmod(0o666)
+    assert library._built() == built and built.read_text() == "compiled"
+    (tmp_path / "planted").write_text("planted")
+    built.unlink()
+    built.symlink_to(tmp_path / "planted")
+    assert library._built().read_text() == "compiled" and not built.is_symlink()
+    built.parent.chmod(0o777)
+    built.unlink()
+    assert (elsewhere := library._built()).parent != built.parent and elsewhere.read_text() == "compiled"
