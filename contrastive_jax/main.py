@@ -30,6 +30,7 @@ from absl import app, flags, logging
 from etils import epath
 
 import contrastive_jax
+from contrastive_jax import console
 
 MODES = ("train", "evaluate", "embed", "export", "preview", "report", "describe")
 
@@ -352,6 +353,7 @@ def replaceable(error: Exception, mode: str) -> bool:
 
 def run() -> None:
     """Run the command: the entry of the console script ``contrastive-jax``."""
+    console.protect()
     if {"-h", "-help", "--help", "--version"} & set(sys.argv[1:]):
         sys.stdout.write(f"{contrastive_jax.__version__}\n" if "--version" in sys.argv else HELP)
         return

@@ -69,7 +69,7 @@ def evaluate_replicas(
     for number, config in enumerate(given):
         if why := replicas.divergence(workdir, number):
             if distributed.first():
-                print(f"replica {number} is not evaluated: {why}", flush=True)
+                workdirs.log(f"replica {number} is not evaluated: {why}")
         else:
             evaluator, judged[number] = _judged(config, str(replicas.folder(workdir, number)), quiet)
     if evaluator and distributed.first():

@@ -2,7 +2,9 @@
 
 import sys
 
+from contrastive_jax import console
 from contrastive_jax.commands.config import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    incomplete = console.protect()
+    sys.exit(main(sys.argv[1:]) or (1 if incomplete() else 0))

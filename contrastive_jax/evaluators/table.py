@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from contrastive_jax.console import shared
 from contrastive_jax.evaluators.evaluation_data import EvaluationData
 
 METRICS = {
@@ -126,10 +127,9 @@ def print_table(
 
     ``beside``: another score, in brackets; ``images``: what the scores are on.
     """
-    import rich
     from rich.table import Table
 
-    console = console or rich.get_console()
+    console = console or shared()
     columns = list(dict.fromkeys(column for scores in results.values() for column in scores))
     measured = {column: names for column in columns if (names := _measures(results, column))}
     if shown := [column for column in columns if column not in measured]:

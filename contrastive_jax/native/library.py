@@ -14,7 +14,6 @@ import platform
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from contrastive_jax import private
+from contrastive_jax import console, private
 
 SWITCH = "CONTRASTIVE_JAX_CPU_KERNELS"
 VALUES = ("on", "off")
@@ -65,11 +64,7 @@ def _load() -> bool:
     try:
         library = ctypes.CDLL(str(_built()))
     except (OSError, subprocess.SubprocessError) as error:
-        print(
-            f"CPU kernels: {_reason(error)}; XLA's own are used, which are slower.",
-            file=sys.stderr,
-            flush=True,
-        )
+        console.warn(f"CPU kernels: {_reason(error)}; XLA's own are used, which are slower.")
         return False
     for name in HANDLERS:
         handler = jax.ffi.pycapsule(getattr(library, f"contrastive_{name}"))
@@ -118,11 +113,7 @@ def _built() -> pathlib.Path:
             part.chmod(0o600)
             part.replace(folder / name)  # whole or not at all, also where several processes make it
         except OSError as error:
-            print(
-                f"CPU kernels: {error}; they will be compiled again by the next start.",
-                file=sys.stderr,
-                flush=True,
-            )
+            console.warn(f"CPU kernels: {error}; they will be compiled again by the next start.")
             kept = pathlib.Path(tempfile.mkdtemp(prefix="contrastive_jax-")) / name
             return pathlib.Path(shutil.move(new, kept))
     return folder / name

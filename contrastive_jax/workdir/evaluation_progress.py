@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
+from contrastive_jax.console import shared
 from contrastive_jax.evaluators import progress
 
 
@@ -25,10 +26,8 @@ class EvaluationProgress:
         console=None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        import rich
-
         self._what, self._quiet, self._clock = what, quiet, clock
-        self._console = console or rich.get_console()
+        self._console = console or shared()
         self._row, self._since, self._shown = "", clock(), 0.0
         self._context = contextlib.ExitStack()
         self._status = None

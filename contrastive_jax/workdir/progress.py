@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from contrastive_jax.console import shared
 from contrastive_jax.workdir.metric_table import METRICS
 
 _SHOWN = {name: metric.column for name, metric in METRICS.items() if metric.column and "." not in name}
@@ -15,9 +16,7 @@ LOST = ("data", "evaluation", "checkpoint")  # to what time may be lost
 
 def log(message: str) -> None:
     """Print a sentence, above the progress bar where there is one; never wrapped: it can be grepped."""
-    import rich
-
-    rich.get_console().print(message, markup=False, highlight=False, soft_wrap=True)
+    shared().print(message, markup=False, highlight=False, soft_wrap=True)
 
 
 class Progress:
@@ -55,11 +54,9 @@ class Progress:
         console=None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        import rich
-
         self._total, self._steps_per_epoch, self._batch_size = total_steps, steps_per_epoch, batch_size
         self._quiet, self._clock = quiet, clock
-        self._console = console or rich.get_console()
+        self._console = console or shared()
         self._live, self._headed = None, False
         self._utilisation = utilisation
         self._paused = dict.fromkeys(LOST, 0.0)  # seconds, so far; waiting for data is training's

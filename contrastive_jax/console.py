@@ -1,0 +1,140 @@
+"""Console output that cannot end a run: other encodings, a reader that is gone, a full disk behind a redirection."""
+
+import codecs
+import errno
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+PLAIN = {"±": "+-", "×": "x", "—": "-", "–": "-", "…": "...", "·": ".", "→": "->", "≥": ">=", "≤": "<=", "’": "'"}
+GONE = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN, errno.ENXIO)  # the reader of a stream never returns
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    """Return what stands for characters that an encoding does not have: their plain form, or an escape."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text), error.end
+
+
+codecs.register_error("contrastive_jax.plain", _replace)
+
+
+class Stream:
+    """A text stream whose ``write`` and ``flush`` never raise; everything else is the stream's own.
+
+    Args:
+      stream: returns the stream at each call (``sys.stdout`` may be replaced), or None.
+      redirect: send the file descriptor to ``os.devnull`` once its reader is gone, for a stream that is this program's.
+      report: called once with the error, where output is lost and the reader is not gone.
+    """
+
+    def __init__(
+        self,
+        stream: Callable[[], Any],
+        redirect: bool = False,
+        report: Callable[[Exception], None] | None = None,
+    ):
+        self._find, self._redirect, self._report = stream, redirect, report
+        self.lost: Exception | None = None
+
+    @property
+    def _stream(self) -> Any:
+        stream = self._find()
+        return getattr(stream, "rich_proxied_file", stream)  # rich's own proxy would print to this console again
+
+    def write(self, text: str) -> int:
+        """Write a text, in plain characters where the encoding has no others; return its length."""
+        stream = self._stream
+        if stream is not None:
+            try:
+                try:
+                    stream.write(text)
+                except UnicodeEncodeError:
+                    encoding = getattr(stream, "encoding", None) or "ascii"
+                    stream.write(text.encode(encoding, "contrastive_jax.plain").decode(encoding))
+            except (OSError, ValueError, LookupError) as error:
+                self._lose(stream, error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        stream = self._stream
+        if stream is not None:
+            try:
+                stream.flush()
+            except (OSError, ValueError) as error:
+                self._lose(stream, error)
+
+    def writelines(self, lines: Any) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _lose(self, stream: Any, error: Exception) -> None:
+        first, self.lost = self.lost is None, error
+        gone = getattr(error, "errno", None) in GONE
+        if gone and self._redirect:
+            try:
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream.fileno())  # else what is buffered fails again when Python ends
+                os.close(null)
+            except (OSError, ValueError):
+                pass
+        if first and not gone and self._report is not None:
+            self._report(error)
+
+
+@functools.cache
+def shared() -> Any:
+    """Return the ``rich`` console of the package: progress, log lines and tables share it."""
+    import rich.console
+
+    return rich.console.Console(file=Stream(lambda: sys.stdout))  # type: ignore[arg-type]
+
+
+def protect() -> Callable[[], Exception | None]:
+    """Protect the standard streams of this program; for a command, before it prints.
+
+    Returns:
+      A function that returns why standard output is incomplete, or None; a reader that is gone is no reason.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:  # closed by the shell: the next file opened would take its number, and the output
+            os.open(os.devnull, os.O_RDWR)
+    out, err = sys.stdout, sys.stderr
+    if out is None and err is None:
+        return lambda: None
+    errors = Stream(lambda: err, redirect=True)
+
+    def report(error: Exception) -> None:
+        why = getattr(error, "strerror", None) or error
+        errors.write(f"warning: standard output is lost from here on ({why}); the work goes on.\n")
+        errors.flush()
+
+    output = Stream(lambda: out, redirect=True, report=report)
+    if out is not None:
+        sys.stdout = output  # type: ignore[assignment]
+    if err is not None:
+        sys.stderr = errors  # type: ignore[assignment]
+
+    def incomplete() -> Exception | None:
+        output.flush()
+        return None if getattr(output.lost, "errno", None) in GONE else output.lost
+
+    return incomplete
+
+
+def warn(message: str) -> None:
+    """Write a line to standard error."""
+    errors = Stream(lambda: sys.stderr)
+    errors.write(f"{message}\n")
+    errors.flush()
