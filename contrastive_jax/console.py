@@ -20,7 +20,7 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     return "".join(PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text), error.end
 
 
-codecs.register_error("contrastive_jax.plain", _replace)
+codecs.register_error("contrastive_jax-plain", _replace)
 
 
 class Stream:
@@ -55,7 +55,7 @@ class Stream:
                     stream.write(text)
                 except UnicodeEncodeError:
                     encoding = getattr(stream, "encoding", None) or "ascii"
-                    stream.write(text.encode(encoding, "contrastive_jax.plain").decode(encoding))
+                    stream.write(text.encode(encoding, "contrastive_jax-plain").decode(encoding))
             except (OSError, ValueError, LookupError) as error:
                 self._lose(stream, error)
         return len(text)

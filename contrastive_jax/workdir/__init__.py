@@ -6,6 +6,7 @@
 
 from contrastive_jax.workdir.curves import plot_curves
 from contrastive_jax.workdir.evaluation_progress import EvaluationProgress
+from contrastive_jax.workdir.exhausted import Exhausted, Full, translate_errors
 from contrastive_jax.workdir.files import (
     read_json,
     replacing,
@@ -14,7 +15,7 @@ from contrastive_jax.workdir.files import (
     write_json,
     write_text,
 )
-from contrastive_jax.workdir.locks import Full, InUse, check_room, check_writable, lock, translate_errors
+from contrastive_jax.workdir.locks import InUse, check_room, check_writable, lock
 from contrastive_jax.workdir.metrics import METRICS, Logbook, read_metrics
 from contrastive_jax.workdir.profile import Profile, check_steps
 from contrastive_jax.workdir.progress import Progress, log
@@ -23,6 +24,7 @@ from contrastive_jax.workdir.result import environment, measured_before, read_re
 __all__ = [
     "METRICS",
     "EvaluationProgress",
+    "Exhausted",
     "Full",
     "InUse",
     "Logbook",

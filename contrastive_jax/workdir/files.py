@@ -52,6 +52,10 @@ def replacing(path):
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)  # a write that fails does not name its file
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

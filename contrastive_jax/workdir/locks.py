@@ -1,7 +1,6 @@
 """The folder of a run: one run in it at a time, and room for what the run will write."""
 
 import contextlib
-import errno
 import json
 import os
 import pathlib
@@ -12,18 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 
 from contrastive_jax.workdir import remote
+from contrastive_jax.workdir.exhausted import size
 from contrastive_jax.workdir.links import check_links
 
 LOCK, HOLDER = ".lock", "lock.json"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, the largest file allowed
 
 
 class InUse(OSError):
     """The error of a workdir in which another run lives."""
-
-
-class Full(OSError):
-    """The disk of the workdir took no more; the message says what is safe and what to do."""
 
 
 @contextlib.contextmanager
@@ -116,50 +111,7 @@ def check_room(workdir: str | os.PathLike, checkpoint: int, kept: int, there: in
     free, needed = shutil.disk_usage(workdir).free, checkpoint * max(1, kept + 1 - there)
     if free < needed:
         raise OSError(
-            f"the disk of {workdir} has {_size(free)} free; a checkpoint of this run takes {_size(checkpoint)}, and"
+            f"the disk of {workdir} has {size(free)} free; a checkpoint of this run takes {size(checkpoint)}, and"
             f" checkpoint.keep_last={kept} of them and the one being written are there at once. Make room for"
-            f" {_size(needed - free)}, lower checkpoint.keep_last, or choose another --workdir."
+            f" {size(needed - free)}, lower checkpoint.keep_last, or choose another --workdir."
         )
-
-
-@contextlib.contextmanager
-def translate_errors(workdir: str | os.PathLike) -> Iterator[None]:
-    """Translate errors of whatever writes into a workdir: a full disk, however it shows, is one sentence.
-
-    Files are replaced whole, a line of metrics that did not fit is taken back, and a checkpoint has its name only
-    when it is complete: what is there can be trusted.
-
-    Raises:
-      Full: in place of the error.
-    """
-    try:
-        yield
-    except Exception as error:
-        reason = None if isinstance(error, Full) else _full(error)
-        if reason is None:
-            raise
-        folder = pathlib.Path(workdir, "checkpoints")
-        steps = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
-        safe = f"Its checkpoint of step {max(steps)} is whole: m" if steps else "M"
-        raise Full(
-            f"the disk of {workdir} is full ({reason}). {safe}ake room or raise the quota, and give the same command"
-            f" again{'; it goes on from there' if steps else ''}."
-        ) from error
-
-
-def _full(error: BaseException | None) -> str | None:
-    """Return what a system says where a disk is full, if that is behind the error: libraries hide it in theirs."""
-    while error is not None:
-        for reason in map(os.strerror, FULL):
-            if reason in str(error):
-                return reason
-        error = error.__cause__
-    return None
-
-
-def _size(count: int) -> str:
-    unit = next(u for u in ("GiB", "MiB", "KiB", "B") if u == "B" or count >= _BYTES[u])
-    return f"{count / _BYTES[unit]:.3g} {unit}"
-
-
-_BYTES = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}

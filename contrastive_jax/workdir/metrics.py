@@ -230,8 +230,9 @@ def _append(file: Any, line: bytes) -> None:
     try:
         while line:
             line = line[file.write(line) :]
-    except OSError:
+    except OSError as error:
         file.truncate(length)
+        error.filename = file.name  # a write that fails does not name its file
         raise
 
 

@@ -310,7 +310,7 @@ def disk_full(workdir, reference, kills):
         ended, said = finish(workdir, *options, limit=limit)
         last = said.strip().splitlines()[-1]
         survived += (
-            not ended and last.startswith("error: the disk of ") and word in last and "Traceback" not in said
+            not ended and " cannot grow (File too large" in last and word in last and "Traceback" not in said
         )
     return 3, survived if finish(workdir)[0] else 0, last
 

@@ -101,7 +101,7 @@ def test_a_disk_that_fills_up_ends_in_a_sentence_and_loses_nothing(room, tmp_pat
         patch.setattr(recorder.Recorder, "add", fill_up)
         try:
             with pytest.raises(
-                workdirs.Full, match=r"parts is full \(.*checkpoint of step 3 is whole: make room"
+                workdirs.Full, match=r"parts/.* cannot grow \(.*checkpoint of step 3 is whole: make room"
             ):
                 loop.train(config, tmp_path / "parts", quiet=True, devices=one)
         finally:

@@ -120,37 +120,3 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused_before_training(tmp_
         loop.train(made, tmp_path / "run", quiet=True, devices=jax.devices()[:1])
     left = {path.name for path in (tmp_path / "run").rglob("*")}
     assert left <= {"checkpoints", ".lock"}
-
-
-@pytest.mark.parametrize("number", locks.FULL, ids=errno.errorcode.get)
-def test_a_full_disk_is_one_sentence_that_says_what_is_safe(number, tmp_path):
-    def fails(error, cause=None):
-        with (
-            pytest.raises(locks.Full) as caught,
-            locks.translate_errors(tmp_path),
-            locks.translate_errors(tmp_path),
-        ):
-            raise error from cause
-        return str(caught.value)
-
-    reason = os.strerror(number)
-    said = fails(OSError(number, reason))
-    assert said == (
-        f"the disk of {tmp_path} is full ({reason}). Make room or raise the quota, and give the same command again."
-    )
-    for name in ("9", "40", "50.orbax-checkpoint-tmp", "damaged-60"):
-        (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    wrapped = ValueError(f"OUT_OF_RANGE: Failed to write 7 bytes:\n {reason} [os_error_code='{number}']")
-    said = fails(OSError("the checkpoint of step 50 could not be written"), wrapped)
-    assert (
-        f"({reason}). Its checkpoint of step 40 is whole: make room" in said and "goes on from there" in said
-    )
-
-
-@pytest.mark.parametrize(
-    "error", [PermissionError(errno.EACCES, "Permission denied"), ValueError("x"), locks.InUse("y")]
-)
-def test_other_errors_are_left_as_they_are(error, tmp_path):
-    with pytest.raises(type(error)) as caught, locks.translate_errors(tmp_path):
-        raise error
-    assert caught.value is error

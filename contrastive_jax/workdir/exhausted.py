@@ -1,0 +1,181 @@
+"""Errors of a machine that has no more of something, named by what ran out: disk, shared memory, memory, descriptors."""
+
+import contextlib
+import errno
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+import traceback
+from collections.abc import Iterator
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, the largest file allowed
+SHARED_MEMORY = pathlib.Path("/dev/shm")
+
+
+class Exhausted(OSError):
+    """Something of this machine ran out; the message names it, what is safe and what to do."""
+
+
+class Full(Exhausted):
+    """A disk, a quota or shared memory took no more."""
+
+
+@contextlib.contextmanager
+def translate_errors(workdir: str | os.PathLike) -> Iterator[None]:
+    """Translate errors of whatever writes into a workdir: what ran out, however it shows, by name.
+
+    The cause is the file or segment that failed, not the text of an error number: a full ``/tmp`` or ``/dev/shm`` is
+    not the workdir's disk. Files are replaced whole, a line of metrics that did not fit is taken back, and a
+    checkpoint has its name only when it is complete: what is there can be trusted.
+
+    Raises:
+      Full: in place of the error, where a disk, a quota or shared memory is full.
+      Exhausted: in place of the error, where memory, descriptors or threads are.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, Exhausted):
+            raise
+        if sentence := _full(error, workdir):
+            raise Full(f"{sentence} {_safe(workdir, full=True)}") from error
+        if sentence := _short(error):
+            raise Exhausted(f"{sentence} {_safe(workdir, full=False)}") from error
+        raise
+
+
+def _safe(workdir: str | os.PathLike, full: bool) -> str:
+    """Return what a user can rely on, and does next."""
+    folder = pathlib.Path(workdir, "checkpoints")
+    steps = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()] if folder.is_dir() else []
+    advice = f"{'make room or raise the quota, and give' if full else 'give'} the same command again"
+    if steps:
+        return f"Its checkpoint of step {max(steps)} is whole: {advice}; it goes on from there."
+    return f"{advice[0].upper()}{advice[1:]}."
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those behind it, which libraries hide in theirs."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _full(error: BaseException, workdir: str | os.PathLike) -> str | None:
+    """Return what is full, if that is behind the error."""
+    chain = list(_chain(error))
+    number = next((n for e in chain for n in FULL if _is(e, n)), None)
+    if number is None:
+        return None
+    file = next((path for e in chain if (path := _file(e)) is not None), None)
+    reason = os.strerror(number)
+    if number == errno.EFBIG:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        why = f"{reason}; `ulimit -f` allows {limit:,} bytes" if limit >= 0 else reason
+        return f"{file or f'a file of {workdir}'} cannot grow ({why})."
+    places = _places(workdir)
+    if file is None:  # no name in the error: the place that has no room left
+        empty = [place for place in places if _room(place) is not None and _room(place)[0] < 2**20]  # type: ignore[index]
+        if not empty:
+            free = ", ".join(f"{place} has {size(room[0])} free" for place in places if (room := _room(place)))
+            return f"A disk or a quota is full ({reason}), and the error names no file ({free})."
+        place = empty[0]
+    else:
+        inside = [place for place in places if file.is_relative_to(place)]
+        place = max(inside, key=lambda place: len(place.parts)) if inside else file.parent
+    what = places.get(place, f"the disk of {file}")
+    room = _room(place)
+    if room and room[1] == 0 and room[0] > 2**20:
+        reason += "; it has room and no inode left, which each file takes"
+    return f"{what} is full ({reason})."
+
+
+def _is(error: BaseException, number: int) -> bool:
+    return getattr(error, "errno", None) == number or os.strerror(number) in str(error)
+
+
+def _places(workdir: str | os.PathLike) -> dict[pathlib.Path, str]:
+    """Return the folders that a run writes to, and what each is called."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    temporary = tempfile.gettempdir()
+    return {
+        pathlib.Path(os.path.abspath(temporary)): f"the temporary folder {temporary} (TMPDIR)",
+        SHARED_MEMORY: f"shared memory ({SHARED_MEMORY}; docker run --shm-size=... makes it larger)",
+        pathlib.Path(os.path.abspath(cache)): f"the cache {cache} (XDG_CACHE_HOME)",
+        pathlib.Path(os.path.abspath(workdir)): f"the disk of {workdir}",
+    }
+
+
+def _file(error: BaseException) -> pathlib.Path | None:
+    """Return the file that an error is about, as far as it says."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if re.search(r"multiprocessing.(shared_memory|synchronize|heap)\.py$", frame.f_code.co_filename):
+            return SHARED_MEMORY / "segment"
+    name = getattr(error, "filename", None)
+    if isinstance(name, bytes):
+        name = os.fsdecode(name)
+    if not isinstance(name, str):
+        found = re.findall(r"(?<![\w/:.])/[^\s'\":,()\[\]]+", str(error))  # such as TensorStore's
+        name = found[-1] if found else None
+    return pathlib.Path(os.path.abspath(name)) if name else None
+
+
+def _room(place: pathlib.Path) -> tuple[int, int | None] | None:
+    """Return the free bytes and inodes (None: not counted) at a place, or None where there is none."""
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        free = shutil.disk_usage(place).free
+        about = os.statvfs(place)
+        return free, about.f_favail if about.f_files else None
+    except (OSError, AttributeError):
+        return None
+
+
+def _short(error: BaseException) -> str | None:
+    """Return what else ran out, if that is behind the error."""
+    for one in _chain(error):
+        number = getattr(one, "errno", None)
+        if number in (errno.EMFILE, errno.ENFILE) or any(
+            os.strerror(n) in str(one) for n in (errno.EMFILE, errno.ENFILE)
+        ):
+            import resource
+
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            whose = "this machine" if number == errno.ENFILE else f"this process, which may open {limit:,} files,"
+            return (
+                f"{whose} has no file descriptor left{_about(one)}. Raise `ulimit -n`, or lower data.workers."
+            )
+        if isinstance(one, MemoryError) or number == errno.ENOMEM or os.strerror(errno.ENOMEM) in str(one):
+            text = str(one).strip()
+            detail = f": {text}" if isinstance(one, MemoryError) and text else _about(one)
+            return (
+                f"this process has no memory left{detail}. Give it more (`ulimit -v`, the limit of the job or container),"
+                " or lower train.batch_size, data.workers or data.memory_limit."
+            )
+        if "can't start new thread" in str(one) or isinstance(one, BlockingIOError) and number == errno.EAGAIN:
+            return (
+                "this process can start no further thread or process. Raise `ulimit -u` or the container's limit of"
+                " processes, or lower data.workers."
+            )
+    return None
+
+
+def _about(error: BaseException) -> str:
+    name = getattr(error, "filename", None)
+    return f" ({name})" if name else ""
+
+
+def size(count: int) -> str:
+    """Return a number of bytes with its unit."""
+    unit = next(u for u in ("GiB", "MiB", "KiB", "B") if u == "B" or count >= _BYTES[u])
+    return f"{count / _BYTES[unit]:.3g} {unit}"
+
+
+_BYTES = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
