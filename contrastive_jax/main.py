@@ -147,14 +147,17 @@ def resolved(
     """
     from contrastive_jax import config as configs
     from contrastive_jax.config import schema
-    from contrastive_jax.workdir import replicas
+    from contrastive_jax.workdir import replicas, restore_config
 
     (spec, overrides, _), saved = split(argv), list[str]()
     if workdir and (mode != "report" or "," not in workdir):
         with contextlib.suppress(
             KeyError, ImportError
         ):  # an address that nothing here reads: the mode says so
+            restore_config(workdir, console.warn)
             runs = replicas.folders(workdir) or [epath.Path(workdir)]
+            for run in runs:
+                restore_config(run, console.warn)
             saved = [str(run) for run in runs if (run / "config.json").is_file()]
     if spec is None and not saved and mode != "report":
         raise ValueError(f"--workdir={workdir} holds no run; to begin one name its config, --config=FILE.")

@@ -156,9 +156,15 @@ def read(
     """Read a run from its workdir."""
     path = pathlib.Path(workdir)
     config = configs.plain(configs.load(str(path)))
-    records = workdirs.read_metrics(path) if (path / workdirs.METRICS).exists() else []
-    result = _json(path / "diverged.json") or _json(path / "result.json")
-    evaluations = judged(config, result, _json(path / "evaluation.json"))
+    records = workdirs.read_metrics(path, log) if (path / workdirs.METRICS).is_file() else []
+    result = workdirs.read_result(path / "diverged.json", log) or workdirs.read_result(path / "result.json", log)
+    result = _readable(result)
+    later = workdirs.read_result(path / "evaluation.json", log)
+    try:
+        evaluations = judged(config, result, later and later | {"results": workdirs.tables(later, "results")})
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        log(f"{path / 'evaluation.json'} is not what this version writes ({type(error).__name__}: {error}); it is left out.")
+        evaluations = judged(config, result, {})
     try:
         seen = features_of(workdir, config, settings)
     except (OSError, ValueError, RuntimeError) as error:  # no checkpoint yet, a data set that is elsewhere
@@ -168,6 +174,34 @@ def read(
         seen = workdirs.shareable(seen)
     told = map(workdirs.shareable, (str(workdir), config, records, result, evaluations))
     return Shown(name, colour, *told, seen)  # type: ignore[call-arg]
+
+
+def _readable(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a result the page can show: entries of the types that a run writes."""
+
+    def number(value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+
+    kinds: dict[str, Callable[[Any], bool]] = {
+        "step": number,
+        "epoch": number,
+        "seconds": number,
+        "images_per_second": number,
+        "diverged": lambda value: isinstance(value, str),
+        "git_commit": lambda value: isinstance(value, str),
+        "notes": lambda value: isinstance(value, list) and all(isinstance(note, str) for note in value),
+        "device": lambda value: isinstance(value, dict) and {"count", "kind"} <= value.keys(),
+    }
+    shown = {name: value for name, value in result.items() if name not in kinds or kinds[name](value)}
+    alarmed = [one for one in shown.get("alarms") or () if isinstance(one, dict)] if isinstance(shown.get("alarms"), list) else []  # fmt: skip
+    rows = {
+        row: {
+            column: {name: one for name, one in score.items() if name.removesuffix("_std") not in METRICS or number(one)}
+            for column, score in columns.items()
+        }
+        for row, columns in workdirs.tables(result).items()
+    }
+    return shown | {"alarms": alarmed, "evaluations": rows} if result else {}
 
 
 def judged(
@@ -217,10 +251,6 @@ def over_seeds_of(name: str, runs: Sequence[Shown], differences: Sequence[Mappin
         for which, mean in over_seeds(differences, of_each).items():
             means.setdefault(f"{name}: {which}", {})[row] = mean
     return [runs[0]._replace(name=which, evaluations={"": rows}) for which, rows in means.items()]
-
-
-def _json(path: pathlib.Path) -> dict[str, Any]:
-    return workdirs.read_json(path) if path.exists() else {}
 
 
 def shown(source: data.Source) -> tuple[str, Any]:
@@ -318,7 +348,7 @@ def page(runs: Sequence[Shown], settings: Mapping[str, Any], means: Sequence[Sho
         ),
         panels=[(panel, _svg(curves.draw(records, panel, colours))) for panel in PANELS],
         histogram=histogram,
-        contrasts=any("c_quantiles" in record for run in runs for record in run.records),
+        contrasts=any(_quantiles(record) for run in runs for record in run.records),
         embedding_map=lambda run: embedding_map(run, settings),
         nearest=lambda run: nearest(run, settings),
         config=config_tables(runs),
@@ -454,9 +484,14 @@ def config_tables(runs: Sequence[Shown]) -> list[tuple[str, list[str], list[list
 # ------------------------------------------------------------------------------------------------ drawings
 
 
+def _quantiles(record: Mapping[str, Any]) -> bool:
+    values = record.get("c_quantiles")
+    return isinstance(values, list) and len(values) > 1 and all(isinstance(c, int | float) for c in values)
+
+
 def histogram(run: Shown) -> str:
     """Draw the distribution of the contrasts c, and of W = sigmoid(c), at the first and the last log point."""
-    logged = [record for record in run.records if "c_quantiles" in record]
+    logged = [record for record in run.records if _quantiles(record)]
     if not logged:
         return ""
     figure, axes = curves.grid(1, 2, 3.2, 2.2)

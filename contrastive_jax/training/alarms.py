@@ -4,6 +4,7 @@ An alarm is a function of one record of metrics and of the config, so that a res
 uninterrupted one raises. :class:`Watch` remembers what it has said.
 """
 
+import contextlib
 import functools
 import math
 from collections.abc import Mapping
@@ -185,7 +186,9 @@ def summary(records: list[Mapping[str, Any]], config: Mapping[str, Any]) -> list
         for name in [key.removeprefix(PREFIX) for key in record if key.startswith(PREFIX)]:
             entry = entries.setdefault(name, {"alarm": name, "first_step": record["step"], "log_points": 0})
             entry |= {"last_step": record["step"], "log_points": entry["log_points"] + 1}
-            entry["sentence"] = alarms(record, config).get(name, "")
+            entry["sentence"] = ""
+            with contextlib.suppress(KeyError, TypeError, ValueError, ArithmeticError):  # a record of another version
+                entry["sentence"] = alarms(record, config).get(name, "")
             entry["at_the_end"] = record is trained[-1]
     return list(entries.values())
 

@@ -77,6 +77,7 @@ class Recorder(contextlib.ExitStack):
             tensorboard=run.config["log"]["tensorboard"],
             wandb=run.config["log"]["wandb"],
             verbose=not quiet and start == 0,
+            report=log,
         )
         known = active and start < run.total_steps
         self._progress = workdirs.Progress(
@@ -140,8 +141,10 @@ class Recorder(contextlib.ExitStack):
         """Take the metrics of steps, on the host.
 
         Raises:
+          OSError: the workdir was removed under the run.
           Diverged: see :meth:`fetch`.
         """
+        self._book.check()
         for step, metrics in steps:
             if not (np.isfinite(metrics["loss"]) and np.isfinite(metrics["gradient_norm"])):
                 good = max(self._saved.steps(), default=None)
@@ -195,6 +198,7 @@ class Recorder(contextlib.ExitStack):
         Where nothing was left to train, what the training said of its speed stays, and so do evaluations where there
         are no others."""
         self._progress.end()
+        self._book.check()
         rows = workdirs.read_metrics(self._workdir) if self._active else []
         measured = {
             "evaluations": {},

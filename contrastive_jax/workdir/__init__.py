@@ -4,6 +4,7 @@
 ``curves.png``, ``result.json``) is derived, or describes the run around it.
 """
 
+from contrastive_jax.workdir.broken import read_result, restore_config
 from contrastive_jax.workdir.curves import plot_curves
 from contrastive_jax.workdir.evaluation_progress import EvaluationProgress
 from contrastive_jax.workdir.exhausted import Exhausted, Full, translate_errors
@@ -19,7 +20,7 @@ from contrastive_jax.workdir.locks import InUse, check_room, check_writable, loc
 from contrastive_jax.workdir.metrics import METRICS, Logbook, read_metrics
 from contrastive_jax.workdir.profile import Profile, check_steps
 from contrastive_jax.workdir.progress import Progress, log
-from contrastive_jax.workdir.result import environment, measured_before, read_results, write_result
+from contrastive_jax.workdir.result import environment, measured_before, read_results, tables, write_result
 
 __all__ = [
     "METRICS",
@@ -39,9 +40,12 @@ __all__ = [
     "plot_curves",
     "read_json",
     "read_metrics",
+    "read_result",
     "read_results",
     "replacing",
     "shareable",
+    "restore_config",
+    "tables",
     "log",
     "measured_before",
     "write_config",

@@ -25,9 +25,30 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def read_json(path: str | os.PathLike) -> Any:
-    """Read what :func:`write_json` wrote, NaN and the infinities as numbers."""
-    return numbers(json.loads(pathlib.Path(path).read_text()))
+class Broken(ValueError):
+    """A file that does not hold what this package writes there; the message names it."""
+
+
+def read_json(path: str | os.PathLike, kind: type = object) -> Any:
+    """Read what :func:`write_json` wrote, NaN and the infinities as numbers.
+
+    Raises:
+        Broken: the file is no JSON, or holds another ``kind`` of value: dict or list.
+    """
+    try:
+        value = numbers(json.loads(pathlib.Path(path).read_bytes()))
+    except (ValueError, RecursionError) as error:  # also of text that is not UTF-8, and of values nested too deeply
+        why = "it is empty" if not pathlib.Path(path).stat().st_size else f"it is no JSON ({_short(error)})"
+        raise Broken(f"{path} is broken: {why}.") from None
+    if not isinstance(value, kind):
+        names = {dict: "an object", list: "a list"}
+        raise Broken(f"{path} is broken: {names[kind]} is expected, and it holds {_short(json.dumps(value))}.")
+    return value
+
+
+def _short(text: object) -> str:
+    line = " ".join(str(text).split())
+    return line if len(line) <= 80 else f"{line[:77]}..."
 
 
 def write_config(workdir: str | os.PathLike, config: Mapping[str, Any], diff: str) -> None:

@@ -9,9 +9,12 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from contrastive_jax.workdir import remote
+from contrastive_jax.workdir.broken import tidy
 from contrastive_jax.workdir.exhausted import size
+from contrastive_jax.workdir.files import read_json
 from contrastive_jax.workdir.links import check_links
 
 LOCK, HOLDER = ".lock", "lock.json"
@@ -51,13 +54,14 @@ def lock(workdir: str | os.PathLike, report: Callable[[str], None] = print) -> I
         raise _not_writable(path.parent, error) from None
     try:
         if path.exists():
-            report(f"took over the lock of {_holder(path)}, which is gone.")
+            report(_taken_over(path))
         about = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         }
         path.write_text(json.dumps(about) + "\n")
+        tidy(path.parent, report)
         yield
     finally:
         path.unlink(missing_ok=True)
@@ -86,12 +90,30 @@ def _not_writable(workdir: pathlib.Path, error: OSError) -> OSError:
     )
 
 
+def _held_by(path: pathlib.Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        holder = read_json(path, dict)
+        return holder if {"pid", "host", "since"} <= holder.keys() else {}
+    return {}
+
+
 def _holder(path: pathlib.Path) -> str:
-    try:
-        holder = json.loads(path.read_text())
-        return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+    holder = _held_by(path)
+    return (
+        f"process {holder['pid']} on {holder['host']}, since {holder['since']}" if holder else "another process"
+    )
+
+
+def _taken_over(path: pathlib.Path) -> str:
+    """Return what is known of the holder that left its file: on another host, not whether it still runs."""
+    there, here = _held_by(path).get("host"), socket.gethostname()
+    if there in (None, here):
+        return f"took over the lock of {_holder(path)}, which is gone."
+    return (
+        f"took over the lock of {_holder(path)}: it is free as seen from {here}, but whether that process still runs"
+        f" cannot be seen from here. If it does, and this is a file system without locks between hosts, stop one of"
+        " the two."
+    )
 
 
 def check_room(workdir: str | os.PathLike, checkpoint: int, kept: int, there: int) -> None:

@@ -5,15 +5,16 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from contrastive_jax.workdir import replicas
-from contrastive_jax.workdir.files import numbers, plain, replacing, write_text
+from contrastive_jax.workdir.files import Broken, numbers, plain, replacing, write_text
 from contrastive_jax.workdir.progress import log
 
 METRICS = "metrics.jsonl"
@@ -31,7 +32,8 @@ class Logbook:
     A step may have several records, of different metrics (training, evaluation). Opening the book at
     ``start_step`` repairs the file: records of later steps, repetitions and an unfinished last line go. Write
     a step's records *before* its checkpoint is saved, and the file of a resumed run is that of an
-    uninterrupted one. A record that is already there is not written again.
+    uninterrupted one. A record that is already there is not written again. Lines that are no records are left out, of
+    a copy beside it; that metrics before ``start_step`` are lost is reported.
 
     Args:
         workdir: is made if it is not there.
@@ -41,9 +43,9 @@ class Logbook:
         config: what W&B shows as the run's config.
         verbose: say, once, that TensorBoard files are not written and what to install.
         active: False writes nothing: for every process but the first.
+        report: called with a sentence about a file that was mended, or lost.
 
     Raises:
-        ValueError: a line of the file, not the last, is no record.
         OSError: the workdir cannot be written.
     """
 
@@ -57,6 +59,7 @@ class Logbook:
         config: Mapping[str, Any] | None = None,
         verbose: bool = False,
         active: bool = True,
+        report: Callable[[str], None] = log,
     ):
         self._file, self._writers = None, []
         self._written: set[tuple] = set()
@@ -64,7 +67,7 @@ class Logbook:
             return
         path = pathlib.Path(workdir, METRICS)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._written = _repair(path, start_step)
+        self._written = _repair(path, start_step, report)
         self._file = path.open("ab", buffering=0)
         missing = [name for name in ("tensorflow", "tensorboard") if importlib.util.find_spec(name) is None]
         if tensorboard and not missing:
@@ -105,6 +108,7 @@ class Logbook:
         metrics, timing = jax.device_get((dict(metrics), dict(timing or {})))
         numbers = {name: _numbers_of(name, value) for name, value in metrics.items()}
         record = {"step": int(step), "epoch": float(epoch), **numbers}
+        self.check()
         if _identity(record) in self._written:
             return
         if timing:
@@ -115,6 +119,22 @@ class Logbook:
         for writer in self._writers:
             writer.write_scalars(int(step), {**scalars, **timing})
             writer.flush()
+
+    def check(self) -> None:
+        """Raise OSError where the file, or its workdir, was removed or replaced under the run."""
+        if self._file is None:
+            return
+        path, own = pathlib.Path(self._file.name), os.fstat(self._file.fileno())
+        try:
+            there = path.stat()
+            same = (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise OSError(
+                f"{path} was removed or replaced while the run wrote to it: nothing since is saved in {path.parent}."
+                " Keep workdirs in place while they train, and give the same command again."
+            )
 
     def close(self) -> None:
         """Close the files; a second time does nothing."""
@@ -142,7 +162,8 @@ class _WeightsAndBiases:
         import wandb
 
         file = workdir / WANDB
-        known = file.read_text().strip() if resumed and file.exists() else ""
+        known = file.read_text(errors="replace").strip() if resumed and file.is_file() else ""
+        known = known if re.fullmatch(r"[\w-]{1,128}", known) else ""
         self._run = wandb.init(
             project=project,
             name=workdir.absolute().name,
@@ -165,8 +186,14 @@ class _WeightsAndBiases:
         self._run.finish()
 
 
-def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+def read_metrics(
+    workdir: str | os.PathLike, report: Callable[[str], None] | None = None
+) -> list[dict[str, Any]]:
     """Read the records of ``metrics.jsonl`` in order, every number a number; an unfinished last line is left out.
+
+    Args:
+        workdir: of a single run.
+        report: called with a sentence about lines that are no records, which are left out; None raises.
 
     Raises:
         FileNotFoundError: there is no such file, or the workdir is that of replicas.
@@ -176,38 +203,71 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
         raise FileNotFoundError(
             f"{workdir} holds {len(several)} replicas; name the folder of one, {several[0]}."
         )
-    return [numbers(record) for record in _records(pathlib.Path(workdir, METRICS))]
+    path = pathlib.Path(workdir, METRICS)
+    records, wrong = _records(path)
+    if wrong and report is None:
+        raise Broken(f"{path}, line {wrong[0]}, is no record of metrics: move the file away.")
+    if wrong and report is not None:
+        report(f"{_lines(path, wrong)}, and left out.")
+    return [numbers(record) for record in records]
 
 
-def _records(path: pathlib.Path) -> list[dict]:
-    lines = path.read_bytes().splitlines()
-    records = []
+def _lines(path: pathlib.Path, wrong: list[int]) -> str:
+    more = f" and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
+    return f"{path}, line {wrong[0]}{more}: no record of metrics"
+
+
+def _records(path: pathlib.Path) -> tuple[list[dict], list[int]]:
+    """Return the records, and the numbers of the lines that are none, but for an unfinished last one."""
+    lines = path.read_bytes().split(b"\n")  # no other end of a line: a record may hold U+0085
+    records, wrong = [], []
     for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
         try:
             record = json.loads(line)
-            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+            step, epoch = record["step"], numbers(record.get("epoch", 0.0))
+            if type(step) is not int or step < 0 or isinstance(epoch, bool) or not isinstance(epoch, int | float):
                 raise ValueError
-        except ValueError:
-            if number == len(lines):
-                break  # the process died while it wrote
-            raise ValueError(f"{path}, line {number}, is no record of metrics: move the file away.") from None
-        records.append(record)
-    return records
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            if number < len(lines):  # else the process died while it wrote
+                wrong.append(number)
+        else:
+            records.append(record)
+    return records, wrong
 
 
-def _repair(path: pathlib.Path, start_step: int) -> set[tuple]:
-    """Cut the file back to ``start_step``; what is in it, by step and names."""
+def _repair(path: pathlib.Path, start_step: int, report: Callable[[str], None]) -> set[tuple]:
+    """Cut the file back to ``start_step``; return what is in it, by step and names."""
     if not path.exists():
+        if start_step:
+            report(f"{path} is gone: the metrics of the {start_step:,} steps before are lost.")
         return set()
     whole = {}
-    for record in _records(path):
+    records, wrong = _records(path)
+    if wrong:
+        aside = path.with_name(f"{path.name}.broken")
+        aside.write_bytes(path.read_bytes())
+        report(f"{_lines(path, wrong)}. The file was copied to {aside.name}, and its other records are kept.")
+    for record in records:
         if record["step"] <= start_step:
             whole.setdefault(_identity(record), record)
+    steps = [step for step, _ in whole]
+    if start_step and not steps:
+        report(f"{path} holds no record of the {start_step:,} steps before: their metrics are lost.")
+    elif start_step and start_step - max(steps) > _usual_gap(steps):
+        report(f"{path} ends at step {max(steps):,}: the metrics of the steps up to {start_step:,} are lost.")
     text = b"".join(map(_line, whole.values()))
     if text != path.read_bytes():
         with replacing(path) as temporary:
             temporary.write_bytes(text)
     return set(whole)
+
+
+def _usual_gap(steps: list[int]) -> int:
+    """Return the most steps between records that follow each other."""
+    known = sorted({0, *steps})
+    return max(after - before for before, after in zip(known, known[1:], strict=False))
 
 
 def _identity(record: Mapping[str, Any]) -> tuple:

@@ -1,13 +1,12 @@
 """Layout of the workdir of replicas: what differs between them, and a folder each, as of a single run."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
-from contrastive_jax.workdir.files import write_json
+from contrastive_jax.workdir.files import Broken, read_json, write_json
 
 TABLE = "replicas.json"  # a line a replica: the leaves that differ, and their values
 
@@ -23,9 +22,18 @@ def folders(workdir: str | os.PathLike) -> list[epath.Path]:
 
 
 def differences(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """Return the leaves in which each replica of a workdir differs from others; none of a single run's."""
+    """Return the leaves in which each replica of a workdir differs from others; none of a single run's.
+
+    Raises:
+        Broken: the file that holds them is no such table.
+    """
     file = epath.Path(workdir) / TABLE
-    return json.loads(file.read_text()) if file.is_file() else []
+    if not file.is_file():
+        return []
+    table = read_json(file, list)
+    if not all(isinstance(row, dict) and row for row in table):
+        raise Broken(f"{file} is broken: an object of options is expected for each replica.")
+    return table
 
 
 def words(differences: Sequence[Mapping[str, Any]]) -> str:
@@ -42,7 +50,12 @@ def write(workdir: str | os.PathLike, differences: list[dict[str, Any]]) -> None
 def divergence(workdir: str | os.PathLike, number: int) -> str | None:
     """Return why a replica diverged; None: it has not."""
     file = folder(workdir, number) / "diverged.json"
-    return json.loads(file.read_text())["diverged"] if file.is_file() else None
+    if not file.is_file():
+        return None
+    try:
+        return str(read_json(file, dict)["diverged"])
+    except (Broken, KeyError):  # the file itself says that it diverged
+        return f"{file} is broken: why it diverged is not known"
 
 
 def forget_divergence(workdir: str | os.PathLike, number: int) -> None:

@@ -6,7 +6,7 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,9 @@ import jax
 from contrastive_jax import config as configs
 from contrastive_jax.config import leaves
 from contrastive_jax.workdir import replicas
+from contrastive_jax.workdir.broken import read_result
 from contrastive_jax.workdir.files import plain, read_json, write_json
+from contrastive_jax.workdir.progress import log
 
 
 def write_result(
@@ -78,6 +80,7 @@ def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
     Raises:
         FileNotFoundError: a workdir without ``result.json``: its run has not ended.
         ValueError: a config that cannot be read, or whose functions are not allowed.
+        Broken: a file that is not what a run writes there.
     """
     runs = [run for path in workdirs for run in replicas.folders(path) or [pathlib.Path(path)]]
     judged = [_evaluation(run) for run in runs]  # alone, without a run of its own
@@ -97,9 +100,9 @@ def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
             continue
         if not result and not (run / "result.json").is_file():
             raise FileNotFoundError(f"{run} has no result.json: its run has not ended.")
-        result = result or read_json(run / "result.json")
-        own["step"] = result["step"]
-        for row, columns in (result.get("evaluations") or {}).items():
+        result = result or read_json(run / "result.json", dict)
+        own["step"] = result.get("step")
+        for row, columns in tables(result).items():
             scores = {
                 f"{column}.{name}": value
                 for column, score in columns.items()
@@ -114,21 +117,35 @@ def _evaluation(folder: pathlib.Path) -> dict[str, Any]:
     """Return what ``--mode=evaluate`` wrote into a folder that holds no run, by the names of a result; {} elsewhere."""
     if (folder / "config.json").is_file() or not (folder / "evaluation.json").is_file():
         return {}
-    found = read_json(folder / "evaluation.json")
-    return {"step": found["step"], "evaluations": found["results"]}
+    found = read_json(folder / "evaluation.json", dict)
+    return {"step": found.get("step"), "evaluations": tables(found, "results")}
 
 
-def measured_before(workdir: str | os.PathLike, step: int) -> dict[str, Any]:
-    """Return what ``result.json`` says of the run up to ``step``, as :func:`write_result` takes it, or {}."""
+def tables(result: Mapping[str, Any], name: str = "evaluations") -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the scores of a file of results, by row and column, without what is no such table."""
+    rows = result.get(name)
+    return {
+        str(row): {str(column): score for column, score in columns.items() if isinstance(score, dict)}
+        for row, columns in (rows.items() if isinstance(rows, dict) else ())
+        if isinstance(columns, dict)
+    }
+
+
+def measured_before(
+    workdir: str | os.PathLike, step: int, report: Callable[[str], None] = log
+) -> dict[str, Any]:
+    """Return what ``result.json`` holds of the run up to ``step``, as :func:`write_result` takes it, or {}."""
     file = pathlib.Path(workdir, "result.json")
-    result = read_json(file) if file.is_file() else {}
+    result = read_result(file, report)
     if result.get("step") != step:
         return {}
-    kept = {"evaluations": result.get("evaluations", {})}
+    kept = {"evaluations": tables(result)}
     if result.get("images_per_second") is None:
         return kept
     names = ("metrics", "seconds", "images_per_second", "utilisation")
     lost = {name: value for name, value in result.items() if name.startswith("lost_to_")}
+    if not isinstance(result.get("metrics", {}), dict):
+        return kept
     return kept | {name: result[name] for name in names if name in result} | {"lost": lost}
 
 

@@ -345,3 +345,25 @@ def test_the_command_needs_no_config(workdir):
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no run: there is no config.json in it"):
         report.report({"report": SETTINGS}, str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", "3", '{"evaluations": 3}', '{"step": "x", "device": {}}',
+    '{"evaluations": {"trained": {"linear": {"top1": "high", "top1_std": []}}}, "notes": 3, "alarms": {"a": 1}}',
+    '{"notes": [1], "git_commit": 5, "seconds": "long", "alarms": [3, {}], "device": []}'])  # fmt: skip
+def test_a_broken_or_odd_result_ends_no_report(text, tmp_path):
+    path = make_run(tmp_path / "run", trained=False)
+    for name in ("result.json", "evaluation.json"):
+        (path / name).write_text(text)
+    _, page = of(path)
+    assert "loss" in page.text
+
+
+@pytest.mark.parametrize("record", [{"c_quantiles": 3}, {"c_quantiles": []}, {"c_quantiles": ["a", "b"]},
+    {"c_quantiles": [None, None]}, {"loss": "x"}, {"loss": [1, 2]}, {"loss": True}, {"loss": None}, {"w_p50": {}},
+    {"epoch": "NaN"}, {"alarm/collapse": 1, "loss": 1.0}, {"tau": 0}, {"gradient_norm": -1.0}, {"eval/knn_top1": "a"}])  # fmt: skip
+def test_odd_metrics_end_no_report(record, tmp_path):
+    path = make_run(tmp_path / "run", trained=False)
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"step": 30} | record) + "\n" + json.dumps({"step": 31, "epoch": 2.0} | record) + "\n")
+    of(path)
+    assert workdirs.plot_curves(path)

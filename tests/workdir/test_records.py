@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -158,8 +159,66 @@ def test_damage_in_the_middle_is_not_repaired_in_silence(tmp_path):
     damaged = path.read_bytes().replace(b'"step": 10', b'"st', 1)
     path.write_bytes(damaged)
     with pytest.raises(ValueError, match="line 2, is no record"):
-        Logbook(tmp_path, start_step=20)
-    assert path.read_bytes() == damaged
+        read_metrics(tmp_path)
+    told = []
+    kept = read_metrics(tmp_path, told.append)
+    assert len(told) == 1 and "line 2" in told[0] and path.read_bytes() == damaged
+    Logbook(tmp_path, start_step=20, report=told.append, tensorboard=False).close()
+    assert len(told) == 2 and "line 2" in told[1] and "metrics.jsonl.broken" in told[1]
+    assert (tmp_path / "metrics.jsonl.broken").read_bytes() == damaged and read_metrics(tmp_path) == kept
+
+
+@pytest.mark.parametrize(
+    "line", ["[]", "null", "{}", "3", '{"step": "1"}', '{"step": true}', '{"step": -1}', '{"step": 2, "epoch": []}',
+             '{"step": 2, "epoch": "x"}', "[" * 100_000, "\udcff", '{"step": 1e400}'],
+)  # fmt: skip
+def test_foreign_lines_are_left_out(line, tmp_path):
+    run(tmp_path, 0, 20)
+    path, kept, told = tmp_path / "metrics.jsonl", read_metrics(tmp_path), []
+    path.write_bytes(line.encode(errors="surrogateescape") + b"\n" + path.read_bytes())
+    assert read_metrics(tmp_path, told.append) == kept and "line 1" in told[0]
+
+
+def test_metrics_that_are_lost_before_a_resume_are_a_word(tmp_path):
+    def told(start):
+        said = []
+        Logbook(tmp_path, start_step=start, report=said.append, tensorboard=False).close()
+        return said
+
+    run(tmp_path, 0, 20)
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    assert told(20) == [] and path.read_bytes() == whole
+    path.write_bytes(whole.splitlines(keepends=True)[0])
+    first = read_metrics(tmp_path)[-1]["step"]
+    assert f"ends at step {first}" in told(20)[0]
+    path.write_bytes(b"")
+    assert "no record" in told(20)[0]
+    path.unlink()
+    assert "is gone" in told(20)[0]
+    path.unlink()
+    assert told(0) == []
+
+
+@pytest.mark.parametrize("how", ["file removed", "workdir removed", "workdir renamed", "file replaced"])
+def test_a_workdir_that_goes_under_a_run_is_an_error(how, tmp_path):
+    workdir = tmp_path / "run"
+    book = Logbook(workdir, tensorboard=False)
+    book.write(1, 0.1, {"loss": 1.0})
+    if how == "file removed":
+        (workdir / "metrics.jsonl").unlink()
+    elif how == "workdir renamed":
+        workdir.rename(tmp_path / "other")
+    else:
+        shutil.rmtree(workdir)
+        if how == "file replaced":
+            workdir.mkdir()
+            (workdir / "metrics.jsonl").write_text("")
+    with pytest.raises(OSError, match="run/metrics.jsonl was removed or replaced"):
+        book.check()
+    with pytest.raises(OSError, match="run/metrics.jsonl was removed or replaced"):
+        book.write(2, 0.2, {"loss": 1.0})
+    book.close()
 
 
 def test_an_inactive_book_touches_nothing(tmp_path):
