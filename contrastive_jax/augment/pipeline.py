@@ -273,7 +273,11 @@ def normalize(
         count = _count_color(channels, color_channels)
         if len(mean) not in (count, channels):
             raise ValueError(
-                f"mean has {len(mean)} entries, allowed: {count} (colour channels), {channels} (all), or None"
+                f"augment.mean and augment.std have {len(mean)} entries, and images {channels}"
+                f" channel{'s' if channels > 1 else ''}, allowed: {count} (colour channels)"
+                + (f", {channels} (all)" if channels != count else "")
+                + ", or None: set --config.augment.mean=None --config.augment.std=None"
+                + (f", or data.channels={len(mean)} for a folder" if channels == 1 and len(mean) == 3 else "")
             )
         rest = channels - len(mean)
         return color.normalize(image, (*mean, *[0.0] * rest), (*std, *[1.0] * rest))

@@ -131,6 +131,7 @@ def folder(
         listing = read_listing(
             listing_file(labels, root),
             path_key=path_key, label_key=label_key, label_separator=label_separator, group=group,
+            root=root, known=paths,
         )  # fmt: skip
         check_listing(listing, paths, labels, root)
         names = [listing.rows[path].labels for path in paths]
@@ -387,7 +388,9 @@ def check_listing(listing: Listing, paths: list[str], labels: str, root: pathlib
     """Refuse images without a row and rows without an image."""
     lost = [path for path in paths if path not in listing.rows]
     if lost:
-        raise ValueError(f"data.labels={labels} has no row for {lost[0]}{_and_more(lost)}")
+        foreign = next((path for path in listing.rows if not (root / path).is_file()), "")
+        hint = f"; it has {foreign}, which is not there in {root}: paths are relative to data.dir" if foreign else ""
+        raise ValueError(f"data.labels={labels} has no row for {lost[0]}{_and_more(lost)}{hint}")
     known = set(paths)
     missing = [path for path in listing.rows if path not in known and not (root / path).is_file()]
     if missing:

@@ -1,13 +1,19 @@
 """A CSV, TSV, JSON or JSONL file that says of every image of a folder what its labels and its group are."""
 
+import codecs
 import csv
+import io
 import json
+import os
 import pathlib
 import posixpath
-from collections.abc import Iterator
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 PATHS = ("path", "file_name", "filename", "file", "image")  # what a column of paths is usually called
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # no name of a column ends so
 
 
 class Row(NamedTuple):
@@ -26,7 +32,14 @@ class Listing(NamedTuple):
 
 
 def read_listing(
-    file: pathlib.Path, *, path_key: str, label_key: str, label_separator: str, group: str
+    file: pathlib.Path,
+    *,
+    path_key: str,
+    label_key: str,
+    label_separator: str,
+    group: str,
+    root: pathlib.Path | None = None,
+    known: Collection[str] = (),
 ) -> Listing:
     """Read a listing.
 
@@ -35,34 +48,52 @@ def read_listing(
     number; a list of them, or a cell with separators, is several labels of one image, and then every image of
     the set may have any number of them. An empty cell, "" or null is no label.
 
+    Files are UTF-8, or UTF-16 as Excel and PowerShell write it. A CSV may have semicolons or tabs, where its header
+    then has the columns. A path that is no image of ``known`` is also looked for with its backslashes as /, as an
+    absolute path inside ``root``, behind the name of ``root``, and by the other form of its accents.
+
     Args:
         file: by its ending: .csv, .tsv, .json or .jsonl.
         path_key: the column of paths; "" is the first of ``PATHS`` that there is.
         label_key: the column of labels; "" leaves labels out.
         label_separator: in CSV and TSV, what stands between several labels in a cell; "" is one label.
         group: the column of groups, where there is one of this name.
+        root: ``data.dir``.
+        known: paths of its images, relative and with /.
 
     Raises:
         ValueError: in a sentence, with the line: no such column, a path twice or outside the folder, a label
             of another kind.
     """
     try:
-        return _read(file, path_key, label_key, label_separator, group)
-    except (ValueError, csv.Error) as error:  # of the JSON and UTF-8 decoders, too
+        paths = _Paths(root, known)
+        return _read(file, path_key, label_key, label_separator, group, paths.relative)
+    except RecursionError:
+        raise ValueError(f"data.labels={file}: it is nested too deeply to be a list of labels") from None
+    except ValueError as error:  # of the JSON decoder, too
         raise ValueError(f"data.labels={file}: {error}") from error
 
 
-def _read(file: pathlib.Path, path_key: str, label_key: str, label_separator: str, group: str) -> Listing:
+def _read(
+    file: pathlib.Path,
+    path_key: str,
+    label_key: str,
+    label_separator: str,
+    group: str,
+    relative: Callable[[Any, str], str],
+) -> Listing:
     table = file.suffix.lower() in (".csv", ".tsv")
     if label_separator and not table:
         raise ValueError(
             f"data.label_separator={label_separator!r} is for CSV; in JSON several labels are a list"
         )
-    entries = list(_table(file) if table else _json(file, label_key))
+    wanted = [*([(path_key,)] if path_key else [PATHS]), *([(label_key,)] if label_key else [])]
+    entries = list(_table(file, wanted) if table else _json(file, label_key))
     if not entries:
         raise ValueError("it has no rows")
-    columns = entries[0][1]
-    path_key = path_key or next((name for name in PATHS if name in columns), PATHS[0])
+    columns = list(entries[0][1])
+    path_key = next((name for key in ((path_key,) if path_key else PATHS) if (name := _column(key, columns))), path_key or PATHS[0])  # fmt: skip
+    label_key = _column(label_key, columns) or label_key
     grouped = bool(group) and group in columns
     needed = {"path_key": path_key, "label_key": label_key, "group": group if grouped else ""}
     rows, places, several = {}, {}, bool(label_separator and label_key)
@@ -70,7 +101,7 @@ def _read(file: pathlib.Path, path_key: str, label_key: str, label_separator: st
         for option, key in needed.items():
             if key and key not in entry:
                 raise ValueError(f"{place} has no {key!r} (data.{option}), but {', '.join(entry)}")
-        path = _relative(entry[path_key], place)
+        path = relative(entry[path_key], place)
         if path in rows:
             raise ValueError(f"{path} is there twice: {places[path]} and {place}")
         value = entry[label_key] if label_key else None
@@ -83,28 +114,73 @@ def _read(file: pathlib.Path, path_key: str, label_key: str, label_separator: st
     return Listing(rows, several, grouped)
 
 
-def _table(file: pathlib.Path) -> Iterator[tuple[str, dict[str, str]]]:
-    with open(file, newline="", encoding="utf-8-sig") as text:  # Excel begins with a byte order mark
-        reader = csv.DictReader(text, delimiter="\t" if file.suffix.lower() == ".tsv" else ",", strict=True)
+def _text(file: pathlib.Path) -> str:
+    """Return the text of a file in UTF-8, or in UTF-16 or UTF-32 by its byte order mark or its zeros."""
+    content = file.read_bytes()
+    marks = {"utf-8-sig": codecs.BOM_UTF8, "utf-32": codecs.BOM_UTF32_LE, "utf-16": codecs.BOM_UTF16_LE}
+    marks_of_others = {"utf-32": codecs.BOM_UTF32_BE, "utf-16": codecs.BOM_UTF16_BE}
+    encoding = next((name for some in (marks, marks_of_others) for name, mark in some.items() if content.startswith(mark)), "")  # fmt: skip
+    if not encoding:
+        zeros = [content[i:400:2].count(0) for i in (0, 1)]
+        encoding = "utf-16-le" if zeros[1] > 4 * zeros[0] else "utf-16-be" if zeros[0] > 4 * zeros[1] else "utf-8"
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        if not encoding.startswith("utf-8"):
+            raise ValueError(f"it begins as {encoding.upper()} and is not: save it as UTF-8") from None
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"line {line} is not UTF-8 (byte 0x{content[error.start]:02x}), but an older encoding such as Windows'"
+            " cp1252, which does not say what its letters are: save it as UTF-8 (Excel: CSV UTF-8; pandas:"
+            f" to_csv(encoding='utf-8'); or iconv -f CP1252 -t UTF-8 {file.name})"
+        ) from None
+
+
+def _column(key: str, columns: Collection[str]) -> str:
+    """Return the column of a name: in other letter case, where no column has it exactly and one has; "" for none."""
+    alike = [key] if key in columns else [name for name in columns if name.lower() == key.lower()]
+    return alike[0] if key and len(alike) == 1 else ""
+
+
+def _separator(text: str, usual: str, wanted: Collection[Collection[str]]) -> str:
+    """Return what stands between the cells: the usual, or another with which the header has the columns."""
+    for separator in dict.fromkeys((usual, ",", ";", "\t", "|")):
+        header = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
+        names = [name.strip() for name in header]
+        if all(any(_column(key, names) for key in some) for some in wanted) and (len(names) > 1 or separator == usual):
+            return separator
+    return usual
+
+
+def _table(file: pathlib.Path, wanted: Collection[Collection[str]]) -> Iterator[tuple[str, dict[str, str]]]:
+    text, skipped, usual = _text(file), 0, "\t" if file.suffix.lower() == ".tsv" else ","
+    if told := re.match(r"sep=(.)\r?\n", text):  # Excel's own first line
+        text, usual, skipped = text[told.end() :], told[1], 1
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_separator(text, usual, wanted), strict=True)
+    try:
         header = [name.strip() for name in reader.fieldnames or ()]
+        if any(posixpath.splitext(name)[1].lower() in IMAGES for name in header):
+            raise ValueError(
+                f"line {1 + skipped} is no header but a row ({', '.join(header)}): put the names of the columns before"
+                " it, such as path,label"
+            )
         if twice := {name for name in header if header.count(name) > 1}:  # else the last would count
             raise ValueError(f"its header has {min(twice)!r} twice")
         for entry in reader:
+            place = f"line {reader.line_num + skipped}"
             if None in entry or None in entry.values():
-                raise ValueError(
-                    f"line {reader.line_num} has not the {len(reader.fieldnames)} cells of the header"
-                )
-            yield f"line {reader.line_num}", {name.strip(): value.strip() for name, value in entry.items()}
+                raise ValueError(f"{place} has not the {len(header)} cells of the header")
+            yield place, {name.strip(): value.strip() for name, value in entry.items()}
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num + skipped}: {error}") from None
 
 
 def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if file.suffix.lower() == ".jsonl":
-        lines = file.read_text(encoding="utf-8-sig").split(
-            "\n"
-        )  # not at U+2028, which JSON's strings may have
-        content = [(f"line {i}", _parsed(line)) for i, line in enumerate(lines, 1) if line.strip()]
+        lines = _text(file).split("\n")  # not at U+2028, which JSON's strings may have
+        content = [(f"line {i}", _line(line, i)) for i, line in enumerate(lines, 1) if line.strip()]
     elif file.suffix.lower() == ".json":
-        content = _parsed(file.read_text(encoding="utf-8-sig"))
+        content = _parsed(_text(file))
         if isinstance(content, dict):
             content = [(repr(path), _with_path(path, x, label_key)) for path, x in content.items()]
         elif isinstance(content, list):
@@ -112,11 +188,20 @@ def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, A
         else:
             raise ValueError("it is neither a list nor an object")
     else:
-        raise ValueError("it is none of .csv, .tsv, .json and .jsonl")
+        raise ValueError("it is none of .csv, .tsv, .json and .jsonl; a spreadsheet is saved as CSV UTF-8")
     for place, entry in content:
         if not isinstance(entry, dict):
             raise ValueError(f"{place}: an object is expected, not {entry!r}")
         yield place, entry
+
+
+def _line(line: str, number: int) -> Any:
+    try:
+        return _parsed(line)
+    except json.JSONDecodeError as error:  # it counts lines from this one
+        raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from None
+    except ValueError as error:
+        raise ValueError(f"line {number}: {error}") from None
 
 
 def _parsed(text: str) -> Any:
@@ -141,19 +226,57 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entries
 
 
-def _relative(path: Any, place: str) -> str:
-    if not isinstance(path, str) or not path:
-        raise ValueError(f"{place}: {path!r} is no path")
-    clean = posixpath.normpath(path)
-    if clean.startswith(("/", "..")):
-        raise ValueError(f"{place}: {path} does not lie inside data.dir; paths are relative to it")
-    return clean
+class _Paths:
+    """How a listing's paths become those of images."""
+
+    def __init__(self, root: pathlib.Path | None, known: Collection[str]):
+        self._known = frozenset(known)
+        self._root = "" if root is None else os.path.abspath(root)
+        self._alike: dict[str, str] | None = None
+
+    def relative(self, path: Any, place: str) -> str:
+        """Return a path relative to the root, with /.
+
+        Raises:
+            ValueError: it is none, or lies elsewhere.
+        """
+        if not isinstance(path, str) or not path:
+            raise ValueError(f"{place}: {path!r} is no path")
+        clean = posixpath.normpath(path)
+        if clean in self._known:
+            return clean
+        for other in self._readings(clean):
+            if other in self._known:
+                return other
+        if clean.startswith(("/", "..")) or re.match(r"[A-Za-z]:[\\/]", path):
+            where = f" {self._root}" if self._root else ""
+            raise ValueError(f"{place}: {path} does not lie inside data.dir{where}; paths are relative to it")
+        return clean
+
+    def _readings(self, path: str) -> Iterator[str]:
+        slashes = posixpath.normpath(path.replace("\\", "/"))
+        yield slashes
+        name = posixpath.basename(self._root)
+        for root in filter(None, (self._root, os.path.realpath(self._root) if self._root else "")):
+            if slashes.startswith(f"{root}/"):
+                yield slashes[len(root) + 1 :]
+        parts = slashes.split("/")
+        yield from ("/".join(parts[i + 1 :]) for i, part in enumerate(parts) if part == name)
+        if not slashes.isascii():  # macOS takes accents apart
+            if self._alike is None:
+                self._alike = {unicodedata.normalize("NFC", one): one for one in self._known}
+            yield self._alike.get(unicodedata.normalize("NFC", slashes), slashes)
 
 
 def _names(value: Any, place: str) -> tuple[str, ...]:
     """Read the names of labels: none, one or several."""
     values = value if isinstance(value, list) else [] if value in (None, "") else [value]
     for name in values:
-        if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
+        if isinstance(name, bool) or not isinstance(name, str | int) or name == "" or _halved(name):
             raise ValueError(f"{place}: a label is a name or a whole number, not {name!r}")
     return tuple(dict.fromkeys(str(name) for name in values))
+
+
+def _halved(name: str | int) -> bool:
+    """Return whether a text has half of a character, which JSON can spell and no file can hold."""
+    return isinstance(name, str) and any("\ud800" <= c <= "\udfff" for c in name)

@@ -11,7 +11,7 @@ What a checkpoint or file says of its own config decides what the network is and
 
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -191,14 +191,29 @@ class LoadedEncoder:
         settings = self.config.get("data", {})
         white, size = settings.get("white", pixels.WHITE), settings.get("size", 0)
         images: list[np.ndarray] = []
+        if wrong := [file for file in files if not isinstance(file, str | os.PathLike)]:
+            hint = "; write encoder.open(*files)" if isinstance(wrong[0], Iterable) else ""
+            raise ValueError(f"open takes paths of image files, not a {type(wrong[0]).__name__}{hint}.")
+        if not files:
+            raise ValueError("open needs a path of an image file at least.")
         for file in files:
-            read = pathlib.Path(expanded(file)).read_bytes()
+            path = pathlib.Path(expanded(file))
+            if path.is_dir():
+                raise ValueError(
+                    f"{file} is a folder; open takes image files, and --mode=embed reads whole folders."
+                )
+            read = path.read_bytes()
             try:
                 image = pixels.decode(pixels.plain(read, self.channels, white), self.channels, size)
             except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
                 raise ValueError(f"{file} is no image that can be read: {error}") from error
             if image.shape != (expected := (*(images[:1] or [image])[0].shape[:2], self.channels)):
-                raise ValueError(f"{file} is {list(image.shape)}, and {list(expected)} is asked for.")
+                raise ValueError(
+                    f"{file} is {list(image.shape)}, and the files before it are {list(expected)}: open images of one"
+                    " size together, or each by itself."
+                    if images
+                    else f"{file} is {list(image.shape)}, and {list(expected)} is expected."
+                )
             images.append(image)
         return np.stack(images)
 
@@ -219,7 +234,9 @@ class LoadedEncoder:
 
     def all_layers(self, images: np.ndarray, *, batch_size: int = 256) -> dict[str, np.ndarray]:
         """Return every layer of :attr:`layers`, from one pass."""
-        images = np.asarray(images)
+        images = _array(images, self.channels)
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number, at least 1.")
         if images.ndim != 4 or images.dtype != np.uint8 or images.shape[3] != self.channels:
             raise ValueError(
                 f"images are {images.dtype} of shape {list(images.shape)};"
@@ -234,6 +251,32 @@ class LoadedEncoder:
         if layer not in self.layers:
             raise ValueError(f"layer is {layer!r}; this encoder has {', '.join(self.layers)}.")
         return layer
+
+
+def _array(images: Any, channels: int) -> np.ndarray:
+    """Return images as an array on the host.
+
+    Raises:
+      ValueError: images of several sizes, a value inside ``jax.jit``, or what is no array of numbers.
+    """
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(images)):
+        raise ValueError(
+            "an encoder called inside jax.jit, vmap or grad: it prepares images on the host, in batches of its own. Call"
+            " it outside, or use encoder.network.encode(encoder.params, encoder.stats, views) inside."
+        )
+    if isinstance(images, str | bytes | os.PathLike) or (
+        isinstance(images, list | tuple) and any(isinstance(one, str | os.PathLike) for one in images)
+    ):
+        raise ValueError("images are paths of files; read them first: encoder(encoder.open(*files)).")
+    try:
+        return np.asarray(images)
+    except ValueError:
+        shapes = list(dict.fromkeys(np.shape(one) for one in images if hasattr(one, "shape")))
+        what = f" ({' and '.join(str(list(shape)) for shape in shapes[:3])})" if shapes else ""
+        raise ValueError(
+            f"images are of several sizes{what}; this encoder reads uint8 [n, h, w, {channels}]: resize them to one, or"
+            " pass each size by itself."
+        ) from None
 
 
 def load_encoder(

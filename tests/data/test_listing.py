@@ -169,3 +169,75 @@ def test_options_that_do_not_apply(images):
     rows = lines("path,label", *(f"{path},sea|dog" for path in PATHS))
     unlabelled = load(images, rows, label_key="", label_separator="|")
     assert unlabelled.train.label.tolist() == [-1] * 4
+
+
+ROWS = lines("path,label", "a/0.png,Käfer", "a/1.png,ant", "b/0.png,ant", "loose.png,")
+
+
+def written(images, content, ending="csv", **options):
+    file = images.parent / f"bytes-{images.name}.{ending}"
+    file.write_bytes(content)
+    return data.load(name="folder", dir=str(images), labels=str(file), **options)
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_tables_as_programs_write_them(images, encoding, separator, ends):
+    text = ROWS.replace(",", separator).replace("\n", ends)
+    for begins in ("", f"sep={separator}\n"):
+        source = written(images, (begins + text).encode(encoding))
+        assert source.classes == ("Käfer", "ant") and source.train.label.tolist() == [0, 1, 1, -1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text, root: text.replace("/", "\\"),
+        lambda text, root: text.replace("/", "\\").replace("\na", "\n.\\a"),
+        lambda text, root: text.replace("\na", f"\n{root}/a"),
+        lambda text, root: text.replace("\na", f"\n{root.name}/a"),
+        lambda text, root: text.replace("\na", f"\n../{root.name}/a"),
+        lambda text, root: text.replace("\na", f"\nD:\\work\\{root.name}\\a"),
+        lambda text, root: text.replace("\na", f"\n/elsewhere/{root.name}/a"),
+        lambda text, root: text.replace("path,label", "Path,Label"),
+        lambda text, root: text.replace("path,label", "File_Name , LABEL"),
+        lambda text, root: "".join(f"{i},{line}\n" for i, line in enumerate(text.splitlines())).replace("0,p", ",p"),
+        lambda text, root: text.replace("Käfer", '"Käfer"').replace("a/1.png", '"a/1.png"'),
+    ],
+)  # fmt: skip
+def test_paths_and_columns_whose_meaning_is_plain(images, change):
+    source = written(images, change(ROWS, images).encode())
+    assert source.classes == ("Käfer", "ant") and source.train.label.tolist() == [0, 1, 1, -1]
+
+
+def test_accents_of_another_form(tmp_path):
+    import unicodedata
+
+    for name in ("ü.png", "o.png"):
+        Image.new("L", (4, 4)).save(tmp_path / unicodedata.normalize("NFD", name))
+    text = unicodedata.normalize("NFC", lines("path,label", "ü.png,x", "o.png,y"))
+    assert written(tmp_path, text.encode()).classes == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    "content, ending, message",
+    [
+        (ROWS.encode("cp1252"), "csv", r"line 2 is not UTF-8 \(byte 0xe4\).*save it as UTF-8"),
+        (ROWS.encode("utf-16")[:-1], "csv", "is not: save it as UTF-8"),
+        (ROWS.partition("\n")[2].encode(), "csv", r"line 1 is no header but a row .*such as path,label"),
+        (ROWS.replace("\n", "\nelsewhere/", 4).encode(), "csv", "no row for a/0.png .*it has elsewhere/a/0.png.*relative to data.dir"),
+        (ROWS.replace("ant", '"ant', 1).encode(), "csv", "line [0-9]+: unexpected end|line [0-9]+"),
+        (b'{"path": "a/0.png", "label": "x"}\n\n{"path": }\n', "jsonl", "line 3, column 10: Expecting value"),
+        (b'{"path": "a/0.png", "label": "x"}\n{"path": "a", "path": "b"}\n', "jsonl", "line 2: path is there twice"),
+        (b"[" * 100_000, "json", "nested too deeply"),
+        (b"[" * 100_000, "jsonl", "nested too deeply"),
+        (b'{"a/0.png": "\\ud800"}', "json", "a label is a name"),
+        (b"D:\\x", "xlsx", "saved as CSV UTF-8"),
+        (lines("path,label", "D:\\x\\y.png,a").encode(), "csv", "does not lie inside data.dir"),
+    ],
+)  # fmt: skip
+def test_what_is_not_plain_says_what_to_do(images, content, ending, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        written(images, content, ending)
+    assert "data.labels" in str(caught.value) and "\n" not in str(caught.value)
