@@ -113,6 +113,8 @@ def split(argv: Sequence[str]) -> tuple[str | None, list[tuple[str, str]], list[
             if not words or words[0].startswith("--"):
                 raise ValueError(f"{flag} has no value; write {flag}=VALUE.")
             text = words.pop(0)
+        if name != "config" and not all(part.strip() for part in name.split(".")):
+            raise ValueError(f"{flag} names no option; write --config.section.option=VALUE.")
         if name != "config":
             overrides.append((name.removeprefix("config."), text))
         elif config is not None:
@@ -131,6 +133,10 @@ def _parse(argv: list[str]) -> list[str]:
         _fail(str(error).replace("\n", " "))
     if len(rest) > 1:
         _fail(f"{rest[1]!r} is not an option; options are written --name=value.")
+    if _WORKDIR.value is not None and not any(part.strip() for part in _WORKDIR.value.split(",")):
+        _fail(f"--workdir={_WORKDIR.value} names no folder; write --workdir=DIR, or leave it out.")
+    if config is not None and not config.strip():
+        _fail("--config is empty; try --config=configs/flatclr_digits.py.")
     if config is None and not _WORKDIR.value:
         _fail("--config is missing; try --config=configs/flatclr_digits.py.")
     given = [] if config is None else [f"--config={config}"]

@@ -225,7 +225,7 @@ class FolderRecords:
         try:
             image = pixels.plain(file, self.shape[2], self._white)
         except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
-            raise Unreadable(f"cannot read {self.name(row)}: {error}") from error
+            raise Unreadable(f"cannot read {self.name(row)}: {pixels.reason(error)}") from error
         return Record(image, label if label.ndim else int(label), int(self.group[row]))
 
     def name(self, row: int) -> str:
@@ -482,7 +482,7 @@ def headers_of(
                 ) from None
             if skip and not _outside(error):
                 return None
-            raise Unreadable(f"cannot read the image {file}: {error}") from error
+            raise Unreadable(f"cannot read the image {file}: {pixels.reason(error)}") from error
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         met = [(file, shape) for file, shape in zip(files, pool.map(header, files), strict=True) if shape]

@@ -1,6 +1,7 @@
 """From an image file to a uint8 array."""
 
 import io
+import logging
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +61,16 @@ def header(file) -> Header:
         grey = image.mode in GREY or image.mode.startswith("I") or _png_of_16_bits(begin) == 4
         pages = image.format == "TIFF" and image.is_animated  # type: ignore[attr-defined]
         return Header(height, width, 1 if grey else 3, deep, pages)
+
+
+def reason(error: Exception) -> str:
+    """Return why an image cannot be read: a decoder's own words, where they are some."""
+    text = " ".join(str(error).split())
+    if getattr(error, "errno", None) is not None or isinstance(error, ImportError):
+        return text
+    if isinstance(error, OSError | ValueError) and len(text.split()) > 2:
+        return text
+    return f"the file is cut off or damaged ({type(error).__name__}{f': {text}' if text else ''})"
 
 
 def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
@@ -207,6 +218,7 @@ def _samples(file):
         raise ImportError(
             "a TIFF with several channels needs tifffile: pip install 'contrastive_jax[tiff]'"
         ) from None
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # of damaged files an error is raised
     return tifffile.TiffFile(file).pages.first
 
 

@@ -206,7 +206,7 @@ class LoadedEncoder:
             try:
                 image = pixels.decode(pixels.plain(read, self.channels, white), self.channels, size)
             except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
-                raise ValueError(f"{file} is no image that can be read: {error}") from error
+                raise ValueError(f"{file} is no image that can be read: {pixels.reason(error)}") from error
             if image.shape != (expected := (*(images[:1] or [image])[0].shape[:2], self.channels)):
                 raise ValueError(
                     f"{file} is {list(image.shape)}, and the files before it are {list(expected)}: open images of one"
