@@ -8,7 +8,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-PLAIN = {"±": "+-", "×": "x", "—": "-", "–": "-", "…": "...", "·": ".", "→": "->", "≥": ">=", "≤": "<=", "’": "'"}
+PLAIN = {
+    "±": "+-",
+    "×": "x",
+    "—": "-",
+    "–": "-",
+    "…": "...",
+    "·": ".",
+    "→": "->",
+    "≥": ">=",
+    "≤": "<=",
+    "’": "'",
+}
 GONE = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN, errno.ENXIO)  # the reader of a stream never returns
 
 
@@ -44,7 +55,9 @@ class Stream:
     @property
     def _stream(self) -> Any:
         stream = self._find()
-        return getattr(stream, "rich_proxied_file", stream)  # rich's own proxy would print to this console again
+        return getattr(
+            stream, "rich_proxied_file", stream
+        )  # rich's own proxy would print to this console again
 
     def write(self, text: str) -> int:
         """Write a text, in plain characters where the encoding has no others; return its length."""
@@ -96,7 +109,7 @@ def shared() -> Any:
     """Return the ``rich`` console of the package: progress, log lines and tables share it."""
     import rich.console
 
-    return rich.console.Console(file=Stream(lambda: sys.stdout))  # type: ignore[arg-type]
+    return rich.console.Console(file=Stream(lambda: sys.stdout))
 
 
 def protect() -> Callable[[], Exception | None]:
@@ -122,9 +135,9 @@ def protect() -> Callable[[], Exception | None]:
 
     output = Stream(lambda: out, redirect=True, report=report)
     if out is not None:
-        sys.stdout = output  # type: ignore[assignment]
+        sys.stdout = output
     if err is not None:
-        sys.stderr = errors  # type: ignore[assignment]
+        sys.stderr = errors
 
     def incomplete() -> Exception | None:
         output.flush()

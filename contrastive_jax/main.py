@@ -32,6 +32,7 @@ from etils import epath
 import contrastive_jax
 from contrastive_jax import console
 
+LONGEST = 2500  # characters of a message
 MODES = ("train", "evaluate", "embed", "export", "preview", "report", "describe")
 
 HELP = """usage: contrastive-jax --config=CONFIG [--config.OPTION=VALUE ...]
@@ -245,6 +246,8 @@ def perform(mode: str, settings: Sequence[dict[str, Any]], workdir: str, quiet: 
 
 
 def _fail(message: str, code: int = 2) -> None:
+    if len(message) > LONGEST:  # it quotes a value of thousands of letters
+        message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
     print(f"error: {message}", file=sys.stderr, flush=True)
     if "jax" in sys.modules and sys.modules["jax"].process_count() > 1:
         os._exit(code)  # an orderly exit would wait for the others, and they for this one

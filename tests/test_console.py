@@ -60,7 +60,9 @@ def test_a_stream_that_fails_ends_nothing(error, at, monkeypatch):
         stream.flush()
         console.shared().print("a")
     assert stream.lost is error
-    assert len(told) == (getattr(error, "errno", None) not in console.GONE)  # once, and not where nobody reads
+    assert len(told) == (
+        getattr(error, "errno", None) not in console.GONE
+    )  # once, and not where nobody reads
 
 
 def test_no_stream_at_all(monkeypatch):
@@ -102,7 +104,11 @@ def test_a_program_ends_as_it_would(shell, code, tmp_path):
     command = shell.format(f"{sys.executable} {tmp_path / 'program.py'}")
     if "/dev/full" in command and not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
-    done = subprocess.run(["bash", "-c", f"{command}; echo codes ${{PIPESTATUS[0]}}"], capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-c", f"{command}; echo codes ${{PIPESTATUS[0]}}"], capture_output=True, text=True
+    )
     assert f"codes {code}" in done.stdout, done
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
-    assert file.read_text() == "whole"  # nothing that is printed lands in a file that took a closed descriptor
+    assert (
+        file.read_text() == "whole"
+    )  # nothing that is printed lands in a file that took a closed descriptor

@@ -157,13 +157,18 @@ def read(
     path = pathlib.Path(workdir)
     config = configs.plain(configs.load(str(path)))
     records = workdirs.read_metrics(path, log) if (path / workdirs.METRICS).is_file() else []
-    result = workdirs.read_result(path / "diverged.json", log) or workdirs.read_result(path / "result.json", log)
+    result = workdirs.read_result(path / "diverged.json", log) or workdirs.read_result(
+        path / "result.json", log
+    )
     result = _readable(result)
     later = workdirs.read_result(path / "evaluation.json", log)
     try:
         evaluations = judged(config, result, later and later | {"results": workdirs.tables(later, "results")})
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        log(f"{path / 'evaluation.json'} is not what this version writes ({type(error).__name__}: {error}); it is left out.")
+        log(
+            f"{path / 'evaluation.json'} is not what this version writes ({type(error).__name__}: {error}); it is left"
+            " out."
+        )
         evaluations = judged(config, result, {})
     try:
         seen = features_of(workdir, config, settings)
@@ -193,10 +198,18 @@ def _readable(result: Mapping[str, Any]) -> dict[str, Any]:
         "device": lambda value: isinstance(value, dict) and {"count", "kind"} <= value.keys(),
     }
     shown = {name: value for name, value in result.items() if name not in kinds or kinds[name](value)}
-    alarmed = [one for one in shown.get("alarms") or () if isinstance(one, dict)] if isinstance(shown.get("alarms"), list) else []  # fmt: skip
+    alarmed = (
+        [one for one in shown.get("alarms") or () if isinstance(one, dict)]
+        if isinstance(shown.get("alarms"), list)
+        else []
+    )
     rows = {
         row: {
-            column: {name: one for name, one in score.items() if name.removesuffix("_std") not in METRICS or number(one)}
+            column: {
+                name: one
+                for name, one in score.items()
+                if name.removesuffix("_std") not in METRICS or number(one)
+            }
             for column, score in columns.items()
         }
         for row, columns in workdirs.tables(result).items()

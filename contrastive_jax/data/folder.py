@@ -389,7 +389,11 @@ def check_listing(listing: Listing, paths: list[str], labels: str, root: pathlib
     lost = [path for path in paths if path not in listing.rows]
     if lost:
         foreign = next((path for path in listing.rows if not (root / path).is_file()), "")
-        hint = f"; it has {foreign}, which is not there in {root}: paths are relative to data.dir" if foreign else ""
+        hint = (
+            f"; it has {foreign}, which is not there in {root}: paths are relative to data.dir"
+            if foreign
+            else ""
+        )
         raise ValueError(f"data.labels={labels} has no row for {lost[0]}{_and_more(lost)}{hint}")
     known = set(paths)
     missing = [path for path in listing.rows if path not in known and not (root / path).is_file()]

@@ -92,7 +92,10 @@ def _read(
     if not entries:
         raise ValueError("it has no rows")
     columns = list(entries[0][1])
-    path_key = next((name for key in ((path_key,) if path_key else PATHS) if (name := _column(key, columns))), path_key or PATHS[0])  # fmt: skip
+    path_key = next(
+        (name for key in ((path_key,) if path_key else PATHS) if (name := _column(key, columns))),
+        path_key or PATHS[0],
+    )
     label_key = _column(label_key, columns) or label_key
     grouped = bool(group) and group in columns
     needed = {"path_key": path_key, "label_key": label_key, "group": group if grouped else ""}
@@ -119,10 +122,20 @@ def _text(file: pathlib.Path) -> str:
     content = file.read_bytes()
     marks = {"utf-8-sig": codecs.BOM_UTF8, "utf-32": codecs.BOM_UTF32_LE, "utf-16": codecs.BOM_UTF16_LE}
     marks_of_others = {"utf-32": codecs.BOM_UTF32_BE, "utf-16": codecs.BOM_UTF16_BE}
-    encoding = next((name for some in (marks, marks_of_others) for name, mark in some.items() if content.startswith(mark)), "")  # fmt: skip
+    encoding = next(
+        (
+            name
+            for some in (marks, marks_of_others)
+            for name, mark in some.items()
+            if content.startswith(mark)
+        ),
+        "",
+    )
     if not encoding:
         zeros = [content[i:400:2].count(0) for i in (0, 1)]
-        encoding = "utf-16-le" if zeros[1] > 4 * zeros[0] else "utf-16-be" if zeros[0] > 4 * zeros[1] else "utf-8"
+        encoding = (
+            "utf-16-le" if zeros[1] > 4 * zeros[0] else "utf-16-be" if zeros[0] > 4 * zeros[1] else "utf-8"
+        )
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
@@ -147,7 +160,9 @@ def _separator(text: str, usual: str, wanted: Collection[Collection[str]]) -> st
     for separator in dict.fromkeys((usual, ",", ";", "\t", "|")):
         header = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
         names = [name.strip() for name in header]
-        if all(any(_column(key, names) for key in some) for some in wanted) and (len(names) > 1 or separator == usual):
+        if all(any(_column(key, names) for key in some) for some in wanted) and (
+            len(names) > 1 or separator == usual
+        ):
             return separator
     return usual
 
@@ -156,7 +171,9 @@ def _table(file: pathlib.Path, wanted: Collection[Collection[str]]) -> Iterator[
     text, skipped, usual = _text(file), 0, "\t" if file.suffix.lower() == ".tsv" else ","
     if told := re.match(r"sep=(.)\r?\n", text):  # Excel's own first line
         text, usual, skipped = text[told.end() :], told[1], 1
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_separator(text, usual, wanted), strict=True)
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""), delimiter=_separator(text, usual, wanted), strict=True
+    )
     try:
         header = [name.strip() for name in reader.fieldnames or ()]
         if any(posixpath.splitext(name)[1].lower() in IMAGES for name in header):

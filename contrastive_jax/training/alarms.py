@@ -187,7 +187,9 @@ def summary(records: list[Mapping[str, Any]], config: Mapping[str, Any]) -> list
             entry = entries.setdefault(name, {"alarm": name, "first_step": record["step"], "log_points": 0})
             entry |= {"last_step": record["step"], "log_points": entry["log_points"] + 1}
             entry["sentence"] = ""
-            with contextlib.suppress(KeyError, TypeError, ValueError, ArithmeticError):  # a record of another version
+            with contextlib.suppress(
+                KeyError, TypeError, ValueError, ArithmeticError
+            ):  # a record of another version
                 entry["sentence"] = alarms(record, config).get(name, "")
             entry["at_the_end"] = record is trained[-1]
     return list(entries.values())

@@ -11,8 +11,18 @@ from contrastive_jax.workdir import remote
 from contrastive_jax.workdir.files import Broken, read_json, write_json
 
 RESULTS = ("result.json", "diverged.json", "evaluation.json")  # made again by the mode that wrote them
-OURS = (*RESULTS, "config.json", "replicas.json", "config_diff.txt", "metrics.jsonl", "curves.png", "wandb_id.txt")
-LEFT = re.compile(rf"\.({'|'.join(map(re.escape, OURS))})\.[a-z0-9_]{{8}}")  # what a write that was killed leaves
+OURS = (
+    *RESULTS,
+    "config.json",
+    "replicas.json",
+    "config_diff.txt",
+    "metrics.jsonl",
+    "curves.png",
+    "wandb_id.txt",
+)
+LEFT = re.compile(
+    rf"\.({'|'.join(map(re.escape, OURS))})\.[a-z0-9_]{{8}}"
+)  # what a write that was killed leaves
 
 
 def read_result(path: str | os.PathLike, report: Callable[[str], None]) -> dict[str, Any]:
@@ -52,7 +62,9 @@ def tidy(workdir: str | os.PathLike, report: Callable[[str], None]) -> None:
         for name in OURS:
             path = folder / name
             if path.is_dir() and not path.is_symlink():
-                report(f"{path} is a folder, and a file is written there: it was renamed to {set_aside(path).name}.")
+                report(
+                    f"{path} is a folder, and a file is written there: it was renamed to {set_aside(path).name}."
+                )
             elif name in RESULTS and path.is_file():
                 try:
                     read_json(path, dict)
@@ -87,4 +99,6 @@ def restore_config(workdir: str | os.PathLike, report: Callable[[str], None]) ->
                 if isinstance(meta.get(key), kind) and (key != "config" or "replicas" not in meta):
                     aside = set_aside(path)
                     write_json(path, meta[key])
-                    report(f"{error} It was renamed to {aside.name} and written anew from the newest checkpoint.")
+                    report(
+                        f"{error} It was renamed to {aside.name} and written anew from the newest checkpoint."
+                    )

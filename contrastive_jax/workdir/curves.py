@@ -68,7 +68,9 @@ def _curve(place, records: Records, name: str, colour: str) -> None:
 def points(records: Iterable[Mapping[str, Any]], name: str) -> np.ndarray:
     """Return [n, 2], epoch and value, where the value is a finite number."""
     values = [
-        (r["epoch"], r[name]) for r in records if all(isinstance(r.get(x), int | float) for x in ("epoch", name))
+        (r["epoch"], r[name])
+        for r in records
+        if all(isinstance(r.get(x), int | float) for x in ("epoch", name))
     ]
     array = np.array(values, float).reshape(-1, 2)
     return array[np.isfinite(array).all(axis=1)]

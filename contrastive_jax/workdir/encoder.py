@@ -261,8 +261,8 @@ def _array(images: Any, channels: int) -> np.ndarray:
     """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(images)):
         raise ValueError(
-            "an encoder called inside jax.jit, vmap or grad: it prepares images on the host, in batches of its own. Call"
-            " it outside, or use encoder.network.encode(encoder.params, encoder.stats, views) inside."
+            "an encoder called inside jax.jit, vmap or grad: it prepares images on the host, in batches of its own."
+            " Call it outside, or use encoder.network.encode(encoder.params, encoder.stats, views) inside."
         )
     if isinstance(images, str | bytes | os.PathLike) or (
         isinstance(images, list | tuple) and any(isinstance(one, str | os.PathLike) for one in images)

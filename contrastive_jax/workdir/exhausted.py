@@ -1,4 +1,4 @@
-"""Errors of a machine that has no more of something, named by what ran out: disk, shared memory, memory, descriptors."""
+"""Errors of a machine on which something ran out, by its name: disk, shared memory, memory, descriptors."""
 
 import contextlib
 import errno
@@ -81,9 +81,11 @@ def _full(error: BaseException, workdir: str | os.PathLike) -> str | None:
         return f"{file or f'a file of {workdir}'} cannot grow ({why})."
     places = _places(workdir)
     if file is None:  # no name in the error: the place that has no room left
-        empty = [place for place in places if _room(place) is not None and _room(place)[0] < 2**20]  # type: ignore[index]
+        empty = [place for place in places if _room(place) is not None and _room(place)[0] < 2**20]
         if not empty:
-            free = ", ".join(f"{place} has {size(room[0])} free" for place in places if (room := _room(place)))
+            free = ", ".join(
+                f"{place} has {size(room[0])} free" for place in places if (room := _room(place))
+            )
             return f"A disk or a quota is full ({reason}), and the error names no file ({free})."
         place = empty[0]
     else:
@@ -148,7 +150,9 @@ def _short(error: BaseException) -> str | None:
             import resource
 
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            whose = "this machine" if number == errno.ENFILE else f"this process, which may open {limit:,} files,"
+            whose = (
+                "this machine" if number == errno.ENFILE else f"this process, which may open {limit:,} files,"
+            )
             return (
                 f"{whose} has no file descriptor left{_about(one)}. Raise `ulimit -n`, or lower data.workers."
             )
@@ -156,10 +160,14 @@ def _short(error: BaseException) -> str | None:
             text = str(one).strip()
             detail = f": {text}" if isinstance(one, MemoryError) and text else _about(one)
             return (
-                f"this process has no memory left{detail}. Give it more (`ulimit -v`, the limit of the job or container),"
+                f"this process has no memory left{detail}. Give it more (`ulimit -v`, the job's or container's limit),"
                 " or lower train.batch_size, data.workers or data.memory_limit."
             )
-        if "can't start new thread" in str(one) or isinstance(one, BlockingIOError) and number == errno.EAGAIN:
+        if (
+            "can't start new thread" in str(one)
+            or isinstance(one, BlockingIOError)
+            and number == errno.EAGAIN
+        ):
             return (
                 "this process can start no further thread or process. Raise `ulimit -u` or the container's limit of"
                 " processes, or lower data.workers."

@@ -37,12 +37,17 @@ def read_json(path: str | os.PathLike, kind: type = object) -> Any:
     """
     try:
         value = numbers(json.loads(pathlib.Path(path).read_bytes()))
-    except (ValueError, RecursionError) as error:  # also of text that is not UTF-8, and of values nested too deeply
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # also of text that is not UTF-8, and of values nested too deeply
         why = "it is empty" if not pathlib.Path(path).stat().st_size else f"it is no JSON ({_short(error)})"
         raise Broken(f"{path} is broken: {why}.") from None
     if not isinstance(value, kind):
         names = {dict: "an object", list: "a list"}
-        raise Broken(f"{path} is broken: {names[kind]} is expected, and it holds {_short(json.dumps(value))}.")
+        raise Broken(
+            f"{path} is broken: {names[kind]} is expected, and it holds {_short(json.dumps(value))}."
+        )
     return value
 
 

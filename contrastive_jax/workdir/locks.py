@@ -100,7 +100,9 @@ def _held_by(path: pathlib.Path) -> dict[str, Any]:
 def _holder(path: pathlib.Path) -> str:
     holder = _held_by(path)
     return (
-        f"process {holder['pid']} on {holder['host']}, since {holder['since']}" if holder else "another process"
+        f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
+        if holder
+        else "another process"
     )
 
 

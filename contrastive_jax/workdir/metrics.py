@@ -227,7 +227,12 @@ def _records(path: pathlib.Path) -> tuple[list[dict], list[int]]:
         try:
             record = json.loads(line)
             step, epoch = record["step"], numbers(record.get("epoch", 0.0))
-            if type(step) is not int or step < 0 or isinstance(epoch, bool) or not isinstance(epoch, int | float):
+            if (
+                type(step) is not int
+                or step < 0
+                or isinstance(epoch, bool)
+                or not isinstance(epoch, int | float)
+            ):
                 raise ValueError
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             if number < len(lines):  # else the process died while it wrote

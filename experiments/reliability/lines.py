@@ -39,31 +39,38 @@ FILES = ("digits", f"{ROOT}/configs/digits.py", "folder", "flatclr_digits", "con
 ARGUMENTS = ("scale=smoke", "scale", "scale=", "=smoke", "scale=huge", "method=simclr", "method=SimCLR", "method=byol",
              "method=", "scale=smoke,scale=smoke", "scale=smoke,", ",scale=smoke", "scale=smoke;method=byol", "tau=0.1",
              "scale:smoke", "scale=smoke method=byol", "dir=run", "dir=")  # fmt: skip
-WORKDIRS = ("run", "run/", "./run", "new/a/b", "file", "file/run", "/proc/x", "/dev/null", "/", "~/", "~nobody", " ", "",
+WORKDIRS = ("run", "run/", "./run", "new/a/b", "file", "file/run", "/proc/x", "/dev/null", "/", "~/", "~nobody", " ",
+            "",
             "é", "a b", "run,run", ",", "run,", "x" * 300, "y/" * 600 + "z", "-", "--", "*", "$HOME", "broken", "a\tb",
             "nosuch://x/y", "..", "'run'", "a\nb", "\udcff")  # fmt: skip
 MODES = (*command.MODES, "Train", "eval", "", "training", "test", "report ", "0", "train,report")
 VALUES = ("0", "1", "-1", "2", "0.1", "1e-3", "1e400", "1E5", "nan", "inf", "-inf", "10000000000000000000000000000000",
           "1_000", "1,000", "0,1", "0,1,", "0.1,0.2", "0x10", "1/2", "07", "True", "true", "yes", "on", "None", "none",
-          "null", "", " ", "''", '""', "'0.1'", "[1]", "[1,2", "(1,2)", "{}", "{'name': 'x'}", "{a: b}", "{'a': {'b': 1}}",
-          "cosine", "adam", "Adam", "sgd", "resnet", "resnet18", "digits", "folder", "run", "file", "1 epoch", "3 steps",
+          "null", "", " ", "''", '""', "'0.1'", "[1]", "[1,2", "(1,2)", "{}", "{'name': 'x'}", "{a: b}",
+          "{'a': {'b': 1}}",
+          "cosine", "adam", "Adam", "sgd", "resnet", "resnet18", "digits", "folder", "run", "file", "1 epoch",
+          "3 steps",
           "3 step", "1epochs", "epochs", "-1 epochs", "1e9 epochs", "half", "bfloat16", "fp16", "é", "١٢", "½", "１",
           "😀", "\udcff", "a\nb", "a:b", "os:system", "math:sqrt", "contrastive_jax.losses:x", ":", "..", "x" * 2000,
           "lambda: 0", "__import__('os')", "%s", "$TAU", "`ls`", "<0.1>", "0.1;", "=0.1", "==0.1", "1 0", "9" * 5000,
           "(" * 300, "-", "--", "0b", "1j", "b'x'", "'", '"', "\\")  # fmt: skip
 OTHERS = ("--lr=0.1", "--epochs", "10", "-q", "--quiet", "--quiet=maybe", "--quiet=", "--noquiet", "--debug=1", "-h1",
           "--mode", "--workdir", "--config", "--config.seed", "-c", "train", "--", "---x", "-", "=", "--=", "--=x",
-          "--config=digits", "--distributed=", "--verbosity=high", "--batch-size=8", "--gpus=1", "--nosuch", "-mode=train",
+          "--config=digits", "--distributed=", "--verbosity=high", "--batch-size=8", "--gpus=1", "--nosuch",
+          "-mode=train",
           "--config_seed=1", "--config.seed=", "--config-seed=1", "seed=1", "config.seed=1", "--Config=digits",
           "--flagfile=file", "--flagfile=", "--flagfile=nosuch", "--undefok=x")  # fmt: skip
 
 
 def leaves() -> dict[str, str]:
     """Return the options of a config of digits and their values, with sections and options of other methods."""
-    known = configs.leaves(fuzz.completed(configs.plain(configs.load(f"{ROOT}/configs/digits.py:scale=smoke"))))
+    known = configs.leaves(
+        fuzz.completed(configs.plain(configs.load(f"{ROOT}/configs/digits.py:scale=smoke")))
+    )
     sections = {name.partition(".")[0] for name in known}
     more = ("data.dir", "temperature.target", "loss.dcl", "loss.dcl.weight", "loss.nosuch", "evaluators.mine.name",
-            "evaluators.linear", "optimizer.beta", "lr", "batch_size", "train.batchsize", "", ".", "a.b.c.d", "é.é")  # fmt: skip
+            "evaluators.linear", "optimizer.beta", "lr", "batch_size", "train.batchsize", "", ".", "a.b.c.d",
+            "é.é")  # fmt: skip
     return {name: str(value) for name, value in known.items()} | dict.fromkeys((*sections, *more), "1")
 
 
@@ -110,7 +117,9 @@ def line(draw: random.Random, known: dict[str, str]) -> list[str]:
         leaf = draw.choice(tuple(known))
         value = known[leaf] if draw.random() < 0.35 else draw.choice(VALUES)
         if draw.random() < 0.15:
-            value = "".join(draw.choice("0123456789.,-+eE[](){}'\" =:_abcé") for _ in range(draw.randrange(9)))
+            value = "".join(
+                draw.choice("0123456789.,-+eE[](){}'\" =:_abcé") for _ in range(draw.randrange(9))
+            )
         words.append(f"--config.{leaf}={value}")
     if draw.random() < 0.2:
         words.insert(draw.randrange(len(words) + 1), draw.choice(OTHERS))
@@ -132,7 +141,17 @@ class Outcome(NamedTuple):
 
 def attempt(words: list[str]) -> Outcome:
     """Read a line in the current folder as the command does, up to where it would train."""
-    for name in ("config", "workdir", "mode", "quiet", "debug", "distributed", "verbosity", "flagfile", "undefok"):
+    for name in (
+        "config",
+        "workdir",
+        "mode",
+        "quiet",
+        "debug",
+        "distributed",
+        "verbosity",
+        "flagfile",
+        "undefok",
+    ):
         with contextlib.suppress(KeyError):
             flags.FLAGS[name].unparse()
     errors, out = io.StringIO(), io.StringIO()
@@ -207,7 +226,9 @@ def search(wanted: int, seed: int) -> tuple[collections.Counter, dict[str, str]]
             found = attempt(words)
             counts[found.kind] += 1
             if found.kind == "failed":
-                failures.setdefault(re.sub(r"[\d'\"].*", "", found.message[-200:]), f"{words}: {found.message}")
+                failures.setdefault(
+                    re.sub(r"[\d'\"].*", "", found.message[-200:]), f"{words}: {found.message}"
+                )
             for path in folder.iterdir():  # what a lock made
                 if path.name not in ("file", "run", "broken") and path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)

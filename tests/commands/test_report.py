@@ -358,12 +358,30 @@ def test_a_broken_or_odd_result_ends_no_report(text, tmp_path):
     assert "loss" in page.text
 
 
-@pytest.mark.parametrize("record", [{"c_quantiles": 3}, {"c_quantiles": []}, {"c_quantiles": ["a", "b"]},
-    {"c_quantiles": [None, None]}, {"loss": "x"}, {"loss": [1, 2]}, {"loss": True}, {"loss": None}, {"w_p50": {}},
-    {"epoch": "NaN"}, {"alarm/collapse": 1, "loss": 1.0}, {"tau": 0}, {"gradient_norm": -1.0}, {"eval/knn_top1": "a"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"c_quantiles": 3},
+        {"c_quantiles": []},
+        {"c_quantiles": ["a", "b"]},
+        {"c_quantiles": [None, None]},
+        {"loss": "x"},
+        {"loss": [1, 2]},
+        {"loss": True},
+        {"loss": None},
+        {"w_p50": {}},
+        {"epoch": "NaN"},
+        {"alarm/collapse": 1, "loss": 1.0},
+        {"tau": 0},
+        {"gradient_norm": -1.0},
+        {"eval/knn_top1": "a"},
+    ],
+)
 def test_odd_metrics_end_no_report(record, tmp_path):
     path = make_run(tmp_path / "run", trained=False)
     with open(path / "metrics.jsonl", "a") as file:
-        file.write(json.dumps({"step": 30} | record) + "\n" + json.dumps({"step": 31, "epoch": 2.0} | record) + "\n")
+        file.write(
+            json.dumps({"step": 30} | record) + "\n" + json.dumps({"step": 31, "epoch": 2.0} | record) + "\n"
+        )
     of(path)
     assert workdirs.plot_curves(path)

@@ -28,7 +28,9 @@ def test_what_is_no_object_is_named_and_set_aside(content, tmp_path):
         (tmp_path / name).write_bytes(content)
     broken.tidy(tmp_path, told.append)
     assert path.with_name("result.json.broken").read_bytes() == content and not path.exists()
-    assert len(told) == 6 and all(str(tmp_path) in line and "\n" not in line and len(line) < 400 for line in told)
+    assert len(told) == 6 and all(
+        str(tmp_path) in line and "\n" not in line and len(line) < 400 for line in told
+    )
     path.write_bytes(content)
     broken.tidy(tmp_path, told.append)
     assert path.with_name("result.json.broken-2").exists()  # the first is kept
@@ -36,8 +38,13 @@ def test_what_is_no_object_is_named_and_set_aside(content, tmp_path):
 
 def test_files_of_another_shape_are_read_as_far_as_they_go(tmp_path):
     path = tmp_path / "result.json"
-    for content in ({}, {"step": 3}, {"step": 3, "evaluations": []}, {"step": 3, "evaluations": {"trained": 1}},
-                    {"step": 3, "evaluations": {"trained": {"knn": None}}, "metrics": 3, "images_per_second": 1}):  # fmt: skip
+    for content in (
+        {},
+        {"step": 3},
+        {"step": 3, "evaluations": []},
+        {"step": 3, "evaluations": {"trained": 1}},
+        {"step": 3, "evaluations": {"trained": {"knn": None}}, "metrics": 3, "images_per_second": 1},
+    ):
         path.write_text(json.dumps(content))
         found = result.measured_before(tmp_path, 3)
         assert all(not columns for columns in found.get("evaluations", {}).values())
@@ -56,8 +63,20 @@ def test_a_broken_table_of_replicas_is_named(content, tmp_path):
 
 
 def test_what_killed_writes_leave_goes_at_the_next_start(tmp_path):
-    left = (".result.json.ab12_cd9", ".metrics.jsonl.abcdefgh", ".config_diff.txt.12345678", "replica_1/.config.json.abcdefgh")  # fmt: skip
-    kept = (".result.json.old", ".env", ".report.html.abcdefgh", "result.json.broken", "notes.txt", ".result.json.abcdefghi")  # fmt: skip
+    left = (
+        ".result.json.ab12_cd9",
+        ".metrics.jsonl.abcdefgh",
+        ".config_diff.txt.12345678",
+        "replica_1/.config.json.abcdefgh",
+    )
+    kept = (
+        ".result.json.old",
+        ".env",
+        ".report.html.abcdefgh",
+        "result.json.broken",
+        "notes.txt",
+        ".result.json.abcdefghi",
+    )
     for name in (*left, *kept):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
@@ -67,7 +86,9 @@ def test_what_killed_writes_leave_goes_at_the_next_start(tmp_path):
     os.rename(tmp_path / "stays", tmp_path / temporary.name)  # as SIGKILL leaves it
     with locks.lock(tmp_path, print):
         pass
-    there = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()} - {".lock"}
+    there = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()} - {
+        ".lock"
+    }
     assert there == set(kept)
 
 

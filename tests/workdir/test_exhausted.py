@@ -49,7 +49,9 @@ def test_the_file_that_failed_says_what_is_full(number, run):
         "/elsewhere/wandb/log": "the disk of /elsewhere/wandb/log is full",
     }.items():
         text = said(full(file, number), run)
-        assert text.startswith(expected) and f"({reason}" in text and "Make room or raise the quota" in text, text
+        assert (
+            text.startswith(expected) and f"({reason}" in text and "Make room or raise the quota" in text
+        ), text
     (run / "tmp").mkdir()  # the nearest place counts
     tempfile.tempdir = str(run / "tmp")
     assert said(full(run / "tmp/a"), run).startswith(f"the temporary folder {run}/tmp")
@@ -60,7 +62,9 @@ def test_a_checkpoint_that_is_whole_is_named(run):
         (run / "checkpoints" / name).mkdir(parents=True)
     text = f"OUT_OF_RANGE: Failed to write {run}/checkpoints/50/state/d/1:\n No space left on device [OS error 28]"
     text = said(OSError("the checkpoint of step 50 could not be written"), run, ValueError(text))
-    assert text.startswith(f"the disk of {run} is full (No space left on device). Its checkpoint of step 40 is whole")
+    assert text.startswith(
+        f"the disk of {run} is full (No space left on device). Its checkpoint of step 40 is whole"
+    )
     assert "goes on from there" in text
 
 
@@ -97,7 +101,10 @@ def test_a_file_that_cannot_grow_is_named_with_the_limit(run):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/a/b.png"), ("descriptor", "ulimit -n", "/a/b.png")),
+        (
+            OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/a/b.png"),
+            ("descriptor", "ulimit -n", "/a/b.png"),
+        ),
         (OSError(errno.ENFILE, os.strerror(errno.ENFILE)), ("this machine", "descriptor")),
         (RuntimeError("[Errno 24] Too many open files: 'x'"), ("descriptor",)),
         (MemoryError(), ("no memory left", "train.batch_size")),
@@ -127,9 +134,21 @@ def test_other_errors_are_left_as_they_are(error, tmp_path):
 def test_our_own_writes_name_their_file(tmp_path):
     book = workdirs.Logbook(tmp_path, tensorboard=False)
     file = book._file
-    book._file = type("Full", (), {"name": file.name, "fileno": file.fileno, "truncate": lambda *a: None,
-                                   "write": lambda self, line: open("/dev/full", "wb", 0).write(line), "close": file.close})()  # fmt: skip
-    with pytest.raises(exhausted.Full, match=f"the disk of {tmp_path} is full"), exhausted.translate_errors(tmp_path):
+    book._file = type(
+        "Full",
+        (),
+        {
+            "name": file.name,
+            "fileno": file.fileno,
+            "truncate": lambda *a: None,
+            "write": lambda self, line: open("/dev/full", "wb", 0).write(line),
+            "close": file.close,
+        },
+    )()
+    with (
+        pytest.raises(exhausted.Full, match=f"the disk of {tmp_path} is full"),
+        exhausted.translate_errors(tmp_path),
+    ):
         book.write(1, 0.1, {"loss": 1.0})
     with pytest.raises(OSError, match="result.json"), workdirs.replacing(tmp_path / "result.json"):
         open("/dev/full", "wb", 0).write(b"a")
