@@ -24,7 +24,8 @@ def test_any_line_is_taken_or_refused_in_one_line(seed):
         (["--config=digits:scale=smoke", "--config.augment.=1"], "--config.augment."),
         (["--config="], "--config"),
         (["--config=digits:scale=smoke", "--config.augment=byol"], "augment.mean"),
-        (["--config=digits:scale=smoke", "--config.augment.mean=(0, 0, 0)", "--config.augment.std=1"], "augment.mean"),
+        (["--config=digits:scale=smoke", "--config.augment.mean=(0,0,0)", "--config.augment.std=(1,1,1)"],
+         "augment.mean"),
         (["--config=digits:scale=smoke", "--config.seed=" + "9" * 5000], "seed"),
     ],
 )  # fmt: skip
