@@ -445,8 +445,8 @@ KNN = of(
     ),
     (
         "features are not brought to length 1",
-        "return exact / jnp.maximum(norm, jnp.finfo(exact.dtype).tiny)",
-        "return exact",
+        "precision=jax.lax.Precision.HIGHEST)\n        cosine = jnp.where",
+        "precision=jax.lax.Precision.HIGHEST) * jnp.linalg.norm(rows, axis=1)\n        cosine = jnp.where",
     ),
 )
 FEATURES = of(

@@ -29,6 +29,7 @@ from contrastive_jax.commands.evaluate import OF_THE_IMAGES
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.table import METRICS, cell, measure, measured, over_seeds
 from contrastive_jax.lookup import call, near
+from contrastive_jax.losses.geometry import directions
 from contrastive_jax.training import alarms
 from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import curves, encoder, remote, replicas
@@ -306,7 +307,7 @@ def neighbours(embedded: np.ndarray, queries: np.ndarray, count: int) -> np.ndar
 
     Fewer where there are no more rows.
     """
-    unit = embedded / np.maximum(np.linalg.norm(embedded, axis=1, keepdims=True), 1e-12)
+    unit = directions(embedded)
     score = unit[queries] @ unit.T
     score[np.arange(len(queries)), queries] = -np.inf
     return np.argsort(-score, axis=1, kind="stable")[:, : min(count, len(embedded) - 1)]
@@ -318,7 +319,7 @@ def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    unit = embedded / np.maximum(np.linalg.norm(embedded, axis=1, keepdims=True), 1e-12)
+    unit = directions(embedded)
     if how == "pca":
         fit = PCA(2, random_state=0).fit(unit)
         share = np.nan_to_num(fit.explained_variance_ratio_).sum()

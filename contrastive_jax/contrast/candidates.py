@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from contrastive_jax.contrast.similarity import normalize
 from contrastive_jax.sharding import replicate
 from contrastive_jax.types import Array, Pool, PyTree
 
@@ -77,8 +78,7 @@ def queue(batch_size: int, directions: int, *, size: int, same_group: str = "exc
         raise ValueError(f"candidates.same_group is {same_group!r}; allowed: exclude, keep.")
 
     def init(rng, width):
-        key = jax.random.normal(rng, (size, width))
-        key = key * jax.lax.rsqrt(jnp.sum(key**2, axis=1, keepdims=True))
+        key = normalize(jax.random.normal(rng, (size, width)))
         return {"key": key, "group": jnp.full((size,), -1, jnp.int32), "next": jnp.zeros((), jnp.int32)}
 
     def apply(state, keys, positive_keys, group, rng):

@@ -106,7 +106,7 @@ def spectral_entropy_rank(z: Array) -> Array:
     Of the values over their sum; in [1, min(B W, D)]. Rows are not centred, nor normalised. A singular value below
     a thousandth of the largest is not resolved in float32; it hardly counts.
     """
-    gram = _gram(z.astype(jnp.promote_types(z.dtype, jnp.float32)))
+    gram = _gram(geometry.in_range(z, axis=None)[0])
     trace = jnp.trace(gram)
     values = jnp.sqrt(jnp.maximum(jnp.linalg.eigvalsh(gram / jnp.maximum(trace, LEAST)), 0.0))
     return jnp.where(trace > LEAST, geometry.spectral_entropy_rank(values), 0.0)

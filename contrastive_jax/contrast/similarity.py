@@ -19,6 +19,7 @@ from jax import lax
 
 from contrastive_jax import sharding
 from contrastive_jax.contrast import ring
+from contrastive_jax.losses import geometry
 from contrastive_jax.types import Array, Negatives, Pool, Positives
 
 ENGINES = ("auto", "dense", "tiled")
@@ -30,13 +31,12 @@ PICKED_UP_TO = 64 * 1024 * 1024  # entries of which some are picked at once
 TILE = (1024, 512)  # queries, candidates: the shape hardly matters from 512 up
 
 
-def normalize(x: Array, eps: float = 1e-12) -> Array:
-    """Bring vectors to length 1 along the last axis, ``x * rsqrt(max(sum x^2, eps))``: finite gradient at x = 0.
+def normalize(x: Array) -> Array:
+    """Bring vectors to length 1 along the last axis, see :func:`contrastive_jax.losses.geometry.unit`.
 
-    Half precision comes back as float32: eps is below its range.
+    A zero row stays 0 and has the gradient 0. Half precision comes back as float32.
     """
-    x = x.astype(_compute_dtype(x))
-    return x * lax.rsqrt(jnp.maximum(jnp.sum(x * x, axis=-1, keepdims=True), eps))
+    return geometry.unit(jnp.asarray(x))
 
 
 def negative_statistics(

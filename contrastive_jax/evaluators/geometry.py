@@ -198,9 +198,7 @@ def evaluate(
 
 
 def _unit(features: np.ndarray) -> np.ndarray:
-    features = np.asarray(features, np.float64)
-    norm = np.linalg.norm(features, axis=-1, keepdims=True)
-    return features / np.where(norm > 0, norm, 1.0)
+    return definitions.directions(np.asarray(features, np.float64))
 
 
 def _pairs(first, second, labels, self_pairs: bool) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

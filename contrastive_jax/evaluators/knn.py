@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from contrastive_jax import native, sharding
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import TILES, Rows, check
+from contrastive_jax.losses.geometry import directions
 
 
 def evaluate(
@@ -143,16 +144,10 @@ def _ballots(weight: np.ndarray, names: np.ndarray, classes: int) -> np.ndarray:
     return share
 
 
-def _unit(rows):
-    exact = rows.astype(jnp.promote_types(rows.dtype, jnp.float32))
-    norm = jnp.linalg.norm(exact, axis=-1, keepdims=True)
-    return exact / jnp.maximum(norm, jnp.finfo(exact.dtype).tiny)
-
-
 @native.jit(static_argnames=("k", "count"))
 def _nearest(tests, number, keys, *, k, count):
     """Find cosines and bank rows of the k nearest of every query of a tile: [q, k] each, nearest first."""
-    queries = _unit(sharding.replicate(jax.lax.dynamic_index_in_dim(tests, number, keepdims=False)))
+    queries = directions(sharding.replicate(jax.lax.dynamic_index_in_dim(tests, number, keepdims=False)))
     size = keys.shape[1]
     if not sharding.on_mesh():
         return _local_nearest(queries, keys, 0, size, k, count)
@@ -176,7 +171,7 @@ def _local_nearest(queries, keys, first, size, k, count):
     def merge(nearest, tile):
         rows, number = tile
         row = number * size + first + jnp.arange(rows.shape[0], dtype=jnp.int32)
-        cosine = jnp.einsum("qf,mf->qm", queries, _unit(rows), precision=jax.lax.Precision.HIGHEST)
+        cosine = jnp.einsum("qf,mf->qm", queries, directions(rows), precision=jax.lax.Precision.HIGHEST)
         cosine = jnp.where(row < count, cosine, -jnp.inf)
         # Kept rows come first: of equal cosines top_k takes the first, the earlier image.
         cosine = jnp.concatenate([nearest[0], cosine], axis=1)

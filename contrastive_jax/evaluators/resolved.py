@@ -9,6 +9,7 @@ from contrastive_jax.data.philox import entropy
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.evaluation_data import LabelledSubset
 from contrastive_jax.evaluators.features import Rows
+from contrastive_jax.losses.geometry import directions
 
 CHUNK = 1024  # rows whose similarities with all others are held at once
 
@@ -38,8 +39,7 @@ def resolved_entropy(
         ``{"nats", "floor", "recovered", "protocol", "settings"}``; ``recovered`` is nats over floor, in [0, 1], 0
         where the floor is. Without labels neither of the two, and the protocol says so.
     """
-    points = np.asarray(features.host(test_features), np.float64)
-    points = points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
+    points = directions(np.asarray(features.host(test_features), np.float64))
     entropies = []
     for first in range(0, len(points), CHUNK):
         kernel = np.exp((np.minimum(points[first : first + CHUNK] @ points.T, 1.0) - 1.0) / temperature)

@@ -16,9 +16,8 @@ PRIORS = ("normal", "hypercube", "hypersphere")
 
 
 def unit(array: Array) -> Array:
-    """Divide rows by their Euclidean norm; a zero row stays 0 and has a finite gradient."""
-    array = at_least_float32(array)
-    return array * jax.lax.rsqrt(jnp.maximum(jnp.sum(array**2, axis=-1, keepdims=True), 1e-12))
+    """Bring rows [..., D] to length 1 (:func:`geometry.unit`); a zero row stays 0 and has the gradient 0."""
+    return geometry.unit(jnp.asarray(array))
 
 
 def embedding(array: Array, normalize: bool) -> Array:

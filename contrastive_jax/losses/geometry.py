@@ -1,12 +1,63 @@
-"""Uniformity and effective ranks, each defined once: for the loss, the diagnostics of a step and the evaluators.
+"""Unit length, uniformity and effective ranks, each defined once: for losses, a step's diagnostics and evaluators.
 
 Arrays are JAX's or NumPy's, and each is computed with by its own library, in its own precision: a step has batches on
 devices in float32, an evaluation a whole set in float64. How the sums over pairs are made is the caller's affair.
 """
 
 import jax
+import numpy as np
 
 from contrastive_jax.types import Array
+
+
+def unit(rows: Array) -> Array:
+    """Bring rows to length 1 along the last axis, whatever finite length they have: that of a loss, differentiable.
+
+    A row whose largest entry is below the least normal number (1.2e-38 in float32, float16's 6e-8 is above) is a zero
+    row: it stays 0, and its gradient is 0, as it points nowhere. Of all others the gradient is the true one, of size
+    1 / length, as far as the type holds that.
+
+    Args:
+      rows: [..., D], floating; JAX's computes in float32 at least.
+    """
+    rows, zero = in_range(rows)
+    library = _library(rows)
+    squares = library.sum(rows * rows, axis=-1, keepdims=True)
+    squares = library.where(zero, 1.0, squares)
+    return rows * (jax.lax.rsqrt(squares) if isinstance(rows, jax.Array) else 1.0 / np.sqrt(squares))
+
+
+def directions(rows: Array) -> Array:
+    """Divide rows [..., D] by their length: :func:`unit`, rounded as evaluators have it, which take no gradient."""
+    rows, zero = in_range(rows)
+    library = _library(rows)
+    length = library.linalg.norm(rows, axis=-1, keepdims=True)
+    return rows / library.where(zero, 1.0, length)
+
+
+def in_range(rows: Array, axis: int | None = -1) -> tuple[Array, Array]:
+    """Return rows times a power of two such that squares neither over- nor underflow, and which of them are zero rows.
+
+    The power is 1 / that nearest to a row's largest entry, and constant: neither a quotient of rows nor its gradient
+    knows of it. Multiplication by it is exact, so that ordinary rows keep their bits.
+
+    Args:
+      rows: [..., D], floating; half precision becomes float32.
+      axis: over which they are scaled together; None: all.
+    """
+    library = _library(rows)
+    rows = rows.astype(library.promote_types(rows.dtype, np.float32))
+    info = library.finfo(rows.dtype)
+    constant = jax.lax.stop_gradient(rows) if isinstance(rows, jax.Array) else rows
+    largest = library.max(library.abs(constant), axis=axis, keepdims=True)
+    zero = largest < info.tiny  # a row with NaN is none
+    # At most 2^126, whose inverse is a normal number; devices flush those that are not.
+    inside = library.clip(largest, info.tiny, 0.25 / info.tiny)
+    if isinstance(rows, jax.Array):
+        power = jax.lax.reduce_precision(inside, info.nexp, 0)
+    else:
+        power = np.ldexp(np.ones_like(inside), np.frexp(inside)[1] - 1)
+    return library.where(zero, 0.0, rows * (1.0 / power)), zero
 
 
 def kernel_sums(squared: Array, counted: Array, t: float) -> Array:
