@@ -1,6 +1,7 @@
 """Arguments of the losses for one's own loop: what is no array of embeddings, or no temperature, is a sentence."""
 
 import numbers
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -9,15 +10,17 @@ import numpy as np
 
 from contrastive_jax.types import Array, fit_32_bits, narrow_ids
 
+REQUIRED = ("a", "b", "embeddings")
+
 
 def check_arrays(function: str, **arrays: Any) -> None:
-    """Refuse arguments that are no arrays of floating numbers; None is not given.
+    """Refuse arguments that are no arrays of floating numbers; of those that may be left out None is not given.
 
     Raises:
       ValueError: one sentence that names the argument and what it is.
     """
     for name, value in arrays.items():
-        if value is None:
+        if value is None and name not in REQUIRED:
             continue
         kind = type(value)
         if not isinstance(value, jax.Array | np.ndarray):
@@ -83,16 +86,35 @@ def whole_number(argument: str, value: Any) -> int:
     return int(value)
 
 
-def check_scalar(argument: str, value: Any) -> None:
-    """Refuse what is neither a number nor an array without axes.
+def one_of(argument: str, value: Any, allowed: Collection[str]) -> None:
+    """Refuse what is none of the names, whatever its type.
 
     Raises:
-      ValueError: one sentence that names the argument and what it is.
+      ValueError: one sentence that names the argument, its value and the names.
     """
-    shape = getattr(value, "shape", None)
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) and shape != ():
-        what = f"is {value!r}" if shape is None else f"has shape {shape}"
+    if not (isinstance(value, str) and value in allowed):
+        raise ValueError(f"{argument} is {value!r}; allowed: {', '.join(allowed)}.")
+
+
+def check_scalar(argument: str, value: Any) -> Any:
+    """Return a number as Python's float, and a floating or integer array without axes as it is.
+
+    Raises:
+      ValueError: one sentence that names the argument and what it is: something else, or a number that float32 does
+        not hold.
+    """
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", np.dtype(float))
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number and (shape != () or not (jnp.issubdtype(dtype, jnp.number) and dtype.kind != "c")):
+        what = f"is {value!r}" if shape is None else f"has shape {shape}" if shape else f"is {dtype}"
         raise ValueError(f"{argument} {what}; it must be a number or a scalar array.")
+    if not number:
+        return value
+    largest = float(jnp.finfo(jnp.float32).max)
+    if not -largest <= value <= largest:
+        shown = f"{value!r}" if len(repr(value)) < 40 else f"a number of {len(repr(value))} digits"
+        raise ValueError(f"{argument} is {shown}; it must be a finite number below 3.4e38.")
+    return float(value) if isinstance(value, int) else value
 
 
 def positive_or_nan(temperature: Array) -> Array:

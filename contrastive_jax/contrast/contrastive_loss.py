@@ -22,6 +22,7 @@ from contrastive_jax.contrast.arguments import (
     check_arrays,
     check_scalar,
     ids_of,
+    one_of,
     positive_or_nan,
     whole_number,
 )
@@ -61,10 +62,8 @@ def macl_temperature(
     in (-1, 1), 0.5 for instance (Huang et al., 2022). No gradient flows through it. What comes back is a function
     A -> tau; one of your own does as well.
     """
-    if form not in FORMS:
-        raise ValueError(f"macl_temperature.form is {form!r}; allowed: {', '.join(FORMS)}.")
-    for argument, value in {"tau0": tau0, "alpha": alpha}.items():
-        check_scalar(f"macl_temperature.{argument}", value)
+    one_of("macl_temperature.form", form, FORMS)
+    tau0, alpha = check_scalar("macl_temperature.tau0", tau0), check_scalar("macl_temperature.alpha", alpha)
     least, most = FORMS[form]
     try:
         positive, inside = bool(tau0 > 0), bool(least < alpha < most)
@@ -290,9 +289,10 @@ def contrastive_loss(
       (3, 2)
     """
     native.compiler.warn_of_reductions()
-    if not (isinstance(loss, str) or callable(loss)):
+    if isinstance(loss, type) or not (isinstance(loss, str) or callable(loss)):
+        what = f"the class {loss.__name__}" if isinstance(loss, type) else f"a {type(loss).__name__}"
         raise ValueError(
-            f"contrastive_loss.loss is a {type(loss).__name__}; it must be the name of one of contrastive_jax.losses,"
+            f"contrastive_loss.loss is {what}; it must be the name of one of contrastive_jax.losses,"
             " or a function of the contrast."
         )
     term = _term(loss, options)
@@ -304,8 +304,7 @@ def contrastive_loss(
         ("summation", summation, SUMMATIONS),
         ("engine", engine, ENGINES),
     ):
-        if value not in allowed:
-            raise ValueError(f"contrastive_loss.{argument} is {value!r}; allowed: {', '.join(allowed)}.")
+        one_of(f"contrastive_loss.{argument}", value, allowed)
     rows = _check_shapes(a, b, queue, queue_group, group, positives)
     group, positives, queue_group = ids_of(
         "contrastive_loss", group=group, positives=positives, queue_group=queue_group
@@ -535,7 +534,8 @@ def _with_rows(source: Candidates, own: int, rows: int) -> Candidates:
 def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
     """Return the step's temperature rule for a number, a traced scalar, or a function of the alignment."""
     if isinstance(temperature, numbers.Real) and not isinstance(temperature, bool):
-        if not 0 < temperature < float("inf"):
+        temperature = check_scalar("contrastive_loss.temperature", temperature)
+        if not temperature > 0:
             raise ValueError(
                 f"contrastive_loss.temperature is {temperature}; a temperature must be positive."
             )

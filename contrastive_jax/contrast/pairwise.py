@@ -14,7 +14,7 @@ from jax import lax
 
 from contrastive_jax import sharding
 from contrastive_jax.contrast import ring
-from contrastive_jax.contrast.arguments import check_arrays, check_scalar, ids_of, positive_or_nan
+from contrastive_jax.contrast.arguments import check_arrays, check_scalar, ids_of, one_of, positive_or_nan
 from contrastive_jax.contrast.comparison import cosine, dot
 from contrastive_jax.contrast.similarity import (
     ENGINES,
@@ -75,6 +75,9 @@ def ntxent(
       >>> jax.grad(ntxent)(views, labels).shape
       (6, 2)
     """
+    check_arrays("ntxent", embeddings=embeddings)
+    if labels is None:
+        raise ValueError("ntxent.labels is None; it must be ids, [N] whole numbers.")
     (labels,) = ids_of("ntxent", labels=labels)
     _check_rows("ntxent", "embeddings", embeddings, labels, "labels", engine)
     tau = _temperature("ntxent.temperature", temperature).astype(
@@ -150,15 +153,14 @@ def sigmoid_loss(
     check_arrays("sigmoid_loss", a=a, b=b)
     if a.ndim != 2 or a.shape != b.shape or not a.size:
         raise ValueError(f"sigmoid_loss: a {a.shape} and b {b.shape} must both be [N, D], not empty.")
-    if score not in SCORES:
-        raise ValueError(f"sigmoid_loss.score is {score!r}; allowed: {', '.join(SCORES)}.")
+    one_of("sigmoid_loss.score", score, SCORES)
     ids = jnp.arange(a.shape[0], dtype=jnp.int32) if positives is None else positives
     (ids,) = ids_of("sigmoid_loss", positives=ids)
     _check_rows("sigmoid_loss", "a", a, ids, "positives", engine, (*ENGINES, RING))
     query, key = (SCORES[score](sharding.shard_batch(x)) for x in (a, b))
     dtype = jnp.promote_types(query.dtype, key.dtype)
     tau = _temperature("sigmoid_loss.temperature", temperature).astype(dtype)
-    check_scalar("sigmoid_loss.bias", bias)
+    bias = check_scalar("sigmoid_loss.bias", bias)
     nothing = jnp.zeros_like(query[:, 0], dtype)
     gather = sharding.shard_batch if engine == RING else sharding.replicate
     pool = Pool(gather(key), gather(ids))
@@ -348,8 +350,7 @@ def _check_rows(
     rows = embeddings.shape[0]
     if ids.shape != (rows,):
         raise ValueError(f"{function}.{name} is {ids.dtype}{list(ids.shape)}; it must be integers, [{rows}].")
-    if engine not in engines:
-        raise ValueError(f"{function}.engine is {engine!r}; allowed: {', '.join(engines)}.")
+    one_of(f"{function}.engine", engine, engines)
     if rows % (devices := sharding.devices()):
         raise ValueError(f"{function}: {devices} devices cannot share N={rows} rows equally.")
 
@@ -360,7 +361,7 @@ def _temperature(argument: str, temperature: float | Array) -> Array:
     Raises:
       ValueError: no scalar, or a number that is not positive (an array that is not is NaN).
     """
-    if isinstance(temperature, numbers.Real) and not float(temperature) > 0:
+    temperature = check_scalar(argument, temperature)
+    if isinstance(temperature, numbers.Real) and not temperature > 0:
         raise ValueError(f"{argument} is {temperature}; a temperature must be positive.")
-    check_scalar(argument, temperature)
     return positive_or_nan(jnp.asarray(temperature))

@@ -283,7 +283,9 @@ def decoupled_nt_xent(
     above_positive = jax.nn.softplus(c)  # logsumexp_all - s+ / tau
     if self_pair:
         above_positive = jnp.logaddexp(above_positive, (1.0 - positive) / temperature)
-    value = weight * above_positive + (weight / temperature - 1.0) * positive
+    value = weight * above_positive
+    if lambda_weight is not None:  # at lambda = tau it is 0, and so is its gradient in tau, but for rounding
+        value = value + (weight / temperature - 1.0) * positive
     return plus(value, None if surplus is None else temperature * surplus)
 
 
