@@ -395,6 +395,11 @@ def contrastive_loss(
     )  # once: gradients add up before rounding
     comparison, _ = compare(views[:, :number], views, group, ((), ()), jnp.zeros((), jnp.int32), key)
     values = term.values(comparison, {})  # [N, V]
+    if jnp.shape(values) != (rows, number):
+        raise ValueError(
+            f"contrastive_loss.loss is {loss!r}, which returns {jnp.shape(values)}; it must return one value a query,"
+            f" {(rows, number)}."
+        )
     return sharding.shard_batch(sharding.replicate(values).T.reshape(-1))
 
 
@@ -540,7 +545,8 @@ def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
                 f"contrastive_loss.temperature is {temperature}; a temperature must be positive."
             )
         return rules.fixed(1, tau=float(temperature))
-    if not callable(temperature) and getattr(temperature, "shape", None) != ():
+    floating = getattr(temperature, "dtype", None) is not None and temperature.dtype.kind in "fiuV"
+    if not callable(temperature) and (getattr(temperature, "shape", None) != () or not floating):
         raise ValueError(
             f"contrastive_loss.temperature is {temperature!r}; it must be a positive number, a scalar, or a"
             " function of the alignment such as macl_temperature(tau0, alpha)."
@@ -549,6 +555,8 @@ def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
 
     def value(state, step, mean_positive):
         tau = given(mean_positive)
+        if tau is None or isinstance(tau, str):
+            raise ValueError(f"contrastive_loss.temperature returns {tau!r}; it must return a scalar.")
         if jnp.ndim(tau):
             raise ValueError(
                 f"contrastive_loss.temperature returns an array {jnp.shape(tau)}; a function of the alignment must"

@@ -179,6 +179,7 @@ def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
         "embedding_std": jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5,
         "effective_rank": effective_rank(z),
         "uniformity": uniformity(z[:, 0]),
+        "embedding_largest": jnp.max(jnp.abs(outputs.projection.astype(z.dtype))),
     }
     if outputs.logits.shape[-1] and label.ndim == 1:
         right = jnp.argmax(outputs.logits, axis=-1) == label[:, None]

@@ -177,7 +177,12 @@ def make_term(
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         raise ValueError(f"loss.{name}.weight is {weight!r}; it must be a number.")
     function = function or find_loss(name)
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin, or compiled
+        raise ValueError(
+            f"loss.{name} shows no signature, so that what it reads is not known; wrap it."
+        ) from None
     options = {p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
     required = {n for n in options if signature.parameters[n].default is inspect.Parameter.empty}
     if set(settings) - options or required - set(settings):

@@ -4,6 +4,7 @@
 step, from the device's memory (:mod:`resident`) or from files (:mod:`stream`), in the order of :mod:`order`.
 """
 
+from contrastive_jax.data.contents import contents, differing
 from contrastive_jax.data.noise import synthetic
 from contrastive_jax.data.order import permutation, rows
 from contrastive_jax.data.resident import Resident
@@ -19,6 +20,8 @@ __all__ = [
     "Stream",
     "Streamed",
     "accepts",
+    "contents",
+    "differing",
     "feed",
     "feed_shapes",
     "files_digest",

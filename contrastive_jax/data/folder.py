@@ -228,6 +228,10 @@ class FolderRecords:
             raise Unreadable(f"cannot read {self.name(row)}: {pixels.reason(error)}") from error
         return Record(image, label if label.ndim else int(label), int(self.group[row]))
 
+    def locate(self, row: int) -> pathlib.Path:
+        """Return the file of a record."""
+        return self._root / self.paths[row]
+
     def name(self, row: int) -> str:
         """Return what to call a record in a message."""
         return f"the image {self._root / self.paths[row]}"

@@ -12,6 +12,7 @@ import functools
 import importlib.util
 import multiprocessing
 import os
+import pathlib
 import signal
 import threading
 import warnings
@@ -398,6 +399,11 @@ class Chosen:
     def read(self, rows: Sequence[int]) -> list[Record]:
         """Read the records of some rows, in that order."""
         return self.records.read(self.rows[np.asarray(rows)])
+
+    def locate(self, row: int) -> pathlib.Path | None:
+        """Return the file of a record; None: it is none."""
+        locate = getattr(self.records, "locate", None)
+        return locate and locate(int(self.rows[row]))
 
     def name(self, row: int) -> str:
         """Return what to call a record in a message."""

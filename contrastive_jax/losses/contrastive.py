@@ -45,6 +45,8 @@ def check_option(name: str, value: float, holds: Callable[[float], bool], words:
         good = bool(holds(value))
     except no_number:
         good = False
+    if good and isinstance(value, int) and abs(value) >= 2**127:
+        good, words = False, f"{words}, and below 1.7e38"
     if not good:
         constant = ", and a constant under jit" if isinstance(value, jax.core.Tracer) else ""
         raise ValueError(f"{name} is {value}; it must be {words}{constant}.")

@@ -20,6 +20,7 @@ LEAST = 20  # steps before which nothing is wrong yet, however short the run
 SETTLED = 0.1  # share of a run after which a collapse is none of its beginning
 PATIENCE = 0.2  # share of a run by which something must have been learnt
 STD = 0.1  # embedding_std below this is a point; 1 is spread over the sphere
+LARGEST = 3e4  # entry of an embedding; float16 ends at 65,504
 RANK = 1.5  # effective_rank below this is a line
 SATURATED = 0.5  # share of the queries
 TOLD_APART = 0.02  # of what InfoNCE can fall below log(1 + K)
@@ -95,6 +96,17 @@ def dimensional_collapse(record: Mapping[str, float], config: Mapping[str, Any])
     )
 
 
+def unbounded(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+    """The embeddings' length grows, which a cosine does not see but for its gradient."""
+    if not _compares(config) or not record.get("embedding_largest", 0.0) > LARGEST:
+        return None
+    return (
+        f"unbounded embeddings: their largest entry is {record['embedding_largest']:.2g} (embedding_largest), and the"
+        " gradient of a cosine shrinks as they grow. A lower schedule.learning_rate or a larger"
+        " optimizer.weight_decay may help."
+    )
+
+
 def saturation(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
     """The loss's gradient gives most queries next to no weight."""
     contrasts = [name for name, term in _terms(config) if term.multiples]
@@ -155,7 +167,7 @@ def temperature_clamped(record: Mapping[str, float], config: Mapping[str, Any]) 
     return None
 
 
-ALARMS = (collapse, dimensional_collapse, saturation, stuck, ess_unreachable, temperature_clamped)
+ALARMS = (collapse, dimensional_collapse, unbounded, saturation, stuck, ess_unreachable, temperature_clamped)
 
 
 class Watch:

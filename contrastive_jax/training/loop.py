@@ -132,6 +132,10 @@ class One:
         """Return what a step is, in a line."""
         return words(self.run)
 
+    def note(self, contents: dict[str, Any] | None) -> None:
+        """Keep the digests of the training images for the checkpoints."""
+        self.about = self.about | {"contents": contents}
+
     def first_state(self, report: Callable[[str], None]) -> TrainState:
         """Return :func:`first_state`."""
         return first_state(self.run, report)
@@ -191,6 +195,7 @@ def restored(
     """
     run = trainee.run
     if not saved.steps():
+        trainee.note(data.contents(run.source.train))
         return trainee.first_state(report)
     if (meta := saved.read_meta()) is not None:  # else restore says that all are damaged
         done, before = meta[0], meta[1]["config"]
@@ -218,6 +223,9 @@ def restored(
                 f"data has as many training images as this workdir's run began with, {examples:,}, and not the same"
                 " files: their order would be another. Bring the same images, or choose another --workdir."
             )
+        contents = data.contents(run.source.train, meta[1].get("contents"))
+        check_contents(run.source.train, contents, meta[1].get("contents"))
+        trainee.note(contents)
         streamed = isinstance(run.source.train, data.Streamed)
         if (had := meta[1].get("streamed", streamed)) != streamed:
             now, then = ("streamed" if it else "in memory" for it in (streamed, had))
@@ -236,6 +244,17 @@ def restored(
     state, step, _ = newest
     report(f"resuming at step {step} of {run.total_steps}")
     return state
+
+
+def check_contents(train: data.Split | data.Streamed, now: Mapping | None, had: Mapping | None) -> None:
+    """Refuse to go on with images that hold something else under the same names; unknown of old checkpoints."""
+    if now is None or had is None or not (others := data.differing(train, now, had)):
+        return
+    first = ", ".join(others[:3]) + (f" and {len(others) - 3:,} more" if len(others) > 3 else "")
+    raise ValueError(
+        f"data holds other pixels, labels or groups than this workdir's run began with: {first}. Bring back the"
+        " images of before, or begin another run in another --workdir."
+    )
 
 
 def words(run: Run) -> str:

@@ -208,6 +208,11 @@ class Replicas(loop.One):
         step = make_replica_step(self.lifted, self.mesh)
         return compilation.compiled(step, options, state, feed.feed(int(state.step)))
 
+    def note(self, contents: dict[str, Any] | None) -> None:
+        """Keep the digests of the training images, for the checkpoints of each replica too."""
+        self.about = self.about | {"contents": contents}
+        self.each_about = [about | {"contents": contents} for about in self.each_about]
+
     def evaluator(self) -> Any:
         """Return what judges every replica."""
         return members.Evaluators(self)

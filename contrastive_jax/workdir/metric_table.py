@@ -106,6 +106,10 @@ METRICS = {
         "standard deviation of the normalised projections over the batch, the mean over dimensions, times sqrt(D): 1"
         " for a uniform sphere, 0 when all embeddings are the same (collapse).", "embedding std", "diagnostics",
     ),
+    "embedding_largest": Metric(
+        "largest absolute entry of the projections as they are: the gradient of a cosine shrinks as it grows.",
+        "largest entry of the embeddings", "diagnostics",
+    ),
     "saturated": Metric(
         "share of queries whose W, with the margin, a cross-entropy of logits in the network's dtype would round to 0:"
         " up to 3e-8 in float32, 0.002 in bfloat16. The losses here do not round it; little is learnt from these.",

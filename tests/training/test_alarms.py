@@ -66,6 +66,8 @@ ESS = {"name": "ess", "target": 0.3, "target_end": 0.0, "rate": 0.01, "min_tau":
         ({"step": 100, "epoch": 10.0}, None, ESS | {"target": 0.3, "target_end": 0.001}, ["ess_unreachable"]),
         ({"tau": np.float32(0.005)}, None, {"name": "macl_icml"}, ["temperature_clamped"]),
         ({"tau": 0.005}, None, {"name": "fixed", "tau": 0.005}, []),
+        ({"embedding_largest": 1e5}, None, None, ["unbounded"]),
+        ({"embedding_largest": 2e4}, None, None, []),
     ],
 )  # fmt: skip
 def test_what_rings(wrong, loss, section, names):

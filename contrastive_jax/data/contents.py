@@ -1,0 +1,117 @@
+"""Whether images are those that a run began with: digests of what they hold, small enough for a checkpoint.
+
+Rows are in at most ``PARTS`` groups, of one row each up to that many, so that a set of any size takes some 100 KB. Of
+images in memory the arrays are digested. Of files that are streamed a group has a stamp (sizes and times, one ``stat``
+a file) and a digest of contents, which is made anew only where the stamp differs: copied or touched files are the
+same. Of a large file the contents are its size and ``BLOCKS`` blocks: image formats are compressed, and another
+picture differs nearly everywhere.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from contrastive_jax.data.split import Split
+from contrastive_jax.data.stream import Streamed
+
+PARTS = 4096
+BLOCKS, BLOCK = 4, 16 * 1024  # bytes of a file that are digested: all, if it has no more
+THREADS = 16
+
+
+def contents(train: Split | Streamed, known: Mapping[str, Any] | None = None) -> dict[str, list[str]] | None:
+    """Return the digests of a split's rows, by group: ``{"rows"}`` in memory, ``{"rows", "stamps"}`` of files.
+
+    Args:
+      train: the split.
+      known: what this returned before, so that files of the same size and time are not read again.
+
+    Returns:
+      None where nothing says what rows hold short of decoding them.
+    """
+    if isinstance(train, Split):
+        rows = _mapped(
+            lambda part: _of_arrays(train.image[part], train.label[part], train.group[part]), len(train)
+        )
+        return {"rows": rows}
+    locate = getattr(train.records, "locate", None)
+    if locate is None or locate(0) is None:
+        return None
+    stamps = _mapped(
+        lambda part: _digest(_stamp(locate(row)) for row in range(part.start, part.stop)), len(train)
+    )
+    same = known is not None and len(known.get("stamps", ())) == len(stamps)
+    before = dict(enumerate(zip(known["stamps"], known["rows"], strict=True))) if same else {}
+    size = _groups(len(train))[0].stop
+
+    def of_files(part: slice) -> str:
+        stamp, rows = before.get(number := part.start // size, ("", ""))
+        if stamp == stamps[number]:
+            return rows
+        return _digest(_content(locate(row)) for row in range(part.start, part.stop))
+
+    return {"rows": _mapped(of_files, len(train)), "stamps": stamps}
+
+
+def differing(train: Split | Streamed, now: Mapping[str, Any], had: Mapping[str, Any]) -> list[str]:
+    """Name the first rows, or groups of rows, that hold something else than they did; [] where all are the same."""
+    groups = _groups(len(train))
+    if len(now["rows"]) != len(had["rows"]):
+        return []
+    others = [
+        group for group, one, other in zip(groups, now["rows"], had["rows"], strict=True) if one != other
+    ]
+
+    def name(row: int) -> str:
+        return f"image {row}" if train.paths is None else str(train.paths[row])
+
+    return [
+        name(group.start)
+        if group.stop == group.start + 1
+        else f"some of {name(group.start)} to {name(group.stop - 1)}"
+        for group in others
+    ]
+
+
+def _groups(count: int) -> list[slice]:
+    size = -(-count // PARTS)
+    return [slice(first, min(first + size, count)) for first in range(0, count, size)]
+
+
+def _mapped(function, count: int) -> list[str]:
+    with ThreadPoolExecutor(THREADS) as pool:  # hashing and reading wait outside of Python's lock
+        return list(pool.map(function, _groups(count)))
+
+
+def _digest(parts: Sequence[bytes] | Any) -> str:
+    digest = hashlib.blake2b(digest_size=6)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _of_arrays(*arrays: np.ndarray) -> str:
+    return _digest(np.ascontiguousarray(array).data.cast("B") for array in arrays)
+
+
+def _stamp(path: os.PathLike) -> bytes:
+    status = os.stat(path)
+    return f"{path.name}\0{status.st_size} {status.st_mtime_ns}\0".encode("utf-8", "surrogateescape")
+
+
+def _content(path: os.PathLike) -> bytes:
+    """Return a digest of a file's size and contents."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.blake2b(f"{size}\0".encode(), digest_size=16)
+        if size <= BLOCKS * BLOCK:
+            digest.update(file.read())
+        else:
+            for number in range(BLOCKS):
+                file.seek((size - BLOCK) * number // (BLOCKS - 1))
+                digest.update(file.read(BLOCK))
+    return digest.digest()
