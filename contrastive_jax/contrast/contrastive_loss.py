@@ -322,6 +322,10 @@ def contrastive_loss(
         )
     if key is not None and not isinstance(key, jax.Array | np.ndarray):
         raise ValueError(f"contrastive_loss.key is {key!r}; it must be a jax random key, jax.random.key(0).")
+    if key is not None and not (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == np.uint32):
+        raise ValueError(
+            f"contrastive_loss.key is {key.dtype}{list(key.shape)}; it must be a jax random key."
+        )
     if negatives is not None:
         negatives = whole_number("contrastive_loss.negatives", negatives)
     if shared and negatives is None:

@@ -13,6 +13,7 @@ from jax.tree_util import Partial
 
 from contrastive_jax import native, sharding
 from contrastive_jax.evaluators import progress
+from contrastive_jax.losses import geometry
 
 TILES = PartitionSpec(None, sharding.AXIS)
 
@@ -237,7 +238,9 @@ def standardized(train_features: np.ndarray, test_features: np.ndarray) -> tuple
 def standardized_rows(train: Rows, test: Rows) -> tuple[Rows, Rows]:
     """Standardize where the features lie, in single precision at least: squares of halves overflow."""
     train, test = (Rows(_single(part.tiles), part.count) for part in (train, test))
-    mean, deviation = _moments(train)
+    power = _power(train)
+    train, test = (Rows(part.tiles * power, part.count) for part in (train, test))
+    mean, deviation = _moments(train, power)
     first, second = (Rows(_scaled(part, mean, deviation), part.count) for part in (train, test))
     return first, second
 
@@ -254,13 +257,22 @@ def _real(rows: Rows) -> jax.Array:
 
 
 @native.jit
-def _moments(rows):
+def _power(rows):
+    """Return [F] powers of two that bring each feature to about 1: its square neither over- nor underflows."""
+    largest = jnp.max(jnp.abs(rows.tiles), axis=(0, 1))
+    return geometry.power_of_two(largest)
+
+
+@native.jit
+def _moments(rows, power):
     mean = jnp.sum(rows.tiles, axis=(0, 1)) / rows.count
     variance = jnp.sum(jnp.where(_real(rows), rows.tiles - mean, 0) ** 2, axis=(0, 1)) / rows.count
     # As scikit-learn: what varies by no more than rounding is constant, and stays 0 once centred.
     eps = jnp.finfo(mean.dtype).eps
     constant = variance <= rows.count * eps * variance + (rows.count * mean * eps) ** 2
-    return mean, jnp.where(constant, 1, jnp.sqrt(variance))
+    return mean, jnp.where(
+        constant, power, jnp.sqrt(variance)
+    )  # of a constant feature what is left stays as it is
 
 
 @native.jit

@@ -51,13 +51,18 @@ def in_range(rows: Array, axis: int | None = -1) -> tuple[Array, Array]:
     constant = jax.lax.stop_gradient(rows) if isinstance(rows, jax.Array) else rows
     largest = library.max(library.abs(constant), axis=axis, keepdims=True)
     zero = largest < info.tiny  # a row with NaN is none
+    return library.where(zero, 0.0, rows * power_of_two(largest)), zero
+
+
+def power_of_two(largest: Array) -> Array:
+    """Return the power of two that brings what is at least 0 to about 1; where that is 0, the greatest."""
+    library = _library(largest)
+    info = library.finfo(largest.dtype)
     # At most 2^126, whose inverse is a normal number; devices flush those that are not.
     inside = library.clip(largest, info.tiny, 0.25 / info.tiny)
-    if isinstance(rows, jax.Array):
-        power = jax.lax.reduce_precision(inside, info.nexp, 0)
-    else:
-        power = np.ldexp(np.ones_like(inside), np.frexp(inside)[1] - 1)
-    return library.where(zero, 0.0, rows * (1.0 / power)), zero
+    if isinstance(largest, jax.Array):
+        return 1.0 / jax.lax.reduce_precision(inside, info.nexp, 0)
+    return 1.0 / np.ldexp(np.ones_like(inside), np.frexp(inside)[1] - 1)
 
 
 def kernel_sums(squared: Array, counted: Array, t: float) -> Array:

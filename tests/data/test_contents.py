@@ -1,0 +1,69 @@
+"""What a run began with is told from other pixels under the same names; files that were touched are the same."""
+
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from contrastive_jax import data
+from contrastive_jax.data import folder as folders
+from contrastive_jax.data.contents import PARTS
+from contrastive_jax.training.loop import check_contents
+
+
+def folder(root, stream):
+    return folders.folder(dir=str(root), stream=stream, workers=0).train
+
+
+@pytest.fixture
+def images(tmp_path):
+    draw = np.random.default_rng(0)
+    for name in "abcde":
+        Image.fromarray(draw.integers(0, 256, (8, 8, 3), np.uint8)).save(tmp_path / f"{name}.bmp")
+    return tmp_path
+
+
+@pytest.mark.parametrize("stream", ["on", "off"])
+def test_other_pixels_under_the_same_names(images, stream):
+    before = data.contents(folder(images, stream))
+    pixels = bytearray((images / "c.bmp").read_bytes())
+    pixels[-5] ^= 1  # of the same size
+    os.utime(images / "a.bmp", ns=(0, 0))  # touched: other time, same contents
+    touched = folder(images, stream)
+    now = data.contents(touched, before)
+    assert now["rows"] == before["rows"]
+    check_contents(touched, now, before)
+    (images / "c.bmp").write_bytes(pixels)
+    changed = folder(images, stream)
+    now = data.contents(changed, now)
+    with pytest.raises(ValueError, match=r"other pixels.*: c\.bmp\. "):
+        check_contents(changed, now, before)
+
+
+def test_files_of_the_same_size_and_time_are_not_read_again(images, monkeypatch):
+    train = folder(images, "on")
+    before = data.contents(train)
+    read = []
+    monkeypatch.setattr("contrastive_jax.data.contents._content", lambda path: read.append(path.name) or b"")
+    assert data.contents(train, before) == before and not read
+    os.utime(images / "b.bmp", ns=(0, 0))
+    data.contents(train, before)
+    assert read == ["b.bmp"]
+
+
+def test_a_large_set_takes_little_room_and_names_a_group():
+    image = np.zeros((2 * PARTS + 1, 1, 1, 1), np.uint8)
+    before = data.contents(data.Split(image))
+    assert len(before["rows"]) <= PARTS
+    other = image.copy()
+    other[7] = 1
+    now = data.contents(data.Split(other))
+    assert data.differing(data.Split(other), now, before) == ["some of image 6 to image 8"]
+    label = np.zeros(len(image), int)
+    assert data.contents(data.Split(image, label)) != before
+
+
+def test_of_old_checkpoints_nothing_is_known(images):
+    train = folder(images, "off")
+    check_contents(train, data.contents(train), None)
