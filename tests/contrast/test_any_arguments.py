@@ -1,4 +1,4 @@
-"""Public losses called with anything: a value, or one sentence; 2,000 drawn calls, of which the default tier takes some."""
+"""Public losses called with anything: a value, or one sentence; of 2,000 drawn calls the default tier takes some."""
 
 import random
 
@@ -154,7 +154,7 @@ def attempt(seeds):
             assert callable(result) or result.dtype in (np.float32, np.float64)
         except ValueError as error:
             text = str(error)
-            if "\n" in text or "Traceback" in text or not text.endswith((".", "?", "]")):
+            if "\n" in text or "Traceback" in text or not text.endswith((".", "?", ")")):
                 wrong.append(f"{seed} {function.__name__}{arguments[2:]}{options}: {text}")
         except Exception as error:
             wrong.append(

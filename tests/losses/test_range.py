@@ -26,7 +26,7 @@ LOSSES = {
     "sigmoid": lambda x, y: sigmoid_loss(x, y, 0.1, 0.0).mean(),
     "alignment": lambda x, y: losses.alignment(views(x, y)).mean(),
     "uniformity": lambda x, y: losses.uniformity(views(x, y)).mean(),
-    "byol": lambda x, y: losses.byol(views(x, y), views(y, x)).mean(),
+    "byol": lambda x, y: losses.byol(views(x, y), views(x, y)).mean(),
     "sliced": lambda x, y: losses.sliced_wasserstein(views(x, y), jax.random.key(0)).mean(),
     "relic": lambda x, y: losses.relic(views(x, y), views(x, y), 0.1).mean(),
 }  # fmt: skip
