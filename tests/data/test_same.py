@@ -8,7 +8,7 @@ from PIL import Image
 
 from contrastive_jax import data
 from contrastive_jax.data import folder as folders
-from contrastive_jax.data.contents import PARTS
+from contrastive_jax.data.same import PARTS
 from contrastive_jax.training.loop import check_contents
 
 
@@ -45,7 +45,7 @@ def test_files_of_the_same_size_and_time_are_not_read_again(images, monkeypatch)
     train = folder(images, "on")
     before = data.contents(train)
     read = []
-    monkeypatch.setattr("contrastive_jax.data.contents._content", lambda path: read.append(path.name) or b"")
+    monkeypatch.setattr("contrastive_jax.data.same._content", lambda path: read.append(path.name) or b"")
     assert data.contents(train, before) == before and not read
     os.utime(images / "b.bmp", ns=(0, 0))
     data.contents(train, before)
