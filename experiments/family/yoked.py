@@ -117,7 +117,7 @@ CLAIMS = (
         f"10 labels a class, {ADAPTIVE} - {CONSTANT} - 0.5, points",
         lambda results: [d - 0.5 for d in against(CONSTANT)(results)],
         expects="below",
-        gates=(gates.few_headroom,),
+        gates=(gates.few_room_to_differ,),
     ),
 )
 

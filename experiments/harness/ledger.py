@@ -70,7 +70,7 @@ def _verdicts(claims: Sequence[tuple[pathlib.Path, Row]]) -> list[str]:
     lines = []
     for verdict in VERDICTS:
         rows = [
-            f"| {row.sentence()} | {row.evidence} | {row.said.why or row.verdict()} | `{path.name}` |"
+            f"| {row.sentence()} | {row.evidence} | {row.reason()} | `{path.name}` |"
             for path, row in claims
             if row.said.word == verdict
         ]
