@@ -31,7 +31,7 @@ METRIC = {
     FEW: "trained.few_labels.top1 %",
     "linear top-1, %": "trained.linear.top1 %",
     "tau at the end": "metrics.tau",
-}
+} | harness.KNN_TOO
 CURVES = ("tau",)
 DONOR, COLUMN = 5, "batch 64"
 SEEDS = harness.SEEDS | {"small_mnist": (0, 1, 2, 3, 4, DONOR)}

@@ -32,7 +32,8 @@ ALL_LABELS, TEN_LABELS, NEIGHBOURS = (
     "trained.knn.top1 %",
 )
 MEASURES = {"all labels": ALL_LABELS, "10 labels a class": TEN_LABELS, "kNN": NEIGHBOURS}  # of one accuracy
-FEW_LABELS = dict.fromkeys(SMALL, {FEW: TEN_LABELS})  # what `screen` adds, as ALSO
+KNN_TOO = {"kNN top-1, %": NEIGHBOURS}
+FEW_LABELS = dict.fromkeys(SMALL, {FEW: TEN_LABELS} | KNN_TOO)  # what `screen` adds, as ALSO
 BY_FEW_LABELS = {"small_mnist": TEN_LABELS}  # as CHOOSES: what judges there chooses too
 
 

@@ -34,6 +34,7 @@ UNIQUE = (1, 10, 100, 1000, 10000, 60000)
 TAUS = (0.05, 0.1, 0.2, 0.5)
 OBJECTS, DIGITS = "linear top-1 on objects, %", "linear top-1 on digits, %"
 METRIC = {OBJECTS: "trained.linear.top1 %", DIGITS: "trained.linear@digit.top1 %"}
+ALSO = {"small": {"kNN top-1 on objects, %": "trained.knn.top1 %"}}
 
 
 VARIED = {  # at the most unique digits
