@@ -3,9 +3,9 @@
     python -m experiments.eqco.remark_2 run --scale=small_mnist     # skips what is done
     python -m experiments.eqco.remark_2 render
 
-"Negative samples for different queries could be either (fully or partially) shared or isolated [...] we empirically find
-the differences in implementation do not result in much of the performance variation." SiMo's code draws one choice of
-negatives for all queries of a step, SimCLR's cells draw for each query; both draw from one batch. Here both are run
+"Negative samples for different queries could be either (fully or partially) shared or isolated [...] we empirically
+find the differences in implementation do not result in much of the performance variation." SiMo's code draws one choice
+of negatives for all queries of a step, SimCLR's cells draw for each query; both draw from one batch. Here both are run
 with EqCo's margin, alpha 256, at 2 and 32 negatives.
 
 Predictions, written before any run: at 32 negatives the two differ by less than a point with 10 labels a class; at 2,

@@ -35,13 +35,12 @@ METRIC = {
 }
 LOSSES = {"relative": "relative", "scaled": "scaled", "FlatNCE": "flat_nce"}
 COLUMN = "batch 16"
-DRAWS = {"name": "lbfgs", "labels_per_class": 10, "draws": 20, "seed": -1}
 
 
 def spec(loss: str) -> str:
     """Return the arguments of a cell: InfoNCE's of `second_set`, another loss, and draws of labels by the seed."""
     return second_set.spec(loss, 0.1, 20).replace(
-        harness.screen(20), harness.screen(20, few_labels_own=DRAWS)
+        harness.screen(20), harness.screen(20, few_labels_own=harness.OWN_DRAWS)
     )
 
 

@@ -23,7 +23,7 @@ EPOCHS = {16: 1, 256: 16}
 RUNS = {
     "small_mnist": {
         (name, str(batch)): f"configs/flatclr_cifar10.py:method={method},scale=small_mnist"
-        f" --config.train.batch_size={batch}{harness.screen(epochs)}"
+        f" --config.train.batch_size={batch}{harness.screen(epochs, few_labels=harness.OWN_DRAWS)}"
         for name, method in figure_2.METHODS.items()
         for batch, epochs in EPOCHS.items()
     }

@@ -24,7 +24,8 @@ LOOK = """ --config.evaluate.every='0.5 epochs' --config.evaluate.look="('knn','
 RUNS = {
     "small_mnist": {
         (name, "16"): f"configs/flatclr_cifar10.py:method={method},scale=small_mnist"
-        f" --config.train.batch_size=16 --config.schedule.learning_rate=0.00025{LOOK}{harness.screen()}"
+        f" --config.train.batch_size=16 --config.schedule.learning_rate=0.00025{LOOK}"
+        + harness.screen(few_labels=harness.OWN_DRAWS)
         for name, method in figure_2.METHODS.items()
     }
 }

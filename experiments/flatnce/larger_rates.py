@@ -25,7 +25,8 @@ KS = {"4": """ --config.negatives="{'name': 'random', 'k': 4}\"""", "all 126": "
 RUNS = {
     "small_mnist": {
         (f"K = {k}", f"rate x {times}"): "configs/flatclr_cifar10.py:method=flatclr,scale=small_mnist"
-        f" --config.train.batch_size=64 --config.schedule.learning_rate={BASE * times}{own}{harness.screen()}"
+        f" --config.train.batch_size=64 --config.schedule.learning_rate={BASE * times}{own}"
+        + harness.screen(few_labels=harness.OWN_DRAWS)
         for k, own in KS.items()
         for times in TIMES
     }

@@ -178,7 +178,7 @@ CLAIMS = (
         by="formula",
     ),
     Claim(
-        "Nguyen-Wainwright-Jordan's and Fenchel-Legendre's bias is low, InfoNCE's and Donsker-Varadhan's large (Table 1)",
+        "Nguyen-Wainwright-Jordan's and Fenchel-Legendre's bias is low, the other two's large (Table 1)",
         "absolute bias, InfoNCE's and Donsker-Varadhan's each - that of each of the two, plus 0.02, nats, a number each"
         " information and K",
         lambda found: [

@@ -22,7 +22,7 @@ within five epochs they only begin to be learnt, W is 0.8, and objects stay (45.
 seen, and so nothing that could cost objects. The question is open until digits are learnt: next four times the epochs.
 
 Read after batch 512 and a head of 4 layers (3 seeds each, with all digits): objects change by +0.5 (half-width 2.2) and
--2.2 (2.5), less than the 3 points predicted; not judged, for want of room.
+-2.2 (2.5), less than the 3 points predicted; undecided within 2 points.
 """
 
 import sys
