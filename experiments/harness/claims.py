@@ -95,15 +95,22 @@ def judged(claim: Claim, by_scale: Mapping[str, Any]) -> tuple[str, Judgement]:
 def by_others(claim: Claim, read: Any, said: Judgement) -> dict[str, Judgement]:
     """Return measure -> what the other measures of an accuracy say of a claim; {} where its evidence is none.
 
-    Of equality, which wants room, they decide nothing.
+    Of equality, which wants room, they decide nothing. A claim on a level ("above 53 %") has no other measure.
     """
     found = {}
     for name in MEASURES if isinstance(read, Results) and claim.by != "formula" else ():
         try:
-            other = judge(claim._replace(gates=()), read.by(name))
+            other, shifted = (judge(claim._replace(gates=()), read.by(name, more)) for more in (0.0, 8.0))
         except (KeyError, ValueError):  # the runs were not judged so
             continue
-        if math.isfinite(other.low) and all(other.mean != one.mean for one in (said, *found.values())):
+        compares = math.isclose(
+            other.mean, shifted.mean, abs_tol=1e-6
+        )  # and is no level, which another measure has not
+        if (
+            compares
+            and math.isfinite(other.low)
+            and all(other.mean != one.mean for one in (said, *found.values()))
+        ):
             found[name] = other if decides(claim, other) else other._replace(word="undecided")
     return found
 

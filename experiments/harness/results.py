@@ -24,6 +24,7 @@ class Results:
       judged: the cells that a claim reads, for its gates; () for all.
       decided: whether their numbers decide on an effect, for gates that ask only otherwise.
       measure: the path in the place of every accuracy of :data:`~.table.MEASURES` (:meth:`by`); "" for none.
+      more: points that are added to each of these, which changes no difference of two.
     """
 
     few = False
@@ -32,6 +33,7 @@ class Results:
     judged: Collection[Cell] = ()
     decided = False
     measure = ""
+    more = 0.0
 
     def __init__(self, table: ModuleType, scale: str):
         self.table, self.scale = table, scale
@@ -52,7 +54,10 @@ class Results:
         path = self.measure if self.measure and path in MEASURES.values() else path
         if isinstance(self.paths, set):
             self.paths.add(path)
-        return {seed: pick(result, path) for seed, result in self._seeds((str(row), str(column))).items()}
+        more = self.more if path in MEASURES.values() else 0.0
+        return {
+            seed: pick(result, path) + more for seed, result in self._seeds((str(row), str(column))).items()
+        }
 
     def mean(self, row: Any, column: Any, heading: str | None = None) -> float:
         """Return the mean over the seeds; nan if not run."""
@@ -79,10 +84,10 @@ class Results:
         other.cells = self.cells if known else {}
         return other
 
-    def by(self, measure: str) -> "Results":
-        """Return the same with one of :data:`~.table.MEASURES` in the place of each of them."""
+    def by(self, measure: str, more: float = 0.0) -> "Results":
+        """Return the same with one of :data:`~.table.MEASURES` in the place of each of them, ``more`` points added."""
         other = copy.copy(self)
-        other.few, other.measure = False, MEASURES[measure]
+        other.few, other.measure, other.more = False, MEASURES[measure], more
         return other
 
     def watched(self) -> "Results":

@@ -303,6 +303,8 @@ def test_a_measure_that_decides_is_named_where_the_judged_one_does_not():
     equal = claim._replace(expects="within", margin=9.0)
     (knn,) = claims.by_others(equal, results, judge(equal, results)).values()
     assert knn.word == "undecided"  # equality wants room, which nobody asked of it
+    level = claim._replace(evidence=lambda read: [v - 45 for v in read.values("A", "16").values()])
+    assert not claims.by_others(level, results, judge(level, results))  # 45 % is one of linear accuracy
 
 
 def test_what_no_interval_contains_is_said_beside_the_number(monkeypatch):
