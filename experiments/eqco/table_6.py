@@ -15,7 +15,7 @@ from experiments import harness
 from experiments.eqco import common, figure_2
 
 METRIC, ALSO = common.METRIC, common.ALSO
-SWEEP, CHOOSING_SEEDS = common.SWEEP, {"small": 2}
+SWEEP, CHOOSING_SEEDS = {"small": common.SWEEP["small"]}, {"small": 2}
 RUNS = {"paper": {cell: text for cell, text in figure_2.RUNS["paper"].items() if cell[0] == "MoCo v2"}} | {
     "small": figure_2.moco(
         "MoCo v2", "moco_v2_imagenet", (64, 4096), "small", figure_2.GROUPS + figure_2.SCREEN, alphas=(0,)
