@@ -87,6 +87,7 @@ def resized(
 
 
 ROWS = ("trained", "untrained", "raw pixels")
+RUN_SEED = -1  # as the seed of a column: the run's own
 
 
 def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[str, Callable]]:
@@ -124,10 +125,20 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[st
                 f"evaluate.metric is 'top5'; the {len(source.classes)} classes of data.name={source.name!r} are all"
                 " among the first five: take top1."
             )
+    sections = config["evaluators"]
+    if per_run(sections):
+        sections = {
+            column: dict(section) | {"seed": config["seed"]} if per_run({column: section}) else section
+            for column, section in sections.items()
+        }
     return {
-        name: build(config["evaluators"], _facts(layers, train, test))
-        for name, (train, test) in source.judged.items()
+        name: build(sections, _facts(layers, train, test)) for name, (train, test) in source.judged.items()
     }
+
+
+def per_run(sections: Mapping[str, Any]) -> bool:
+    """Return whether a column uses the run's seed, so that runs of several seeds have evaluators of their own."""
+    return any(isinstance(of, Mapping) and of.get("seed") == RUN_SEED for of in sections.values())
 
 
 def _facts(layers: tuple[str, ...], train: Any, test: Any) -> EvalSpec:

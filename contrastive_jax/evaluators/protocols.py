@@ -10,7 +10,7 @@ batch 512, rate 0.1 x batch / 256, cosine without warm-up, no decay.
 
 Args:
   layer: whose output is judged: pooled, projection_1, ...
-  seed: of the order, the crops, the first weights and the draws.
+  seed: of the order, the crops, the first weights and the draws; -1 uses the run's seed.
   optimizer: sgd or adam.
   learning_rate: of a batch of 256 images where the protocol scales it, else of any batch.
   scaling: linear multiplies the learning rate by batch_size / 256, none does not.

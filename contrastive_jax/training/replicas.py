@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, native, sharding
+from contrastive_jax import data, evaluators, native, sharding
 from contrastive_jax.config import identity
 from contrastive_jax.data.resident import Arrays, ResidentReplicas
 from contrastive_jax.training import compilation, loop, members
@@ -97,7 +97,8 @@ class Replicas(loop.One):
             )
         runs = [first, *(prepare(config, devices[:1], source=first.source) for config in given[1:])]
         everywhere = sharding.make_mesh(devices)  # where each is judged
-        self.runs = [run._replace(evaluators=first.evaluators, mesh=everywhere) for run in runs]
+        shared = {} if evaluators.per_run(first.config["evaluators"]) else {"evaluators": first.evaluators}
+        self.runs = [run._replace(**shared, mesh=everywhere) for run in runs]
         self.run, self.together = self.runs[0], len(given)
         self.mesh = sharding.make_replica_mesh(len(given), devices)
         self.each_about = [loop.about(run) for run in self.runs]

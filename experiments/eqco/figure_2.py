@@ -15,7 +15,7 @@ CIFAR-10 alone. A surprise would be a margin that costs accuracy at any K.
 
 Read after six of nine cells on MNIST (the other three are read by no claim): 2 negatives cost 1.2 points without the
 margin, which brings 2.0 there, more than all of what is lost, where at most half was predicted of cells that choose
-their rates; seeds spread so far that neither is judged. The margin chooses rates three to thirty times as large. A
+their rates; seeds spread so far that neither is decided. The margin chooses rates three to thirty times as large. A
 larger alpha at 126 negatives brings 0.6 (half-width 0.9).
 """
 

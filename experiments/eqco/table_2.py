@@ -10,7 +10,7 @@ Prediction for scale small (MoCo v2 with a queue of 4,096), written before any r
 2 points of MoCo v2, rather above, as its keys are fresh. A surprise would be either ahead by more. The same on MNIST
 (small_mnist, by 10 labels a class), written before any run there.
 
-Read after MNIST's runs, at rates that 10 labels choose: SiMo is 1.5 points above, as predicted, and not judged: five
+Read after MNIST's runs, at rates that 10 labels choose: SiMo is 1.5 points above, as predicted, and undecided: five
 seeds see no less than 2.2 here.
 """
 

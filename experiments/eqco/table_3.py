@@ -19,7 +19,7 @@ Once more at rates that 10 labels a class choose, which now do for every table o
 runs, and after the runs that choose (88.0 at best without momentum, 88.6 and at the edge with it): the same, within 2
 points, rather below than above.
 
-Read after these runs: 1.3 below without momentum, as predicted, and not judged: at a rate of 0.03 SiMo's seeds spread
+Read after these runs: 1.3 below without momentum, as predicted, and undecided: at a rate of 0.03 SiMo's seeds spread
 by 2.4 points, so that five see no less than 3.
 """
 

@@ -19,7 +19,7 @@ seen.
 Once more at rates that 10 labels a class choose; written before any of these runs, and after those that choose:
 shuffled batch norm is 0 to 2 points below.
 
-Read after these runs: 0.7 below, as predicted, and not judged: five seeds see no less than 2.6 here.
+Read after these runs: 0.7 below, as predicted, and undecided: five seeds see no less than 2.6 here.
 """
 
 import sys

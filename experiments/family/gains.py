@@ -49,7 +49,7 @@ from collections.abc import Callable, Sequence
 from experiments import harness
 from experiments.harness import FEW, Claim, Results, gates
 
-METRIC = {FEW: "trained.few_labels.top1 %", "linear top-1, %": "trained.linear.top1 %"}
+METRIC = {FEW: "trained.few_labels.top1 %", "linear top-1, %": "trained.linear.top1 %"} | harness.KNN_TOO
 LOSSES = {"InfoNCE": "info_nce", "relative": "relative", "scaled": "scaled", "FlatNCE": "flat_nce"}
 OPTIMIZERS = {  # -> section, how its rate grows with the batch, and the rate
     "SGD": ("{'name': 'sgd', 'momentum': 0.9, 'weight_decay': 1e-4}", "linear", 0.3),

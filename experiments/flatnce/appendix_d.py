@@ -19,7 +19,9 @@ read as a lower accuracy than that of critics trained together; u of queries had
 of updates in turns was added. Prediction: within a point of together, and no training explodes.
 
 Read after the control: at the temperature 1 of both the bound is 2.1 points below InfoNCE with a half-width of 0.9, as
-predicted and as the paper has it; not judged, as InfoNCE leaves no room at that temperature (95.1 of 98.0).
+predicted and as the paper has it. It was not judged at first, as InfoNCE leaves 2.9 points of room at that temperature
+(95.1 of 98.0); since 2026-11-26 room is not asked of an effect that is decided, and it holds. What is not judged is the
+bound at 1 less InfoNCE at 0.1: these are two temperatures.
 
 Read after updates in turns: none exploded, but they cost 4.8 points (half-width 1.6); less than one was predicted. In
 turns each part takes half of the steps of 5 epochs, so that the cost may be one of steps. Asked once more with 10
@@ -69,13 +71,14 @@ def destabilized(results: Results) -> list[list[float]]:
     ]
 
 
+OTHER_TAU = gates.lacking("the two are at other temperatures: its critic at 1, InfoNCE at 0.1", harness.SMALL)
 CLAIMS = (
     Claim(
         "Fenchel-Legendre with one sample as a training loss is below InfoNCE (by about 2 points, appendix D)",
         "linear top-1, Fenchel-Legendre with a critic of pairs - InfoNCE, points",
         lambda results: results.differences(("Fenchel-Legendre, u of pairs", COLUMN), ("InfoNCE", COLUMN)),
         expects="below",
-        gates=(gates.headroom, gates.tuned),
+        gates=(gates.headroom, gates.tuned, OTHER_TAU),
     ),
     Claim(
         "At the temperature 1 of both it is below InfoNCE",

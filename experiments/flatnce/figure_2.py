@@ -18,7 +18,9 @@ FlatCLR failed by being 3 points better with 10 labels a class: at one number of
 steps of 256. SimCLR gains by them too, so the figure says which batch to take more than which loss.
 
 Two claims of section 4, on each method's own small and large batches, were added after all of these runs, when a reader
-missed them: they had no prediction.
+missed them: they had no prediction. A later reader showed that they are not judged by these runs: with 10 labels a
+class FlatCLR at batch 256 is 2.7 points below batch 16, by all labels 0.2 and by kNN nothing, and a batch of 16 takes
+16 times the steps. They wait for cells of equal steps.
 """
 
 import sys
@@ -117,6 +119,10 @@ def not_simclr_too(results: Results, half: float) -> str:
 
 
 ALL = gates.ran(*((name, batch) for name in METHODS for batch in ("16", "64", "256")))
+SHORT = gates.lacking(
+    "steps: at one number of epochs, 5 or 20, batch 16 takes 16 times the steps of 256",
+    (*harness.SMALL, "cpu"),
+)
 CLAIMS = (
     Claim(
         "FlatCLR loses less than SimCLR as the batch shrinks",
@@ -135,14 +141,14 @@ CLAIMS = (
         "FlatCLR at batch 16 matches SimCLR at 128 (8 times)",
         "FlatCLR at the smallest batch - SimCLR at 8 times that or the next larger, plus one, points",
         eightfold,
-        gates=(ALL, not_simclr_too, gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
+        gates=(ALL, not_simclr_too, gates.room_to_differ, gates.regime("SimCLR", "16"), gates.tuned),
     ),
     *(
         Claim(
             claim,
             f"{method}, largest batch - smallest, points",
             grown(method),
-            gates=(ALL, gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
+            gates=(ALL, SHORT, gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
         )
         for method, claim in (
             ("SimCLR", "SimCLR is better at large batches: it degrades as the batch shrinks (section 4)"),

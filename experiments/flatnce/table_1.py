@@ -12,6 +12,13 @@ With the exact critic Fenchel-Legendre at its best u, minus the critic of the po
 Nguyen-Wainwright-Jordan's estimate query for query, so its row is computed and must agree. FlatNCE's value is
 ``log K - mean(c)``, which is above the truth in expectation. Corollary 3.4 prints it as a lower bound; its proof
 (appendix B.5) adds that it is one up to a term that has no gradient, "not technically a lower bound".
+
+The two claims on Nguyen-Wainwright-Jordan's and Fenchel-Legendre's words were added on 2026-11-26, when a reader
+missed them; the numbers were there, so that they have no prediction. With the exact critic the two are one estimate;
+0.02 nats are allowed for the chance in the mean of 200 batches.
+
+The five claims that read ``log K - mean(c)`` are counted as our readings since 2026-11-26: Table 1's words are printed,
+and the paper disclaims the number.
 """
 
 import json
@@ -130,6 +137,16 @@ def steadier(found: dict) -> list[list[float]]:
     return [differences(dv, flat_nce) for dv, flat_nce in pairs]
 
 
+def between(found: dict) -> list[list[float]]:
+    """Return by how much the two's spread is below Donsker-Varadhan's and above InfoNCE's, a sample a setting."""
+    pairs = [pair for name in ("nwj", "fl") for pair in (("dv", name), (name, "info_nce"))]
+    return [
+        differences(more, less)
+        for above, below in pairs
+        for more, less in zip(of(found, above, "spreads"), of(found, below, "spreads"), strict=True)
+    ]
+
+
 def precision(dtype: str, label: str) -> float:
     """Read the worst relative error of a gradient, as figure_precision measured it; 2 where it is not finite."""
     file = harness.ROOT / "experiments" / "flatnce" / "results" / "precision.json"
@@ -151,6 +168,7 @@ CLAIMS = (
         lambda found: of(found, "flat_nce", "bias"),
         expects="below",
         by="formula",
+        ours=True,
     ),
     Claim(
         "InfoNCE bounds the mutual information from below",
@@ -160,16 +178,37 @@ CLAIMS = (
         by="formula",
     ),
     Claim(
+        "Nguyen-Wainwright-Jordan's and Fenchel-Legendre's bias is low, the other two's large (Table 1)",
+        "absolute bias, InfoNCE's and Donsker-Varadhan's each - that of each of the two, plus 0.02, nats, a number each"
+        " information and K",
+        lambda found: [
+            gap + 0.02
+            for large in ("info_nce", "dv")
+            for low in ("nwj", "fl")
+            for gap in differences(of(found, large, "bias"), of(found, low, "bias"))
+        ],
+        by="formula",
+    ),
+    Claim(
+        "Their stability is okay: between Donsker-Varadhan's, poor, and InfoNCE's, excellent (Table 1)",
+        "standard deviation over batches, Donsker-Varadhan - each of the two, and these - InfoNCE, nats, at each"
+        " information and K, a number each draw of the batches",
+        between,
+        by="each",
+    ),
+    Claim(
         "FlatNCE has less bias than InfoNCE (Table 1)",
         "absolute bias, InfoNCE - FlatNCE, nats, a number each information and K",
         lambda found: differences(of(found, "info_nce", "bias"), of(found, "flat_nce", "bias")),
         by="formula",
+        ours=True,
     ),
     Claim(
         "Donsker-Varadhan's bias is larger than FlatNCE's (Table 1: large, low)",
         "absolute bias, Donsker-Varadhan - FlatNCE, nats, a number each information and K",
         lambda found: differences(of(found, "dv", "bias"), of(found, "flat_nce", "bias")),
         by="formula",
+        ours=True,
     ),
     Claim(
         "FlatNCE is as stable as InfoNCE (Table 1)",
@@ -178,6 +217,7 @@ CLAIMS = (
         expects="within",
         margin=0.1,
         by="formula",
+        ours=True,
     ),
     Claim(
         "FlatNCE is more stable than Donsker-Varadhan (Table 1)",
@@ -185,6 +225,7 @@ CLAIMS = (
         " draw of the batches",
         steadier,
         by="each",
+        ours=True,
     ),
     Claim(
         "InfoNCE's gradient drowns in low precision, as a cross-entropy of logits of that precision",

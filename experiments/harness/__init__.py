@@ -45,6 +45,8 @@ from experiments.harness.table import (
     BY_FEW_LABELS,
     FEW,
     FEW_LABELS,
+    KNN_TOO,
+    OWN_DRAWS,
     ROOT,
     SCALES,
     SEEDS,
@@ -61,7 +63,8 @@ from experiments.harness.table import (
 )
 
 __all__ = [
-    "BRIEF", "BY_FEW_LABELS", "FEW", "FEW_LABELS", "ROOT", "SCALES", "SEEDS", "SMALL", "Claim", "Results",
+    "BRIEF", "BY_FEW_LABELS", "FEW", "FEW_LABELS", "KNN_TOO", "OWN_DRAWS", "ROOT", "SCALES", "SEEDS", "SMALL", "Claim",
+    "Results",
     "above_all", "all_tables", "brief", "command", "config_of", "doubtful", "gates", "grid", "lines", "main",
     "ADAMW_RATES", "markdown", "of_extremes", "rates", "screen", "summary", "table_of",
 ]  # fmt: skip

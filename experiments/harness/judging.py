@@ -14,13 +14,15 @@ Every rule reads one interval of 95 %, so that a false "holds" and a false "does
 import contextlib
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from scipy import special, stats
 
+from contrastive_jax.evaluators import RUN_SEED
+from experiments.harness.jobs import choosing
 from experiments.harness.results import Results
-from experiments.harness.table import seeds_of
+from experiments.harness.table import TEN_LABELS, seeds_of
 
 TAIL = 0.025  # of a false "holds", and of a false "does not hold"
 
@@ -175,14 +177,37 @@ def cells_left(claim: Claim, read: Any) -> str:
     return f"missing: {'; '.join(left)}" if left else ""
 
 
+def decides(claim: Claim, said: Judgement) -> bool:
+    """Return whether a verdict is of an effect: not of equality, nor of something that is no worse by so many points,
+    both of which a ceiling forges."""
+    forged = claim.expects == "within" or any(
+        getattr(gate, "keywords", {}).get("always") for gate in claim.gates
+    )
+    return said.word == "does not hold" or said.word == "holds" and not forged
+
+
+def conditions(read: Results, paths: Collection[str]) -> list[str]:
+    """Name what the judged cells of a table have in common beside the seeds, which no interval over these contains.
+
+    Draws of labels that are the same in every run, and rates that one run each has chosen.
+    """
+    configs = [read.cells[cell].get("config", {}) for cell in read.judged if cell in read.cells]
+    drawn = any(config.get("evaluators.few_labels.seed", 0) != RUN_SEED for config in configs)
+    found = ["fixed draws"] if TEN_LABELS in paths and drawn else []
+    chosen = [choosing(read.table, read.scale, cell) for cell in read.judged if cell in read.cells]
+    lone = any(len(job.seeds()) == 1 for jobs in chosen for job in jobs)
+    return [*found, "rates by one seed"] if lone else found
+
+
 def judge(claim: Claim, read: Any = None) -> Judgement:
     """Return the verdict of what is kept of a table, after the claim's gates."""
-    asked = read
+    asked, cells, paths = read, (), ()
     if isinstance(read, Results):
         watched = read.of_one_seed().watched()
         samples(claim, watched)
-        asked = read.of_claim(watched.asked)
-        read = read.paired(watched.asked) if watched.asked else read
+        cells, paths = watched.asked, watched.paths
+        asked = read.of_claim(cells)
+        read = read.paired(cells) if cells else read
         if not read:
             return Judgement("not tested", why=claim.needs)
     if not (found := samples(claim, read)):
@@ -193,6 +218,9 @@ def judge(claim: Claim, read: Any = None) -> Judgement:
         (of_formula(claim, found[0]), 0.0) if claim.by == "formula" else of_samples(claim, found, read)
     )
     reasons = [why for why in (cells_left(claim, asked), seeds_left(asked)) if why]
+    if isinstance(read, Results):
+        said = said._replace(about=", ".join([said.about, *conditions(asked, paths)]))
+        asked = asked.of_claim(cells, decides(claim, said))
     reasons += [why for gate in claim.gates if (why := gate(asked, half))]
     if not reasons:
         return said

@@ -10,7 +10,7 @@ from typing import Any
 from experiments.harness import records
 from experiments.harness.jobs import Job, choose, chosen_by, sweep_points
 from experiments.harness.records import pick
-from experiments.harness.table import ALL_LABELS, TEN_LABELS, Cell, metric_of, seeds_of
+from experiments.harness.table import ALL_LABELS, MEASURES, TEN_LABELS, Cell, metric_of, seeds_of
 
 
 class Results:
@@ -20,12 +20,20 @@ class Results:
       cells: (row, column) -> its run's record, of the seeds of this table; cells without a finished seed are left out.
       few: whether 10 labels a class are in the place of all of them (:meth:`by_few_labels`).
       asked: the cells whose numbers were asked for, where it is watched (:meth:`watched`).
+      paths: the paths at which they were read, where it is watched.
       judged: the cells that a claim reads, for its gates; () for all.
+      decided: whether their numbers decide on an effect, for gates that ask only otherwise.
+      measure: the path in the place of every accuracy of :data:`~.table.MEASURES` (:meth:`by`); "" for none.
+      more: points that are added to each of these, which changes no difference of two.
     """
 
     few = False
     asked: Collection[Cell] = frozenset()
+    paths: Collection[str] = frozenset()
     judged: Collection[Cell] = ()
+    decided = False
+    measure = ""
+    more = 0.0
 
     def __init__(self, table: ModuleType, scale: str):
         self.table, self.scale = table, scale
@@ -43,7 +51,13 @@ class Results:
         if path is None or self.few and path.startswith("trained.knn"):
             return {}
         path = TEN_LABELS if self.few and path == ALL_LABELS else path
-        return {seed: pick(result, path) for seed, result in self._seeds((str(row), str(column))).items()}
+        path = self.measure if self.measure and path in MEASURES.values() else path
+        if isinstance(self.paths, set):
+            self.paths.add(path)
+        more = self.more if path in MEASURES.values() else 0.0
+        return {
+            seed: pick(result, path) + more for seed, result in self._seeds((str(row), str(column))).items()
+        }
 
     def mean(self, row: Any, column: Any, heading: str | None = None) -> float:
         """Return the mean over the seeds; nan if not run."""
@@ -70,16 +84,22 @@ class Results:
         other.cells = self.cells if known else {}
         return other
 
+    def by(self, measure: str, more: float = 0.0) -> "Results":
+        """Return the same with one of :data:`~.table.MEASURES` in the place of each of them, ``more`` points added."""
+        other = copy.copy(self)
+        other.few, other.measure, other.more = False, MEASURES[measure], more
+        return other
+
     def watched(self) -> "Results":
-        """Return the same, which remembers of which cells numbers are asked for."""
+        """Return the same, which remembers of which cells numbers are asked for, and at which paths."""
         kept = copy.copy(self)
-        kept.asked = set()
+        kept.asked, kept.paths = set(), set()
         return kept
 
-    def of_claim(self, cells: Collection[Cell]) -> "Results":
-        """Return the same, for the gates of a claim that reads these cells."""
+    def of_claim(self, cells: Collection[Cell], decided: bool = False) -> "Results":
+        """Return the same, for the gates of a claim that reads these cells; ``decided``: its effect is."""
         kept = copy.copy(self)
-        kept.judged = cells
+        kept.judged, kept.decided = cells, decided
         return kept
 
     def paired(self, cells: Collection[Cell]) -> "Results":

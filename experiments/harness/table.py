@@ -26,8 +26,20 @@ SEEDS = {scale: (0, 1, 2) for scale in SCALES} | {
 
 
 FEW = "10 labels a class, %"
-ALL_LABELS, TEN_LABELS = "trained.linear.top1 %", "trained.few_labels.top1 %"
-FEW_LABELS = dict.fromkeys(SMALL, {FEW: TEN_LABELS})  # what `screen` adds, as ALSO
+ALL_LABELS, TEN_LABELS, NEIGHBOURS = (
+    "trained.linear.top1 %",
+    "trained.few_labels.top1 %",
+    "trained.knn.top1 %",
+)
+MEASURES = {"all labels": ALL_LABELS, "10 labels a class": TEN_LABELS, "kNN": NEIGHBOURS}  # of one accuracy
+KNN_TOO = {"kNN top-1, %": NEIGHBOURS}
+FEW_LABELS = dict.fromkeys(SMALL, {FEW: TEN_LABELS} | KNN_TOO)  # what `screen` adds, as ALSO
+OWN_DRAWS = {
+    "name": "lbfgs",
+    "labels_per_class": 10,
+    "draws": 20,
+    "seed": -1,
+}  # of labels, by each run's own seed
 BY_FEW_LABELS = {"small_mnist": TEN_LABELS}  # as CHOOSES: what judges there chooses too
 
 

@@ -25,6 +25,11 @@ since the network learns from many batches. A surprise would be the paper's bit 
 Found later, by a referee: untrained outputs resolve 6.4 to 7.0 of the 8.09 nats at tau 0.05 already, and 3.6 to 3.8 of
 4.81 at tau 0.2. So a doubling could bring 0.4 to 0.6 bits and not 1.4, and the paper's bit could not have been seen in
 this design either: the claims on the batch are not judged. Batches of 32 also took 16 times the steps of 512.
+
+Found by a later reader: "saturates" had been read as ending below the images' entropy, which the sphere at tau 0.2
+alone makes true (4.81 of 8.09 nats), and which would have been true at tau 0.05 by 0.002 nats. It is read now as ending
+a tenth or more below what is there to resolve, the images' entropy or the sphere's, whichever is less, at each
+temperature that ran. No prediction was made of that.
 """
 
 import math
@@ -32,6 +37,7 @@ import statistics
 import sys
 
 from experiments import harness
+from experiments.family import sphere
 from experiments.harness import Claim, Results
 
 BITS = (2, 4, 6, 8, 10, 12, 15, 20)
@@ -77,13 +83,23 @@ ASSUMED = {
 }
 
 
-def short_of(results: Results) -> list[float]:
-    """Return the nats that the outputs fall short of the images at the most bits, logsumexp, a seed each."""
-    bits = sorted(int(column) for row, column in results.cells if row == "logsumexp")
-    if not bits:
-        return []
-    resolved, there = (results.values("logsumexp", bits[-1], heading) for heading in (RESOLVED, THERE))
-    return [there[seed] - resolved[seed] for seed in resolved]
+SHORT = 0.1  # share of what there is to resolve; an output that ends as far below it is saturated
+
+
+def short_of(results: Results) -> list[list[float]]:
+    """Return the nats that the outputs are below nine tenths of what there is to resolve, a sample a temperature.
+
+    That is the images' entropy at the most bits, or what a uniform distribution on the sphere resolves, if less.
+    """
+    bits = max((int(column) for _, column in results.cells), default=0)
+    rows = {0.2: "logsumexp"} | {tau: f"logsumexp, tau {tau}" for tau in TAUS if tau != 0.2}
+    found = []
+    for tau, row in rows.items():
+        resolved, there = (results.values(row, bits, heading) for heading in (RESOLVED, THERE))
+        found.append([
+            (1 - SHORT) * min(there[seed], sphere.resolved(tau)) - resolved[seed] for seed in resolved
+        ])  # fmt: skip
+    return [sample for sample in found if sample]
 
 
 JUDGED = {"small": "logsumexp, tau 0.05"}  # whose batch is varied, by scale
@@ -146,8 +162,10 @@ def room(results: Results, half: float) -> str:
 CLAIMS = (
     Claim(
         "The distribution term saturates after a few bits",
-        "entropy of the images - what the outputs resolve, at the most bits, nats",
+        "nine tenths of what there is to resolve (the images' entropy or the sphere's, if less) - what the outputs"
+        " resolve, at the most bits and each temperature, nats",
         short_of,
+        by="each",
     ),
     Claim(
         "A larger batch resolves more bits",

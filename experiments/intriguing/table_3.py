@@ -33,6 +33,7 @@ ROWS = {  # as printed -> arguments of the config
 }
 SEEDS = harness.SEEDS | {"small": (0, 1, 2)}
 METRIC = {"linear top-1 on single digits, %": "trained.linear.top1 %"}
+ALSO = {"small": harness.KNN_TOO}
 
 
 def cells(scale, counts, rows=ROWS, own=""):

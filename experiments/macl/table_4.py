@@ -70,7 +70,7 @@ CLAIMS = (
         "linear top-1, MACL-c - MACL-a, less one point",
         lambda results: [points - 1 for points in common.difference("MACL-c", "MACL-a")(results)],
         expects="below",
-        gates=(gates.headroom, gates.tuned),
+        gates=(gates.room_to_differ, gates.tuned),
     ),
     Claim(
         "The adaptive temperature alone, without reweighting, improves InfoNCE (eq. 10)",

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from scipy import stats
 
-from experiments.eqco import figure_4 as eqco_norms
 from experiments.family import bounds as bounds_page
 from experiments.family import capacity, few_negatives, gains, second_set, tau_by_batch, yoked
 from experiments.family.sphere import resolved
@@ -18,20 +17,21 @@ from experiments.harness.claims import of_paper
 from experiments.harness.gates import room as room_of
 from experiments.harness.judging import student
 from experiments.harness.ledger import OURS, VERDICTS, printed
-from experiments.harness.table import PAPERS
+from experiments.harness.table import ALL_LABELS, NEIGHBOURS, PAPERS
 from experiments.intriguing import figure_b1, figure_b3
 from experiments.less_can_be_more import figure_4_fixed
 
 __all__ = [
-    "FEW", "GAINS", "above_chance", "again", "arm", "at_rest", "b3", "between_optimizers", "bounds",
+    "ALL", "FEW", "GAINS", "KNN", "above_chance", "again", "arm", "at_rest", "b3", "between_optimizers", "bounds",
     "ceiling", "colliding", "count", "counts", "difference", "exact",
-    "gained", "kept", "kept_by_attention", "larger", "lead", "leads_at", "learnt_sooner", "left", "mean",
+    "gained", "kept", "kept_by_attention", "knn_leads", "larger", "lead", "leads_at", "learnt_sooner", "left", "mean",
     "on_photographs", "on_sphere", "printed_best", "printed_gain", "reached", "room", "rows",
-    "seen", "signal", "sphere", "steadied", "temperatures", "weight", "with_bits",
+    "seen", "signal", "sphere", "temperatures", "weight", "with_bits",
 ]  # fmt: skip
 
 EASY = "small_mnist"
 LINEAR = "linear top-1, %"
+ALL, KNN = ALL_LABELS, NEIGHBOURS  # paths, which every table's runs have
 NAMES = {
     "flatnce": "FlatNCE", "intriguing": "Intriguing Properties", "eqco": "EqCo", "less_can_be_more": "Less can be more",
     "macl": "MACL",
@@ -67,14 +67,20 @@ GAINS = [
 ]
 
 
-def gained(what: str, batch: int, optimizer: str = "AdamW", rate: str = gains.RATES[0]) -> str:
-    """Return what unit ``scale`` or uniform ``attention`` gains, points, 10 labels a class."""
+def gained(
+    what: str,
+    batch: int,
+    optimizer: str = "AdamW",
+    rate: str = gains.RATES[0],
+    measure: str = "10 labels a class",
+) -> str:
+    """Return what unit ``scale`` or uniform ``attention`` gains by a measure, points."""
     plus, minus = {
         "scale": (gains.UNIT, gains.SMALLER), "attention": (gains.UNIFORM, gains.FOLLOWING),
     }[what]  # fmt: skip
     evidence = gains.effect(plus, minus, optimizer, rate, (batch,))
     cells = [(gains.row(loss, optimizer, rate), f"batch {batch}") for loss in gains.LOSSES]
-    return interval(evidence(Results(table_of("family.gains"), EASY).paired(cells)))
+    return interval(evidence(Results(table_of("family.gains"), EASY).paired(cells).by(measure)))
 
 
 def between_optimizers() -> str:
@@ -85,18 +91,31 @@ def between_optimizers() -> str:
 
 
 def temperatures() -> str:
-    """Return InfoNCE's accuracy over temperatures and batch sizes, and FlatNCE's lead there; 10 labels a class."""
+    """Return InfoNCE's accuracy over temperatures and batch sizes, and FlatNCE's lead there: 10 labels a class; by
+    kNN."""
     results = Results(table_of("family.tau_by_batch"), EASY)
 
     def cell(tau: float, batch: int) -> str:
         info, flat = ((f"{loss}, tau {tau}", f"batch {batch}") for loss in tau_by_batch.LOSSES)
         if not {info, flat} <= results.cells.keys():
             return "not run"
-        return f"{results.mean(*info):.1f}, {interval(results.differences(flat, info))}"
+        leads = [interval(results.differences(flat, info, heading)) for heading in (FEW, KNN)]
+        return f"{results.mean(*info):.1f}, {leads[0]}; {leads[1]}"
 
     taus = (*tau_by_batch.TAUS, tau_by_batch.LARGER)
     body = [(f"{tau}", *(cell(tau, batch) for batch in tau_by_batch.BATCHES)) for tau in taus]
     return rows(["tau", *(f"batch {batch}" for batch in tau_by_batch.BATCHES)], body)
+
+
+def knn_leads() -> str:
+    """Return in how many cells of temperature by batch FlatNCE's lead by kNN has an interval above 0: "0 of 15"."""
+    results = Results(table_of("family.tau_by_batch"), EASY)
+    found = [
+        student(results.differences((row.replace("InfoNCE", "FlatNCE"), column), (row, column), KNN))
+        for row, column in results.cells
+        if row.startswith("InfoNCE")
+    ]
+    return f"{sum(one.mean > one.half() for one in found)} of {len(found)}"
 
 
 def leads_at(low: float, high: float) -> str:
@@ -110,24 +129,27 @@ def leads_at(low: float, high: float) -> str:
 
 
 def on_photographs() -> str:
-    """Return InfoNCE's accuracy and W over temperatures on CIFAR-10, batch 16, and FlatNCE's lead; all labels."""
+    """Return InfoNCE's accuracy and W over temperatures on CIFAR-10, batch 16, and FlatNCE's lead; linear / kNN."""
     results = Results(table_of("family.second_set"), "small")
 
     def line(tau: float) -> tuple[str, ...]:
         info, flat, longer = ((row, f"tau {tau}") for row in (*second_set.LOSSES, second_set.LONGER))
         if not {info, flat} <= results.cells.keys():
-            return (f"{tau}", *["not run"] * 4)
+            return (f"{tau}", *["not run"] * 5)
+        both = LINEAR, KNN
         return (
             f"{tau}",
-            f"{results.mean(*info):.1f}",
+            " / ".join(f"{results.mean(*info, heading):.1f}" for heading in both),
             f"{results.mean(*info, 'metrics.w_p50'):.2f}",
-            interval(results.differences(flat, info)),
-            f"{results.mean(*longer):.1f} (n = {len(results.values(*longer))})"
+            *(interval(results.differences(flat, info, heading)) for heading in both),
+            " / ".join(f"{results.mean(*longer, heading):.1f}" for heading in both)
             if longer in results.cells
             else "",
         )
 
-    head = ["tau", "InfoNCE, 5 epochs", "its W", "FlatNCE - InfoNCE", "InfoNCE, 20 epochs"]
+    head = [
+        "tau", "InfoNCE, 5 epochs", "its W", "FlatNCE - InfoNCE, linear", "by kNN", "InfoNCE, 20 epochs",
+    ]  # fmt: skip
     return rows(head, [line(tau) for tau in second_set.TAUS])
 
 
@@ -144,12 +166,17 @@ def larger() -> str:
 
 
 def kept() -> str:
-    """Return what losses reach with 8 shared bits at tau 0.05, linear top-1 in percent, by batch size."""
+    """Return what losses reach with 8 shared bits at tau 0.05, linear / kNN in percent, by batch size."""
     results = Results(table_of("family.capacity"), EASY)
     body = []
     for loss in ("InfoNCE", "relative", "EqCo, alpha 65,536", "scaled", "FlatNCE"):
         cells = [(capacity.row(loss, 0.05, batch), "8") for batch in capacity.BATCHES]
-        shown = [f"{results.mean(*cell):.1f}" if cell in results.cells else "—" for cell in cells]
+        shown = [
+            " / ".join(f"{results.mean(*cell, heading):.1f}" for heading in (LINEAR, KNN))
+            if cell in results.cells
+            else "—"
+            for cell in cells
+        ]
         body.append((loss, *shown))
     return rows(["loss", *(f"batch {batch}" for batch in capacity.BATCHES)], body)
 
@@ -196,12 +223,6 @@ def difference(
 ) -> str:
     """Return how much more one cell has than another, paired over seeds."""
     return interval(Results(table_of(table), scale).differences(one, other, heading), decimals)
-
-
-def steadied() -> str:
-    """Return the share, %, of the change over K of a query's gradient norm that EqCo's margin leaves, MNIST."""
-    found = eqco_norms.remaining(Results(table_of("eqco.figure_4"), EASY))
-    return f"{100 * statistics.mean(found):.0f} %"
 
 
 def learnt_sooner() -> str:
@@ -373,8 +394,17 @@ def seen(table: str, scale: str, heading: str = LINEAR, n: int = 5) -> str:
 
 
 def with_bits() -> str:
-    """Return what settings reach on CIFAR-10 without and with 12 shared bits: linear top-1, percent."""
+    """Return what settings reach on CIFAR-10 without and with 12 shared bits: linear / kNN, percent."""
     results = Results(table_of("intriguing.figure_b1"), "small")
     both = [row for row, column in results.cells if column == "12" and (row, "0") in results.cells]
-    body = [(row, *(f"{results.mean(row, bits, LINEAR):.1f}" for bits in ("0", "12"))) for row in both]
+    body = [
+        (
+            row,
+            *(
+                " / ".join(f"{results.mean(row, bits, heading):.1f}" for heading in (LINEAR, KNN))
+                for bits in ("0", "12")
+            ),
+        )
+        for row in both
+    ]
     return rows(["setting", "no bits", "12 bits"], body)

@@ -240,3 +240,20 @@ def test_pixels_are_a_subject_like_any_other():
     np.testing.assert_array_equal(test.numpy(), train.numpy()[:5])
     np.testing.assert_array_equal(labels, LABELS[:20])
     assert subject.layer("projection_1") == "pixels" and len(test_labels) == 5
+
+
+def test_draws_by_the_seed_of_the_run():
+    """A column's seed -1 is the run's own: other draws of labels for each run, the same as if they were named."""
+    images = np.zeros((60, 8, 8, 1), np.uint8)
+    source = data.from_arrays(images, LABELS, images, LABELS, name="drawn")
+    config = configs.plain(configs.complete(configs.base()))
+    row = Given("trained", *np.random.default_rng(0).normal(size=(2, 60, 4)), "pooled")
+
+    def score(run: int, column: int) -> float:
+        section = {"few": {"name": "lbfgs", "labels_per_class": 2, "draws": 3, "seed": column}}
+        built = evaluators.prepare(config | {"seed": run, "evaluators": section}, source)
+        return built[""]["few"](row)["top1"]
+
+    assert score(5, -1) == score(0, 5) == score(9, 5) != score(6, -1) == score(0, 6)
+    with pytest.raises(ValueError, match="seed is -2"):
+        score(0, -2)

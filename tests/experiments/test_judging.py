@@ -7,9 +7,10 @@ import types
 import numpy as np
 import pytest
 
-from experiments.harness import evidence, gates, jobs, judging, table
+from experiments.harness import claims, evidence, gates, jobs, judging, table
 from experiments.harness.judging import Claim, judge
 from experiments.harness.results import Results
+from experiments.harness.table import ALL_LABELS, TEN_LABELS
 
 DRAWS = 1000
 # Of as many draws, each with a chance of 2.5 %, more than this are false once in ten thousand.
@@ -236,9 +237,14 @@ def test_a_gate_that_fails_takes_the_verdict_and_says_why(monkeypatch):
     monkeypatch.setattr(gates, "ALL_LABELS", "a")
     assert "1.0 points" in gates.headroom(results, 1.9)  # C's
     read = results.of_claim([("A", "16"), ("B", "16")])
-    assert gates.headroom(read, 1.9) == "" and "10.0 points" in gates.headroom(read, 2.1)
+    assert (
+        gates.headroom(read, 1.9) == gates.headroom(read, 99.0) == ""
+    )  # in points, however wide the interval
     apart = Claim("", "", lambda r: r.differences(("A", "16"), ("B", "16")), gates=(gates.headroom,))
     assert judge(apart, results).word == "holds"  # asked of the cells that it reads, and not of C
+    full = results.of_claim([("C", "16")])
+    assert gates.headroom(full, 0.1) and not gates.headroom(results.of_claim([("C", "16")], True), 0.1)
+    assert gates.room_to_differ(results.of_claim([("C", "16")], True), 0.1)
     results.scale = "gpu"
     for entry in results.cells.values():
         entry["config"] = PLAIN
@@ -260,9 +266,85 @@ def test_the_regime_is_by_the_median_weight_of_the_column_that_is_judged():
     assert gates.regime("InfoNCE")(results, 0.0) == ""  # 0.4 at the end
     for seed in results.cells["InfoNCE", "256"]["seeds"].values():
         seed["curves"] = {"w_p50": [[1, 2, 3, 4], [0.0, 0.0, 0.6, 0.8]]}  # its last half
-    assert "0.70 at 256" in gates.regime("InfoNCE")(results, 0.0)
+    assert "0.70 ± 0.00 at 256" in gates.regime("InfoNCE")(results, 0.0)
     assert gates.regime("InfoNCE", "16")(results, 0.0) == ""
     assert gates.regime("MoCo")(results, 0.0)
+    for w, seed in zip((0.499, 0.503), results.cells["InfoNCE", "256"]["seeds"].values(), strict=True):
+        seed["curves"] = {"w_p50": [[1, 2], [0.9, w]]}
+    assert (
+        gates.regime("InfoNCE")(results, 0.0) == ""
+    )  # 0.501 on average, and not above one half by its interval
+
+
+def accuracies(linear, knn):
+    """Results of two cells, A and B, judged by all labels and kNN; a pair of percentages a seed."""
+    results = made({("A", "16"): [0.0] * len(linear), ("B", "16"): [0.0] * len(linear)})
+    results.table.METRIC = {"linear": ALL_LABELS}
+    for number, cell in enumerate(results.cells):
+        for seed, entry in results.cells[cell]["seeds"].items():
+            entry["evaluations"] = {
+                "trained": {
+                    "linear": {"top1": linear[int(seed)][number] / 100},
+                    "knn": {"top1": knn[int(seed)][number] / 100},
+                }
+            }
+    return results
+
+
+def test_a_measure_that_decides_is_named_where_the_judged_one_does_not():
+    results = accuracies([(52, 50), (49, 51), (50, 50)], [(40, 45), (41, 46.1), (40, 44.9)])
+    claim = Claim("", "points", lambda read: read.differences(("A", "16"), ("B", "16")))
+    said = judge(claim, results)
+    others = claims.by_others(claim, results, said)
+    assert said.word == "undecided" and list(others) == ["kNN"]  # 10 labels did not judge, all labels did
+    assert others["kNN"].mean == pytest.approx(-5.0) and others["kNN"].word == "does not hold"
+    row = claims.Row("", "", said, others=others)
+    assert row.verdict().endswith("by kNN it does not hold")
+    equal = claim._replace(expects="within", margin=9.0)
+    (knn,) = claims.by_others(equal, results, judge(equal, results)).values()
+    assert knn.word == "undecided"  # equality wants room, which nobody asked of it
+    level = claim._replace(evidence=lambda read: [v - 45 for v in read.values("A", "16").values()])
+    assert not claims.by_others(level, results, judge(level, results))  # 45 % is one of linear accuracy
+
+
+def test_what_no_interval_contains_is_said_beside_the_number(monkeypatch):
+    results = accuracies([(52, 50), (53, 51)], [(1, 1), (1, 1)])
+    claim = Claim("", "points", lambda read: read.differences(("A", "16"), ("B", "16")))
+    seeds = [100]
+    monkeypatch.setattr(
+        judging, "choosing", lambda *_: [types.SimpleNamespace(seeds=lambda: tuple(seeds))] if seeds else []
+    )
+    assert judge(claim, results).about == "n = 2, rates by one seed"
+    seeds.append(101)
+    assert judge(claim, results).about == "n = 2"
+    assert judging.conditions(results.of_claim([("A", "16")]), {TEN_LABELS}) == ["fixed draws"]
+    results.cells["A", "16"]["config"] = {"evaluators.few_labels.seed": -1}
+    assert judging.conditions(results.of_claim([("A", "16")]), {TEN_LABELS}) == []
+
+
+def test_a_ceiling_forges_no_effect_and_does_forge_equality(monkeypatch):
+    monkeypatch.setattr(gates, "levels", lambda *_: {"supervised": 52.5, "baseline": 10.0})
+    results = accuracies([(52, 50), (52.2, 50), (52.1, 50)], [(1, 1)] * 3)
+    apart = Claim("", "", lambda read: read.differences(("A", "16"), ("B", "16")), gates=(gates.headroom,))
+    assert judge(apart, results).word == "holds"
+    assert judge(apart._replace(expects="below"), results).word == "does not hold"
+    for forged in (
+        apart._replace(expects="within", margin=3.0),
+        apart._replace(gates=(gates.room_to_differ,)),
+        apart._replace(evidence=lambda read: [d - 2 for d in apart.evidence(read)]),  # undecided
+    ):
+        assert "headroom: 0.4 points" in judge(forged, results).why
+    results.scale, results.table.RUNS = "small_mnist", {"small_mnist": dict.fromkeys(results.cells)}
+    results.table.SEEDS = {"small_mnist": (0, 1, 2)}
+    assert "headroom" in judge(apart, results).why  # all labels, where 10 a class judge
+
+
+def test_gradients_of_several_rates_are_not_compared():
+    results = made({("A", "16"): [1.0], ("B", "16"): [1.0]})
+    for rate, entry in zip((0.1, 0.3), results.cells.values(), strict=True):
+        entry["config"] = {gates.RATE: rate}
+    assert gates.one_rate(results, 0.0) == "rates: the cells were trained at 0.1, 0.3"
+    assert gates.one_rate(results.of_claim([("B", "16")]), 0.0) == ""
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ def test_our_readings_of_claims_are_marked_and_not_counted_as_the_papers():
 
 def test_the_front_page_has_the_leads_of_the_records():
     from experiments.family import tau_by_batch
-    from experiments.paper.numbers import FEW, difference, interval, lead
+    from experiments.paper.numbers import FEW, KNN, LINEAR, difference, interval, lead
 
     text = (harness.ROOT / "README.md").read_text()
     for batch in ("16", "256"):
@@ -295,7 +295,12 @@ def test_the_front_page_has_the_leads_of_the_records():
     warmer = difference(*photographs, ("InfoNCE", "tau 0.1"), ("InfoNCE", "tau 0.5"))
     assert f"On CIFAR-10 at batch 16 InfoNCE loses {warmer.removeprefix('+')} " in text
     led = difference(*photographs, ("FlatNCE", "tau 0.1"), ("InfoNCE", "tau 0.1"))
-    assert f"On CIFAR-10 at batch 16 it is {led.removeprefix('+')} and not judged" in text
+    assert f"On CIFAR-10 at batch 16, all labels, it is {led.removeprefix('+')}, undecided" in text
+    longer = ("InfoNCE, 20 epochs", "tau 0.1"), ("InfoNCE, 20 epochs", "tau 0.5")
+    linear, knn = (difference(*photographs, *longer, heading).removeprefix("+") for heading in (LINEAR, KNN))
+    assert f"after 20 epochs {linear}, undecided, and by kNN {knn};" in text
+    by_knn = difference("family.lead", "small_mnist", ("FlatNCE", "16"), ("InfoNCE", "16"), KNN)
+    assert f"by kNN at batch 16 the difference is {lead(16, KNN)} and {by_knn.removeprefix('+')} " in text
 
 
 def test_every_paper_has_tables_and_a_smoke_cell():

@@ -288,6 +288,20 @@ def test_where_the_first_replica_diverges_the_next_one_is_shown(tmp_path, capsys
     assert shown.count("2") == 1 and shown.count("4") == 1  # steps
 
 
+def test_a_column_with_the_seed_of_the_run_is_each_replicas_own():
+    """Others are shared: the replicas are evaluated by one program."""
+
+    def built(seed):
+        section = {"few": {"name": "lbfgs", "labels_per_class": 2, "draws": 1, "seed": seed}}
+        given = [tiny("flatclr") | {"seed": number, "evaluators": section} for number in (3, 4)]
+        return [run.evaluators for run in replicas.Replicas(given, ONE).runs]
+
+    one, other = built(0)
+    assert one is other
+    one, other = built(-1)  # evaluators/test_table.py has what each draws
+    assert one is not other
+
+
 def test_folders_of_other_runs_are_refused_before_anything_is_trained(whole, tmp_path):
     given, workdir, _ = whole
     begun = tmp_path / "begun"
