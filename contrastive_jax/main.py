@@ -12,11 +12,15 @@ import importlib
 import os
 import pathlib
 import re
-import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from contrastive_jax import signals
+
+if __name__ == "__main__":
+    signals.guard()  # what follows takes seconds to import
 
 # A library's log line must not come before the command's first.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -24,6 +28,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 from etils import epath
 
+LEAVING = 10.0  # seconds for threads to end, once the last word is said
 MODES = ("train", "evaluate", "embed", "export", "preview", "report", "describe")
 
 flags.DEFINE_string(
@@ -191,9 +196,15 @@ def perform(mode: str, settings: Sequence[dict[str, Any]], workdir: str, quiet: 
 
 def _fail(message: str, code: int = 2) -> None:
     print(f"error: {message}", file=sys.stderr, flush=True)
+    signals.leaving(code, LEAVING)
     if "jax" in sys.modules and sys.modules["jax"].process_count() > 1:
         os._exit(code)  # an orderly exit would wait for the others, and they for this one
     sys.exit(code)
+
+
+def _fail_by_signal(error: KeyboardInterrupt) -> None:
+    code = signals.code_of(error)
+    _fail(f"{signals.word(code - 128)}.", code)
 
 
 def _find_devices() -> None:
@@ -258,14 +269,13 @@ def main(argv: list[str]) -> None:
     except loop.Stopped as stopped:
         if distributed.first():
             print(stopped, flush=True)
+        signals.leaving(stopped.code, LEAVING + distributed.SECONDS * (not distributed.alone()))
         distributed.on_all(True)  # as at the end: all have stopped at one step
         sys.exit(stopped.code)
     except distributed.Insisted:
         _fail("interrupted twice: what came after the last checkpoint is lost.", 130)
-    except distributed.Terminated:
-        _fail("terminated.", 128 + signal.SIGTERM)
-    except KeyboardInterrupt:
-        _fail("interrupted.", 130)
+    except KeyboardInterrupt as error:
+        _fail_by_signal(error)
     except ImportError as error:
         if _DEBUG.value:
             traceback.print_exc()
@@ -299,9 +309,13 @@ def replaceable(error: Exception, mode: str) -> bool:
 
 def run() -> None:
     """Run the command: the entry of the console script ``contrastive-jax``."""
+    signals.guard()
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())  # where functions of one's own are, as with `python -m`
-    app.run(main, flags_parser=_parse)
+    try:
+        app.run(main, flags_parser=_parse)
+    except KeyboardInterrupt as error:
+        _fail_by_signal(error)
 
 
 if __name__ == "__main__":

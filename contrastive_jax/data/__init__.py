@@ -10,7 +10,7 @@ from contrastive_jax.data.resident import Resident
 from contrastive_jax.data.sources import accepts, from_arrays, load, stand_in
 from contrastive_jax.data.split import Source, Split, files_digest
 from contrastive_jax.data.storage import feed, feed_shapes
-from contrastive_jax.data.stream import Stream, Streamed
+from contrastive_jax.data.stream import Stream, Streamed, WorkerDied
 
 __all__ = [
     "Resident",
@@ -18,6 +18,7 @@ __all__ = [
     "Split",
     "Stream",
     "Streamed",
+    "WorkerDied",
     "accepts",
     "feed",
     "feed_shapes",

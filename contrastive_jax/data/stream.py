@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from contrastive_jax import sharding
+from contrastive_jax import sharding, signals
 from contrastive_jax.data import decode, order
 from contrastive_jax.data.composites import Made
 from contrastive_jax.data.records import Record, Records, Unreadable
@@ -38,6 +38,7 @@ PART = 32  # examples that a worker handles at once
 BUFFERED = 2  # parts that lie ready in a worker
 AHEAD = 2  # batches that lie ready on the device
 CLOSING = 5.0  # seconds for a thread that reads to end; a file system that does not answer may hold it
+PATIENCE = 2.0  # seconds for which a batch is still waited for after a signal
 FEW = 2048  # images for which no worker process is worth starting
 MOST_WORKERS = 32
 
@@ -341,7 +342,7 @@ def _ended_by(code: int | None) -> str:
             f"{told}: memory or a mapped file could not be read or written, as where shared memory (/dev/shm) or a disk"
             " is full or the file was cut off. Make room, or lower data.workers"
         )
-    return f"{told}: a library that decodes images crashed, or somebody ended it; data.workers=0 decodes in this process"
+    return f"{told}: a library that decodes images crashed, or somebody ended it. data.workers=0 starts no process"
 
 
 def _received(stream: socket.socket, size: int) -> bytearray:
@@ -403,9 +404,7 @@ def _send(stream: socket.socket, part: dict | Exception) -> None:
         replaced = part.pop("replaced", [])
         arrays = [np.ascontiguousarray(array) for array in part.values()]
         described = [(name, array.shape, array.dtype) for name, array in zip(part, arrays, strict=True)]
-        header = pickle.dumps(
-            {"arrays": described, "count": len(part.get("id", ())), "replaced": replaced}
-        )
+        header = pickle.dumps({"arrays": described, "count": len(part.get("id", ())), "replaced": replaced})
     stream.sendall(len(header).to_bytes(8, "little") + header)
     for array in arrays:
         if array.nbytes:
@@ -666,6 +665,7 @@ class Stream:
         Raises:
             Unreadable: a corrupt record, by name, unless it is replaced.
             WorkerDied: a worker process died.
+            KeyboardInterrupt: a signal came while the batch was waited for.
         """
         step = int(step)
         if step == self._last[0]:
@@ -674,7 +674,7 @@ class Stream:
             self._seek(step)
         while len(self._ahead) <= AHEAD and step + len(self._ahead) < self._steps:
             self._ahead.append(self._pool.submit(self._make))
-        batch, replaced = self._ahead.popleft().result()
+        batch, replaced = self._wait(self._ahead.popleft())
         for message in replaced:
             if message not in self._known:
                 self._report(message)
@@ -682,6 +682,18 @@ class Stream:
         self.replaced += len(replaced)
         self._next, self._last = step + 1, (step, batch)
         return batch
+
+    @staticmethod
+    def _wait(future: concurrent.futures.Future) -> tuple[Batch, list[str]]:
+        """Return the result; raise KeyboardInterrupt where a signal came and there is none soon."""
+        while True:
+            try:
+                return future.result(timeout=0.5)
+            except TimeoutError:
+                if future.done():  # it is the reading that took too long
+                    raise
+            if threading.current_thread() is threading.main_thread():
+                signals.check(PATIENCE)
 
     @staticmethod
     def shapes(split: Streamed, view, batch_size: int, mesh: Mesh) -> Batch:
