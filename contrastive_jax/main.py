@@ -313,9 +313,13 @@ def run() -> None:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())  # where functions of one's own are, as with `python -m`
     try:
-        app.run(main, flags_parser=_parse)
-    except KeyboardInterrupt as error:
-        _fail_by_signal(error)
+        try:
+            app.run(main, flags_parser=_parse)
+        except KeyboardInterrupt as error:
+            _fail_by_signal(error)
+    except SystemExit as end:
+        signals.leave(end.code if isinstance(end.code, int) else 1)
+        raise
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ seconds that its phase has. Checkpoints are complete or absent: to end anywhere 
 Only the standard library is imported, so that this holds while everything else is imported.
 """
 
+import atexit
 import contextlib
 import os
 import select
@@ -22,7 +23,7 @@ from typing import Any
 GRACE = 5.0  # seconds from a signal to the end, unless the phase has others
 AGAIN = 0.05  # seconds after which a dropped exception is raised again
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+WORDS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 class Terminated(KeyboardInterrupt):
@@ -38,7 +39,7 @@ class Insisted(KeyboardInterrupt):
 
 
 class _State:
-    """What has come, and what the main thread is doing: of the process, as its handlers are."""
+    """State of the process: the signals that have come, and the seconds that its main thread has."""
 
     def __init__(self) -> None:
         self.number, self.since = 0, 0.0  # of the first signal
@@ -122,8 +123,25 @@ def leaving(code: int, seconds: float) -> None:
             _state.writer.send(b"\0")
 
 
+def leave(code: int) -> None:
+    """End a process that a signal ended, after its exit handlers; return where there was no signal.
+
+    What a signal interrupted in compiled code may not survive the interpreter's own end (XLA crashes there).
+    """
+    if _state.writer is None or not _state.number:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    atexit._run_exitfuncs()
+    os._exit(code)
+
+
 def guard() -> None:
-    """Watch over the process from here on. The main thread calls it, once; until :func:`begin` a signal ends at once."""
+    """Watch over the process from here on; until :func:`begin` a signal ends it at once.
+
+    Called by the main thread, once.
+    """
     if _state.writer is not None or threading.current_thread() is not threading.main_thread():
         return
     reader, _state.writer = socket.socketpair()
