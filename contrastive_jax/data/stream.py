@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import importlib.util
 import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import queue
@@ -282,12 +283,16 @@ class Workers:
         """Put the arrays of the next part where they belong; return its number of examples, and its messages.
 
         Raises:
-            WorkerDied: the worker whose turn it is died.
+            WorkerDied: a worker died.
             Exception: what the worker raised.
         """
         turn = self._turn % self._count
         self._turn += 1
         stream = self._sockets[turn]
+        sentinels = {process.sentinel: number for number, process in enumerate(self._processes)}
+        ready = multiprocessing.connection.wait([stream, *sentinels])
+        if dead := [number for sentinel, number in sentinels.items() if sentinel in ready]:
+            raise self._death(dead[0])  # though it may be another's turn, which may take long
         try:
             header = pickle.loads(_received(stream, int.from_bytes(_received(stream, 8), "little")))
             if isinstance(header, BaseException):
