@@ -7,6 +7,7 @@ HTML page; ``describe`` says what a run would be.
 """
 
 import contextlib
+import errno
 import hashlib
 import importlib
 import os
@@ -106,13 +107,15 @@ def resolved(
     """
     from contrastive_jax import config as configs
     from contrastive_jax.config import schema
-    from contrastive_jax.workdir import replicas
+    from contrastive_jax.workdir import remote, replicas
 
     (spec, overrides, _), saved = split(argv), list[str]()
     if workdir and (mode != "report" or "," not in workdir):
         with contextlib.suppress(
             KeyError, ImportError
         ):  # an address that nothing here reads: the mode says so
+            if remote.is_remote(workdir):
+                remote.check_reachable(workdir)
             runs = replicas.folders(workdir) or [epath.Path(workdir)]
             saved = [str(run) for run in runs if (run / "config.json").is_file()]
     if spec is None and not saved and mode != "report":
@@ -202,6 +205,47 @@ def _fail(message: str, code: int = 2) -> None:
     sys.exit(code)
 
 
+def exhausted(error: BaseException | None) -> str | None:
+    """Return a sentence where a limit of the process is behind an error: memory, open files, threads or processes."""
+    while error is not None:
+        number, text = getattr(error, "errno", None), str(error)
+        if (
+            isinstance(error, MemoryError)
+            or number == errno.ENOMEM
+            or "failed to map segment" in text
+            or "cannot allocate memory" in text.lower()
+        ):
+            return (
+                f"memory ran out{_limit('RLIMIT_AS', ', of which this process may have {:,} bytes (ulimit -v)')}: give"
+                " the job more, or lower data.memory_limit, data.workers, train.batch_size or evaluate.batch_size."
+            )
+        if number in (errno.EMFILE, errno.ENFILE):
+            where = f" at {error.filename}" if getattr(error, "filename", None) else ""
+            return (
+                f"too many files are open{where}{_limit('RLIMIT_NOFILE', '; this process may have {:,}')}: raise the"
+                " limit (ulimit -n), or lower data.workers."
+            )
+        if number == errno.EAGAIN or "can't start new thread" in text or "pthread_create" in text:
+            return (
+                "no more threads or processes can be started"
+                f"{_limit('RLIMIT_NPROC', '; this user may have {:,}')}: raise the limit (ulimit -u, or pids.max of the"
+                " container), or lower data.workers."
+            )
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _limit(name: str, words: str) -> str:
+    """Return the words with a limit of the process; nothing where there is none."""
+    try:
+        import resource
+
+        soft = resource.getrlimit(getattr(resource, name))[0]
+    except (ImportError, AttributeError, ValueError, OSError):
+        return ""
+    return "" if soft == resource.RLIM_INFINITY else words.format(soft)
+
+
 def _fail_by_signal(error: KeyboardInterrupt) -> None:
     code = signals.code_of(error)
     _fail(f"{signals.word(code - 128)}.", code)
@@ -249,7 +293,7 @@ def main(argv: list[str]) -> None:
         native.keep_pages()
         distributed.start(_DISTRIBUTED.value)
     except (ValueError, RuntimeError, OSError) as error:
-        _fail(str(error))
+        _fail(exhausted(error) or str(error))
     _find_devices()
     distributed.end_by_sigterm()  # it asks for the processes, and so for the devices
     _use_compilation_cache()
@@ -257,7 +301,7 @@ def main(argv: list[str]) -> None:
         settings = resolved(argv, _workdir(), _MODE.value, _DEBUG.value)
         native.start()
     except (ValueError, OSError, RuntimeError) as error:  # the last two: a workdir that cannot be reached
-        _fail(str(error))
+        _fail(exhausted(error) or str(error))
     workdir = _workdir()
     if workdir is None:
         workdir = default_workdir(settings)
@@ -280,10 +324,11 @@ def main(argv: list[str]) -> None:
         if _DEBUG.value:
             traceback.print_exc()
         _fail(
-            f"{error}: it is not installed, or damaged; pip install contrastive_jax brings what every mode needs.",
+            exhausted(error)
+            or f"{error}: it is not installed, or damaged; pip install contrastive_jax brings what every mode needs.",
             1,
         )
-    except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
+    except (ValueError, OSError, ArithmeticError, RuntimeError, MemoryError) as error:
         if _DEBUG.value:
             traceback.print_exc()
         advice = (
@@ -291,12 +336,9 @@ def main(argv: list[str]) -> None:
             if replaceable(error, _MODE.value)
             else ""
         )
-        _fail(
-            f"{error}{advice}"
-            if isinstance(error, ValueError | OSError | ArithmeticError)
-            else f"{type(error).__name__}: {error}",
-            1,
-        )
+        plain = isinstance(error, ValueError | OSError | ArithmeticError)
+        text = f"{error}{advice}" if plain else f"{type(error).__name__}: {error}"
+        _fail(exhausted(error) or text, 1)
 
 
 def replaceable(error: Exception, mode: str) -> bool:
@@ -317,6 +359,10 @@ def run() -> None:
             app.run(main, flags_parser=_parse)
         except KeyboardInterrupt as error:
             _fail_by_signal(error)
+        except (MemoryError, OSError, RuntimeError, ImportError) as error:  # while modules are imported
+            if (sentence := exhausted(error)) is None:
+                raise
+            _fail(sentence, 1)
     except SystemExit as end:
         signals.leave(end.code if isinstance(end.code, int) else 1)
         raise

@@ -120,7 +120,10 @@ def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, A
 
 
 def _parsed(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_without_repetition)
+    try:
+        return json.loads(text, object_pairs_hook=_without_repetition)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deep to be read") from None
 
 
 def _with_path(path: str, entry: Any, label_key: str) -> dict[str, Any]:

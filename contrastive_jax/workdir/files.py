@@ -26,7 +26,10 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 
 def read_json(path: str | os.PathLike) -> Any:
     """Read what :func:`write_json` wrote, NaN and the infinities as numbers."""
-    return numbers(json.loads(pathlib.Path(path).read_text()))
+    try:
+        return numbers(json.loads(pathlib.Path(path).read_text()))
+    except RecursionError:
+        raise ValueError(f"{path} is JSON that is nested too deep to be read.") from None
 
 
 def write_config(workdir: str | os.PathLike, config: Mapping[str, Any], diff: str) -> None:

@@ -92,7 +92,7 @@ def _holder(path: pathlib.Path) -> str:
     try:
         holder = json.loads(path.read_text())
         return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "another process"
 
 

@@ -187,7 +187,7 @@ def _records(path: pathlib.Path) -> list[dict]:
             record = json.loads(line)
             if not isinstance(record, dict) or not isinstance(record.get("step"), int):
                 raise ValueError
-        except ValueError:
+        except (ValueError, RecursionError):  # RecursionError: nested too deep
             if number == len(lines):
                 break  # the process died while it wrote
             raise ValueError(f"{path}, line {number}, is no record of metrics: move the file away.") from None

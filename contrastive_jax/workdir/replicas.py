@@ -25,7 +25,10 @@ def folders(workdir: str | os.PathLike) -> list[epath.Path]:
 def differences(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     """Return the leaves in which each replica of a workdir differs from others; none of a single run's."""
     file = epath.Path(workdir) / TABLE
-    return json.loads(file.read_text()) if file.is_file() else []
+    try:
+        return json.loads(file.read_text()) if file.is_file() else []
+    except RecursionError:
+        raise ValueError(f"{file} is JSON that is nested too deep to be read.") from None
 
 
 def words(differences: Sequence[Mapping[str, Any]]) -> str:
