@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -27,6 +27,7 @@ __all__ = [
     "end_by_sigterm",
     "ended_by_sigterm",
     "first",
+    "lost_peer",
     "on_all",
     "start",
     "stop_requests",
@@ -79,7 +80,7 @@ def start(spec: str) -> None:
             _find(peers["coordinator_address"], spec, end)
         elif peers:
             _check_free(peers["coordinator_address"], spec)
-        with _taking_over_sigterm():
+        with _taking_over_sigterm(), _explaining_aborts():
             jax.distributed.initialize(
                 **peers,
                 initialization_timeout=max(1, round(end - time.monotonic())),
@@ -135,6 +136,56 @@ def _check_free(address: str, spec: str) -> None:
         raise ConnectionError(
             f"--distributed={spec}: port {port} cannot be listened at ({error}); take another one on every process."
         ) from None
+
+
+def lost_peer(error: BaseException) -> str | None:
+    """Return the sentence of an error that the death of another process is behind; None: of any other error.
+
+    Waits a moment for jax's coordinator to know which process it is.
+    """
+    if alone() or not re.search(_LOST, str(error), re.IGNORECASE):
+        return None
+    others = sorted(set(range(jax.process_count())) - {jax.process_index()})
+    if len(others) > 1:
+        with contextlib.suppress(Exception):
+            from jax._src import distributed as internals
+
+            time.sleep(1)
+            living = internals.global_state.client.get_live_nodes(list(range(jax.process_count())))
+            others = sorted(set(others) - set(living)) or others
+    return _gone(others)
+
+
+_LOST = "gloo|nccl|connection reset|connection closed|socket closed|broken pipe|heartbeat|task .* died|unavailable"
+
+
+def _gone(peers: Sequence[int]) -> str:
+    which = f"process {peers[0]}" if len(peers) == 1 else f"one of the processes {', '.join(map(str, peers))}"
+    return (
+        f"{which} of this run is gone: it was ended, or its host or network failed; its own output says more. This one"
+        " cannot go on without it. The same command, on every process, goes on from the last checkpoint."
+    )
+
+
+@contextlib.contextmanager
+def _explaining_aborts() -> Iterator[None]:
+    """Let what jax aborts the process for, the loss of the first process, be a sentence in place of a stack trace."""
+    yield
+    if alone() or os.name != "posix" or not _handles_signals():
+        return
+
+    def explain(number: int) -> None:
+        os.write(2, f"error: {_gone([0] if not first() else range(1, jax.process_count()))}\n".encode())
+        os._exit(1)
+
+    global _abort_handler
+    _abort_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(explain)
+    replace = ctypes.CDLL(None).signal
+    replace.restype, replace.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+    replace(signal.SIGABRT, ctypes.cast(_abort_handler, ctypes.c_void_p))
+
+
+_abort_handler: Callable[[int], None] | None = None  # kept, as C holds only its address
 
 
 def first() -> bool:

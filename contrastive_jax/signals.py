@@ -124,11 +124,12 @@ def leaving(code: int, seconds: float) -> None:
 
 
 def leave(code: int) -> None:
-    """End a process that a signal ended, after its exit handlers; return where there was no signal.
+    """End a process that failed, after its exit handlers; return where it did not, or :func:`guard` was not called.
 
-    What a signal interrupted in compiled code may not survive the interpreter's own end (XLA crashes there).
+    What was cut off in the middle may not survive the interpreter's own end: XLA crashes there, asyncio's loops print
+    stack traces.
     """
-    if _state.writer is None or not _state.number:
+    if _state.writer is None or not code:
         return
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
