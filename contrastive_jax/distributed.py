@@ -4,17 +4,35 @@ Every function here does what one expects where there is one process.
 """
 
 import contextlib
+import ctypes
 import os
 import re
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
+
+from contrastive_jax import signals
+from contrastive_jax.signals import Insisted, Terminated
+
+__all__ = [
+    "Insisted",
+    "Terminated",
+    "agreed",
+    "alone",
+    "end_by_sigterm",
+    "ended_by_sigterm",
+    "first",
+    "lost_peer",
+    "on_all",
+    "start",
+    "stop_requests",
+    "together",
+]
 
 SECONDS = 30  # after which a process that is silent, or does not come to the end, is given up
 JOINING = 300  # seconds for all to come
@@ -62,12 +80,13 @@ def start(spec: str) -> None:
             _find(peers["coordinator_address"], spec, end)
         elif peers:
             _check_free(peers["coordinator_address"], spec)
-        jax.distributed.initialize(
-            **peers,
-            initialization_timeout=max(1, round(end - time.monotonic())),
-            heartbeat_timeout_seconds=SECONDS,
-            shutdown_timeout_seconds=SECONDS,
-        )
+        with _taking_over_sigterm(), _explaining_aborts():
+            jax.distributed.initialize(
+                **peers,
+                initialization_timeout=max(1, round(end - time.monotonic())),
+                heartbeat_timeout_seconds=SECONDS,
+                shutdown_timeout_seconds=SECONDS,
+            )
         _see_all_gpus()
     except ValueError as error:
         if spec != "auto":
@@ -119,9 +138,64 @@ def _check_free(address: str, spec: str) -> None:
         ) from None
 
 
+def lost_peer(error: BaseException) -> str | None:
+    """Return the sentence of an error that the death of another process is behind; None: of any other error.
+
+    Waits a moment for jax's coordinator to know which process it is.
+    """
+    if alone() or not re.search(_LOST, str(error), re.IGNORECASE):
+        return None
+    others = sorted(set(range(jax.process_count())) - {jax.process_index()})
+    if len(others) > 1:
+        with contextlib.suppress(Exception):
+            from jax._src import distributed as internals
+
+            time.sleep(1)
+            living = internals.global_state.client.get_live_nodes(list(range(jax.process_count())))
+            others = sorted(set(others) - set(living)) or others
+    return _gone(others)
+
+
+_LOST = "gloo|nccl|connection reset|connection closed|socket closed|broken pipe|heartbeat|task .* died|unavailable"
+
+
+def _gone(peers: Sequence[int]) -> str:
+    which = f"process {peers[0]}" if len(peers) == 1 else f"one of the processes {', '.join(map(str, peers))}"
+    return (
+        f"{which} of this run is gone: it was ended, or its host or network failed; its own output says more. This one"
+        " cannot go on without it. The same command, on every process, goes on from the last checkpoint."
+    )
+
+
+@contextlib.contextmanager
+def _explaining_aborts() -> Iterator[None]:
+    """Let what jax aborts the process for, the loss of the first process, be a sentence in place of a stack trace."""
+    yield
+    if alone() or os.name != "posix" or not _handles_signals():
+        return
+
+    def explain(number: int) -> None:
+        os.write(2, f"error: {_gone([0] if not first() else range(1, jax.process_count()))}\n".encode())
+        os._exit(1)
+
+    global _abort_handler
+    _abort_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(explain)
+    replace = ctypes.CDLL(None).signal
+    replace.restype, replace.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+    replace(signal.SIGABRT, ctypes.cast(_abort_handler, ctypes.c_void_p))
+
+
+_abort_handler: Callable[[int], None] | None = None  # kept, as C holds only its address
+
+
 def first() -> bool:
     """Return whether this process is the one that writes and speaks."""
     return jax.process_index() == 0
+
+
+def alone() -> bool:
+    """Return whether this is the only process of the run."""
+    return jax.process_count() == 1
 
 
 def agreed(value: bool) -> bool:
@@ -153,22 +227,13 @@ def together() -> Iterator[None]:
     on_all(True)
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, where nothing waits for the end of a step."""
-
-
-class Insisted(KeyboardInterrupt):
-    """A second Ctrl-C, before the step that would have ended the run."""
-
-
-def _end(number: int, frame: Any) -> None:
-    raise Terminated
-
-
 def end_by_sigterm() -> None:
-    """Let SIGTERM end this process as Ctrl-C does, by an exception; several processes have a handler of jax's."""
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does, by an exception, from here on."""
+    signals.begin()
     if jax.process_count() == 1:
-        signal.signal(signal.SIGTERM, _end)
+        for number in signals.ENDING:
+            if number == signal.SIGTERM or signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
+                signal.signal(number, signals.handle)
 
 
 @contextlib.contextmanager
@@ -181,14 +246,19 @@ def ended_by_sigterm() -> Iterator[bool]:
         yield False
         return
     got = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
-    try:
+
+    def take(number, frame):
+        got.append(number)
+        signals.note(number)
+
+    with signals.handled_by(take, _BUT_CTRL_C):
         on_all(True)
         undisturbed = on_all(not got)
-        signal.signal(signal.SIGTERM, _end)
-        yield bool(got) or not undisturbed
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: jax's, which Python cannot put back
+        with signals.handled_by(signals.handle, _BUT_CTRL_C):
+            yield bool(got) or not undisturbed
+
+
+_BUT_CTRL_C = tuple(number for number in signals.ENDING if number != signal.SIGINT)
 
 
 def _handles_signals() -> bool:
@@ -209,12 +279,17 @@ def stop_requests() -> Iterator[Callable[[int], int]]:
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
-        # SIGTERM has no handler of ours: it would take the place of the one that tells the others.
-        before = signal.signal(signal.SIGINT, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-        try:
+        def tell(number, frame):
+            signals.note(number)
+            if _tell_others is not None:
+                _tell_others(signal.SIGTERM)
+            elif number != signal.SIGTERM:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        # Where jax's own handler could not be taken over, it has to stay: it tells the others.
+        numbers = tuple(n for n in signals.ENDING if n != signal.SIGTERM or _tell_others is not None)
+        with signals.handled_by(tell, numbers):
             yield lambda step: int(multihost_utils.reached_preemption_sync_point(step) and signal.SIGTERM)
-        finally:
-            signal.signal(signal.SIGINT, before)
         return
     got = []
 
@@ -222,10 +297,32 @@ def stop_requests() -> Iterator[Callable[[int], int]]:
         if number == signal.SIGINT and got:
             raise Insisted
         got.append(number)
+        signals.note(number)
 
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with signals.handled_by(ask):
         yield lambda step: got[-1] if got else 0
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+
+
+_tell_others: Callable[[int], None] | None = None  # jax's handler of SIGTERM, which tells the other processes
+
+
+@contextlib.contextmanager
+def _taking_over_sigterm() -> Iterator[None]:
+    """Keep Python's handler of SIGTERM where what is inside (jax) puts its own in its place, and remember that.
+
+    jax's handler only sets a flag, which no thread of Python sees: who compiles would not be ended.
+    """
+    global _tell_others
+    if not _handles_signals() or os.name != "posix":
+        yield
+        return
+    replace = ctypes.CDLL(None).signal
+    replace.restype, replace.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+    before = signal.getsignal(signal.SIGTERM)
+    own = replace(signal.SIGTERM, None)
+    replace(signal.SIGTERM, own)
+    yield
+    there = replace(signal.SIGTERM, own)
+    if there not in (own, None, 1):
+        _tell_others = ctypes.CFUNCTYPE(None, ctypes.c_int)(there)
+        signal.signal(signal.SIGTERM, signals.handle if before in (None, signal.SIG_DFL) else before)

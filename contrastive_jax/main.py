@@ -13,15 +13,20 @@ if __name__ == "__main__" and not sys.flags.safe_path:
     sys.path.pop(0)
 
 import contextlib
+import errno
 import hashlib
 import importlib
 import os
 import pathlib
 import re
-import signal
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from contrastive_jax import signals
+
+if __name__ == "__main__":
+    signals.guard()  # what follows takes seconds to import
 
 # A library's log line must not come before the command's first.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -33,6 +38,8 @@ import contrastive_jax
 from contrastive_jax import console
 
 LONGEST = 2500  # characters of a message
+LEAVING = 10.0  # seconds for threads to end, once the last word is said
+LEAST_SPACE = 1_300_000_000  # bytes; measured: 0.9e9 do not do on two cores, 1.5e9 do
 MODES = ("train", "evaluate", "embed", "export", "preview", "report", "describe")
 
 HELP = """usage: contrastive-jax --config=CONFIG [--config.OPTION=VALUE ...]
@@ -154,13 +161,15 @@ def resolved(
     """
     from contrastive_jax import config as configs
     from contrastive_jax.config import schema
-    from contrastive_jax.workdir import replicas, restore_config
+    from contrastive_jax.workdir import remote, replicas, restore_config
 
     (spec, overrides, _), saved = split(argv), list[str]()
     if workdir and (mode != "report" or "," not in workdir):
         with contextlib.suppress(
             KeyError, ImportError
         ):  # an address that nothing here reads: the mode says so
+            if remote.is_remote(workdir):
+                remote.check_reachable(workdir)
             restore_config(workdir, console.warn)
             runs = replicas.folders(workdir) or [epath.Path(workdir)]
             for run in runs:
@@ -249,9 +258,73 @@ def _fail(message: str, code: int = 2) -> None:
     if len(message) > LONGEST:  # it quotes a value of thousands of letters
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
     print(f"error: {message}", file=sys.stderr, flush=True)
+    signals.leaving(code, LEAVING)
     if "jax" in sys.modules and sys.modules["jax"].process_count() > 1:
         os._exit(code)  # an orderly exit would wait for the others, and they for this one
     sys.exit(code)
+
+
+def exhausted(error: BaseException | None) -> str | None:
+    """Return a sentence where a limit of the process is behind an error: memory, open files, threads or processes."""
+    while error is not None:
+        number, text = getattr(error, "errno", None), str(error)
+        if (
+            isinstance(error, MemoryError)
+            or number == errno.ENOMEM
+            or "failed to map segment" in text
+            or os.strerror(errno.ENOMEM) in text
+            or "bad_alloc" in text
+        ):
+            return (
+                f"memory ran out{_limit('RLIMIT_AS', ', of which this process may have {:,} bytes (ulimit -v)')}: give"
+                " the job more, or lower data.memory_limit, data.workers, train.batch_size or evaluate.batch_size."
+            )
+        if number in (errno.EMFILE, errno.ENFILE) or os.strerror(errno.EMFILE) in text:
+            where = f" at {file}" if (file := getattr(error, "filename", None)) else ""
+            return (
+                f"too many files are open{where}{_limit('RLIMIT_NOFILE', '; this process may have {:,}')}: raise the"
+                " limit (ulimit -n), or lower data.workers."
+            )
+        if number == errno.EAGAIN or "can't start new thread" in text or "pthread_create" in text:
+            return (
+                "no more threads or processes can be started"
+                f"{_limit('RLIMIT_NPROC', '; this user may have {:,}')}: raise the limit (ulimit -u, or pids.max of the"
+                " container), or lower data.workers."
+            )
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _check_limits() -> None:
+    """Refuse an address space in which libraries abort the process while they are loaded."""
+    try:
+        import resource
+
+        space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    except (ImportError, AttributeError, ValueError, OSError):
+        return
+    if space != resource.RLIM_INFINITY and space < LEAST_SPACE:
+        _fail(
+            f"this process may have {space:,} bytes of address space (ulimit -v), and the program takes"
+            f" {LEAST_SPACE:,} before it begins: raise the limit.",
+            1,
+        )
+
+
+def _limit(name: str, words: str) -> str:
+    """Return the words with a limit of the process; nothing where there is none."""
+    try:
+        import resource
+
+        soft = resource.getrlimit(getattr(resource, name))[0]
+    except (ImportError, AttributeError, ValueError, OSError):
+        return ""
+    return "" if soft == resource.RLIM_INFINITY else words.format(soft)
+
+
+def _fail_by_signal(error: KeyboardInterrupt) -> None:
+    code = signals.code_of(error)
+    _fail(f"{signals.word(code - 128)}.", code)
 
 
 def _find_devices() -> None:
@@ -303,7 +376,7 @@ def main(argv: list[str]) -> None:
         native.keep_pages()
         distributed.start(_DISTRIBUTED.value)
     except (ValueError, RuntimeError, OSError) as error:
-        _fail(str(error))
+        _fail(exhausted(error) or str(error))
     _find_devices()
     distributed.end_by_sigterm()  # it asks for the processes, and so for the devices
     _use_compilation_cache()
@@ -312,7 +385,7 @@ def main(argv: list[str]) -> None:
         settings = resolved(argv, _workdir(), _MODE.value, _DEBUG.value)
         native.start()
     except (ValueError, OSError, RuntimeError) as error:  # the last two: a workdir that cannot be reached
-        _fail(str(error))
+        _fail(exhausted(error) or str(error))
     workdir = _workdir()
     if workdir is None:
         workdir = default_workdir(settings)
@@ -324,22 +397,22 @@ def main(argv: list[str]) -> None:
     except loop.Stopped as stopped:
         if distributed.first():
             print(stopped, flush=True)
+        signals.leaving(stopped.code, LEAVING + distributed.SECONDS * (not distributed.alone()))
         distributed.on_all(True)  # as at the end: all have stopped at one step
         sys.exit(stopped.code)
     except distributed.Insisted:
         _fail("interrupted twice: what came after the last checkpoint is lost.", 130)
-    except distributed.Terminated:
-        _fail("terminated.", 128 + signal.SIGTERM)
-    except KeyboardInterrupt:
-        _fail("interrupted.", 130)
+    except KeyboardInterrupt as error:
+        _fail_by_signal(error)
     except ImportError as error:
         if _DEBUG.value:
             traceback.print_exc()
         _fail(
-            f"{error}: it is not installed, or damaged; pip install contrastive_jax brings what every mode needs.",
+            exhausted(error)
+            or f"{error}: it is not installed, or damaged; pip install contrastive_jax brings what every mode needs.",
             1,
         )
-    except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
+    except (ValueError, OSError, ArithmeticError, RuntimeError, MemoryError) as error:
         if _DEBUG.value:
             traceback.print_exc()
         advice = (
@@ -347,12 +420,12 @@ def main(argv: list[str]) -> None:
             if replaceable(error, _MODE.value)
             else ""
         )
-        _fail(
-            f"{error}{advice}"
-            if isinstance(error, ValueError | OSError | ArithmeticError)
-            else f"{type(error).__name__}: {error}",
-            1,
-        )
+        if (lost := distributed.lost_peer(error)) is not None:
+            _fail(lost, 1)
+        plain = isinstance(error, ValueError | OSError | ArithmeticError)
+        text = f"{error}{advice}" if plain else f"{type(error).__name__}: {error}"
+        named = isinstance(error, workdirs.Exhausted)
+        _fail(text if named else exhausted(error) or text, 1)
 
 
 def replaceable(error: Exception, mode: str) -> bool:
@@ -369,14 +442,27 @@ def run() -> None:
     if {"-h", "-help", "--help", "--version"} & set(sys.argv[1:]):
         sys.stdout.write(f"{contrastive_jax.__version__}\n" if "--version" in sys.argv else HELP)
         return
-    from contrastive_jax import lookup
-
+    signals.guard()
+    _check_limits()
     if (package := str(pathlib.Path(__file__).resolve().parents[1])) not in sys.path:
         sys.path.append(package)  # a checkout that is not installed, which worker processes have to find too
-    if not sys.flags.safe_path:
-        lookup.FOLDERS.append(os.getcwd())
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # processes that this one starts do not look there either
-    app.run(main, flags_parser=_parse)
+    try:
+        try:
+            from contrastive_jax import lookup
+
+            if not sys.flags.safe_path:
+                lookup.FOLDERS.append(os.getcwd())
+            app.run(main, flags_parser=_parse)
+        except KeyboardInterrupt as error:
+            _fail_by_signal(error)
+        except (MemoryError, OSError, RuntimeError, ImportError) as error:  # while modules are imported
+            if (sentence := exhausted(error)) is None:
+                raise
+            _fail(sentence, 1)
+    except SystemExit as end:
+        signals.leave(end.code if isinstance(end.code, int) else 1)
+        raise
 
 
 if __name__ == "__main__":

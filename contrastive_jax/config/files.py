@@ -134,7 +134,7 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
     if file.suffix == ".json":
         try:
             saved = json.loads(file.read_text())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # RecursionError: nested too deep
             raise ValueError(f"{file} is no JSON ({error}); it is damaged, or no config.json.") from None
         if not isinstance(saved, dict) or not saved:
             raise ValueError(f"{file} holds no config: an object of sections is expected.")

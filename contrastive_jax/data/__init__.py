@@ -11,7 +11,7 @@ from contrastive_jax.data.same import contents, differing
 from contrastive_jax.data.sources import accepts, from_arrays, load, stand_in
 from contrastive_jax.data.split import Source, Split, files_digest
 from contrastive_jax.data.storage import feed, feed_shapes
-from contrastive_jax.data.stream import Stream, Streamed
+from contrastive_jax.data.stream import Stream, Streamed, WorkerDied
 
 __all__ = [
     "Resident",
@@ -19,6 +19,7 @@ __all__ = [
     "Split",
     "Stream",
     "Streamed",
+    "WorkerDied",
     "accepts",
     "contents",
     "differing",

@@ -4,9 +4,11 @@ import contextlib
 import os
 import pathlib
 import re
+import stat
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO
 
 import numpy as np
 
@@ -38,6 +40,7 @@ NOT_READ = tuple(  # images that Pillow does not read, or not everywhere
     ".heic .heif .avif .jp2 .j2k .jxl .jpe .tga .exr .npy .dcm .nii .czi .nd2 .lsm .lif .svs .ndpi .dng .cr2 .nef"
     " .arw".split()
 )
+DEEPEST = 100  # folders within folders
 DARK = 32  # of 255; images of 16 bits that are darker throughout have another white
 
 
@@ -320,11 +323,41 @@ def check_links(root: pathlib.Path, train: Sequence[str], test: Sequence[str]) -
 
 def has_images(place: pathlib.Path) -> bool:
     """Return whether some image lies under a folder; folders that are hidden or links are not looked at."""
-    for _, below, names in os.walk(place):
+    for here, below, names in os.walk(place):
+        _check_depth(here, place)
         below[:] = [name for name in below if not name.startswith(".")]
         if any(name.lower().endswith(EXTENSIONS) and not name.startswith(".") for name in names):
             return True
     return False
+
+
+def _check_depth(place: str, root: pathlib.Path) -> None:
+    """Refuse folders within folders without end, as a fault of a file system or of a program makes them."""
+    if place.count(os.sep) - str(root).count(os.sep) > DEEPEST:
+        shown = place if len(place) < 160 else f"{place[:80]}...{place[-40:]}"
+        raise ValueError(
+            f"folders below data.dir are nested more than {DEEPEST} deep: {shown}; move them out"
+        )
+
+
+def opened(file: pathlib.Path) -> BinaryIO:
+    """Open an image file; never wait for a pipe or a device that is named like one.
+
+    Raises:
+        Unreadable: it is no regular file.
+    """
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(open(os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb"))
+        mode = os.fstat(stream.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise Unreadable(
+                f"{file} is {_KINDS.get(stat.S_IFMT(mode), 'a device')}, not an image file; move it away"
+            )
+        stack.pop_all()
+        return stream
+
+
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 
 
 def _not_listed(error: OSError) -> None:
@@ -342,6 +375,7 @@ def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
         str, set[str]
     ] = {}  # a folder that is still to be listed -> those that it lies in, links followed
     for place, below, names in os.walk(below_root, followlinks=True, onerror=_not_listed):
+        _check_depth(place, below_root)
         for name in names:  # not a file that anything needs: a link to a folder that is not mounted, say
             if (
                 not name.startswith(".")
@@ -480,8 +514,12 @@ def headers_of(
 
     def header(file: pathlib.Path) -> pixels.Header | None:
         try:
-            with open(file, "rb") as stream:
+            with opened(file) as stream:
                 return pixels.header(stream)
+        except Unreadable:
+            if skip:
+                return None
+            raise
         except Exception as error:  # Pillow's plugins raise nearly anything on a damaged file
             if isinstance(error, Image.DecompressionBombError):
                 raise ValueError(

@@ -222,7 +222,10 @@ def _line(line: str, number: int) -> Any:
 
 
 def _parsed(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_without_repetition)
+    try:
+        return json.loads(text, object_pairs_hook=_without_repetition)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deep to be read") from None
 
 
 def _with_path(path: str, entry: Any, label_key: str) -> dict[str, Any]:

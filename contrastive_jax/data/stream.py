@@ -1,4 +1,4 @@
-"""Data sets that do not fit: Grain reads, decodes and crops in worker processes, the device does the rest.
+"""Data sets that do not fit: worker processes read, decode and crop, the device does the rest.
 
 The order is :mod:`order`'s, so there is no iterator state: a stream starts at any step, and the rows of a step
 are the same on any number of processes and workers. Work is dealt out in parts of a batch: a part is
@@ -7,14 +7,20 @@ read at once, its boxes are drawn at once.
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import importlib.util
 import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
+import pickle
+import queue
 import signal
+import socket
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,14 +30,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from contrastive_jax import sharding
+from contrastive_jax import sharding, signals
 from contrastive_jax.data import decode, order
 from contrastive_jax.data.composites import Made
 from contrastive_jax.data.records import Record, Records, Unreadable
 from contrastive_jax.types import Array, Batch
 
 PART = 32  # examples that a worker handles at once
+BUFFERED = 2  # parts that lie ready in a worker
 AHEAD = 2  # batches that lie ready on the device
+CLOSING = 5.0  # seconds for a thread that reads to end; a file system that does not answer may hold it
+PATIENCE = 2.0  # seconds for which a batch is still waited for after a signal
 FEW = 2048  # images for which no worker process is worth starting
 MOST_WORKERS = 32
 
@@ -142,7 +151,7 @@ class Loader:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """The parts of every batch, one after another, with random access: what Grain reads.
+    """The parts of every batch, one after another, with random access: what workers, or Grain's threads, read.
 
     Attributes:
         loader: what makes a part of positions.
@@ -171,60 +180,252 @@ class Parts:
         return self.loader.load(positions) if len(positions) else {}
 
 
+class WorkerDied(ChildProcessError):
+    """The end of a worker process that nobody asked to end; the message says by what, and what to do."""
+
+
 class Reader:
     """Batches of :class:`Parts` on the host, from one on: by ``workers`` processes, or threads of this one."""
 
     def __init__(self, parts: Parts, first: int, workers: int):
-        import grain
-        from absl import flags
-
-        if not flags.FLAGS.is_parsed():  # Grain reads flags of its own, in notebooks and tests too
-            flags.FLAGS.mark_as_parsed()
-        self._per_batch, self._workers = parts.per_batch, workers
-        threads = 1 if workers else max(1, cores())
-        data = grain.MapDataset.source(parts)[first * parts.per_batch :].to_iter_dataset(
-            grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
-        )
-        if workers:
-            options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2)
-            data = data.mp_prefetch(options, worker_init_fn=_in_worker)
-        self._iterator = iter(data)
+        self._parts, self._batch = parts, first
+        start = first * parts.per_batch
+        self._source = Workers(parts, start, workers) if workers else Threads(parts, start)
 
     def next(self) -> dict:
         """Return the next batch, or this process's share of it.
 
         Raises:
             Unreadable: a corrupt record, by name.
-            RuntimeError: a worker process died.
+            WorkerDied: a worker process died.
             StopIteration: there is none.
         """
-        parts = []
-        for _ in range(self._per_batch):
-            try:
-                parts.append(next(self._iterator))
-            except RuntimeError as error:
-                if "exit code" not in str(error):
-                    raise
-                raise RuntimeError(
-                    f"a worker process of data.workers={self._workers} died: {error}"
-                ) from error
-        parts = [part for part in parts if part]  # the last batch of an evaluation may lack some
-        batch = {
-            name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "replaced"
-        }
-        return batch | {"replaced": [message for part in parts for message in part["replaced"]]}
+        first = self._batch * self._parts.batch_size
+        if first >= self._parts.end:
+            raise StopIteration
+        rows, batch, done, replaced = int(np.sum(first + self._parts.own < self._parts.end)), {}, 0, []
+
+        def place(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+            """Return where the part's array belongs, in the batch's."""
+            if name not in batch:
+                batch[name] = np.empty((rows, *shape[1:]), dtype)
+            return batch[name][done : done + shape[0]]
+
+        for _ in range(self._parts.per_batch):
+            count, messages = self._source.read(place)
+            done += count
+            replaced += messages
+        self._batch += 1
+        return batch | {"replaced": replaced}
 
     def close(self) -> None:
         """End the workers."""
+        self._source.close()
+
+
+class Threads:
+    """Parts, one after another, by threads of this process."""
+
+    def __init__(self, parts: Parts, start: int):
+        import grain
+        from absl import flags
+
+        if not flags.FLAGS.is_parsed():  # Grain reads flags of its own, in notebooks and tests too
+            flags.FLAGS.mark_as_parsed()
+        threads = max(1, cores())
+        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
+        self._iterator = iter(grain.MapDataset.source(parts)[start:].to_iter_dataset(options))
+
+    def read(self, place: Callable) -> tuple[int, list[str]]:
+        """Put the arrays of the next part where they belong; return its number of examples, and its messages."""
+        part = next(self._iterator)
+        messages = part.pop("replaced", [])  # the last part of an evaluation may be empty
+        for name, array in part.items():
+            place(name, array.shape, array.dtype)[...] = array
+        return len(part.get("id", ())), messages
+
+    def close(self) -> None:
+        """End the threads."""
         self._iterator.close()
 
 
-def _in_worker(number: int, count: int) -> None:
-    """Prepare a worker: signals are its parent's affair, and so are the accelerators; it ends with it."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # a scheduler sends them to the whole job
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    jax.config.update("jax_platforms", "cpu")
+class Workers:
+    """Parts, one after another, by processes that take turns.
+
+    A worker shares nothing with the others: no lock, no semaphore, no queue, no named memory, which one that is killed
+    could leave held, half written or behind (as Grain's and :mod:`concurrent.futures`' do). It has one end of a socket,
+    and its parent the other: the kernel closes the worker's end however it dies, so that a parent that waits for it
+    learns of that at once. The arrays pass through the socket, straight into the batch: ``/dev/shm``, of which a
+    container has 64 MB, is not used.
+    """
+
+    def __init__(self, parts: Parts, start: int, count: int):
+        import cloudpickle
+
+        self._turn, self._count, self._closed = 0, count, False
+        self._sockets: list[socket.socket] = []
+        self._processes: list[multiprocessing.process.BaseProcess] = []
+        context, parts_pickled = multiprocessing.get_context("spawn"), cloudpickle.dumps(parts)
+        try:
+            for number in range(count):
+                here, there = socket.socketpair()
+                self._sockets.append(here)
+                with there:  # only the worker has it then
+                    process = context.Process(
+                        target=_work, args=(there, parts_pickled, start + number, count), daemon=True
+                    )
+                    process.start()
+                    self._processes.append(process)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, place: Callable) -> tuple[int, list[str]]:
+        """Put the arrays of the next part where they belong; return its number of examples, and its messages.
+
+        Raises:
+            WorkerDied: a worker died.
+            Exception: what the worker raised.
+        """
+        turn = self._turn % self._count
+        self._turn += 1
+        stream = self._sockets[turn]
+        sentinels = {process.sentinel: number for number, process in enumerate(self._processes)}
+        ready = multiprocessing.connection.wait([stream, *sentinels])
+        if dead := [number for sentinel, number in sentinels.items() if sentinel in ready]:
+            raise self._death(dead[0])  # though it may be another's turn, which may take long
+        try:
+            header = pickle.loads(_received(stream, int.from_bytes(_received(stream, 8), "little")))
+            if isinstance(header, BaseException):
+                raise header
+            for name, shape, dtype in header["arrays"]:
+                array = place(name, shape, dtype)
+                if array.nbytes:
+                    _fill(stream, memoryview(array).cast("B"))
+            return header["count"], header["replaced"]
+        except (EOFError, ConnectionError):
+            raise self._death(turn) from None
+
+    def _death(self, turn: int) -> Exception:
+        """Say how a worker came to its end."""
+        process = self._processes[turn]
+        process.join(5)
+        if self._closed:
+            return RuntimeError("the workers are closed.")
+        code = process.exitcode
+        return WorkerDied(
+            f"worker process {process.pid} of data.workers={self._count}, which reads images, {_ended_by(code)}."
+        )
+
+    def close(self) -> None:
+        """End the workers. They hold nothing that could be left behind: they need not be asked."""
+        self._closed = True
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join(5)
+        for stream in self._sockets:
+            with contextlib.suppress(OSError):
+                stream.shutdown(socket.SHUT_RDWR)  # wakes who waits for it
+            stream.close()
+
+
+def _ended_by(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"ended with exit code {code}; what it printed above says why"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "unknown"
+    told = f"was ended by signal {-code} ({name})"
+    if -code == signal.SIGKILL:
+        return (
+            f"{told}: most likely the system ran out of memory and chose it (`dmesg` shows that). Give the job more"
+            " memory, or lower data.workers or train.batch_size"
+        )
+    if -code == getattr(signal, "SIGBUS", None):
+        return (
+            f"{told}: memory or a mapped file could not be read or written, as where shared memory (/dev/shm) or a disk"
+            " is full or the file was cut off. Make room, or lower data.workers"
+        )
+    return f"{told}: a library that decodes images crashed, or somebody ended it. data.workers=0 starts no process"
+
+
+def _received(stream: socket.socket, size: int) -> bytearray:
+    """Receive so many bytes."""
+    data = bytearray(size)
+    _fill(stream, memoryview(data))
+    return data
+
+
+def _fill(stream: socket.socket, view: memoryview) -> None:
+    """Receive into all of the view; EOFError where the other end closes before."""
+    while view:
+        count = stream.recv_into(view)
+        if not count:
+            raise EOFError
+        view = view[count:]
+
+
+def _work(stream: socket.socket, parts_pickled: bytes, first: int, step: int) -> None:
+    """Load every ``step``-th part from ``first`` on and send it: what a worker process does.
+
+    Signals are its parent's affair, and so are the accelerators.
+    """
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a scheduler sends them to the whole job
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    loaded: queue.Queue = queue.Queue(BUFFERED)
+    try:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=_send_all, args=(stream, loaded), daemon=True).start()
+    except RuntimeError as error:  # no thread can be started
+        _send(stream, error)
+        return
+    try:
+        jax.config.update("jax_platforms", "cpu")
+        parts = pickle.loads(parts_pickled)
+        for number in range(first, len(parts), step):
+            loaded.put(parts[number])
+    except Exception as error:
+        loaded.put(error)
+    loaded.put(None)
+    multiprocessing.parent_process().join()  # what was sent is to be received; the parent ends this process
+
+
+def _send_all(stream: socket.socket, loaded: queue.Queue) -> None:
+    """Send parts in order, while the next is loaded."""
+    try:
+        while (part := loaded.get()) is not None:
+            _send(stream, part)
+    except OSError:  # the parent closed, or is gone
+        os._exit(1)
+
+
+def _send(stream: socket.socket, part: dict | Exception) -> None:
+    """Send the header, then the arrays."""
+    if isinstance(part, Exception):
+        arrays, header = [], _portable(part)
+    else:
+        replaced = part.pop("replaced", [])
+        arrays = [np.ascontiguousarray(array) for array in part.values()]
+        described = [(name, array.shape, array.dtype) for name, array in zip(part, arrays, strict=True)]
+        header = pickle.dumps({"arrays": described, "count": len(part.get("id", ())), "replaced": replaced})
+    stream.sendall(len(header).to_bytes(8, "little") + header)
+    for array in arrays:
+        if array.nbytes:
+            stream.sendall(memoryview(array).cast("B"))
+
+
+def _portable(error: Exception) -> bytes:
+    """Pickle an error with its stack trace as a note; one that cannot be read back as RuntimeError."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickled = pickle.dumps(error)
+        pickle.loads(pickled)
+    except Exception:
+        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return pickled
 
 
 def _end_with_parent() -> None:
@@ -474,7 +675,8 @@ class Stream:
 
         Raises:
             Unreadable: a corrupt record, by name, unless it is replaced.
-            RuntimeError: a worker process died.
+            WorkerDied: a worker process died.
+            KeyboardInterrupt: a signal came while the batch was waited for.
         """
         step = int(step)
         if step == self._last[0]:
@@ -483,7 +685,7 @@ class Stream:
             self._seek(step)
         while len(self._ahead) <= AHEAD and step + len(self._ahead) < self._steps:
             self._ahead.append(self._pool.submit(self._make))
-        batch, replaced = self._ahead.popleft().result()
+        batch, replaced = self._wait(self._ahead.popleft())
         for message in replaced:
             if message not in self._known:
                 self._report(message)
@@ -491,6 +693,18 @@ class Stream:
         self.replaced += len(replaced)
         self._next, self._last = step + 1, (step, batch)
         return batch
+
+    @staticmethod
+    def _wait(future: concurrent.futures.Future) -> tuple[Batch, list[str]]:
+        """Return the result; raise KeyboardInterrupt where a signal came and there is none soon."""
+        while True:
+            try:
+                return future.result(timeout=0.5)
+            except TimeoutError:
+                if future.done():  # it is the reading that took too long
+                    raise
+            if threading.current_thread() is threading.main_thread():
+                signals.check(PATIENCE)
 
     @staticmethod
     def shapes(split: Streamed, view, batch_size: int, mesh: Mesh) -> Batch:
@@ -521,7 +735,7 @@ class Stream:
     def close(self) -> None:
         """End the thread and the workers."""
         self._stop()
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _seek(self, step: int) -> None:
         self._stop()
@@ -530,10 +744,13 @@ class Stream:
     def _stop(self) -> None:
         for future in self._ahead:
             future.cancel()
-        concurrent.futures.wait(self._ahead)
+        if self._workers and self._reader:
+            self._reader.close()  # a batch that is waited for comes to its end
+        concurrent.futures.wait(self._ahead, timeout=CLOSING)
         self._ahead.clear()
         if self._reader:
-            self._reader.close()
+            if not self._workers:
+                self._reader.close()
             self._reader = None
 
     def _make(self) -> tuple[Batch, list[str]]:

@@ -7,13 +7,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, distributed, sharding
+from contrastive_jax import data, distributed, sharding, signals
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import approval
 from contrastive_jax.models import norm
@@ -25,6 +25,8 @@ from contrastive_jax.training.run import Run, feed_of, initial_state, prepare
 from contrastive_jax.types import TrainState
 from contrastive_jax.workdir import checkpoint, encoder, remote, weights
 from contrastive_jax.workdir import replicas as layout
+
+PATIENCE = 60.0  # seconds from a signal in which a step has to end and to be saved
 
 
 class Stopped(Exception):
@@ -302,9 +304,58 @@ def train(
     return train_to_end(One(prepare(config, devices, source=source)), workdir, quiet=quiet)
 
 
+def _raising(alone: bool) -> contextlib.AbstractContextManager:
+    """Let signals raise inside, of one process: it is no step, whose end is waited for. Several stop together."""
+    return signals.handled_by(signals.handle) if alone else contextlib.nullcontext()
+
+
+def _stopped(step: int, total: int, workdir: str, code: int) -> Stopped:
+    return Stopped(
+        f"stopped at step {step} of {total}; saved in {workdir}. The same command goes on from there.", code
+    )
+
+
+@contextlib.contextmanager
+def _keeping(
+    step: int,
+    save: Callable[[], None],
+    saved: checkpoint.Checkpoints,
+    total: int,
+    workdir: str,
+    log: Callable[[str], None],
+    alone: bool,
+) -> Iterator[None]:
+    """Save the state of the last step where what comes after it fails (images, a worker, an evaluation), or is stopped.
+
+    Several processes save together or not at all: there the last checkpoint has to do.
+
+    Raises:
+      Stopped: in place of KeyboardInterrupt.
+    """
+    try:
+        yield
+    except distributed.Insisted:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        if not alone or not step:
+            raise
+        if step not in saved.steps():
+            save()
+        saved.wait()
+        if isinstance(error, KeyboardInterrupt):
+            raise _stopped(step, total, workdir, signals.code_of(error)) from None
+        if isinstance(error, data.WorkerDied):
+            raise data.WorkerDied(
+                f"{error} Step {step} is saved in {workdir}; the same command goes on from there."
+            ) from None
+        log(f"step {step} is saved; the same command goes on from there.")
+        raise
+
+
 def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
     """Train a run that is prepared, or replicas, to the end; see :func:`train`."""
     began, run, config = time.perf_counter(), trainee.run, trainee.run.config
+    alone = distributed.alone()
     first = distributed.first()  # of several processes one writes and speaks
     log = workdirs.log if first and not quiet else lambda message: None
     check_init(run, workdir)
@@ -334,53 +385,68 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
             last_save, stop = time.monotonic(), 0
             if start < run.total_steps:
                 log(f"compiling the training step for {trainee.words} ...")
-                with memory.translate_errors(run, together=trainee.together):
+                with memory.translate_errors(run, together=trainee.together), _raising(alone):
                     train_step, seconds = trainee.compiled_step(feed, state)
                 memory.check(run, train_step, trainee.together)
                 log(f"compiled in {seconds:.1f} s")
-            with profile:
+
+            def save() -> None:
+                """Save the state of the last step that was done."""
+                recorder.fetch()  # nothing is saved behind a step that nobody looked at
+                with recorder.pause("checkpoint"):
+                    saved.save(step, recorder.sound(state), facts | {"data": feed.metrics()})
+                    remote.push(workdir)
+
+            left = f"What came after the last checkpoint in {workdir} is lost; the same command goes on from there."
+            with profile, signals.phase(PATIENCE, left):
                 while step < run.total_steps:
                     profile.before(step, state)
+                    with _keeping(step, save, saved, run.total_steps, workdir, log, alone):
+                        batch = recorder.next_batch(step)
                     with memory.translate_errors(run, train_step, trainee.together):
-                        state, metrics = train_step(state, recorder.next_batch(step))
+                        state, metrics = train_step(state, batch)
                         recorder.add(step + 1, metrics)
+                    del batch  # else there is one more on the device while the next is waited for
                     step += 1
                     log_due = step % every == 0 or step == run.total_steps
                     if log_due:
                         recorder.log_point()
                     if evaluator.has_labels and run.evaluate_every and step % run.evaluate_every == 0:
                         recorder.fetch()  # what diverged is said to have, not judged
-                        with recorder.pause("evaluation"):
-                            recorder.write(step, evaluator.look(state, log))
+                        with (
+                            recorder.pause("evaluation"),
+                            _keeping(step, save, saved, run.total_steps, workdir, log, alone),
+                            _raising(alone),
+                        ):
+                            scores = evaluator.look(state, log)
+                        recorder.write(step, scores)
                     save_due = log_due and distributed.agreed(
                         time.monotonic() - last_save > settings["every_seconds"]
                     )
                     keep_due = run.keep_every and step % run.keep_every == 0
                     stop = stop_requested(step)
                     if stop or save_due or keep_due or step == run.total_steps:
-                        recorder.fetch()  # nothing is saved behind a step that nobody looked at
-                        with recorder.pause("checkpoint"):
-                            saved.save(step, recorder.sound(state), facts | {"data": feed.metrics()})
-                            remote.push(workdir)
+                        save()
                         last_save = time.monotonic()
                     if stop and step < run.total_steps:
                         saved.wait()
-                        raise Stopped(
-                            f"stopped at step {step} of {run.total_steps}; saved in {workdir}."
-                            " The same command goes on from there.",
-                            128 + stop,
-                        )
-            with recorder.pause("checkpoint"):
+                        raise _stopped(step, run.total_steps, workdir, 128 + stop)
+            with recorder.pause("checkpoint"), signals.phase(PATIENCE, left):
                 saved.wait()
                 trainee.finish(workdir, state)
             stop = stop or stop_requested(step + 1)  # since the last step
         final = evaluator.has_labels and config["evaluate"]["final"]
         try:
-            with distributed.ended_by_sigterm() as ended:
+            trained = f"The run is trained and saved in {workdir}; the same command evaluates it."
+            with signals.phase(signals.GRACE, trained), distributed.ended_by_sigterm() as ended:
                 if start < run.total_steps or not final:  # judging may take hours, and be interrupted
                     result = recorder.result(step, {}, time.perf_counter() - began)
                 if final and (ended or (stop := stop or stop_requested(step + 2))):  # 2: since one was here
-                    raise KeyboardInterrupt if stop == signal.SIGINT else distributed.Terminated
+                    raise (
+                        KeyboardInterrupt
+                        if stop == signal.SIGINT
+                        else distributed.Terminated(stop or signal.SIGTERM)
+                    )
                 if final:
                     encoders = (state.params, state.stats)
                     evaluations = evaluator.table(
@@ -392,7 +458,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
             raise Stopped(
                 f"stopped before all was evaluated. The run is trained and saved in {workdir}, its result.json has"
                 f" {which}. The same command evaluates it.",
-                128 + (signal.SIGTERM if isinstance(error, distributed.Terminated) else signal.SIGINT),
+                signals.code_of(error),
             ) from None
         log(
             f"results: {trainee.place(workdir)} (result.json, metrics.jsonl, curves.png; --mode=report makes a page of"

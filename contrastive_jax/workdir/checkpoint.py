@@ -363,7 +363,7 @@ class Checkpoints:
         try:
             record = json.loads((self.directory / str(step) / "meta" / "metadata").read_text())
             intact = record.pop("checksum") == _checksum(record)
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise _Damaged(f"its meta cannot be read: {_brief(error)}") from error
         if not intact:
             raise _Damaged("its meta was altered")

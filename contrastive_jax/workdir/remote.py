@@ -12,6 +12,7 @@ import hashlib
 import os
 import pathlib
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from etils import epath
 from contrastive_jax import distributed, private
 
 CHECKPOINTS = "checkpoints"
+SECONDS = 15.0  # for a store to answer
 
 
 class Remote(os.PathLike):
@@ -84,6 +86,35 @@ def is_remote(workdir: str | os.PathLike) -> bool:
     return "://" in str(workdir)
 
 
+def check_reachable(workdir: str | os.PathLike) -> None:
+    """Refuse an address whose store does not answer within ``SECONDS``: its client tries again for minutes.
+
+    Raises:
+      ConnectionError: it does not answer; says what it said.
+      Exception: what asking for it raises.
+    """
+    result: list[BaseException | None] = []
+
+    def ask() -> None:
+        try:
+            epath.Path(str(workdir)).exists()
+            result.append(None)
+        except BaseException as error:
+            result.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)  # left behind where it does not come back
+    asking.start()
+    asking.join(SECONDS)
+    error = result[0] if result else TimeoutError(f"no answer within {SECONDS:.0f} s")
+    if isinstance(error, KeyError | ImportError):  # nothing installed reads it
+        raise error
+    if error is not None:
+        raise ConnectionError(
+            f"--workdir={str(workdir)!r} cannot be reached ({str(error) or type(error).__name__}): look at the network,"
+            " the name and the credentials, or take a folder."
+        ) from error
+
+
 @contextlib.contextmanager
 def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
     """Yield the workdir's path, or the :class:`Remote` of an address, which is copied down before and up afterwards.
@@ -97,6 +128,7 @@ def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
         yield expanded(workdir)
         return
     try:
+        check_reachable(workdir)
         remote = Remote(str(workdir))
         try:
             remote.pull()

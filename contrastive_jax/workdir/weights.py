@@ -74,7 +74,7 @@ def load(path: str | os.PathLike) -> Weights:
         about = {name: json.loads(text[name]) for name in FACTS if name in text}
         _check_shapes(params)
         _check_statistics(state)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: metadata that is nested too deep
         raise ValueError(f"{path} holds no ResNet in torchvision's naming: {error}") from None
     return Weights(params, stats, about)
 

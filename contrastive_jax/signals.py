@@ -1,0 +1,250 @@
+"""SIGINT, SIGTERM and SIGHUP end the command within seconds, wherever the program is.
+
+An exception that a handler raises is not enough: it comes only once the main thread is back in Python (compiling takes
+minutes), and Python drops it in callbacks of the garbage collector. So the C part of Python writes the number of every
+signal into a socket at once, a thread reads it there, and ends the process where the main thread does not within the
+seconds that its phase has. Checkpoints are complete or absent: to end anywhere is safe.
+
+Only the standard library is imported, so that this holds while everything else is imported.
+"""
+
+import atexit
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+GRACE = 5.0  # seconds from a signal to the end, unless the phase has others
+AGAIN = 0.05  # seconds after which a dropped exception is raised again
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+WORDS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, or SIGHUP, where nothing waits for the end of a step."""
+
+    def __init__(self, number: int = signal.SIGTERM):
+        super().__init__()
+        self.number = number
+
+
+class Insisted(KeyboardInterrupt):
+    """A second Ctrl-C, before the step that would have ended the run."""
+
+
+class _State:
+    """State of the process: the signals that have come, and the seconds that its main thread has."""
+
+    def __init__(self) -> None:
+        self.number, self.since = 0, 0.0  # of the first signal
+        self.deadline = float("inf")
+        self.phases: list[tuple[float, str]] = []
+        self.early = False  # nothing is written yet: a signal ends the process at once
+        self.code: int | None = None  # exit status, once the program is leaving by itself
+        self.writer: socket.socket | None = None
+
+    def limit(self) -> tuple[float, str]:
+        return self.phases[-1] if self.phases else (GRACE, "")
+
+
+_state = _State()
+
+
+def code_of(error: BaseException) -> int:
+    """Return the exit status of an interruption."""
+    return 128 + (error.number if isinstance(error, Terminated) else signal.SIGINT)
+
+
+def word(number: int) -> str:
+    """Return what a signal did to the command."""
+    return WORDS.get(number, "terminated, as its terminal closed")
+
+
+def note(number: int) -> None:
+    """Take note of a signal that has come."""
+    if not _state.number:
+        _state.since = time.monotonic()
+        _state.deadline = _state.since + _state.limit()[0]
+        _state.number = number
+
+
+def forget() -> None:
+    """Forget a signal that was acted on, where the process goes on (notebooks, tests)."""
+    _state.number, _state.deadline = 0, float("inf")
+
+
+def pending() -> float:
+    """Return the seconds since a signal came that has not been acted on; 0.0: none has."""
+    return time.monotonic() - _state.since if _state.number else 0.0
+
+
+def check(patience: float) -> None:
+    """Raise what the signal would have raised that came before more than ``patience`` seconds, if one did.
+
+    For loops of the main thread that wait.
+    """
+    if pending() > patience:
+        _raise(_state.number)
+
+
+@contextlib.contextmanager
+def phase(seconds: float, left: str = "") -> Iterator[None]:
+    """Give what is inside other seconds than ``GRACE`` to come to its end once a signal has come.
+
+    Args:
+      seconds: from the signal, or from here if it came before.
+      left: the sentence that the end of the process adds, should it come to that.
+    """
+    _state.phases.append((seconds, left))
+    _start_again()
+    try:
+        yield
+    finally:
+        _state.phases.pop()
+        _start_again()
+
+
+def _start_again() -> None:
+    if _state.number:
+        _state.deadline = time.monotonic() + _state.limit()[0]
+
+
+def leaving(code: int, seconds: float) -> None:
+    """End the process with a status in some seconds, whatever its threads still wait for."""
+    if _state.writer is not None:
+        _state.code, _state.deadline = code, time.monotonic() + seconds
+        with contextlib.suppress(OSError):
+            _state.writer.send(b"\0")
+
+
+def leave(code: int) -> None:
+    """End a process that failed, after its exit handlers; return where it did not, or :func:`guard` was not called.
+
+    What was cut off in the middle may not survive the interpreter's own end: XLA crashes there, asyncio's loops print
+    stack traces.
+    """
+    if _state.writer is None or not code:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    atexit._run_exitfuncs()
+    os._exit(code)
+
+
+def guard() -> None:
+    """Watch over the process from here on; until :func:`begin` a signal ends it at once.
+
+    Called by the main thread, once.
+    """
+    if _state.writer is not None or threading.current_thread() is not threading.main_thread():
+        return
+    reader, _state.writer = socket.socketpair()
+    _state.writer.setblocking(False)
+    _state.early = True
+    for number in ENDING:
+        if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, _handle)
+    signal.set_wakeup_fd(_state.writer.fileno(), warn_on_full_buffer=False)
+    before = sys.unraisablehook
+
+    def hook(dropped: Any) -> None:
+        if isinstance(dropped.exc_value, KeyboardInterrupt):
+            number = getattr(dropped.exc_value, "number", signal.SIGINT)
+            timer = threading.Timer(AGAIN, signal.raise_signal, (number,))
+            timer.daemon = True
+            timer.start()
+        else:
+            before(dropped)
+
+    sys.unraisablehook = hook
+    threading.Thread(target=_watch, args=(reader,), daemon=True, name="signals").start()
+
+
+def begin() -> None:
+    """Let a signal raise in the main thread from here on: there are things to close."""
+    _state.early = False
+
+
+def handle(number: int, frame: Any = None) -> None:
+    """Act on a signal by raising KeyboardInterrupt or Terminated in the main thread."""
+    note(number)
+    _raise(number)
+
+
+def _raise(number: int) -> None:
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+
+
+def _handle(number: int, frame: Any) -> None:
+    if _state.early:
+        _end(f"error: {word(number)}.", 128 + number)
+    handle(number)
+
+
+def _watch(reader: socket.socket) -> None:
+    interrupts = 0
+    while True:
+        ready, _, _ = select.select([reader], [], [], 0.1 if _state.deadline < float("inf") else None)
+        for number in reader.recv(4096) if ready else b"":
+            if number not in ENDING or signal.getsignal(number) == signal.SIG_IGN:
+                continue
+            note(number)
+            interrupts += number == signal.SIGINT
+            if interrupts > 1:
+                _state.deadline = min(_state.deadline, time.monotonic() + 2)
+        if _state.early and _state.number and pending() > 0.5:
+            _end(f"error: {word(_state.number)}.", 128 + _state.number)
+        if time.monotonic() < _state.deadline:
+            continue
+        if _state.code is not None:
+            _end("", _state.code)
+        left = _state.limit()[1] or "What was not saved is lost; the same command begins again, or goes on."
+        _end(
+            f"error: {word(_state.number)}; what the program was at did not end within"
+            f" {time.monotonic() - _state.since:.0f} s, so it was cut off. {left}",
+            128 + _state.number,
+        )
+
+
+def _end(message: str, code: int) -> None:
+    """End the process without waiting for anything; streams that take nothing are given a second."""
+
+    def say() -> None:
+        show = (
+            "\x1b[?25h\n" if sys.stderr is not None and sys.stderr.isatty() else ""
+        )  # the cursor, if hidden
+        if message:
+            os.write(2, f"{show}{message}\n".encode())
+
+    speaker = threading.Thread(target=say, daemon=True)
+    with contextlib.suppress(RuntimeError):  # no thread can be started
+        speaker.start()
+        speaker.join(1)
+    os._exit(code)
+
+
+@contextlib.contextmanager
+def handled_by(handler: Callable[[int, Any], Any], numbers: tuple[int, ...] = ENDING) -> Iterator[None]:
+    """Let a handler take some signals for a while; those that the process was started to ignore stay ignored.
+
+    Outside of the main thread, which alone may set handlers, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    taken = [n for n in numbers if n == signal.SIGINT or signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in taken}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous or signal.SIG_DFL)  # None: not Python's, which cannot put it back
+        if _state.writer is None:  # the process goes on
+            forget()
