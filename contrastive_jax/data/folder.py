@@ -347,7 +347,7 @@ def opened(file: pathlib.Path) -> BinaryIO:
         Unreadable: it is no regular file.
     """
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(open(os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb"))
+        stream = stack.enter_context(open(os.fspath(file), "rb", opener=_at_once))  # decoders read its name
         mode = os.fstat(stream.fileno()).st_mode
         if not stat.S_ISREG(mode):
             raise Unreadable(
@@ -355,6 +355,10 @@ def opened(file: pathlib.Path) -> BinaryIO:
             )
         stack.pop_all()
         return stream
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}

@@ -225,7 +225,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_without_repetition)
     except RecursionError:
-        raise ValueError("its JSON is nested too deep to be read") from None
+        raise ValueError("its JSON is nested too deeply to be read") from None
 
 
 def _with_path(path: str, entry: Any, label_key: str) -> dict[str, Any]:
