@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import numpy as np
 
-from contrastive_jax import signals
-from contrastive_jax.signals import Insisted, Terminated
+from contrastive_jax.system import signals
+from contrastive_jax.system.signals import Insisted, Terminated
 
 __all__ = [
     "Insisted",

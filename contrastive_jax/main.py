@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contrastive_jax import signals
+from contrastive_jax.system import signals
 
 if __name__ == "__main__":
     signals.guard()  # what follows takes seconds to import
@@ -35,7 +35,7 @@ from absl import app, flags, logging
 from etils import epath
 
 import contrastive_jax
-from contrastive_jax import console
+from contrastive_jax.system import console
 
 LONGEST = 2500  # characters of a message
 LEAVING = 10.0  # seconds for threads to end, once the last word is said
@@ -349,7 +349,7 @@ def _use_compilation_cache() -> None:
     """Keep compiled programs, so that the next start does not compile them again; they are loaded as code."""
     import jax
 
-    from contrastive_jax import private
+    from contrastive_jax.system import private
 
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         try:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from contrastive_jax import console
+from contrastive_jax.system import console
 
 TEXT = "61.3 ± 0.4 — Käfer 甲虫 \udcff"
 
@@ -73,7 +73,7 @@ def test_no_stream_at_all(monkeypatch):
 
 PROGRAM = """
 import sys
-from contrastive_jax import console
+from contrastive_jax.system import console
 incomplete = console.protect()
 handle = open({file!r}, "w")
 for i in range(3000):

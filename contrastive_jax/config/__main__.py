@@ -2,8 +2,8 @@
 
 import sys
 
-from contrastive_jax import console
 from contrastive_jax.commands.config import main
+from contrastive_jax.system import console
 
 if __name__ == "__main__":
     incomplete = console.protect()

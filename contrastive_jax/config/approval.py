@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from contrastive_jax import private
 from contrastive_jax.lookup import check_name, file_of, is_own
+from contrastive_jax.system import private
 
 _allowed: set[str] = set()  # in this process, for any workdir
 

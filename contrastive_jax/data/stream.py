@@ -30,10 +30,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from contrastive_jax import sharding, signals
+from contrastive_jax import sharding
 from contrastive_jax.data import decode, order
 from contrastive_jax.data.composites import Made
 from contrastive_jax.data.records import Record, Records, Unreadable
+from contrastive_jax.system import signals
 from contrastive_jax.types import Array, Batch
 
 PART = 32  # examples that a worker handles at once

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from contrastive_jax.console import shared
 from contrastive_jax.evaluators.evaluation_data import EvaluationData
+from contrastive_jax.system.console import shared
 
 METRICS = {
     "top1": "Top-1",

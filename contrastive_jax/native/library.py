@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from contrastive_jax import console, private
+from contrastive_jax.system import console, private
 
 SWITCH = "CONTRASTIVE_JAX_CPU_KERNELS"
 VALUES = ("on", "off")

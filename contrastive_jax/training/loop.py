@@ -13,10 +13,11 @@ from typing import Any
 import jax
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, distributed, sharding, signals
+from contrastive_jax import data, distributed, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import approval
 from contrastive_jax.models import norm
+from contrastive_jax.system import signals
 from contrastive_jax.training import memory
 from contrastive_jax.training.compilation import compiled_step
 from contrastive_jax.training.evaluation import Evaluator

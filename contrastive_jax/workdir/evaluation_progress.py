@@ -4,8 +4,8 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from contrastive_jax.console import shared
 from contrastive_jax.evaluators import progress
+from contrastive_jax.system.console import shared
 
 
 class EvaluationProgress:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from contrastive_jax.console import shared
+from contrastive_jax.system.console import shared
 from contrastive_jax.workdir.metric_table import METRICS
 
 _SHOWN = {name: metric.column for name, metric in METRICS.items() if metric.column and "." not in name}

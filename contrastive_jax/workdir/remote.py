@@ -18,7 +18,8 @@ from typing import Any
 
 from etils import epath
 
-from contrastive_jax import distributed, private
+from contrastive_jax import distributed
+from contrastive_jax.system import private
 
 CHECKPOINTS = "checkpoints"
 SECONDS = 15.0  # for a store to answer

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from contrastive_jax import private
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.system import private
 from contrastive_jax.workdir.links import check_links
 
 LINKS = (

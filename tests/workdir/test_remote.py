@@ -129,7 +129,11 @@ def test_what_could_not_be_copied_up_stays(stores):
 
 def test_an_address_that_nothing_reads_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(Remote, "pull", lambda self: (_ for _ in ()).throw(ImportError("no gcsfs")))
+
+    def refuse(address):
+        raise ImportError("no gcsfs")
+
+    monkeypatch.setattr("contrastive_jax.workdir.remote.check_reachable", refuse)
     with pytest.raises(ValueError, match=r"gs:// cannot be read here \(no gcsfs\).*contrastive_jax\[gcs\]"):
         with mirrored("gs://bucket/run"):
             pass
