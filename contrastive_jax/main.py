@@ -461,7 +461,7 @@ def run() -> None:
                 raise
             _fail(sentence, 1)
     except SystemExit as end:
-        signals.leave(end.code if isinstance(end.code, int) else 1)
+        signals.leave(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
 
 

@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 
 import contrastive_jax
-from contrastive_jax import main
+from contrastive_jax import lookup, main
 
 
 def output(*words):
@@ -30,3 +30,25 @@ def test_help_is_one_screen_with_every_mode_and_flag(word):
 
 def test_the_version():
     assert output("--version") == f"{contrastive_jax.__version__}\n"
+
+
+@pytest.mark.parametrize(("code", "status"), [(None, 0), (0, 0), (2, 2), (143, 143), ("a message", 1)])
+def test_the_exit_status_is_that_of_the_mode(code, status, monkeypatch):
+    def run(*arguments, **options):
+        raise SystemExit(code)
+
+    left = []
+    for place, name, value in (
+        (main.app, "run", run),
+        (main.signals, "leave", left.append),
+        (main.signals, "guard", lambda: None),
+        (main.console, "protect", lambda: None),
+        (lookup, "FOLDERS", []),
+        (sys, "argv", ["contrastive-jax"]),
+        (sys, "path", [*sys.path]),
+    ):
+        monkeypatch.setattr(place, name, value)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    with pytest.raises(SystemExit):
+        main.run()
+    assert left == [status]
