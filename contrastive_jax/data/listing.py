@@ -244,7 +244,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Paths:
-    """How a listing's paths become those of images."""
+    """Rules of how a listing's paths become those of images."""
 
     def __init__(self, root: pathlib.Path | None, known: Collection[str]):
         self._known = frozenset(known)

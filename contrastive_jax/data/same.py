@@ -100,7 +100,9 @@ def _of_arrays(*arrays: np.ndarray) -> str:
 
 def _stamp(path: os.PathLike) -> bytes:
     status = os.stat(path)
-    return f"{path.name}\0{status.st_size} {status.st_mtime_ns}\0".encode("utf-8", "surrogateescape")
+    return f"{os.path.basename(path)}\0{status.st_size} {status.st_mtime_ns}\0".encode(
+        "utf-8", "surrogateescape"
+    )
 
 
 def _content(path: os.PathLike) -> bytes:

@@ -198,7 +198,7 @@ def evaluate(
 
 
 def _unit(features: np.ndarray) -> np.ndarray:
-    return definitions.directions(np.asarray(features, np.float64))
+    return np.asarray(definitions.directions(np.asarray(features, np.float64)))
 
 
 def _pairs(first, second, labels, self_pairs: bool) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
