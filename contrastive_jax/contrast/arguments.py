@@ -120,3 +120,13 @@ def check_scalar(argument: str, value: Any) -> Any:
 def positive_or_nan(temperature: Array) -> Array:
     """Return a temperature that is known when the program runs only: NaN where it is not positive."""
     return jnp.where(temperature > 0, temperature, jnp.nan)
+
+
+def real_array(name: str, value: Any) -> Array:
+    """Return what a user's function returned; ValueError where that is no number or array of real numbers."""
+    if isinstance(value, int | float | np.number | np.ndarray | jax.Array):
+        value = jnp.asarray(value)
+        if jnp.issubdtype(value.dtype, jnp.number) and not jnp.issubdtype(value.dtype, jnp.complexfloating):
+            return value
+        raise ValueError(f"{name} returned {value.dtype}; it must return an array of real numbers.")
+    raise ValueError(f"{name} returned a {type(value).__name__}; it must return an array of real numbers.")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from contrastive_jax.contrast.arguments import real_array
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.margin import Margin
 from contrastive_jax.contrast.negatives import AllNegatives, Rule, SampledNegatives
@@ -133,7 +134,7 @@ class Compare(NamedTuple):
             negatives, further = _joined(
                 negatives, further, *statistics(-query, -positive, [-m for m in below])
             )
-        margin = self.margin(negatives.count).astype(positive.dtype)
+        margin = real_array("margin", self.margin(negatives.count)).astype(positive.dtype)
         comparison = Comparison(
             *(query, key, positive, negatives, tau, margin, selections, (*above, *below)),
             *(further, self.summation, self.differentiate_temperature),

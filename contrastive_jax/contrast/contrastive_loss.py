@@ -341,6 +341,13 @@ def contrastive_loss(
         raise ValueError(
             f"contrastive_loss.margin is {margin!r}; it must be a rule of contrast.margin: eqco(alpha=...)."
         )
+    if margin is not None:
+        try:
+            inspect.signature(margin).bind(None)
+        except (TypeError, ValueError):  # or it shows none: a builtin
+            raise ValueError(
+                f"contrastive_loss.margin is {margin!r}; it must be a function of one array, the number of negatives."
+            ) from None
     if margin is not None and term.no_margin:
         raise ValueError(f"contrastive_loss.margin {term.no_margin} {loss!r}; it must be None.")
     if margin is not None and not term.multiples:

@@ -3,13 +3,14 @@
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from contrastive_jax import losses
+from contrastive_jax.contrast.arguments import real_array
 from contrastive_jax.contrast.comparison import Comparison
 from contrastive_jax.lookup import is_own, own
 from contrastive_jax.sharding import REPLICATED, automatic, replicate
@@ -73,8 +74,12 @@ class Term(NamedTuple):
 
     def values(self, comparison: Comparison, extras: Mapping[str, Array]) -> Array:
         """Compute the loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
-        value = self.function(*self._read(comparison, extras), **self.options)
+        value = self._called(self._read(comparison, extras))
         return jnp.where(comparison.count > 0, value, 0.0) if self.multiples else value
+
+    def _called(self, read: Sequence[Array | None]) -> Array:
+        """Return what the function returns of what it reads; ValueError where that is no array of real numbers."""
+        return real_array(f"loss.{self.name}", self.function(*read, **self.options))
 
     def _read(self, comparison: Comparison, extras: Mapping[str, Array]) -> list[Array | None]:
         """Return the contrasts and quantities that the loss reads."""
@@ -91,7 +96,7 @@ class Term(NamedTuple):
             return jnp.mean(self.values(comparison, extras))
 
         def mean(count, *read):
-            value = self.function(*read, **self.options)
+            value = self._called(read)
             return jnp.mean(jnp.where(count > 0, value, 0.0) if self.multiples else value)
 
         # One's own knows of no devices: it may multiply over the batch, which lies divided over them.

@@ -16,6 +16,8 @@ from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import TILES, Rows, check
 from contrastive_jax.losses.geometry import directions
 
+BLOCK = 16  # rows; products are over multiples of it
+
 
 def evaluate(
     train_features: np.ndarray | Rows,
@@ -98,7 +100,9 @@ def votes(
 
     The share is the softmax of cosine / T over the k neighbours, summed by class: the weights exp(cosine / T)
     of Wu et al., normalised, and so without overflow at any T. Equal cosines: the earlier image of the bank
-    is nearer. Equal shares: ``argmax`` takes the smaller class number, as scikit-learn does.
+    is nearer. Equal shares: ``argmax`` takes the smaller class number, as scikit-learn does. Equal rows of the bank
+    have equal cosines, whatever the chunks, the order of the test rows and the number of devices; two different rows
+    whose cosines differ by rounding alone (1e-7) have no such order.
 
     Similarities are true float32 (float64 for float64 features in x64 mode). On a mesh the bank lies divided
     over the devices: each compares the same queries with its own rows, and only its k nearest travel.
@@ -171,7 +175,7 @@ def _local_nearest(queries, keys, first, size, k, count):
     def merge(nearest, tile):
         rows, number = tile
         row = number * size + first + jnp.arange(rows.shape[0], dtype=jnp.int32)
-        cosine = jnp.einsum("qf,mf->qm", queries, directions(rows), precision=jax.lax.Precision.HIGHEST)
+        cosine = _cosines(queries, directions(rows))
         cosine = jnp.where(row < count, cosine, -jnp.inf)
         # Kept rows come first: of equal cosines top_k takes the first, the earlier image.
         cosine = jnp.concatenate([nearest[0], cosine], axis=1)
@@ -186,3 +190,13 @@ def _local_nearest(queries, keys, first, size, k, count):
     )
     numbers = jnp.arange(keys.shape[0], dtype=jnp.int32)
     return jax.lax.scan(merge, nobody, (keys, numbers))[0]
+
+
+def _cosines(queries, rows):
+    """Return the products [q, m] of unit rows: equal rows have equal bits, wherever in a tile they lie.
+
+    A product with one row, or with what is left over after whole blocks, may be summed in another order than others.
+    """
+    few, number = queries.shape[0], rows.shape[0]
+    queries, rows = (jnp.pad(x, ((0, -len(x) % BLOCK), (0, 0))) for x in (queries, rows))
+    return jnp.einsum("qf,mf->qm", queries, rows, precision=jax.lax.Precision.HIGHEST)[:few, :number]

@@ -284,7 +284,9 @@ def decoupled_nt_xent(
     weight = temperature if lambda_weight is None else lambda_weight
     above_positive = jax.nn.softplus(c)  # logsumexp_all - s+ / tau
     if self_pair:
-        above_positive = jnp.logaddexp(above_positive, (1.0 - positive) / temperature)
+        # Not logaddexp, whose two shares sum to 1 but for the rounding of large logits.
+        own = (1.0 - positive) / temperature
+        above_positive = own + jax.nn.softplus(above_positive - own)
     value = weight * above_positive
     if lambda_weight is not None:  # at lambda = tau it is 0, and so is its gradient in tau, but for rounding
         value = value + (weight / temperature - 1.0) * positive

@@ -6,8 +6,9 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from contrastive_jax import losses, sharding
+from contrastive_jax import contrastive_loss, losses, sharding
 from contrastive_jax.contrast.terms import known_losses, make_term, make_terms, total_loss
 from contrastive_jax.losses.contrastive import CANCELS
 
@@ -77,3 +78,19 @@ def test_losses_say_whether_a_margin_cancels_in_their_gradients():
     assert cancels == {name for name in without if np.allclose(without[name], beside[name], rtol=1e-5)}
     others = {term.name for term in family if term.no_margin not in ("", CANCELS)}
     assert others == {"eqco", "eqco_estimate", "debiased", "donsker_varadhan", "fenchel_legendre"}
+
+
+@pytest.mark.parametrize("wrong", [lambda c: "a", lambda c: None, lambda c: {}, lambda c: 1j * c])
+def test_ones_own_loss_or_margin_that_returns_no_numbers(wrong):
+    x = jax.random.normal(jax.random.key(0), (4, 3))
+    with pytest.raises(ValueError, match=r"loss.* returned .*real numbers"):
+        contrastive_loss(x, x, wrong)
+    with pytest.raises(ValueError, match=r"margin returned .*real numbers"):
+        contrastive_loss(x, x, "info_nce", margin=wrong)
+
+
+@pytest.mark.parametrize("wrong", [lambda: 3, lambda a, b: a])
+def test_a_margin_of_another_signature(wrong):
+    x = jax.random.normal(jax.random.key(0), (4, 3))
+    with pytest.raises(ValueError, match=r"contrastive_loss\.margin is .*one array"):
+        contrastive_loss(x, x, "info_nce", margin=wrong)

@@ -1,3 +1,4 @@
+import functools
 import json
 import pathlib
 import re
@@ -89,6 +90,28 @@ def test_ties_the_earlier_image_then_the_smaller_class():
         votes = knn.votes(bank, labels, bank[:1], k=3, bank_chunk=bank_chunk)
         np.testing.assert_allclose(votes, [[0, 0, 2 / 3, 1 / 3]], atol=1e-7)
     np.testing.assert_array_equal(knn.votes(bank, labels, bank[:1], k=4).argmax(axis=1), [2])
+
+
+@pytest.mark.parametrize("width", [7, 64, 513])
+def test_equal_rows_tie_whatever_the_chunks_and_devices(width):
+    """Each of 40 rows lies 12 times or so in the bank, under labels of any class: the earlier of them vote."""
+    random = np.random.default_rng(0)
+    which = random.integers(0, 40, 501)
+    bank = random.normal(size=(40, width)).astype(np.float32)[which]
+    labels, test = random.integers(0, 5, 501), random.normal(size=(67, width)).astype(np.float32)
+    unit = lambda x: x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)  # noqa: E731
+    order = np.argsort(-np.round(unit(test) @ unit(bank).T, 12), axis=1, kind="stable")[:, :10]
+    exact = np.stack([np.bincount(row, minlength=5) for row in labels[order]]) / 10
+    shuffled = random.permutation(67)
+    for query_chunk in (1, 7, 64):
+        for bank_chunk in (13, 100, 8192):
+            found = functools.partial(knn.votes, k=10, query_chunk=query_chunk, bank_chunk=bank_chunk)
+            np.testing.assert_allclose(found(bank, labels, test), exact, atol=1e-6)
+        np.testing.assert_array_equal(
+            found(bank, labels, test[shuffled]), found(bank, labels, test)[shuffled]
+        )
+        with jax.set_mesh(sharding.make_mesh()):
+            np.testing.assert_allclose(found(bank, labels, test), exact, atol=1e-6)
 
 
 def test_low_temperature_zero_rows_and_large_rows_stay_finite():

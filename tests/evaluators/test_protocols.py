@@ -370,6 +370,7 @@ def test_your_own_evaluator_is_a_function_and_its_name(monkeypatch):
 
         return evaluate
 
+    norm.__module__ = "my_evaluators"  # as if it were written there
     mine.norm = norm
     monkeypatch.setitem(sys.modules, "my_evaluators", mine)
     found = judge("my_evaluators:norm", subject(), power=4.0)

@@ -201,3 +201,29 @@ def test_one_negative_and_huge_contrasts(figure):
     np.testing.assert_allclose(slope[representable, 1], exact[representable], rtol=1e-5)
     np.testing.assert_array_equal(slope[:, 0], -slope[:, 1])
     assert losses.info_nce(jnp.asarray([-jnp.inf]))[0] == 0
+
+
+@pytest.mark.parametrize("weight", [None, 0.3])
+@pytest.mark.parametrize("tau", [1e-3, 1e-2, 1.0])
+@pytest.mark.parametrize("positive", [1.0, -1.0])
+def test_decoupled_nt_xent_with_the_query_in_the_sum(weight, tau, positive):
+    """Against float64 with the positive or the negatives near the query: c is rounded to 6e-8 of its 2 / tau."""
+    rng = np.random.default_rng(0)
+    near, far = 1 - 1e-3 * rng.random((6, 17)), -1 + 1e-2 * rng.random((6, 17))
+    first, others = (near, far) if positive > 0 else (far, near)
+    scores = np.concatenate([first[:, :1], others[:, 1:]], axis=1).astype(np.float32)
+
+    def values(scores, tau):
+        c = jax.nn.logsumexp((scores[:, 1:] - scores[:, :1]) / tau, axis=1)
+        return losses.decoupled_nt_xent(c, scores[:, 0], tau, lambda_weight=weight, self_pair=True)
+
+    def measured(dtype):
+        arguments = jnp.asarray(scores, dtype), jnp.asarray(np.float32(tau), dtype)
+        return jax.device_get((values(*arguments), *jax.jacrev(values, (0, 1))(*arguments)))
+
+    ours = measured(np.float32)
+    with jax.enable_x64(True):
+        exact = measured(np.float64)
+    for found, right, bound in zip(ours, exact, (1e-6, 5e-7 / tau, 5e-7 / tau + 1e-5), strict=True):
+        assert found.dtype == np.float32 and right.dtype == np.float64
+        assert np.abs(found - right).max() <= bound * np.abs(right).max()
