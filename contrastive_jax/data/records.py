@@ -4,12 +4,14 @@
 decoded once (:func:`decoded`); a streamed one is read by row in worker processes (:mod:`stream`).
 """
 
+import contextlib
 import os
 import re
+import stat
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
@@ -127,3 +129,27 @@ def decoded(records: Records, size: int, replace: bool = False) -> Split:
         image[row], label[row], group[row] = image[stand_in], label[stand_in], group[stand_in]
         warnings.warn(f"{error}; {records.name(stand_in)} stands in for it", RuntimeWarning, stacklevel=2)
     return Split(image, label, group, getattr(records, "paths", None))
+
+
+def opened(file: str | os.PathLike) -> BinaryIO:
+    """Open an image file; never wait for a pipe or a device that is named like one.
+
+    Raises:
+        Unreadable: it is no regular file.
+    """
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(open(os.fspath(file), "rb", opener=_at_once))  # decoders read its name
+        mode = os.fstat(stream.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise Unreadable(
+                f"{file} is {_KINDS.get(stat.S_IFMT(mode), 'a device')}, not an image file; move it away"
+            )
+        stack.pop_all()
+        return stream
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}

@@ -7,6 +7,7 @@ same. Of a large file the contents are its size and ``BLOCKS`` blocks: image for
 picture differs nearly everywhere.
 """
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from contrastive_jax.data.records import Unreadable, opened
 from contrastive_jax.data.split import Split
 from contrastive_jax.data.stream import Streamed
 
@@ -107,7 +109,7 @@ def _stamp(path: os.PathLike) -> bytes:
 
 def _content(path: os.PathLike) -> bytes:
     """Return a digest of a file's size and contents."""
-    with open(path, "rb", buffering=0) as file:
+    with contextlib.suppress(Unreadable), opened(path) as file:  # a pipe or a device has no contents
         size = os.fstat(file.fileno()).st_size
         digest = hashlib.blake2b(f"{size}\0".encode(), digest_size=16)
         if size <= BLOCKS * BLOCK:
@@ -116,4 +118,5 @@ def _content(path: os.PathLike) -> bytes:
             for number in range(BLOCKS):
                 file.seek((size - BLOCK) * number // (BLOCKS - 1))
                 digest.update(file.read(BLOCK))
-    return digest.digest()
+        return digest.digest()
+    return b"\0" * 16

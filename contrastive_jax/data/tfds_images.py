@@ -168,7 +168,9 @@ def check_classes(name: str, dir: str) -> None:
         "*/features.json",
         "*/*/features.json",
     )  # of a version, a set, a set's configs
-    for file in (file for folder in folders for layout in layouts for file in folder.glob(layout)):
+    for file in (
+        file for folder in folders for layout in layouts for file in folder.glob(layout) if file.is_file()
+    ):
         try:
             named = [one for one in classes(json.loads(file.read_text())) if "." in one]
         except (ValueError, TypeError, RecursionError) as error:

@@ -157,7 +157,7 @@ def guard() -> None:
     def hook(dropped: Any) -> None:
         if isinstance(dropped.exc_value, KeyboardInterrupt):
             number = getattr(dropped.exc_value, "number", signal.SIGINT)
-            timer = threading.Timer(AGAIN, signal.raise_signal, (number,))
+            timer = threading.Timer(AGAIN, signal.pthread_kill, (threading.main_thread().ident, number))
             timer.daemon = True
             timer.start()
         else:

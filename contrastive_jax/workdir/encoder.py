@@ -23,6 +23,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import approval
 from contrastive_jax.data import pixels
+from contrastive_jax.data.records import opened
 from contrastive_jax.evaluators import features
 from contrastive_jax.lookup import call
 from contrastive_jax.types import PyTree
@@ -202,7 +203,8 @@ class LoadedEncoder:
                 raise ValueError(
                     f"{file} is a folder; open takes image files, and --mode=embed reads whole folders."
                 )
-            read = path.read_bytes()
+            with opened(path) as stream:
+                read = stream.read()
             try:
                 image = pixels.decode(pixels.plain(read, self.channels, white), self.channels, size)
             except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes

@@ -345,7 +345,7 @@ def test_records_are_upright_and_of_eight_bits_for_any_decoder(tmp_path, monkeyp
     def stale(path):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr(pathlib.Path, "read_bytes", stale)
+    monkeypatch.setattr("contrastive_jax.data.folder.opened", stale)
     with pytest.raises(OSError, match="Stale file handle.*; once it can, .*0.jpg"):
         records.read([0])
 
