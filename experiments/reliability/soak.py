@@ -58,15 +58,15 @@ class Started:
       spoil: called before the command, in its process.
       devices: emulated.
       limit: bytes that a file may have, as on a disk that is full.
+      config: options of the run; () takes the workdir's own.
     """
 
-    def __init__(self, workdir, *more, extra=(), spoil=None, devices=1, limit=None):
+    def __init__(self, workdir, *more, extra=(), spoil=None, devices=1, limit=None, config=None):
         self._log = SCRATCH / f"{workdir.name}.log"
         self._log.unlink(missing_ok=True)
         arguments = [
             "main",
-            *CONFIG,
-            f"--config.train.duration={STEPS} steps",
+            *((*CONFIG, f"--config.train.duration={STEPS} steps") if config is None else config),
             *extra,
             *more,
             f"--workdir={workdir}",
@@ -410,19 +410,74 @@ def vanished_image(workdir, reference, kills):
 
 
 def killed_worker(workdir, reference, kills):
-    """The worker process that reads images killed."""
-    options = from_files()
-    process = Started(workdir, **options)
+    """The worker process that reads images killed ten times: the last step is saved, the same command goes on."""
+    options, survived, seconds, said, random = from_files(), 0, [], "", np.random.default_rng(0)
+    for part in range(10):
+        process = Started(workdir, **options)
+        begin = (part + random.random()) * STEPS / 11
+        wait_for(lambda begin=begin: steps_done(workdir) >= begin, process)
+        time.sleep(random.random() / 10)  # at any moment of a step
+        children = pathlib.Path(f"/proc/{process.pid}/task").glob("*/children")
+        for child in " ".join(file.read_text() for file in children).split():
+            if (
+                "spawn_main" in pathlib.Path(f"/proc/{child}/cmdline").read_text()
+            ):  # not multiprocessing's tracker
+                os.kill(int(child), signal.SIGKILL)
+        began = time.monotonic()
+        said = process.end(60)
+        seconds.append(time.monotonic() - began)
+        survived += process.code() == 1 and "worker process" in said and "is saved" in said
+        survived -= "Traceback" in said
+    note = f"ended after {max(seconds):.1f} s at most"
+    return 10, survived if finish(workdir, **options)[0] else 0, note
+
+
+def hangup(workdir, reference, kills):
+    """SIGHUP (a terminal that closes): saved, and ended by itself."""
+    process = Started(workdir)
     wait_for(lambda: steps_done(workdir) >= STEPS // 3, process)
-    children = pathlib.Path(f"/proc/{process.pid}/task").glob("*/children")
-    for child in " ".join(file.read_text() for file in children).split():
-        if (
-            "spawn_main" in pathlib.Path(f"/proc/{child}/cmdline").read_text()
-        ):  # not multiprocessing's tracker
-            os.kill(int(child), signal.SIGKILL)
-    said = process.end()
-    named = process.code() != 0 and "worker process" in said and "Traceback" not in said
-    return 1, int(named and finish(workdir, **options)[0]), said.strip().splitlines()[-1]
+    process.ask(signal.SIGHUP)
+    said = process.end(60)
+    ended = process.code() == 128 + signal.SIGHUP and "same command goes on" in said
+    return 1, int(ended and finish(workdir)[0]), said.strip().splitlines()[-1]
+
+
+def planted_links(workdir, reference, kills):
+    """Links out of the workdir, in the place of its files: refused, what they lead to is as it was."""
+    process = Started(workdir)
+    wait_for(lambda: steps_done(workdir) >= STEPS // 3, process)
+    process.ask(signal.SIGKILL)
+    process.end()
+    survived, outside = 0, SCRATCH / "outside"
+    outside.mkdir(exist_ok=True)
+    names = ("lock.json", "result.json", "checkpoints/.writable-0", "checkpoints/99")
+    for name in names:
+        target, link = outside / name.replace("/", "-"), workdir / name
+        target.write_text("mine")
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        ended, said = finish(workdir)
+        survived += not ended and "is a link to" in said and target.read_text() == "mine"
+        link.unlink()
+    return len(names), survived if finish(workdir)[0] else 0, said.strip().splitlines()[-1]
+
+
+def foreign_config(workdir, reference, kills):
+    """A config.json that names a shell command, and one that names a function of an installed package: refused."""
+    process = Started(workdir)
+    wait_for(lambda: steps_done(workdir) >= STEPS // 3, process)
+    process.ask(signal.SIGKILL)
+    process.end()
+    file, ran, survived = workdir / "config.json", SCRATCH / "ran", 0
+    kept = file.read_text()
+    for name in ("subprocess:check_output", "sklearn.utils._testing:check_output"):
+        foreign = {"name": name, "args": ["touch", str(ran)]}
+        file.write_text(json.dumps(json.loads(kept) | {"data": foreign}))
+        process = Started(workdir, "--mode=report", config=())
+        said = process.end()
+        survived += process.code() == 2 and name in said and "Traceback" not in said and not ran.exists()
+    file.write_text(kept)
+    return 2, survived if finish(workdir)[0] else 0, said.strip().splitlines()[-1]
 
 
 def other_devices(workdir, reference, kills):
@@ -443,7 +498,8 @@ def other_devices(workdir, reference, kills):
 FAULTS = {
     f.__name__: f
     for f in (kill, sigterm, interrupted_often, disk_full, bit_flip, truncated_checkpoint, truncated_metrics,
-              two_runs, clock, not_finite, vanished_image, killed_worker, other_devices)
+              two_runs, clock, not_finite, vanished_image, killed_worker, other_devices, hangup, planted_links,
+              foreign_config)
 }  # fmt: skip
 OPTIONS = {"vanished_image": from_files, "killed_worker": from_files, "other_devices": double}
 
