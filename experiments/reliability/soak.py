@@ -527,7 +527,7 @@ def run(kills: int, chosen: list[str]) -> None:
         entry = {
             "what": FAULTS[name].__doc__.split("\n")[0], "steps": STEPS, "injected": injected, "survived": survived,
             "bits lost": "—" if name == "other_devices" else bits_lost(workdir, reference),
-            "note": note.replace(str(SCRATCH), "..."),
+            "note": note.replace(str(SCRATCH), "...").replace(sys.prefix, "..."),
             "seconds": round(time.monotonic() - began), "date": datetime.date.today().isoformat(),
             "git_commit": workdirs.environment()["git_commit"],
         }  # fmt: skip
