@@ -97,7 +97,7 @@ def _digest(parts: Sequence[bytes] | Any) -> str:
 
 
 def _of_arrays(*arrays: np.ndarray) -> str:
-    return _digest(np.ascontiguousarray(array).data.cast("B") for array in arrays)
+    return _digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays)
 
 
 def _stamp(path: os.PathLike) -> bytes:

@@ -8,6 +8,7 @@ from PIL import Image
 
 from contrastive_jax import data
 from contrastive_jax.data import folder as folders
+from contrastive_jax.data import same
 from contrastive_jax.data.same import PARTS
 from contrastive_jax.training.loop import check_contents
 
@@ -67,3 +68,9 @@ def test_a_large_set_takes_little_room_and_names_a_group():
 def test_of_old_checkpoints_nothing_is_known(images):
     train = folder(images, "off")
     check_contents(train, data.contents(train), None)
+
+
+def test_arrays_of_any_shape_have_a_digest():
+    empty, none = np.zeros((3, 0), np.uint8), np.zeros((0, 8), np.int32)
+    assert same._of_arrays(empty, none) == same._of_arrays(none) != same._of_arrays(np.zeros(1, np.uint8))
+    assert same._of_arrays(np.array(["a", "b"])) != same._of_arrays(np.array(["a", "c"]))
