@@ -41,8 +41,12 @@ def is_own(name: Any) -> bool:
     return isinstance(name, str) and ":" in name
 
 
-# Where functions of one's own are found besides sys.path: the folder that a command is started in.
+# Folders of one's own functions besides those of sys.path: the one that a command is started in.
 FOLDERS: list[str] = []
+
+
+# Functions that a saved config names and that were not found when it was read: they count as not there.
+UNKNOWN: set[str] = set()
 
 
 def use_folders() -> None:
@@ -67,12 +71,12 @@ def check_name(name: str, option: str) -> str:
 
 
 def file_of(module: str) -> str | None:
-    """Return the file of a module without importing it, or a package that holds it; None where Python finds none.
+    """Return the file of a module without importing it; None where Python finds no such module.
 
-    The program that runs, ``__main__``, may have none (a notebook): its file is "".
+    A module may have none, such as ``__main__`` in a notebook: its file is "".
     """
-    if module == "__main__":
-        found = getattr(sys.modules[module], "__file__", "")
+    if module in sys.modules:
+        found = getattr(sys.modules[module], "__file__", None)
         return os.path.realpath(found) if found and os.path.exists(found) else ""
     importlib.invalidate_caches()
     top, *inner = module.split(".")
@@ -82,9 +86,10 @@ def file_of(module: str) -> str | None:
     for name in inner:
         path = spec and spec.submodule_search_locations
         spec = path and find(name, list(path))
-    path = spec and spec.submodule_search_locations
-    places = [spec.origin, *(path or ())] if spec else []
-    return next((os.path.realpath(place) for place in places if place and os.path.exists(place)), None)
+    if not spec:
+        return None
+    places = [place for place in (spec.origin, *(spec.submodule_search_locations or ())) if place]
+    return next((os.path.realpath(place) for place in places if os.path.exists(place)), "".join(places[:1]))
 
 
 def own(name: str, option: str) -> Callable:
@@ -99,6 +104,8 @@ def own(name: str, option: str) -> Callable:
     module, function = check_name(name, option), name.partition(":")[2]
     use_folders()
     try:
+        if name in UNKNOWN:
+            raise ModuleNotFoundError(name=module)
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
@@ -118,7 +125,7 @@ def own(name: str, option: str) -> Callable:
         )
     if not callable(value := getattr(loaded, function)):
         raise ValueError(f"{option} is {name!r}: that is a {type(value).__name__}, not a function.")
-    if (home := getattr(value, "__module__", None)) not in (module, getattr(loaded, "__name__", module)):
+    if (home := getattr(value, "__module__", None)) not in (module, _main_of_worker(module)):
         raise ValueError(
             f"{option} is {name!r}: {function} is defined in {home}, not in {module}. Name it there, or wrap it in a"
             f" function of {module}."
@@ -128,6 +135,11 @@ def own(name: str, option: str) -> Callable:
             f"{option} is {name!r}: {function} takes any option (**); list its options after a *, with their defaults."
         )
     return value
+
+
+def _main_of_worker(module: str) -> str:
+    """Return the name that the program's own module has in a process that it started."""
+    return "__mp_main__" if module == "__main__" else module
 
 
 def _parameters(function: Callable) -> Collection[inspect.Parameter]:

@@ -13,7 +13,6 @@ if __name__ == "__main__" and not sys.flags.safe_path:
     sys.path.pop(0)
 
 import contextlib
-import errno
 import hashlib
 import importlib
 import os
@@ -35,11 +34,10 @@ from absl import app, flags, logging
 from etils import epath
 
 import contrastive_jax
-from contrastive_jax.system import console
+from contrastive_jax.system import console, limits
 
 LONGEST = 2500  # characters of a message
 LEAVING = 10.0  # seconds for threads to end, once the last word is said
-LEAST_SPACE = 1_300_000_000  # bytes; measured: 0.9e9 do not do on two cores, 1.5e9 do
 MODES = ("train", "evaluate", "embed", "export", "preview", "report", "describe")
 
 HELP = """usage: contrastive-jax --config=CONFIG [--config.OPTION=VALUE ...]
@@ -167,13 +165,11 @@ def resolved(
     if workdir and (mode != "report" or "," not in workdir):
         with contextlib.suppress(
             KeyError, ImportError
-        ):  # an address that nothing here reads: the mode says so
+        ):  # nothing here reads the address: the mode refuses it
             if remote.is_remote(workdir):
                 remote.check_reachable(workdir)
             restore_config(workdir, console.warn)
             runs = replicas.folders(workdir) or [epath.Path(workdir)]
-            for run in runs:
-                restore_config(run, console.warn)
             saved = [str(run) for run in runs if (run / "config.json").is_file()]
     if spec is None and not saved and mode != "report":
         raise ValueError(f"--workdir={workdir} holds no run; to begin one name its config, --config=FILE.")
@@ -264,64 +260,6 @@ def _fail(message: str, code: int = 2) -> None:
     sys.exit(code)
 
 
-def exhausted(error: BaseException | None) -> str | None:
-    """Return a sentence where a limit of the process is behind an error: memory, open files, threads or processes."""
-    while error is not None:
-        number, text = getattr(error, "errno", None), str(error)
-        if (
-            isinstance(error, MemoryError)
-            or number == errno.ENOMEM
-            or "failed to map segment" in text
-            or os.strerror(errno.ENOMEM) in text
-            or "bad_alloc" in text
-        ):
-            return (
-                f"memory ran out{_limit('RLIMIT_AS', ', of which this process may have {:,} bytes (ulimit -v)')}: give"
-                " the job more, or lower data.memory_limit, data.workers, train.batch_size or evaluate.batch_size."
-            )
-        if number in (errno.EMFILE, errno.ENFILE) or os.strerror(errno.EMFILE) in text:
-            where = f" at {file}" if (file := getattr(error, "filename", None)) else ""
-            return (
-                f"too many files are open{where}{_limit('RLIMIT_NOFILE', '; this process may have {:,}')}: raise the"
-                " limit (ulimit -n), or lower data.workers."
-            )
-        if number == errno.EAGAIN or "can't start new thread" in text or "pthread_create" in text:
-            return (
-                "no more threads or processes can be started"
-                f"{_limit('RLIMIT_NPROC', '; this user may have {:,}')}: raise the limit (ulimit -u, or pids.max of the"
-                " container), or lower data.workers."
-            )
-        error = error.__cause__ or error.__context__
-    return None
-
-
-def _check_limits() -> None:
-    """Refuse an address space in which libraries abort the process while they are loaded."""
-    try:
-        import resource
-
-        space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    except (ImportError, AttributeError, ValueError, OSError):
-        return
-    if space != resource.RLIM_INFINITY and space < LEAST_SPACE:
-        _fail(
-            f"this process may have {space:,} bytes of address space (ulimit -v), and the program takes"
-            f" {LEAST_SPACE:,} before it begins: raise the limit.",
-            1,
-        )
-
-
-def _limit(name: str, words: str) -> str:
-    """Return the words with a limit of the process; nothing where there is none."""
-    try:
-        import resource
-
-        soft = resource.getrlimit(getattr(resource, name))[0]
-    except (ImportError, AttributeError, ValueError, OSError):
-        return ""
-    return "" if soft == resource.RLIM_INFINITY else words.format(soft)
-
-
 def _fail_by_signal(error: KeyboardInterrupt) -> None:
     code = signals.code_of(error)
     _fail(f"{signals.word(code - 128)}.", code)
@@ -355,7 +293,7 @@ def _use_compilation_cache() -> None:
         try:
             folder = private.folder(private.cache_home() / "contrastive_jax" / "compiled")
         except OSError as error:
-            print(f"compiled programs are not kept: {error}.", file=sys.stderr, flush=True)
+            console.warn(f"compiled programs are not kept: {error}.")
         else:
             jax.config.update("jax_compilation_cache_dir", str(folder))
 
@@ -376,7 +314,7 @@ def main(argv: list[str]) -> None:
         native.keep_pages()
         distributed.start(_DISTRIBUTED.value)
     except (ValueError, RuntimeError, OSError) as error:
-        _fail(exhausted(error) or str(error))
+        _fail(limits.exhausted(error) or str(error))
     _find_devices()
     distributed.end_by_sigterm()  # it asks for the processes, and so for the devices
     _use_compilation_cache()
@@ -385,7 +323,7 @@ def main(argv: list[str]) -> None:
         settings = resolved(argv, _workdir(), _MODE.value, _DEBUG.value)
         native.start()
     except (ValueError, OSError, RuntimeError) as error:  # the last two: a workdir that cannot be reached
-        _fail(exhausted(error) or str(error))
+        _fail(limits.exhausted(error) or str(error))
     workdir = _workdir()
     if workdir is None:
         workdir = default_workdir(settings)
@@ -408,7 +346,7 @@ def main(argv: list[str]) -> None:
         if _DEBUG.value:
             traceback.print_exc()
         _fail(
-            exhausted(error)
+            limits.exhausted(error)
             or f"{error}: it is not installed, or damaged; pip install contrastive_jax brings what every mode needs.",
             1,
         )
@@ -424,8 +362,8 @@ def main(argv: list[str]) -> None:
             _fail(lost, 1)
         plain = isinstance(error, ValueError | OSError | ArithmeticError)
         text = f"{error}{advice}" if plain else f"{type(error).__name__}: {error}"
-        named = isinstance(error, workdirs.Exhausted)
-        _fail(text if named else exhausted(error) or text, 1)
+        # translate_errors has named what ran out within the workdir's modes
+        _fail(text if isinstance(error, workdirs.Exhausted) else limits.exhausted(error) or text, 1)
 
 
 def replaceable(error: Exception, mode: str) -> bool:
@@ -443,7 +381,8 @@ def run() -> None:
         sys.stdout.write(f"{contrastive_jax.__version__}\n" if "--version" in sys.argv else HELP)
         return
     signals.guard()
-    _check_limits()
+    if (sentence := limits.too_little_space()) is not None:
+        _fail(sentence, 1)
     if (package := str(pathlib.Path(__file__).resolve().parents[1])) not in sys.path:
         sys.path.append(package)  # a checkout that is not installed, which worker processes have to find too
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # processes that this one starts do not look there either
@@ -457,7 +396,7 @@ def run() -> None:
         except KeyboardInterrupt as error:
             _fail_by_signal(error)
         except (MemoryError, OSError, RuntimeError, ImportError) as error:  # while modules are imported
-            if (sentence := exhausted(error)) is None:
+            if (sentence := limits.exhausted(error)) is None:
                 raise
             _fail(sentence, 1)
     except SystemExit as end:

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from contrastive_jax import main
 from contrastive_jax.data import folder
 from contrastive_jax.data.records import Unreadable
-from contrastive_jax.system import signals
+from contrastive_jax.system import limits, signals
 from contrastive_jax.workdir import remote
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -204,9 +203,9 @@ def raised(error, cause=None):
     ],
 )
 def test_a_limit_that_is_behind_an_error_is_named(error, option):
-    assert option in main.exhausted(error)
-    assert option in main.exhausted(raised(ValueError("it failed"), error))
-    assert main.exhausted(ValueError("another")) is None
+    assert option in limits.exhausted(error)
+    assert option in limits.exhausted(raised(ValueError("it failed"), error))
+    assert limits.exhausted(ValueError("another")) is None
 
 
 def test_files_that_run_out_are_named(tmp_path):
@@ -219,7 +218,7 @@ def test_files_that_run_out_are_named(tmp_path):
             folder.folder(dir=str(tmp_path), workers=0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert "ulimit -n" in main.exhausted(error.value)
+    assert "ulimit -n" in limits.exhausted(error.value)
 
 
 def test_notes_of_signals_are_forgotten_where_the_process_goes_on():

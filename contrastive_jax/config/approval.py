@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from contrastive_jax.lookup import check_name, file_of, is_own
-from contrastive_jax.system import private
+from contrastive_jax.lookup import UNKNOWN, check_name, file_of, is_own
+from contrastive_jax.system import console, private
 
 _allowed: set[str] = set()  # in this process, for any workdir
 
@@ -29,6 +29,7 @@ def allow(*names: str) -> None:
     for name in names:
         check_name(name, "allow")
         _allowed.add(name)
+        UNKNOWN.discard(name)
 
 
 def is_name(text: str) -> bool:
@@ -66,7 +67,11 @@ def check(config: Mapping[str, Any], place: str | os.PathLike) -> None:
     for option, name in dict(named(config)).items():
         module = check_name(name, option)
         file = file_of(module)
-        if file is None or _kept(name, file, place):  # a module that is not found cannot be imported either
+        if file is None and name not in _allowed:
+            UNKNOWN.add(
+                name
+            )  # a config whose module is elsewhere can be read, and its function not be called
+        if file is None or _kept(name, file, place):
             continue
         if name not in _allowed:
             raise ValueError(
@@ -80,6 +85,7 @@ def check(config: Mapping[str, Any], place: str | os.PathLike) -> None:
 def keep(config: Mapping[str, Any], workdir: str | os.PathLike) -> None:
     """Keep for a workdir the approval of every function of one's own that its config, given by the user, names."""
     for _, name in named(config):
+        UNKNOWN.discard(name)
         if (file := file_of(name.partition(":")[0])) is not None and not _kept(name, file, workdir):
             _allowed.add(name)
             _keep(name, file, workdir)
@@ -93,10 +99,9 @@ def _keep(name: str, file: str, workdir: str | os.PathLike) -> None:
         temporary.write_text(json.dumps(about, indent=2) + "\n")
         temporary.replace(place / f"{_digest(name, file, _address(workdir))}.json")
     except OSError as error:
-        print(
+        console.warn(
             f"the approval of {name} for {workdir} cannot be kept in {_approvals()} ({error.strerror or error});"
-            f" the next command on it needs --allow={name}.",
-            flush=True,
+            f" the next command on it needs --allow={name}."
         )
 
 
@@ -127,6 +132,5 @@ def _digest(name: str, file: str, workdir: str) -> str:
     content = b""
     if f"{os.path.realpath(file)}/".startswith(f"{workdir}/"):
         content = pathlib.Path(file).read_bytes()
-    return hashlib.sha256(b"\0".join([workdir.encode(), name.encode(), file.encode(), content])).hexdigest()[
-        :32
-    ]
+    parts = [workdir.encode(), name.encode(), file.encode(), content]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]

@@ -160,9 +160,8 @@ def raised(spec: str, error: Exception) -> str:
 
 def folders() -> list[pathlib.Path]:
     """Return where configs are found by name: here, in the checkout of the package, in an installed package."""
-    here = (
-        [] if pathlib.Path("config.json").is_file() else [pathlib.Path("configs")]
-    )  # not in the folder of a run
+    in_a_run = pathlib.Path("config.json").is_file()  # whose files may be somebody else's
+    here = [] if in_a_run else [pathlib.Path("configs")]
     return [*here, *_of_the_package()]
 
 

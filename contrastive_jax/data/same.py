@@ -1,10 +1,11 @@
-"""Whether images are those that a run began with: digests of what they hold, small enough for a checkpoint.
+"""Digests of the contents of images, small enough for a checkpoint: a resumed run has the images that it began with.
 
 Rows are in at most ``PARTS`` groups, of one row each up to that many, so that a set of any size takes some 100 KB. Of
 images in memory the arrays are digested. Of files that are streamed a group has a stamp (sizes and times, one ``stat``
-a file) and a digest of contents, which is made anew only where the stamp differs: copied or touched files are the
-same. Of a large file the contents are its size and ``BLOCKS`` blocks: image formats are compressed, and another
-picture differs nearly everywhere.
+a file) and a digest of contents: all sizes, and blocks of its first file. It is made anew only where the stamp
+differs: copied or touched files are the same. So a set of up to ``PARTS`` files is compared file by file; of a larger
+one at most ``PARTS`` files are read, and other images are noticed by their sizes, which differ wherever images are
+compressed, or by the files that are read.
 """
 
 import contextlib
@@ -54,7 +55,8 @@ def contents(train: Split | Streamed, known: Mapping[str, Any] | None = None) ->
         stamp, rows = before.get(number := part.start // size, ("", ""))
         if stamp == stamps[number]:
             return rows
-        return _digest(_content(locate(row)) for row in range(part.start, part.stop))
+        sizes = (b"%d " % os.stat(locate(row)).st_size for row in range(part.start, part.stop))
+        return _digest([*sizes, _content(locate(part.start))])
 
     return {"rows": _mapped(of_files, len(train)), "stamps": stamps}
 

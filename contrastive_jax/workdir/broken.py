@@ -9,6 +9,7 @@ from typing import Any
 
 from contrastive_jax.workdir import remote
 from contrastive_jax.workdir.files import Broken, read_json, write_json
+from contrastive_jax.workdir.links import check_links
 
 RESULTS = ("result.json", "diverged.json", "evaluation.json")  # made again by the mode that wrote them
 OURS = (
@@ -73,32 +74,37 @@ def tidy(workdir: str | os.PathLike, report: Callable[[str], None]) -> None:
 
 
 def restore_config(workdir: str | os.PathLike, report: Callable[[str], None]) -> None:
-    """Write ``config.json`` and ``replicas.json`` anew from the newest checkpoint, where they are broken.
+    """Write broken ``config.json``, of replicas too, and ``replicas.json`` anew from the newest checkpoint.
 
     Without a checkpoint they stay as they are: whatever reads them names them.
     """
     if remote.is_remote(workdir):
         return
+    root = pathlib.Path(workdir)
+    _restore(root, root, "replicas.json", list, report)
+    for folder in (root, *sorted(root.glob("replica_[0-9]*"))):
+        _restore(root, folder, "config.json", dict, report)
+
+
+def _restore(
+    root: pathlib.Path, folder: pathlib.Path, name: str, kind: type, report: Callable[[str], None]
+) -> None:
     from contrastive_jax.workdir import checkpoint
 
-    root = pathlib.Path(workdir)
-    for name, kind, key in (("config.json", dict, "config"), ("replicas.json", list, "replicas")):
-        path = root / name
-        try:
-            if not path.is_file():
-                continue
+    path, key = folder / name, pathlib.PurePath(name).stem
+    try:
+        if path.is_file():
             read_json(path, kind)
-        except OSError:
-            continue
-        except Broken as error:
-            with contextlib.suppress(OSError, ValueError):
-                if not checkpoint.steps_in(root / remote.CHECKPOINTS):
-                    continue
-                with checkpoint.Checkpoints(root / remote.CHECKPOINTS, read_only=True) as saved:
-                    _, meta = saved.read_meta() or (0, {})
-                if isinstance(meta.get(key), kind) and (key != "config" or "replicas" not in meta):
-                    aside = set_aside(path)
-                    write_json(path, meta[key])
-                    report(
-                        f"{error} It was renamed to {aside.name} and written anew from the newest checkpoint."
-                    )
+    except OSError:
+        return
+    except Broken as error:
+        with contextlib.suppress(OSError, ValueError):
+            check_links(root)
+            if not checkpoint.steps_in(folder / remote.CHECKPOINTS):
+                return
+            with checkpoint.Checkpoints(folder / remote.CHECKPOINTS, read_only=True) as saved:
+                _, meta = saved.read_meta() or (0, {})
+            if isinstance(meta.get(key), kind) and (key != "config" or "replicas" not in meta):
+                aside = set_aside(path)
+                write_json(path, meta[key])
+                report(f"{error} It was renamed to {aside.name} and written anew from the newest checkpoint.")

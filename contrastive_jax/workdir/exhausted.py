@@ -10,6 +10,8 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 
+from contrastive_jax.system import limits, private
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, the largest file allowed
 SHARED_MEMORY = pathlib.Path("/dev/shm")
 
@@ -41,7 +43,7 @@ def translate_errors(workdir: str | os.PathLike) -> Iterator[None]:
             raise
         if sentence := _full(error, workdir):
             raise Full(f"{sentence} {_safe(workdir, full=True)}") from error
-        if sentence := _short(error):
+        if sentence := limits.exhausted(error):
             raise Exhausted(f"{sentence} {_safe(workdir, full=False)}") from error
         raise
 
@@ -56,19 +58,10 @@ def _safe(workdir: str | os.PathLike, full: bool) -> str:
     return f"{advice[0].upper()}{advice[1:]}."
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those behind it, which libraries hide in theirs."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
 def _full(error: BaseException, workdir: str | os.PathLike) -> str | None:
     """Return what is full, if that is behind the error."""
-    chain = list(_chain(error))
-    number = next((n for e in chain for n in FULL if _is(e, n)), None)
+    chain = list(limits.causes(error))
+    number = next((n for e in chain for n in FULL if limits.is_errno(e, n)), None)
     if number is None:
         return None
     file = next((path for e in chain if (path := _file(e)) is not None), None)
@@ -98,13 +91,9 @@ def _full(error: BaseException, workdir: str | os.PathLike) -> str | None:
     return f"{what} is full ({reason})."
 
 
-def _is(error: BaseException, number: int) -> bool:
-    return getattr(error, "errno", None) == number or os.strerror(number) in str(error)
-
-
 def _places(workdir: str | os.PathLike) -> dict[pathlib.Path, str]:
     """Return the folders that a run writes to, and what each is called."""
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    cache = private.cache_home()
     temporary = tempfile.gettempdir()
     return {
         pathlib.Path(os.path.abspath(temporary)): f"the temporary folder {temporary} (TMPDIR)",
@@ -138,46 +127,6 @@ def _room(place: pathlib.Path) -> tuple[int, int | None] | None:
         return free, about.f_favail if about.f_files else None
     except (OSError, AttributeError):
         return None
-
-
-def _short(error: BaseException) -> str | None:
-    """Return what else ran out, if that is behind the error."""
-    for one in _chain(error):
-        number = getattr(one, "errno", None)
-        if number in (errno.EMFILE, errno.ENFILE) or any(
-            os.strerror(n) in str(one) for n in (errno.EMFILE, errno.ENFILE)
-        ):
-            import resource
-
-            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            whose = (
-                "this machine" if number == errno.ENFILE else f"this process, which may open {limit:,} files,"
-            )
-            return (
-                f"{whose} has no file descriptor left{_about(one)}. Raise `ulimit -n`, or lower data.workers."
-            )
-        if isinstance(one, MemoryError) or number == errno.ENOMEM or os.strerror(errno.ENOMEM) in str(one):
-            text = str(one).strip()
-            detail = f": {text}" if isinstance(one, MemoryError) and text else _about(one)
-            return (
-                f"this process has no memory left{detail}. Give it more (`ulimit -v`, the job's or container's limit),"
-                " or lower train.batch_size, data.workers or data.memory_limit."
-            )
-        if (
-            "can't start new thread" in str(one)
-            or isinstance(one, BlockingIOError)
-            and number == errno.EAGAIN
-        ):
-            return (
-                "this process can start no further thread or process. Raise `ulimit -u` or the container's limit of"
-                " processes, or lower data.workers."
-            )
-    return None
-
-
-def _about(error: BaseException) -> str:
-    name = getattr(error, "filename", None)
-    return f" ({name})" if name else ""
 
 
 def size(count: int) -> str:

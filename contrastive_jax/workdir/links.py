@@ -1,5 +1,6 @@
 """Links in a workdir, which may have come from somebody else: no write goes through one to a place outside of it."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -7,9 +8,8 @@ import shutil
 
 from contrastive_jax.workdir import remote
 
-IN_PLACE = (
-    r"\.lock|lock\.json|metrics\.jsonl|\.writable-\d+"  # written where they lie; others are replaced whole
-)
+# Files that are written where they lie; others are replaced whole.
+IN_PLACE = r"\.lock|lock\.json|metrics\.jsonl|\.writable-\d+"
 
 
 def check_links(workdir: str | os.PathLike) -> None:
@@ -26,7 +26,8 @@ def check_links(workdir: str | os.PathLike) -> None:
     root = os.path.realpath(workdir)
     folders = [root] if os.path.isdir(root) else []
     while folders:
-        with os.scandir(folders.pop()) as entries:
+        # A run that goes on in it renames and removes files as they are looked at.
+        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.is_symlink():
                     target = os.path.realpath(entry.path)

@@ -18,6 +18,7 @@ from contrastive_jax.augment import presets
 from contrastive_jax.augment.crops import Chain
 from contrastive_jax.commands import evaluate
 from contrastive_jax.commands.export import export, preprocessing
+from contrastive_jax.config import approval
 from contrastive_jax.models import torchvision_names
 from contrastive_jax.training import loop
 from contrastive_jax.training import run as runs
@@ -174,6 +175,7 @@ def test_an_own_encoders_variant_is_its_own_affair(tmp_path, monkeypatch):
         )
 
     linear.__module__ = "own_linear"
+    approval.allow("own_linear:linear")
     monkeypatch.setitem(sys.modules, "own_linear", types.SimpleNamespace(linear=linear))
     config = config_of() | {"encoder": {"name": "own_linear:linear", "variant": "a"}}
     workdir_of(tmp_path, config)

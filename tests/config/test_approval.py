@@ -3,11 +3,12 @@
 import functools
 import json
 import sys
+import zipfile
 
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax import main
+from contrastive_jax import lookup, main
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import approval
 from contrastive_jax.lookup import file_of, own
@@ -41,6 +42,7 @@ def save(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(approval, "_allowed", set())
+    lookup.UNKNOWN.clear()
     (tmp_path / "theirs.py").write_text(SOURCE)
 
     def save(sections, name="run"):
@@ -51,6 +53,7 @@ def save(tmp_path, monkeypatch):
 
     yield save
     sys.modules.pop("theirs", None)
+    lookup.UNKNOWN.clear()
 
 
 def has_run(folder):
@@ -144,7 +147,7 @@ def test_where_approvals_cannot_be_kept_a_line_names_the_flag(save, tmp_path, mo
     (tmp_path / "file").write_text("")
     configs.allow("theirs:warm")
     configs.load(save(PLACES["temperature.name"]))
-    assert "--allow=theirs:warm" in capsys.readouterr().out
+    assert "--allow=theirs:warm" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -168,3 +171,28 @@ def test_the_file_of_a_module_is_found_without_importing_it(save, tmp_path):
     assert file_of("theirs") == str(tmp_path / "theirs.py")
     assert file_of("nowhere") is file_of("package.nothing") is file_of("theirs.part") is None
     assert not has_run(tmp_path)
+
+
+def test_a_module_that_was_not_there_when_a_config_was_read_does_not_run_later(save, tmp_path, monkeypatch):
+    run = save(PLACES["temperature.name"])
+    (tmp_path / "theirs.py").rename(tmp_path / "away.py")
+    configs.load(run)  # a run can be read without its functions
+    (tmp_path / "away.py").rename(tmp_path / "theirs.py")
+    with pytest.raises(ValueError, match="there is no module 'theirs'"):
+        own("theirs:warm", "temperature.name")
+    assert not has_run(tmp_path)
+    configs.allow("theirs:warm")
+    assert own("theirs:warm", "temperature.name").__name__ == "warm"
+
+
+def test_modules_without_a_file_are_asked_for_too(save, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "alias", sys.modules["subprocess"])
+    with pytest.raises(ValueError, match="--allow=alias:check_output"):
+        configs.load(save({"temperature": {"name": "alias:check_output"}}))
+    with pytest.raises(ValueError, match="check_output is defined in subprocess"):
+        own("alias:check_output", "temperature.name")
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as file:
+        file.writestr("packed.py", SOURCE)
+    monkeypatch.syspath_prepend(tmp_path / "packed.zip")
+    with pytest.raises(ValueError, match="packed.zip.*--allow=packed:warm"):
+        configs.load(save({"temperature": {"name": "packed:warm"}}))

@@ -103,13 +103,13 @@ def test_a_file_that_cannot_grow_is_named_with_the_limit(run):
     [
         (
             OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/a/b.png"),
-            ("descriptor", "ulimit -n", "/a/b.png"),
+            ("too many files", "ulimit -n", "/a/b.png"),
         ),
-        (OSError(errno.ENFILE, os.strerror(errno.ENFILE)), ("this machine", "descriptor")),
-        (RuntimeError("[Errno 24] Too many open files: 'x'"), ("descriptor",)),
-        (MemoryError(), ("no memory left", "train.batch_size")),
+        (OSError(errno.ENFILE, os.strerror(errno.ENFILE)), ("this machine", "too many files")),
+        (RuntimeError("[Errno 24] Too many open files: 'x'"), ("too many files", "ulimit -n")),
+        (MemoryError(), ("memory ran out", "train.batch_size")),
         (MemoryError("Unable to allocate 3.00 GiB for an array"), ("3.00 GiB",)),
-        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), ("no memory left",)),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), ("memory ran out",)),
         (RuntimeError("can't start new thread"), ("thread", "ulimit -u")),
         (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), ("process", "ulimit -u")),
     ],
@@ -167,4 +167,4 @@ except OSError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
-    assert "no memory left: Unable to allocate 128. GiB" in done.stdout, done
+    assert "memory ran out (Unable to allocate 128. GiB" in done.stdout, done

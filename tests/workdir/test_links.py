@@ -94,3 +94,18 @@ def test_an_empty_or_relative_cache_folder_is_unset(value, monkeypatch, tmp_path
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", value)
     assert private.cache_home() == tmp_path / ".cache"
+
+
+def test_files_that_a_run_removes_while_they_are_looked_at(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    scan = os.scandir
+
+    def vanishing(path):
+        entries = scan(path)
+        if str(path) == str(tmp_path):
+            (tmp_path / "a").rmdir()
+        return entries
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    check_links(tmp_path)
