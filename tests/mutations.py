@@ -512,7 +512,7 @@ LOOP = of(
     "training/loop.py",
     STORY,
     ("a resumed run begins its data anew", "recorder.next_batch(step)", "recorder.next_batch(step - start)"),
-    ("a divergence is saved", "recorder.fetch()  # nothing is saved", "pass  # nothing is saved", "training/test_loop.py"),
+    ("a divergence is saved", "recorder.fetch()  # check all pending", "pass  # nothing is saved", "training/test_loop.py"),
     ("a signal is not heeded", "if stop and step < run.total_steps:", "if False:"),
     ("the last state is not saved", "if stop or save_due or keep_due or step == run.total_steps:", "if stop or save_due or keep_due:"),
     ("a changed config goes on", "if wrong := configs.forbidden_changes(before, run.config):", "if wrong := {}:",

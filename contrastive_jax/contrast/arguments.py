@@ -87,7 +87,7 @@ def whole_number(argument: str, value: Any) -> int:
 
 
 def one_of(argument: str, value: Any, allowed: Collection[str]) -> None:
-    """Refuse what is none of the names, whatever its type.
+    """Refuse a value that is not one of the names, whatever its type.
 
     Raises:
       ValueError: one sentence that names the argument, its value and the names.
@@ -100,7 +100,7 @@ def check_scalar(argument: str, value: Any) -> Any:
     """Return a number as Python's float, and a floating or integer array without axes as it is.
 
     Raises:
-      ValueError: one sentence that names the argument and what it is: something else, or a number that float32 does
+      ValueError: the argument and its value: another type, or a number that float32 does
         not hold.
     """
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", np.dtype(float))

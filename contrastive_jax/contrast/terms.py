@@ -78,7 +78,7 @@ class Term(NamedTuple):
         return jnp.where(comparison.count > 0, value, 0.0) if self.multiples else value
 
     def _called(self, read: Sequence[Array | None]) -> Array:
-        """Return what the function returns of what it reads; ValueError where that is no array of real numbers."""
+        """Return the function's value; ValueError unless it is an array of real numbers."""
         return real_array(f"loss.{self.name}", self.function(*read, **self.options))
 
     def _read(self, comparison: Comparison, extras: Mapping[str, Array]) -> list[Array | None]:

@@ -205,7 +205,7 @@ def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, A
         else:
             raise ValueError("it is neither a list nor an object")
     else:
-        raise ValueError("it is none of .csv, .tsv, .json and .jsonl; a spreadsheet is saved as CSV UTF-8")
+        raise ValueError("its ending must be .csv, .tsv, .json or .jsonl; save a spreadsheet as CSV UTF-8")
     for place, entry in content:
         if not isinstance(entry, dict):
             raise ValueError(f"{place}: an object is expected, not {entry!r}")

@@ -182,7 +182,7 @@ class Parts:
 
 
 class WorkerDied(ChildProcessError):
-    """The end of a worker process that nobody asked to end; the message says by what, and what to do."""
+    """Unexpected death of a worker process; the message names the cause and what to do."""
 
 
 class Reader:

@@ -1,4 +1,4 @@
-"""Folders of the user: compiled code and approvals, which are trusted only where nobody else can write them."""
+"""Folders of the user: compiled code and approvals, trusted only where other users cannot write."""
 
 import os
 import pathlib

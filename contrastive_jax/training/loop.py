@@ -393,7 +393,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
 
             def save() -> None:
                 """Save the state of the last step that was done."""
-                recorder.fetch()  # nothing is saved behind a step that nobody looked at
+                recorder.fetch()  # check all pending steps before saving
                 with recorder.pause("checkpoint"):
                     saved.save(step, recorder.sound(state), facts | {"data": feed.metrics()})
                     remote.push(workdir)
@@ -413,7 +413,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
                     if log_due:
                         recorder.log_point()
                     if evaluator.has_labels and run.evaluate_every and step % run.evaluate_every == 0:
-                        recorder.fetch()  # what diverged is said to have, not judged
+                        recorder.fetch()  # report divergence before evaluating
                         with (
                             recorder.pause("evaluation"),
                             _keeping(step, save, saved, run.total_steps, workdir, log, alone),

@@ -259,7 +259,7 @@ def _array(images: Any, channels: int) -> np.ndarray:
     """Return images as an array on the host.
 
     Raises:
-      ValueError: images of several sizes, a value inside ``jax.jit``, or what is no array of numbers.
+      ValueError: images of several sizes, a value inside ``jax.jit``, or something other than an array of numbers.
     """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(images)):
         raise ValueError(

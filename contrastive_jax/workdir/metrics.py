@@ -206,7 +206,7 @@ def read_metrics(
     path = pathlib.Path(workdir, METRICS)
     records, wrong = _records(path)
     if wrong and report is None:
-        raise Broken(f"{path}, line {wrong[0]}, is no record of metrics: move the file away.")
+        raise Broken(f"{path}, line {wrong[0]}, is not a record of metrics: move the file away.")
     if wrong and report is not None:
         report(f"{_lines(path, wrong)}, and left out.")
     return [numbers(record) for record in records]

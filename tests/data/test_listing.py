@@ -142,7 +142,7 @@ def test_labels_of_both_splits_in_one_file(tmp_path):
         (["a/0.png"], "json", "entry 0: an object is expected, not 'a/0.png'"),
         ("3", "json", "neither a list nor an object"),
         ("{", "json", "data.labels=.*json: Expecting"),
-        ("path label", "txt", "none of .csv, .tsv, .json and .jsonl"),
+        ("path label", "txt", "must be .csv, .tsv, .json or .jsonl"),
         (dict.fromkeys(PATHS, []), "json", "no image has a label"),
     ],
 )
@@ -233,7 +233,7 @@ def test_accents_of_another_form(tmp_path):
         (b"[" * 100_000, "json", "nested too deeply"),
         (b"[" * 100_000, "jsonl", "nested too deeply"),
         (b'{"a/0.png": "\\ud800"}', "json", "a label is a name"),
-        (b"D:\\x", "xlsx", "saved as CSV UTF-8"),
+        (b"D:\\x", "xlsx", "as CSV UTF-8"),
         (lines("path,label", "D:\\x\\y.png,a").encode(), "csv", "does not lie inside data.dir"),
     ],
 )  # fmt: skip
