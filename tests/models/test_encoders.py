@@ -182,15 +182,13 @@ class Digits(nnx.Module):
 @pytest.fixture(scope="module")
 def build():
     """A network with an encoder of this module by its name, or with a whole section."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("sys").modules, "own_encoders", __import__("sys").modules[__name__])
 
-        def make(encoder, **sections):
-            section = {"name": f"own_encoders:{encoder}"} if isinstance(encoder, str) else encoder
-            heads = {"projector": {"out": 4}, "predictor": {}, "classes": 3, "norm": {}}
-            return models.network(encoder=section, **heads | sections)
+    def make(encoder, **sections):
+        section = {"name": f"test_encoders:{encoder}"} if isinstance(encoder, str) else encoder
+        heads = {"projector": {"out": 4}, "predictor": {}, "classes": 3, "norm": {}}
+        return models.network(encoder=section, **heads | sections)
 
-        yield make
+    return make
 
 
 def step(network, params, stats, views):
@@ -248,12 +246,12 @@ def test_a_scope_is_read_or_refused(build):
             "returned a Layers; it must return a contrastive_jax.models.Encoder (models.from_nnx",
         ),
         (
-            {"name": "own_encoders:in_nnx", "drop": True},
+            {"name": "test_encoders:in_nnx", "drop": True},
             "its variables are RngCount, RngKey too; they must be",
         ),
         ("maps", "of 2 images it returns [2, 8, 8, 3]; features are [n, F]"),
         ("listed", "it keeps arrays in a list; they must be in nested dictionaries"),
-        ("dropped", "encoder.name='own_encoders:dropped': InvalidRngError"),
+        ("dropped", "encoder.name='test_encoders:dropped': InvalidRngError"),
         ("untold", "it keeps batch_stats, and its __call__ has no argument train"),
         ("numbered", "it calls an array, or a dictionary of them, 0; names must be texts"),
         ("drawing", "its statistic noise is key<fry>; keep numbers (jax.random.key_data)"),
@@ -261,7 +259,7 @@ def test_a_scope_is_read_or_refused(build):
         ("dotted", "its arrays layer/0 and layer.0 would be written to one place in a checkpoint"),
         ("empty", "its array w is [0, 3]; an empty one cannot be saved"),
         (
-            {"name": "own_encoders:counting", "kind": "float32"},
+            {"name": "test_encoders:counting", "kind": "float32"},
             "its statistic count is float32[], and after a training step int32[]; it must stay",
         ),
         (VIT | {"patch": 3}, "encoder.patch is 3; it must divide the images' 8 x 8 pixels"),
@@ -274,8 +272,8 @@ def test_what_is_no_encoder_is_one_sentence(build, encoder, message):
 
 def test_statistics_keep_their_type_and_lists_of_lists_are_tuples(build):
     assert build("counting").init(0, IMAGE)[1]["encoder"]["count"].dtype == np.int32
-    lists = build({"name": "own_encoders:staged", "stages": [[4, 2], [8, 2]], "widths": [4]})
-    assert lists is build({"name": "own_encoders:staged", "stages": ((4, 2), (8, 2)), "widths": (4,)})
+    lists = build({"name": "test_encoders:staged", "stages": [[4, 2], [8, 2]], "widths": [4]})
+    assert lists is build({"name": "test_encoders:staged", "stages": ((4, 2), (8, 2)), "widths": (4,)})
 
 
 def test_a_count_of_steps_goes_through_micro_batches(build):
@@ -304,7 +302,7 @@ def test_names_of_nnx_that_are_digits_stay_names():
 
 def test_remat_needs_an_option_of_that_name_and_changes_no_number(build):
     with pytest.raises(
-        ValueError, match="train.remat is True, and encoder.name='own_encoders:plain' has no option"
+        ValueError, match="train.remat is True, and encoder.name='test_encoders:plain' has no option"
     ):
         build("plain", remat=True)
     views = jnp.asarray(np.random.default_rng(0).random((4, 2, *IMAGE), np.float32))
