@@ -15,7 +15,7 @@ from experiments.harness.table import ROOT, all_tables, table_of
 if sys.argv[1:2] == ["jobs"]:
     replicas, found = json.loads(sys.argv[2])
     run_jobs(
-        [Job(n, scale, tuple(cell), tuple(map(tuple, p)), chosen) for n, scale, cell, p, chosen in found],
+        [Job(n, scale, tuple(cell), tuple(map(tuple, p)), *rest) for n, scale, cell, p, *rest in found],
         replicas,
     )
 elif sys.argv[1:] == ["pages"]:

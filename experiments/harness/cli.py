@@ -69,6 +69,9 @@ def parser(about: str | None) -> argparse.ArgumentParser:
         help="run: runs as one program, where they differ in seed and numbers; default 32 on an accelerator (on a"
         " cluster at the scales paper and gpu), else 1",
     )  # fmt: skip
+    made.add_argument(
+        "--seeds", type=_count, metavar="N", help="run: only the first N of each cell's seeds; the others when run again"
+    )
     made.add_argument("--cluster", choices=["here", "slurm"], default="here")
     made.add_argument(
         "--set", type=_setting, action="append", default=[], metavar="NAME=VALUE",
@@ -111,7 +114,8 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
 
     def todo():
         given = [(table, cells) for table in tables if (cells := chosen(table))]
-        return [job for table, cells in given for job in jobs(table, options.scale, cells)]
+        found = [job for table, cells in given for job in jobs(table, options.scale, cells)]
+        return [job for one in found if not (job := one._replace(most=options.seeds)).done()]
 
     if options.verb == "run":
         settings, slurm = dict(options.set), options.cluster == "slurm"
@@ -125,11 +129,13 @@ def command_line(argv: list[str], tables: list[ModuleType], about: str | None) -
             if not options.cells.pattern:
                 print(measure(table))
         workers = options.workers or (None if options.scale in SMALL or slurm else 1)
-        failures = run(todo, workers, options.cluster, settings, options.replicas)
+        try:
+            failures = run(todo, workers, options.cluster, settings, options.replicas)
+        finally:  # what has finished is kept, also of a command that is stopped
+            for table in tables if options.scale != "smoke" else []:
+                collect(table, options.scale)
         for table in tables:
             failures += without_choice(table, options.scale)
-            if options.scale != "smoke":
-                collect(table, options.scale)
         for failure in failures:
             print(failure, file=sys.stderr)
         return bool(failures)

@@ -42,6 +42,7 @@ class Job(NamedTuple):
     cell: Cell
     point: Point = ()
     chosen: bool = True  # False: judged on the validation part, to choose
+    most: int | None = None  # seeds, where fewer than the table's are run for now
 
     @property
     def name(self) -> str:
@@ -75,7 +76,7 @@ class Job(NamedTuple):
         """Return the seeds: a sweep chooses by a seed of its own, or several, which judge nothing."""
         table = table_of(self.table)
         if self.chosen:
-            return seeds_of(table, self.scale)
+            return seeds_of(table, self.scale)[: self.most]
         return tuple(range(CHOOSING, CHOOSING + getattr(table, "CHOOSING_SEEDS", {}).get(self.scale, 1)))
 
     def result(self, seed: int) -> dict[str, Any] | None:
