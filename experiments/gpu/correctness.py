@@ -55,7 +55,7 @@ def config_of(method: str, dtype: str) -> dict:
     config.augment, config.dtype = {"preset": "none", "size": 8}, dtype
     config.optimizer = {"name": "sgd", "weight_decay": 1e-4}
     config.schedule.update(
-        {"name": "constant", "scaling": "none", "learning_rate": 1e-3, "warmup": "0 steps"}
+        {"name": "constant", "scaling": "none", "learning_rate": 1e-4, "warmup": "0 steps"}
     )
     return configs.plain(configs.complete(config))
 
