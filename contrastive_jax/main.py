@@ -12,7 +12,6 @@ if __name__ == "__main__" and not sys.flags.safe_path:
     # `python -m` looks in the current folder first. It may hold somebody else's files: none stands in for a library.
     sys.path.pop(0)
 
-import contextlib
 import hashlib
 import importlib
 import os
@@ -163,14 +162,11 @@ def resolved(
 
     (spec, overrides, _), saved = split(argv), list[str]()
     if workdir and (mode != "report" or "," not in workdir):
-        with contextlib.suppress(
-            KeyError, ImportError
-        ):  # nothing here reads the address: the mode refuses it
-            if remote.is_remote(workdir):
-                remote.check_reachable(workdir)
-            restore_config(workdir, console.warn)
-            runs = replicas.folders(workdir) or [epath.Path(workdir)]
-            saved = [str(run) for run in runs if (run / "config.json").is_file()]
+        if remote.is_remote(workdir):
+            remote.check_reachable(workdir)
+        restore_config(workdir, console.warn)
+        runs = replicas.folders(workdir) or [epath.Path(workdir)]
+        saved = [str(run) for run in runs if (run / "config.json").is_file()]
     if spec is None and not saved and mode != "report":
         raise ValueError(f"--workdir={workdir} holds no run; to begin one name its config, --config=FILE.")
     try:

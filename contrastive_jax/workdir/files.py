@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
@@ -35,13 +36,14 @@ def read_json(path: str | os.PathLike, kind: type = object) -> Any:
     Raises:
         Broken: the file is no JSON, or holds another ``kind`` of value: dict or list.
     """
+    text = epath.Path(path).read_bytes()
     try:
-        value = numbers(json.loads(pathlib.Path(path).read_bytes()))
+        value = numbers(json.loads(text))
     except (
         ValueError,
         RecursionError,
-    ) as error:  # also of text that is not UTF-8, and of values nested too deeply
-        why = "it is empty" if not pathlib.Path(path).stat().st_size else f"it is no JSON ({_short(error)})"
+    ) as error:  # also of text that is not UTF-8, and of values nested deeply
+        why = f"it is no JSON ({_short(error)})" if text else "it is empty"
         raise Broken(f"{path} is broken: {why}.") from None
     if not isinstance(value, kind):
         names = {dict: "an object", list: "a list"}

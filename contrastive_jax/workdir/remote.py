@@ -92,7 +92,7 @@ def check_reachable(workdir: str | os.PathLike) -> None:
 
     Raises:
       ConnectionError: it does not answer; says what it said.
-      Exception: what asking for it raises.
+      ValueError: an address of a kind that nothing installed here reads; says what would.
     """
     result: list[BaseException | None] = []
 
@@ -107,8 +107,12 @@ def check_reachable(workdir: str | os.PathLike) -> None:
     asking.start()
     asking.join(SECONDS)
     error = result[0] if result else TimeoutError(f"no answer within {SECONDS:.0f} s")
-    if isinstance(error, KeyError | ImportError):  # nothing installed reads it
-        raise error
+    if isinstance(error, KeyError | ImportError):  # no such kind of store; its library is missing
+        kind = str(workdir).partition("://")[0]
+        raise ValueError(
+            f"--workdir={str(workdir)!r}: {kind}:// cannot be read here ({error}). For gs:// pip install"
+            " 'contrastive_jax[gcs]'; else take a folder."
+        ) from None
     if error is not None:
         raise ConnectionError(
             f"--workdir={str(workdir)!r} cannot be reached ({str(error) or type(error).__name__}): look at the network,"
@@ -128,20 +132,13 @@ def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
     if not is_remote(workdir) or isinstance(workdir, Remote):
         yield expanded(workdir)
         return
+    check_reachable(workdir)
+    remote = Remote(str(workdir))
     try:
-        check_reachable(workdir)
-        remote = Remote(str(workdir))
-        try:
-            remote.pull()
-        except BaseException:
-            remote.drop()
-            raise
-    except (ImportError, KeyError) as error:  # its library is missing; no such kind of store
-        kind = str(workdir).partition("://")[0]
-        raise ValueError(
-            f"--workdir={str(workdir)!r}: {kind}:// cannot be read here ({error}). For gs:// pip install"
-            " 'contrastive_jax[gcs]'; else take a folder."
-        ) from None
+        remote.pull()
+    except BaseException:
+        remote.drop()
+        raise
     try:
         yield remote
     finally:

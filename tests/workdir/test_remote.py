@@ -133,7 +133,7 @@ def test_an_address_that_nothing_reads_is_refused(monkeypatch, tmp_path):
     def refuse(address):
         raise ImportError("no gcsfs")
 
-    monkeypatch.setattr("contrastive_jax.workdir.remote.check_reachable", refuse)
+    monkeypatch.setattr("contrastive_jax.workdir.remote.epath.Path", refuse)
     with pytest.raises(ValueError, match=r"gs:// cannot be read here \(no gcsfs\).*contrastive_jax\[gcs\]"):
         with mirrored("gs://bucket/run"):
             pass
