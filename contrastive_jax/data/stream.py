@@ -272,14 +272,22 @@ class Workers:
                 here, there = socket.socketpair()
                 self._sockets.append(here)
                 with there:  # only the worker has it then
-                    process = context.Process(
-                        target=_work, args=(there, parts_pickled, start + number, count), daemon=True
-                    )
+                    process = context.Process(target=_work, args=(there, start + number, count), daemon=True)
                     process.start()
                     self._processes.append(process)
+            for number in range(count):
+                self._brief(number, parts_pickled)
         except BaseException:
             self.close()
             raise
+
+    def _brief(self, number: int, parts_pickled: bytes) -> None:
+        """Tell a worker what to read: by its socket, as a process's arguments go through a pipe of multiprocessing,
+        where writing more than it holds waits for ever once the process is dead."""
+        try:
+            self._sockets[number].sendall(len(parts_pickled).to_bytes(8, "little") + parts_pickled)
+        except ConnectionError:
+            raise self._death(number) from None
 
     def read(self, place: Callable) -> tuple[int, list[str]]:
         """Put the arrays of the next part where they belong; return its number of examples, and its messages.
@@ -368,7 +376,7 @@ def _fill(stream: socket.socket, view: memoryview) -> None:
         view = view[count:]
 
 
-def _work(stream: socket.socket, parts_pickled: bytes, first: int, step: int) -> None:
+def _work(stream: socket.socket, first: int, step: int) -> None:
     """Load every ``step``-th part from ``first`` on and send it: what a worker process does.
 
     Signals are its parent's affair, and so are the accelerators.
@@ -385,7 +393,7 @@ def _work(stream: socket.socket, parts_pickled: bytes, first: int, step: int) ->
         return
     try:
         jax.config.update("jax_platforms", "cpu")
-        parts = pickle.loads(parts_pickled)
+        parts = pickle.loads(_received(stream, int.from_bytes(_received(stream, 8), "little")))
         for number in range(first, len(parts), step):
             loaded.put(parts[number])
     except Exception as error:

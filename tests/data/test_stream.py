@@ -4,6 +4,7 @@ import contextlib
 import errno
 import io
 import multiprocessing
+import multiprocessing.util
 import os
 import pathlib
 import signal
@@ -154,6 +155,24 @@ def test_worker_processes_read_the_same_and_a_dead_one_ends_the_run(first):
                 feed.feed(step)
     finally:
         feed.close()
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_dies_as_it_starts_ends_the_run(monkeypatch):
+    """What it is to read is more than a pipe holds: written there, its parent would wait for ever."""
+    begin = multiprocessing.util.spawnv_passfds
+
+    def killed(path, arguments, handles):
+        process = begin(path, arguments, handles)
+        if "spawn_main" in str(arguments):
+            os.kill(process, signal.SIGKILL)
+        return process
+
+    monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", killed)
+    parts = stream.Parts(bytes(10**7), BATCH, np.arange(BATCH), 20 * BATCH)
+    with pytest.raises(stream.WorkerDied, match=r"worker process \d+ .*SIGKILL"):
+        stream.Workers(parts, 0, 2)
     assert not multiprocessing.active_children()
 
 
