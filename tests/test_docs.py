@@ -100,7 +100,9 @@ def check_experiment(file, arguments):
     """By the file's own parser, or the harness's: the file is run until its arguments are read."""
     text = file.read_text()
     if file == ROOT / "experiments" / "harness" / "__main__.py" and (
-        arguments in (["pages"], ["stale"]) or arguments[:1] == ["compare"] and len(arguments) in (2, 3)
+        arguments in (["pages"], ["csv"], ["stale"])
+        or arguments[:1] == ["compare"]
+        and len(arguments) in (2, 3)
     ):
         return
     if file.parent.name == "harness" or "sys.exit(harness.main())" in text:

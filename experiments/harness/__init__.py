@@ -22,13 +22,14 @@ and ``METRIC`` (or ``read()``, of what another file has measured), and ``page(fo
 it.
 
     python -m experiments.flatnce.figure_2 plan|run|collect|render|diff [--scale=cpu]
-    python -m experiments.harness pages|stale
+    python -m experiments.harness pages|csv|stale
     python -m experiments.harness compare REV1 [REV2]
 
 Each run lives in a folder of its own below ``runs/experiments``, so that it may be killed, resumed and run elsewhere;
 what it found is kept in ``experiments/results``. Both are named by its settled config: tables that ask for the same run
 share it, in whatever words, and a default that has changed since makes it another run. ``pages`` writes anew all
-that is made of records: tables' pages, the ledger, its counts on the front page, the short paper. ``stale`` lists the
+that is made of records: tables' pages, the ledger, its counts on the front page, the short paper, and what ``csv``
+writes: all runs as ``experiments/results.csv`` and a page that draws it. ``stale`` lists the
 records that no table asks for any more, and why; ``compare`` prints the numbers that changed between two revisions.
 The same seed gives every cell the same first weights, order and augmentation, so differences are paired.
 """

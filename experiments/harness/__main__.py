@@ -1,9 +1,11 @@
-"""``jobs``: cells, for a worker process; ``pages``; ``stale``: records to remove; ``compare``; or a verb for all."""
+"""``jobs``: cells, for a worker process; ``pages``; ``csv``: all runs as a table; ``stale``: records to remove;
+``compare``; or a verb for all."""
 
 import json
 import sys
 
 import experiments.harness
+from experiments.harness import flat
 from experiments.harness.cli import command_line
 from experiments.harness.compare import compare, of_revision, of_tree
 from experiments.harness.jobs import Job, stale
@@ -24,10 +26,14 @@ elif sys.argv[1:] == ["pages"]:
     for table in map(table_of, all_tables()):
         render(table)
         print(page_of(table).relative_to(ROOT))
-    for file, text in pages().items():
+    for file, text in (pages() | flat.files()).items():
         file.write_text(text)
         print(file.relative_to(ROOT))
     print(*(file.relative_to(ROOT) for file in paper.write()), sep="\n")
+elif sys.argv[1:] == ["csv"]:
+    for file, text in flat.files().items():
+        file.write_text(text)
+        print(file.relative_to(ROOT))
 elif sys.argv[1:] == ["stale"]:
     print(*stale(), sep="\n")
 elif sys.argv[1:2] == ["compare"]:

@@ -115,7 +115,18 @@ shows the config leaves in which its cells differ. `--scale` is `paper` (as publ
 cores, minutes; digits inside scikit-learn) or `smoke` (seconds). `run --workers=8` uses eight devices of this
 host, `run --cluster=slurm --set=slurm_partition=gpu` a cluster (`pip install submitit`). Each page prints the
 command of every cell. Finished runs are kept in `results/`, a JSON file each, known by the settled config: what
-two tables ask for is one run."""
+two tables ask for is one run.
+
+## All runs
+
+[`results.csv`](results.csv) has every kept run, a row for each seed: the options in which runs differ, the numbers of
+all evaluations (`trained.knn.top1`), the last metrics of training (`metrics.ess`), the last points of kept curves
+(`curves.ess`), device, jax version and commit. Text is as it is, other values are JSON, an empty cell is an option or a
+measure that the run does not have. [`explore.html`](explore.html) draws it: open the file in a browser, no server is
+needed. `python -m experiments.harness csv` writes both.
+
+Rows compare as far as their options are equal. Where `data.validation` is above 0 a run only chose a rate: its
+accuracies are of training images that were held out. `loss` names the terms of positive weight."""
 
 RULES = """\
 A verdict is of a 95 % interval, paired over seeds: the same seed gives every cell the same first weights, order

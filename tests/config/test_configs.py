@@ -106,6 +106,7 @@ ARGUMENTS = {
     "macl_cifar100": tuple({"method": method} for method in MACL),
     "macl_stl10": tuple({"method": method} for method in MACL),
     "simclr_cifar10": ({},),
+    "simclr_cifar10_fast": ({},),
     "simclr_imagenet": ({},),
 }
 CASES = [(name, arguments) for name in NAMES for arguments in ARGUMENTS.get(name, ({},))]
@@ -524,6 +525,9 @@ FROZEN = {
         schedule.milestones: ['120 epochs', '160 epochs'] -> ['12 epochs', '16 epochs']
         train.duration: '200 epochs' -> '20 epochs'
     """,
+    ("simclr_cifar10_fast.py", "simclr_cifar10_fast.py:scale=gpu"): """
+        dtype: 'float32' -> 'bfloat16'
+    """,
     ("simclr_cifar10.py", "simclr_cifar10.py:scale=gpu"): """
         schedule.warmup: '10 epochs' -> '2 epochs'
         train.duration: '1000 epochs' -> '200 epochs'
@@ -611,6 +615,7 @@ def test_the_learning_rate_is_the_published_one(name):
         "macl_cifar100": 1e-3,
         "macl_stl10": 1e-3,
         "simclr_cifar10": 2.0,
+        "simclr_cifar10_fast": 0.03 * 512 / 256,  # its code's default
         "simclr_imagenet": 4.8,
     }
     config = configs.plain(config_of(name, scale="paper"))
