@@ -15,11 +15,14 @@ _PUBLIC = {
     "sigmoid_loss": "contrastive_jax.contrast.pairwise",
     "train": "contrastive_jax.training.loop",
 }
+_IN_PROGRAMS_OF_OTHERS = ("contrastive_loss", "in_microbatches", "ntxent", "sigmoid_loss")
 __all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str):
     if name in _PUBLIC:
+        if name in _IN_PROGRAMS_OF_OTHERS:
+            importlib.import_module("contrastive_jax.native.compiler").set_flag()
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -21,10 +21,7 @@ import jax
 
 from contrastive_jax.native import compiler
 
-if compiler.FIRST_AFFECTED <= jax.__version_info__ < compiler.FIRST_MENDED:  # it is read with the first array
-    wrong = "--xla_cpu_experimental_ynn_fusion_type"  # reductions, on a CPU (jax-ml/jax#39103)
-    if wrong not in (flags := os.environ.get("XLA_FLAGS", "")):
-        os.environ["XLA_FLAGS"] = f"{flags} {wrong}=-reduce".strip()
+compiler.set_flag()  # it is read with the first array
 
 found = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
 if found != (accelerator or "cpu") and not os.environ.get("JAX_PLATFORMS"):

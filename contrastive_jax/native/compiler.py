@@ -10,15 +10,19 @@ device.
 import contextlib
 import contextvars
 import functools
+import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from jax._src import xla_bridge  # no public name says whether XLA has started
 
+OPTION = "xla_cpu_experimental_ynn_fusion_type"
+FLAG = f"--{OPTION}=-reduce"  # of the same meaning, for all programs of a process
 # Products may stay YNNPACK's. XLA has no form of this option that names what is left out.
-PRODUCTS_ONLY = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+PRODUCTS_ONLY = {OPTION: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 FIRST_AFFECTED, FIRST_MENDED = (0, 10, 2), (0, 12)  # versions of jax
 _warned = False
 _ON_CPU = contextvars.ContextVar("on_cpu", default=False)
@@ -53,24 +57,33 @@ def options(platform: str) -> dict[str, str]:
     return PRODUCTS_ONLY
 
 
+def is_affected() -> bool:
+    """Return whether this jax gets reductions wrong in programs that say nothing of it."""
+    known = FIRST_AFFECTED <= jax.__version_info__ < FIRST_MENDED
+    return known and OPTION not in os.environ.get("XLA_FLAGS", "")
+
+
+def set_flag() -> None:
+    """Set the option for a user's own programs, by ``XLA_FLAGS``, which XLA reads as it starts.
+
+    Not where it has started, nor beside an accelerator's plugin, whose XLA may end the process at an unknown option.
+    """
+    plugins = any(importlib.util.find_spec(name) for name in ("libtpu", "jax_plugins"))
+    if is_affected() and not plugins and not xla_bridge.backends_are_initialized():
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAG}".strip()
+
+
 def warn_of_reductions() -> None:
     """Warn, once, where a program that the library does not compile may get reductions wrong."""
     global _warned
-    if (
-        _warned
-        or on_cpu()
-        or not FIRST_AFFECTED <= jax.__version_info__ < FIRST_MENDED
-        or jax.default_backend() != "cpu"
-    ):
+    if _warned or on_cpu() or not is_affected() or jax.default_backend() != "cpu":
         return
-    if "xla_cpu_experimental_ynn_fusion_type" not in os.environ.get("XLA_FLAGS", ""):
-        _warned = True
-        warnings.warn(
-            f"jax {jax.__version__} gets some reductions wrong on a CPU (jax-ml/jax#39103); set XLA_FLAGS="
-            "--xla_cpu_experimental_ynn_fusion_type=-reduce before you start Python. contrastive_jax's own programs"
-            " need no flag.",
-            stacklevel=3,
-        )
+    _warned = True
+    warnings.warn(
+        f"import contrastive_jax's losses before jax computes anything, or set XLA_FLAGS={FLAG}: on a CPU"
+        f" jax {jax.__version__} gets some reductions wrong in programs of your own (jax-ml/jax#39103).",
+        stacklevel=3,
+    )
 
 
 def platform_here() -> str:

@@ -1,5 +1,6 @@
 """Programs of the library: no reduction of theirs is YNNPACK's, and only a CPU's call the kernels."""
 
+import os
 import re
 import subprocess
 import sys
@@ -166,6 +167,24 @@ def test_the_step_of_an_accelerator_is_untouched(platform, monkeypatch):
         with_kernels = text(platform)
         monkeypatch.setenv(native.library.SWITCH, "off")
         assert with_kernels == text("cpu")
+
+
+@pytest.mark.skipif(not compiler.options("cpu"), reason="this jax does not know the option")
+@pytest.mark.parametrize("computed_before", [False, True])
+def test_importing_a_loss_makes_programs_of_the_users_own_right(computed_before, monkeypatch):
+    """XLA reads its flags as it starts, and a flag that comes later is not pretended."""
+    code = (
+        f"import os, jax\nif {computed_before}: jax.numpy.ones(3).sum()\n"
+        "from contrastive_jax import contrastive_loss\n"
+        "assert jax.jit(lambda a: contrastive_loss(a, a))(jax.numpy.ones((4, 3))).shape == (8,)\n"
+        "print(os.environ.get('XLA_FLAGS'))\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    affected = compiler.FIRST_AFFECTED <= jax.__version_info__ < compiler.FIRST_MENDED
+    flag = compiler.FLAG if affected and not computed_before else None
+    assert done.stdout == f"{flag}\n", done.stderr
+    assert ("gets some reductions wrong" in done.stderr) == (affected and computed_before)
 
 
 def test_a_program_of_the_users_own_is_warned_once(monkeypatch):
