@@ -94,7 +94,7 @@ def macl_temperature(
 def contrastive_loss(
     a: Array,
     b: Array,
-    loss: str | Callable[..., Array] = "flat_nce",
+    loss: str | Callable[..., Array] = "info_nce",
     temperature: float | Array | Callable[[Array], Array] = 0.1,
     *,
     score: str = "cosine",
@@ -188,7 +188,7 @@ def contrastive_loss(
       ValueError: one sentence that names the argument, its value and what is allowed.
 
     Examples:
-      Three examples, two views. FlatNCE is always 1: only its gradient tells.
+      Three examples, two views. FlatNCE (below) is always 1: only its gradient tells.
 
       >>> import jax, jax.numpy as jnp
       >>> from contrastive_jax import contrastive_loss, macl_temperature
@@ -197,7 +197,7 @@ def contrastive_loss(
       >>> def show(*arguments, **options):
       ...     print(" ".join(f"{value:.3f}" for value in contrastive_loss(a, b, *arguments, **options)))
 
-      InfoNCE, NT-Xent; its mean times 2 is the value of SimCLR's code:
+      InfoNCE, NT-Xent, which is the default; its mean times 2 is the value of SimCLR's code:
 
       >>> show("info_nce", 0.5)
       0.404 0.293 0.157 0.292 0.475 0.157

@@ -32,9 +32,13 @@ def plot_curves(workdir: str | os.PathLike) -> pathlib.Path | None:
 
 
 def draw(runs: Sequence[Records], panel: str, colours: Sequence[str] = COLOURS):
-    """Return a figure of a panel's metrics against the epoch, a line a run; None where none of them was logged."""
+    """Return a figure of a panel's metrics against the epoch, a line a run; None where none of them was logged.
+
+    Those that move come first: a loss may be constant (FlatNCE's value), and so may a temperature.
+    """
     names = list(dict.fromkeys(name for records in runs for record in records for name in record))
     shown = metric_table.drawn(names, panel)
+    shown = sorted(shown, key=lambda name: not any(_moves(points(records, name)) for records in runs))
     if not shown:
         return None
     columns = min(4, len(shown))
@@ -51,6 +55,11 @@ def draw(runs: Sequence[Records], panel: str, colours: Sequence[str] = COLOURS):
     for place in axes.flat[max(0, len(shown) - columns) : len(shown)]:
         place.set_xlabel("epoch", fontsize=8)
     return figure
+
+
+def _moves(curve: np.ndarray) -> bool:
+    values = curve[:, 1]
+    return len(values) > 1 and bool(np.ptp(values) > 1e-6 * np.abs(values).max())
 
 
 def _curve(place, records: Records, name: str, colour: str) -> None:

@@ -666,3 +666,7 @@ def test_importing_the_package_is_light():
     code = "import sys, contrastive_jax; print('jax' in sys.modules); contrastive_jax.contrastive_loss"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_the_default_is_info_nce():
+    np.testing.assert_array_equal(contrastive_loss(A, B), contrastive_loss(A, B, "info_nce", 0.1))

@@ -23,7 +23,7 @@ from rich.console import Console
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.training import run as runs
-from contrastive_jax.workdir import Logbook, Progress, metric_table, read_metrics, result
+from contrastive_jax.workdir import Logbook, Progress, curves, metric_table, read_metrics, result
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -406,6 +406,14 @@ def test_git_commit_is_that_of_the_repository_that_tracks_the_source(tmp_path, m
 
 
 # ---------------------------------------------------------------- curves
+
+
+def test_curves_that_move_come_first():
+    records = [{"epoch": e, "loss": 1.0, "info_nce": 5.0 - e, "tau": 0.1} for e in (1.0, 2.0)]
+    figure = curves.draw([records], "curves")
+    assert [place.get_title(loc="left") for place in figure.axes if place.get_title(loc="left")] == [
+        "InfoNCE, nats", "loss", "temperature",
+    ]  # fmt: skip
 
 
 def test_curves_draw_what_was_logged(tmp_path, monkeypatch):
