@@ -36,7 +36,7 @@ import contrastive_jax
 from contrastive_jax.system import console, limits
 
 LONGEST = 2500  # characters of a message
-LEAVING = 10.0  # seconds for threads to end, once the last word is said
+LEAVING = 3.0  # seconds for exit handlers and threads once all is said
 MODES = ("train", "evaluate", "embed", "export", "preview", "report", "describe")
 
 HELP = """usage: contrastive-jax --config=CONFIG [--config.OPTION=VALUE ...]

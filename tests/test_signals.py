@@ -41,6 +41,13 @@ class Swallows:
 try:
     if sys.argv[1] == "swallowed":
         Swallows()
+    elif sys.argv[1] == "held":
+        with signals.held():
+            print("ready", flush=True)
+            while not signals.pending():
+                time.sleep(0.01)
+            time.sleep(0.1)
+            print("started", flush=True)
     elif sys.argv[1] in ("deaf", "phase"):
         with signals.phase(*(3.0, "All is saved.") if sys.argv[1] == "phase" else (1.0,)):
             print("ready", flush=True)
@@ -77,12 +84,13 @@ def after_signal(tmp_path, case, number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("case", ["early", "open", "swallowed", "deaf", "phase"])
+@pytest.mark.parametrize("case", ["early", "open", "swallowed", "held", "deaf", "phase"])
 def test_a_signal_ends_the_process_whatever_it_is_at(tmp_path, case, number):
     code, text, seconds = after_signal(tmp_path, case, number)
     assert code == 128 + number and seconds < 10, text
     assert "Traceback" not in text and "Exception ignored" not in text
-    assert ("closed" in text.splitlines()) == (case in ("open", "swallowed"))  # what is raised is not lost
+    assert ("closed" in text.splitlines()) == (case in ("open", "swallowed", "held"))  # not lost
+    assert ("started" in text.splitlines()) == (case == "held")
     if case == "phase":
         assert seconds > 2.5 and "All is saved." in text
 

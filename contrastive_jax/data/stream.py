@@ -273,7 +273,8 @@ class Workers:
                 self._sockets.append(here)
                 with there:  # only the worker has it then
                     process = context.Process(target=_work, args=(there, start + number, count), daemon=True)
-                    process.start()
+                    with signals.held():
+                        process.start()
                     self._processes.append(process)
             for number in range(count):
                 self._brief(number, parts_pickled)

@@ -45,6 +45,7 @@ class _State:
         self.number, self.since = 0, 0.0  # of the first signal
         self.deadline = float("inf")
         self.phases: list[tuple[float, str]] = []
+        self.held, self.late = 0, 0  # blocks of held() that are entered; a signal that came in one
         self.early = False  # nothing is written yet: a signal ends the process at once
         self.code: int | None = None  # exit status, once the program is leaving by itself
         self.writer: socket.socket | None = None
@@ -172,10 +173,26 @@ def begin() -> None:
     _state.early = False
 
 
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Let a signal raise only after what is inside: the start of a process, which prints a stack trace if cut off."""
+    _state.held += 1
+    try:
+        yield
+    finally:
+        _state.held -= 1
+    if _state.late and not _state.held:
+        number, _state.late = _state.late, 0
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+
 def handle(number: int, frame: Any = None) -> None:
     """Act on a signal by raising KeyboardInterrupt or Terminated in the main thread."""
     note(number)
-    _raise(number)
+    if _state.held:
+        _state.late = number
+    else:
+        _raise(number)
 
 
 def _raise(number: int) -> None:
