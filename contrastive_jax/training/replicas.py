@@ -316,7 +316,8 @@ def _differences(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     differing = [{name: leaves[name] for name in names} for leaves in every]
     for number, one in enumerate(differing):
         if one in differing[:number]:
-            raise NotReplicas(f"two replicas are the same, {layout.words([one])}: give each value once.")
+            which = f"{layout.words([one])}: give each value once" if one else "nothing differs between them"
+            raise NotReplicas(f"two replicas are the same, {which}.")
     return differing
 
 
