@@ -17,6 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
+from contrastive_jax.kinds import check
+
 
 def functions_of(module: ModuleType) -> dict[str, Callable]:
     """Find the public functions that a module defines."""
@@ -193,7 +195,7 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
     parameters = inspect.signature(function).parameters.values()
     options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)  # make_views, whose preset checks the rest
-    shown = f"{function.__name__}({', '.join(str(p) for p in options)})"
+    shown = f"{function.__name__}({', '.join(str(p.replace(annotation=p.empty)) for p in options)})"
     for name in section:
         if name not in {p.name for p in options} and not open_ended:
             hint = near(name, [p.name for p in options]) if options else "It takes none."
@@ -245,6 +247,7 @@ def variant(
     context: Iterable[str],
     options: Iterable[inspect.Parameter],
     differs: Mapping[str, Any],
+    path: str = "",
 ) -> Callable:
     """Return ``build`` as a function of a module: what a config may name, with a signature that says its defaults.
 
@@ -256,6 +259,7 @@ def variant(
       context: names of the positional arguments.
       options: keyword-only parameters that the function has.
       differs: defaults other than the parameters' own; what is no option is fixed.
+      path: stands before the name of an option that is refused.
     """
     parameter = inspect.Parameter
     shown = [parameter(argument, parameter.POSITIONAL_OR_KEYWORD) for argument in context]
@@ -263,6 +267,7 @@ def variant(
     signature = inspect.Signature(shown)
 
     def function(*arguments, **given):
+        check(function, given, path)
         bound = signature.bind(*arguments, **given)
         bound.apply_defaults()
         return build(*bound.args, **{**differs, **bound.kwargs})

@@ -158,7 +158,6 @@ def resolved(
       ValueError: there is none, it cannot be read, or an override is none, in one sentence.
     """
     from contrastive_jax import config as configs
-    from contrastive_jax.config import schema
     from contrastive_jax.workdir import remote, replicas, restore_config
 
     (spec, overrides, _), saved = split(argv), list[str]()
@@ -185,8 +184,6 @@ def resolved(
             f"--config={configs.raised(spec or str(workdir), error)}; --debug shows the stack trace."
         ) from None
     settings = [configs.plain(config) for config in settings]
-    for config in settings:
-        schema.check(config)  # its name is part of the workdir's
     if len(settings) > 1 and mode not in ("train", "describe", "evaluate", "report"):
         raise ValueError(
             f"--mode={mode} takes one run, and these are {len(settings)} replicas; name the folder of one of them, such"

@@ -11,14 +11,13 @@ import copy
 import inspect
 import itertools
 import re
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from contrastive_jax.config import approval, kinds, schema
+from contrastive_jax import kinds
+from contrastive_jax.config import approval, schema
 from contrastive_jax.config.files import load, suggest
 from contrastive_jax.config.identity import leaves
 from contrastive_jax.config.settings import GIVEN, base, complete, plain, settle
@@ -36,8 +35,15 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str
         twice the last counts.
 
     Raises:
-      ValueError: an unknown leaf or function, or a text that is no such value, in one sentence.
+      ValueError: an unknown leaf or function, or a value that is not allowed, in one sentence.
     """
+    config = _resolve(spec, overrides)
+    schema.check(plain(config))
+    return config
+
+
+def _resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str, Any]) -> ConfigDict:
+    """Return the config without a look at the values that its file gives."""
     overrides = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
     if wrong := [one for one in overrides if not isinstance(one, tuple | list) or len(one) != 2]:
         raise ValueError(
@@ -51,6 +57,7 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str
         choices = {name: _choose(config, name, text) for name, text in given.items()}
         config = settle(config, before, {chosen or name for name, chosen in choices.items()})
     known, settings = leaves(config), plain(config)
+    schema.check_names(settings)
     values = {}
     for name, text in given.items():
         if choices[name]:
@@ -87,7 +94,7 @@ def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[
 
 def _chosen(spec: str | None, given: Mapping[str, str]) -> ConfigDict:
     """Return the config in which kinds are looked up: with the functions that the overrides name, and no numbers."""
-    return resolve(spec, [(name, text) for name, text in given.items() if not _LIST.fullmatch(text)])
+    return _resolve(spec, [(name, text) for name, text in given.items() if not _LIST.fullmatch(text)])
 
 
 def _several(settings: Mapping[str, Any], name: str, text: str) -> list[str]:
@@ -95,9 +102,7 @@ def _several(settings: Mapping[str, Any], name: str, text: str) -> list[str]:
     leaf = _leaf(name)
     if not _LIST.fullmatch(text) or leaf not in leaves(settings) and not _is_required(settings, leaf):
         return [text]
-    kind = schema.kind_of(settings, leaf, leaves(base()))
-    either = typing.get_origin(kind) in (typing.Union, types.UnionType)  # "int | None"; a tuple is one value
-    each = set(typing.get_args(kind) if either else (kind,)) - {type(None)}
+    each = kinds.basic(schema.kind_of(settings, leaf, leaves(base()))) - {type(None)}  # a tuple is one value
     return [part.strip() for part in text.split(",")] if each and each <= {int, float} else [text]
 
 
@@ -202,8 +207,9 @@ def _value(settings: Mapping[str, Any], name: str, text: str) -> Any:
     several = tuple(_literal(part.strip()) for part in text.split(",") if part.strip())
     if kind is None:  # an option of a function of the user's own that does not say its type
         return literal
-    texts_first = kind is str or str in typing.get_args(kind)
+    texts_first = str in kinds.basic(kind)
     for value in (text, literal, several) if texts_first else (literal, several, text):
         if kinds.fits(value, kind):
             return value
-    raise ValueError(f"{name} is {text!r}; it must be {kinds.words(kind)}.")
+    number = any(kinds.fits(literal, one) for one in kinds.basic(kind) & {int, float})  # out of bounds
+    raise ValueError(kinds.refusal(name, literal if number else text, kind))

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, config_dict
 
-from contrastive_jax import augment, data, evaluators, optim
+from contrastive_jax import augment, data, evaluators, kinds, optim
 from contrastive_jax.augment import presets
-from contrastive_jax.config import kinds
+from contrastive_jax.config import sections
+from contrastive_jax.config.sections import defaults
 from contrastive_jax.contrast import candidates, margin, negatives, target, temperature
 from contrastive_jax.contrast.terms import canonical, find_loss
 from contrastive_jax.data import compose
@@ -67,9 +68,7 @@ def base() -> ConfigDict:
     """Return the common ground of all configs: SimCLR with a CIFAR-stem ResNet-18, LARS and a cosine schedule."""
     return ConfigDict(
         {
-            "name": "base",
-            "seed": 0,
-            "dtype": "float32",
+            **defaults(sections.General),
             "data": {"name": "digits", "dir": ""},
             "compose": {"name": "none"},
             "augment": {"preset": "simclr", "size": 32},
@@ -85,12 +84,10 @@ def base() -> ConfigDict:
             "predictor": {"layers": 0, "hidden": 0, "out": 0, "norm": "hidden", "widths": ()},
             "critic": {"name": "none"},
             "norm": {"scope": "joint", "groups": 1, "momentum": 0.9, "epsilon": 1e-5, "unbiased": False},
-            "probe": {"weight": 1.0, "gradient": False},
-            "directions": "both",
+            "probe": defaults(sections.Probe),
             "target": {"name": "online"},
             "candidates": {"name": "both_views"},
             "negatives": {"name": "all"},
-            "score": "cosine",
             "margin": {"name": "none"},
             "temperature": {"name": "fixed", "tau": 0.1},
             "loss": {"info_nce": {"weight": 1.0}},
@@ -102,23 +99,8 @@ def base() -> ConfigDict:
                 "warmup": "10 epochs",
                 "milestones": (),
             },
-            "train": {
-                "duration": "100 epochs",
-                "batch_size": 256,
-                "microbatches": 1,
-                "remat": False,
-                "deterministic": True,
-            },
-            "evaluate": {
-                "every": "0 epochs",
-                "look": ("knn",),  # columns of `evaluators` that are looked at every so often
-                "final": True,
-                "rows": evaluators.ROWS,
-                "metric": "auto",
-                "batch_size": 512,
-                "checkpoint": "",
-                "size": 0,  # of the images that the encoder sees; 0: as in its pretraining
-            },
+            "train": defaults(sections.Train),
+            "evaluate": defaults(sections.Evaluate),
             "evaluators": {
                 "linear": {"name": "lbfgs"},
                 "few_labels": {"name": "lbfgs", "labels_per_class": 10, "draws": 20},
@@ -126,20 +108,14 @@ def base() -> ConfigDict:
             },
             "gradient_snr": {"decay": 0.0},
             "diagnostics": {"quantiles": 0, "rankme": False},
-            "log": {"every": 10, "tensorboard": True, "wandb": ""},
-            "checkpoint": {"every_seconds": 60.0, "keep_last": 3, "keep_every": "0 epochs"},
-            "init": {"checkpoint": ""},
-            "preview": {"images": 8, "draws": 4},
-            "profile": {"steps": (0, 0)},
-            "embed": {"layers": ("pooled",), "splits": ("train", "test")},
-            "export": {"architecture": "torchvision"},
-            "report": {
-                "images": 1000,
-                "layer": "pooled",
-                "map": "tsne",
-                "queries": 8,
-                "neighbours": 7,
-            },
+            "log": defaults(sections.Log),
+            "checkpoint": defaults(sections.Checkpoint),
+            "init": defaults(sections.Init),
+            "preview": defaults(sections.Preview),
+            "profile": defaults(sections.Profile),
+            "embed": defaults(sections.Embed),
+            "export": defaults(sections.Export),
+            "report": defaults(sections.Report),
         }
     )
 
@@ -275,11 +251,11 @@ def _kept(choice: _Choice, overridden: set[str]) -> ConfigDict:
 def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...] = ()) -> None:
     if function is None:  # a wrong name: who builds the function refuses it in a sentence
         return
-    for p in inspect.signature(function).parameters.values():
-        if p.kind is p.KEYWORD_ONLY and p.name not in config[section] and p.name not in leave:
+    for p in kinds.parameters(function).values():
+        if p.name not in config[section] and p.name not in leave:
             if p.default is None:  # a plain None could not be set from the command line
-                known = [k for k in (int, float, tuple) if re.search(rf"\b{k.__name__}\b", str(p.annotation))]
-                config[section][p.name] = config_dict.placeholder(known[0] if known else object)
+                known = kinds.basic(p.annotation) & {int, float, tuple}
+                config[section][p.name] = config_dict.placeholder(known.pop() if len(known) == 1 else object)
             elif p.default is not p.empty:
                 _check_kind(f"{section}.{p.name}", p.default)
                 config[section][p.name] = p.default

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from contrastive_jax import losses
 from contrastive_jax.contrast.arguments import real_array
 from contrastive_jax.contrast.comparison import Comparison
+from contrastive_jax.kinds import basic, parameters
 from contrastive_jax.lookup import is_own, own
 from contrastive_jax.sharding import REPLICATED, automatic, replicate
 from contrastive_jax.types import Array
@@ -195,7 +196,7 @@ def make_term(
         what = f"no option {wrong[0]!r}" if wrong else f"needs {sorted(required - set(settings))[0]!r}"
         raise ValueError(f"loss.{name}: {what}; it is {name}{_shown(signature)}.")
     for option, value in settings.items():
-        kinds = {signature.parameters[option].annotation, type(signature.parameters[option].default)}
+        kinds = basic(parameters(function)[option].annotation) | {type(signature.parameters[option].default)}
         if isinstance(value, str) and kinds & {bool, int, float}:
             what = "True or False" if bool in kinds else "a number"
             raise ValueError(f"loss.{name}.{option} is {value!r}; it must be {what}.")

@@ -13,7 +13,7 @@ from contrastive_jax.contrast import candidates, margin, negatives, target, temp
 from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import Term, make_terms
-from contrastive_jax.lookup import call, find, is_own, near, pick, placed
+from contrastive_jax.lookup import call, find, is_own, pick, placed
 from contrastive_jax.optim.gradient_snr import GradientSNR, gradient_snr
 from contrastive_jax.types import Array, Outputs, PyTree
 
@@ -188,14 +188,8 @@ def build(
       ValueError: one sentence that names the option, its value and what is allowed.
     """
     batch_size = config["train"]["batch_size"]
-    directions = {"both": 2, "one_way": 1}.get(config["directions"])
-    if directions is None:
-        raise ValueError(
-            f"directions is {config['directions']!r}. {near(config['directions'], ['both', 'one_way'])}"
-        )
+    directions = {"both": 2, "one_way": 1}[config["directions"]]
     scores = {"cosine": cosine, "dot": dot}
-    if config["score"] not in scores:
-        raise ValueError(f"score is {config['score']!r}. {near(config['score'], scores)}")
 
     views = call(augment.make_views, "augment", config["augment"])
     if streamed:

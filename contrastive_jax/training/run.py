@@ -114,11 +114,11 @@ def prepare(
             f"data.name={source.name!r} has {examples} training image{'' if examples == 1 else 's'}; a contrast"
             " needs at least 2."
         )
-    if batch_size < 2 or batch_size > examples:
+    if batch_size > examples:
         raise ValueError(
-            f"train.batch_size is {batch_size}; it must lie in [2, {examples}], the examples there are."
+            f"train.batch_size is {batch_size}; it must be at most {examples}, the examples there are."
         )
-    parts = max(1, config["train"]["microbatches"])
+    parts = config["train"]["microbatches"]
     if batch_size % (mesh.size * parts):
         share = f"the {mesh.size} devices" + (f" and {parts} micro-batches" if parts > 1 else "")
         raise ValueError(
@@ -132,14 +132,10 @@ def prepare(
     total_steps = steps("train.duration", config["train"]["duration"])
     if total_steps < 1:
         raise ValueError(f"train.duration is {config['train']['duration']!r}; it must be at least one step.")
-    if config["log"]["every"] < 1:
-        raise ValueError(f"log.every is {config['log']['every']}; it must be at least 1 step.")
     if config["log"]["wandb"] and importlib.util.find_spec("wandb") is None:
         project = config["log"]["wandb"]
         raise ValueError(f"log.wandb is {project!r}; it needs wandb: pip install 'contrastive_jax[wandb]'.")
     workdirs.check_steps(config["profile"]["steps"])
-    if (keep_last := config["checkpoint"]["keep_last"]) < 1:
-        raise ValueError(f"checkpoint.keep_last is {keep_last}; it must be at least 1 (3 survive damage).")
     schedule = dict(config["schedule"])
     if not is_own(schedule["name"]):
         schedule["warmup"] = steps("schedule.warmup", given := schedule["warmup"])

@@ -575,7 +575,7 @@ def test_a_wrong_argument_is_one_sentence_that_names_it(spec, words):
         ("eqco_simclr_imagenet.py:k=511", ["negatives.k is 511", "510"]),
         ("few_negatives_cifar100.py:k=-1", ["negatives.k is -1"]),
         ("eqco_simclr_imagenet.py:alpha=-2", ["margin.alpha is -2.0", "positive"]),
-        ("flatclr_cifar10.py:ess=1.5", ["temperature.target is 1.5", "(0, 1]"]),
+        ("flatclr_cifar10.py:ess=1.5", ["temperature.target is 1.5", "above 0 and at most 1"]),
     ],
 )
 def test_an_impossible_value_is_refused_when_the_recipe_is_built(spec, words):
