@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from contrastive_jax.kinds import check
 
@@ -227,6 +227,18 @@ def pick(module: ModuleType | None, path: str, section: Mapping[str, Any], *cont
     if function is None:
         raise ValueError(f"{path}.name is {name!r}. {near(name, functions_of(module))}")
     return call(function, path, section, *context)
+
+
+class Section(NamedTuple):
+    """A function that a config names, with its options."""
+
+    path: str  # "temperature", for messages
+    function: Callable
+    options: Mapping[str, Any]
+
+    def __call__(self, *context: Any) -> Any:
+        """Call the function, as :func:`call` does."""
+        return call(self.function, self.path, self.options, *context)
 
 
 def options_of(*functions: Callable) -> dict[str, inspect.Parameter]:

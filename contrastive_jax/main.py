@@ -151,7 +151,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 def resolved(
     argv: Sequence[str], workdir: str | None, mode: str, debug: bool = False
-) -> list[dict[str, Any]]:
+) -> Sequence[dict[str, Any]]:
     """Return the config of the command line, or else of the workdir's run, as plain dictionaries; of replicas several.
 
     Raises:
@@ -183,7 +183,6 @@ def resolved(
         raise ValueError(
             f"--config={configs.raised(spec or str(workdir), error)}; --debug shows the stack trace."
         ) from None
-    settings = [configs.plain(config) for config in settings]
     if len(settings) > 1 and mode not in ("train", "describe", "evaluate", "report"):
         raise ValueError(
             f"--mode={mode} takes one run, and these are {len(settings)} replicas; name the folder of one of them, such"

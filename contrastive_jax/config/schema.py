@@ -18,9 +18,10 @@ from contrastive_jax.augment import presets
 from contrastive_jax.config import sections
 from contrastive_jax.config.files import suggest
 from contrastive_jax.config.identity import leaves
-from contrastive_jax.config.settings import CHOICES, GIVEN, TAKERS, base, function_of
+from contrastive_jax.config.settings import CHOICES, GIVEN, TAKERS, Finder, base
 from contrastive_jax.contrast.diagnostics import diagnostics
-from contrastive_jax.contrast.terms import find_loss, known_losses
+from contrastive_jax.contrast.terms import known_losses
+from contrastive_jax.evaluators import measures, protocols
 from contrastive_jax.kinds import parameters, refusal, short
 from contrastive_jax.lookup import functions_of, is_own
 from contrastive_jax.models import heads, norm
@@ -128,19 +129,19 @@ def functions(section: str) -> tuple[Callable, ...]:
     return tuple(SECTIONS[name] for name in SECTIONS if name == section)
 
 
-def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
+def named(settings: Mapping[str, Any], path: str, find: Finder | None = None) -> tuple[Callable, ...]:
     """Return the functions that take the options of a section of ``settings``, a config, by its path."""
     section, _, key = path.partition(".")
-    takers: list[Callable | None]
+    find = find or Finder()
     try:
-        if section in (*CHOICES, *TAKERS):
-            takers = [function_of(section, settings[section]["name"])]
-        elif section == "augment":
-            takers = [augment.make_views, function_of(section, settings[section]["preset"])]
-        elif section == "loss":
-            takers = [find_loss(key)]
+        if section == "loss":
+            takers = [find("loss", key)]
         elif section == "evaluators":
-            takers = [evaluators.find(settings[section][key]["name"], key)]
+            takers = [find(path, settings[section][key]["name"])]
+        elif section == "augment":
+            takers = [augment.make_views, find(section, settings[section]["preset"])]
+        elif section in (*CHOICES, *TAKERS):
+            takers = [find(section, settings[section]["name"])]
         else:
             takers = [SECTIONS[section]]
     except (KeyError, ValueError, ImportError, AttributeError):
@@ -148,13 +149,13 @@ def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
     return tuple(filter(None, takers))
 
 
-def option_of(settings: Mapping[str, Any], leaf: str) -> Option:
+def option_of(settings: Mapping[str, Any], leaf: str, find: Finder | None = None) -> Option:
     """Return what a leaf of a config is; without a meaning where nothing says it (a function of one's own)."""
     path, _, key = leaf.rpartition(".")
     starred = re.sub(r"^(loss|evaluators)\..*(\.\w+)$", r"\1.*\2", leaf)
     if starred in LEAVES:
         return Option(leaf, None, LEAVES[starred])
-    for function in named(settings, path):
+    for function in named(settings, path, find):
         if key in parameters(function):
             return Option(leaf, parameters(function)[key].default, meanings(function)[key], function)
     return Option(leaf, None, "")
@@ -193,7 +194,7 @@ def _reachable(path: str, leaf: str, base: Mapping[str, Any]) -> bool:
 FILE_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no separator, no way up, no hidden file
 
 
-def check(settings: Mapping[str, Any]) -> None:
+def check(settings: Mapping[str, Any], find: Finder | None = None) -> None:
     """Refuse a config with a leaf that is missing or that nothing reads, or whose value its annotation does not allow.
 
     What depends on several options or on the data is the business of the function that takes them.
@@ -201,29 +202,29 @@ def check(settings: Mapping[str, Any]) -> None:
     Raises:
       ValueError: one sentence that names the leaf, its value and what is allowed.
     """
-    whole = base()
+    whole, find = base(), find or Finder()
     for section, default in whole.items():
         if section in settings:
             _check_section(section, settings[section], default)
         else:
             raise ValueError(f"{section} is missing; every config has it.")
-    check_names(settings)
+    check_names(settings, find)
     defaults, given = leaves(whole), leaves(settings)
     for name in defaults:
         section = name.split(".")[0]
         fixed = section not in (*CHOICES, "loss", "evaluators")
         if section in TAKERS:
             named = settings[section]["name"]
-            fixed = not is_own(named) and function_of(section, named) is TAKERS[section]
+            fixed = not is_own(named) and find(section, named) is TAKERS[section]
         if fixed and name not in given:
-            raise ValueError(f"{name} is missing. It is {option_of(settings, name).meaning}")
+            raise ValueError(f"{name} is missing. It is {option_of(settings, name, find).meaning}")
     for leaf in given:
         section = leaf.partition(".")[0]
         by_function = section in (*CHOICES, *TAKERS, "augment", "loss", "evaluators")
-        if not by_function and leaf not in defaults and not option_of(settings, leaf).meaning:
+        if not by_function and leaf not in defaults and not option_of(settings, leaf, find).meaning:
             raise ValueError(f"{leaf}: there is no such option. {suggest(leaf, defaults)}")
     for leaf, value in given.items():
-        kind = kind_of(settings, leaf, defaults)
+        kind = kind_of(settings, leaf, defaults, find)
         if kind is not None and (refused := refusal(leaf, value, kind)):
             raise ValueError(refused)
     if not FILE_NAME.fullmatch(settings["name"]):
@@ -233,25 +234,34 @@ def check(settings: Mapping[str, Any]) -> None:
         )
 
 
-def check_names(settings: Mapping[str, Any]) -> None:
+def check_names(settings: Mapping[str, Any], find: Finder) -> None:
     """Refuse the name of a function that there is not; one's own are looked for where they are needed.
 
     Raises:
       ValueError: one sentence that names the leaf, its value and what is allowed.
     """
-    known = {
-        f"{section}.name": (settings[section]["name"], functions_of(CHOICES[section])) for section in CHOICES
-    }
-    known["augment.preset"] = settings["augment"]["preset"], functions_of(presets)
     for column, options in settings["evaluators"].items():
         if not isinstance(options, Mapping | ConfigDict) or "name" not in options:
             raise ValueError(
                 f"evaluators.{column} is {short(options)}; it needs a name and options: {{'name': 'knn', 'k': 20}}."
             )
-        known[f"evaluators.{column}.name"] = options["name"], evaluators.known()
-    for leaf, (name, allowed) in known.items():
-        if not is_own(name) and (refused := refusal(leaf, name, Literal[tuple(sorted(allowed))])):
-            raise ValueError(refused)
+    names = {section: settings[section]["name"] for section in CHOICES} | {
+        "augment": settings["augment"]["preset"]
+    }
+    names |= {f"evaluators.{column}": options["name"] for column, options in settings["evaluators"].items()}
+    for path, name in names.items():
+        if not is_own(name) and find(path, name) is None:
+            raise ValueError(unknown(path, name))
+
+
+def unknown(path: str, name: Any) -> str:
+    """Return the sentence that refuses a name which no function of a section's module has."""
+    section, leaf = path.partition(".")[0], f"{path}.{'preset' if path == 'augment' else 'name'}"
+    modules = {"augment": [presets], "evaluators": [protocols, measures]}.get(section) or [CHOICES[section]]
+    known = sorted(name for module in modules for name in functions_of(module))
+    depth = re.fullmatch(r"resnet[-_ ]?(\d+)", str(name).lower()) if path == "encoder" else None
+    hint = f" Set encoder.depth={depth[1]}." if depth else ""  # what torchvision calls them
+    return refusal(leaf, name, Literal[tuple(known)]) + hint
 
 
 def _check_section(section: str, given: Any, default: Any) -> None:
@@ -276,9 +286,11 @@ def _check_section(section: str, given: Any, default: Any) -> None:
                 )
 
 
-def kind_of(settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any]) -> Any:
+def kind_of(
+    settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any], find: Finder | None = None
+) -> Any:
     """Return the type of a leaf's values: of the function that takes it, else of its default; None: not known."""
-    option = option_of(settings, leaf)
+    option = option_of(settings, leaf, find)
     if option.function:
         return option.kind
     if leaf in defaults and leaf in LEAVES:

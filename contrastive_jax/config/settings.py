@@ -1,5 +1,6 @@
 """The config: what a run is, as leaves with defaults. ``base()`` is the common ground of all."""
 
+import functools
 import inspect
 import json
 import math
@@ -49,19 +50,51 @@ TAKERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def function_of(section: str, name: Any) -> Callable | None:
+def function_of(path: str, name: Any) -> Callable | None:
     """Return the function whose keyword arguments a section is where it names ``name``; None: there is none.
 
+    Args:
+      path: of the section: ``temperature``, ``evaluators.knn``; of all terms of the loss ``loss``.
+      name: of the function.
+
     Raises:
-      ValueError: a ``module:function`` that there is not.
+      ValueError: a ``module:function``, or a loss, that there is not.
     """
+    section, _, column = path.partition(".")
     if section in CHOICES:
         return find(CHOICES[section], name, f"{section}.name")
     if section == "augment":
         return find(presets, name, "augment.preset")
+    if section == "loss":
+        return find_loss(name)
+    if section == "evaluators":
+        return evaluators.find(name, column)
     if is_own(name):
         return own(name, f"{section}.name")
     return data.synthetic if (section, name) == ("data", "synthetic") else TAKERS[section]
+
+
+@functools.cache
+def _packaged(section: str, name: str) -> Callable | None:
+    """Return a function of the package, which no user can change."""
+    return function_of(section, name)
+
+
+class Finder:
+    """The functions that the sections of a config name; each name is looked up once."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, Callable | None] = {}
+
+    def __call__(self, path: str, name: Any) -> Callable | None:
+        """Return the function as :func:`function_of` does."""
+        if not isinstance(name, str):
+            return TAKERS.get(path)
+        if not is_own(name):
+            return _packaged(path.partition(".")[0], name)
+        if name not in self._own:
+            self._own[name] = function_of(path, name)
+        return self._own[name]
 
 
 def base() -> ConfigDict:
@@ -120,20 +153,21 @@ def base() -> ConfigDict:
     )
 
 
-def complete(config: ConfigDict) -> ConfigDict:
+def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
     """Fill in what the named functions take by default, so that every option is a leaf one can see and set."""
+    find = find or Finder()
     for section in (*CHOICES, *TAKERS, "augment"):
         name = config[section].get("preset" if section == "augment" else "name")
-        _fill(config, section, function_of(section, name), leave=GIVEN.get(section, ()))
+        _fill(config, section, find(section, name), leave=GIVEN.get(section, ()))
     _fill(config, "norm", norm.norm)  # a config may have the section anew
     config.loss = ConfigDict({
         canonical(name): value if isinstance(value, ConfigDict) else {"weight": float(value)}
         for name, value in config.loss.items()
     })  # fmt: skip
     for name in config.loss:
-        _fill(config.loss, name, find_loss(name))
+        _fill(config.loss, name, find("loss", name))
     for column in config.evaluators:
-        _fill(config.evaluators, column, evaluators.find(config.evaluators[column].name, column))
+        _fill(config.evaluators, column, find(f"evaluators.{column}", config.evaluators[column].name))
     return config
 
 
@@ -166,7 +200,9 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
             return config  # a section that is none, a loss of one's own that is not here
 
 
-def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) -> ConfigDict:
+def settle(
+    config: ConfigDict, before: Mapping[str, Any], overridden: set[str], find: Finder | None = None
+) -> ConfigDict:
     """Complete a config after overrides: where another function is named, what was the old one's goes.
 
     Options that were set themselves stay, and are an error later if the new function has none of the name. A
@@ -175,12 +211,13 @@ def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) 
     name that was there. ``before`` is the config as its file gave it, ``overridden`` names the leaves (or whole
     sections) that were set.
     """
+    find = find or Finder()
     with config.unlocked():
-        for choice in _choices(config, before):
+        for choice in _choices(config, before, find):
             whole = any(choice.path == name or choice.path.startswith(f"{name}.") for name in overridden)
             if choice.changed and not whole:
                 choice.parent[choice.section] = _kept(choice, overridden)
-        return complete(config)
+        return complete(config, find)
 
 
 class _Choice(NamedTuple):
@@ -215,17 +252,17 @@ class _Choice(NamedTuple):
         return {name: p for function in functions for name, p in kinds.parameters(function).items()}
 
 
-def _choices(config: ConfigDict, before: Mapping[str, Any]) -> list[_Choice]:
+def _choices(config: ConfigDict, before: Mapping[str, Any], find: Finder) -> list[_Choice]:
     """Return the sections that name a function; a column that the config file lacks is as it was set."""
 
     def named(section: str, name: Any) -> list[Callable | None]:
-        return [function_of(section, name)]
+        return [find(section, name)]
 
     def preset(name: Any) -> list[Callable | None]:
-        return [augment.make_views, function_of("augment", name)]
+        return [augment.make_views, find("augment", name)]
 
     def column(column: str, name: Any) -> list[Callable | None]:
-        return [evaluators.find(name, column)]
+        return [find(f"evaluators.{column}", name)]
 
     sections = [_Choice(config, before, s, s, "name", partial(named, s)) for s in (*CHOICES, *TAKERS)]
     augmented = _Choice(config, before, "augment", "augment", "preset", preset, {"size"})

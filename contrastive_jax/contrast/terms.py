@@ -141,7 +141,7 @@ def canonical(name: str) -> str:
     if is_own(name):
         module, _, function = name.partition(":")
         return f"{module.replace('.', '/')}:{function}"
-    names = {_letters(known): known for known in known_losses()}
+    names = {_letters(known): known for known in losses.__all__}
     return names.get(_letters(name), ALIASES.get(_letters(name), name))
 
 
@@ -160,7 +160,7 @@ def find_loss(name: str) -> Callable[..., Array]:
         raise ValueError(
             f"loss is {name!r}: replicas differ in seed and in numbers; run the command once for each loss."
         )
-    if known_as not in known_losses():
+    if known_as not in losses.__all__ or not is_loss(getattr(losses, known_as)):
         near = difflib.get_close_matches(known_as, known_losses(), 1)
         near = near or [name[::-1].replace(".", ":", 1)[::-1]] * ("." in name)
         hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known_losses())}."
@@ -226,11 +226,13 @@ def _shown(signature: inspect.Signature) -> str:
     return str(inspect.Signature(bare))
 
 
-def make_terms(section: Mapping[str, Any]) -> tuple[Term, ...]:
-    """Make the terms of a config's ``loss`` section."""
+def make_terms(
+    section: Mapping[str, Any], function_of: Callable[[str], Callable] = find_loss
+) -> tuple[Term, ...]:
+    """Make the terms of a config's ``loss`` section; ``function_of`` returns the loss of a name."""
     if not section:
         raise ValueError("loss is empty; name at least one term, for example loss.info_nce.weight=1.0.")
-    return tuple(make_term(name, settings) for name, settings in section.items())
+    return tuple(make_term(name, settings, function_of(name)) for name, settings in section.items())
 
 
 def total_loss(

@@ -36,8 +36,12 @@ def options_of(column: str, section: Mapping[str, Any]) -> dict[str, Any]:
     return options | {k: v for k, v in section.items() if k != "name"}
 
 
-def build(sections: Mapping[str, Mapping[str, Any]], facts: EvalSpec) -> dict[str, Callable]:
-    """Build the config's ``evaluators``: column -> ``evaluate(subject)``.
+def build(
+    sections: Mapping[str, Mapping[str, Any]],
+    facts: EvalSpec,
+    find: Callable[[str, str], Callable | None] = find,
+) -> dict[str, Callable]:
+    """Build the config's ``evaluators``: column -> ``evaluate(subject)``; ``find(name, column)`` looks up functions.
 
     Raises:
         ValueError: an unknown protocol or option, or one that cannot work on these labels, in a sentence.
@@ -90,7 +94,9 @@ ROWS = ("trained", "untrained", "raw pixels")
 RUN_SEED = -1  # as the seed of a column: the run's own
 
 
-def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[str, Callable]]:
+def prepare(
+    config: Mapping[str, Any], source: data.Source, find: Callable[[str, str], Callable | None] = find
+) -> dict[str, dict[str, Callable]]:
     """Build the evaluators of a config, for each set that an encoder is judged on (``source.judged``): all that they
     would refuse after hours of training is refused now.
 
@@ -123,7 +129,8 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[st
             for column, section in sections.items()
         }
     return {
-        name: build(sections, _facts(layers, train, test)) for name, (train, test) in source.judged.items()
+        name: build(sections, _facts(layers, train, test), find)
+        for name, (train, test) in source.judged.items()
     }
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from suite import over
 
 from contrastive_jax import config as configs
-from contrastive_jax import data
+from contrastive_jax import data, lookup
 from contrastive_jax.config import methods
 from contrastive_jax.data import compose
 from contrastive_jax.training import recipe
@@ -145,7 +145,7 @@ def source_of(settings: str) -> data.Source:
         split = data.Split(np.broadcast_to(np.uint8(0), (examples, *shape)), label)
         return data.Source(name, split, split, tuple(map(str, range(classes))))
 
-    return recipe.pick(compose, "compose", config["compose"], black(config["data"]["name"]), black)
+    return lookup.pick(compose, "compose", config["compose"], black(config["data"]["name"]), black)
 
 
 @functools.lru_cache(maxsize=32)
