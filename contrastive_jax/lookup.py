@@ -15,7 +15,9 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
+
+from contrastive_jax.kinds import check
 
 
 def functions_of(module: ModuleType) -> dict[str, Callable]:
@@ -193,7 +195,7 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
     parameters = inspect.signature(function).parameters.values()
     options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)  # make_views, whose preset checks the rest
-    shown = f"{function.__name__}({', '.join(str(p) for p in options)})"
+    shown = f"{function.__name__}({', '.join(str(p.replace(annotation=p.empty)) for p in options)})"
     for name in section:
         if name not in {p.name for p in options} and not open_ended:
             hint = near(name, [p.name for p in options]) if options else "It takes none."
@@ -227,6 +229,18 @@ def pick(module: ModuleType | None, path: str, section: Mapping[str, Any], *cont
     return call(function, path, section, *context)
 
 
+class Section(NamedTuple):
+    """A function that a config names, with its options."""
+
+    path: str  # "temperature", for messages
+    function: Callable
+    options: Mapping[str, Any]
+
+    def __call__(self, *context: Any) -> Any:
+        """Call the function, as :func:`call` does."""
+        return call(self.function, self.path, self.options, *context)
+
+
 def options_of(*functions: Callable) -> dict[str, inspect.Parameter]:
     """Return the parameters of some functions that can be set by name, without those before them."""
     options: dict[str, inspect.Parameter] = {}
@@ -245,6 +259,7 @@ def variant(
     context: Iterable[str],
     options: Iterable[inspect.Parameter],
     differs: Mapping[str, Any],
+    path: str = "",
 ) -> Callable:
     """Return ``build`` as a function of a module: what a config may name, with a signature that says its defaults.
 
@@ -256,6 +271,7 @@ def variant(
       context: names of the positional arguments.
       options: keyword-only parameters that the function has.
       differs: defaults other than the parameters' own; what is no option is fixed.
+      path: stands before the name of an option that is refused.
     """
     parameter = inspect.Parameter
     shown = [parameter(argument, parameter.POSITIONAL_OR_KEYWORD) for argument in context]
@@ -263,6 +279,7 @@ def variant(
     signature = inspect.Signature(shown)
 
     def function(*arguments, **given):
+        check(function, given, path)
         bound = signature.bind(*arguments, **given)
         bound.apply_defaults()
         return build(*bound.args, **{**differs, **bound.kwargs})

@@ -150,14 +150,13 @@ def _parse(argv: list[str]) -> list[str]:
 
 def resolved(
     argv: Sequence[str], workdir: str | None, mode: str, debug: bool = False
-) -> list[dict[str, Any]]:
+) -> Sequence[dict[str, Any]]:
     """Return the config of the command line, or else of the workdir's run, as plain dictionaries; of replicas several.
 
     Raises:
       ValueError: there is none, it cannot be read, or an override is none, in one sentence.
     """
     from contrastive_jax import config as configs
-    from contrastive_jax.config import schema
     from contrastive_jax.workdir import remote, replicas, restore_config
 
     (spec, overrides, _), saved = split(argv), list[str]()
@@ -180,9 +179,6 @@ def resolved(
         raise ValueError(
             f"--config={configs.raised(spec or str(workdir), error)}; --debug shows the stack trace."
         ) from None
-    settings = [configs.plain(config) for config in settings]
-    for config in settings:
-        schema.check(config)  # its name is part of the workdir's
     if len(settings) > 1 and mode not in ("train", "describe", "evaluate", "report"):
         raise ValueError(
             f"--mode={mode} takes one run, and these are {len(settings)} replicas; name the folder of one of them, such"

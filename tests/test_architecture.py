@@ -15,7 +15,7 @@ from contrastive_jax.training import alarms
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "contrastive_jax"
 FLOORS = [
-    {"system"},
+    {"system", "kinds"},
     {"types", "lookup", "distributed", "native"},
     {"sharding"},
     {"losses", "models", "augment", "data", "optim"},

@@ -5,13 +5,13 @@ on a mesh nothing is communicated and the bits do not depend on the number of de
 """
 
 import dataclasses
-import numbers
 
 import jax
 import jax.numpy as jnp
 
 from contrastive_jax.augment import crops, pipeline, presets
 from contrastive_jax.augment.crops import example_keys
+from contrastive_jax.kinds import Count, check
 from contrastive_jax.lookup import call, find, functions_of, near
 
 __all__ = [
@@ -124,7 +124,7 @@ class EvaluationView:
         return first if isinstance(first, crops.CenterCrop) and plain and len(rest) < 3 else None
 
 
-def make_views(*, preset: str, size: int, views: int = 2, **options) -> Views:
+def make_views(*, preset: str, size: Count, views: Count = 2, **options) -> Views:
     """Return training views of a preset.
 
     ``options`` are those of ``preset``; an unknown one raises a ValueError that shows them.
@@ -168,12 +168,10 @@ def names() -> list[str]:
 
 
 def _build(preset, size, views, options):
+    check(make_views, {"preset": preset, "size": size, "views": views}, "augment")
     function = find(presets, preset, "augment.preset")
     if function is None:
         raise ValueError(f"augment.preset is {preset!r}. {near(preset, names())}")
-    for name, value in (("size", size), ("views", views)):
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-            raise ValueError(f"{name} is {value!r}, allowed is a whole number from 1")
     augmentation = call(function, "augment", options, size, views)
     if not isinstance(augmentation, pipeline.Augmentation) or not all(
         map(_cuts, (*augmentation.views, augmentation.evaluate))

@@ -9,7 +9,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Annotated, Any, Literal, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,19 @@ import numpy as np
 
 from contrastive_jax.augment import color, geometry
 from contrastive_jax.augment.crops import CenterCrop, Chain, RandomCrop, Step, same
+from contrastive_jax.kinds import (
+    Count,
+    Fraction,
+    Ge,
+    Le,
+    NonNegative,
+    Positive,
+    PositiveFraction,
+    checked,
+)
+
+Method = Literal["bicubic", "bilinear"]
+Hue = Annotated[float, Ge(0), Le(0.5)]
 
 
 class Augmentation(NamedTuple):
@@ -86,21 +99,19 @@ def _taken(function: Callable, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in inspect.signature(function).parameters if name in options}
 
 
+@checked("augment")
 def evaluation(
     size: int,
     *,
-    method: str = "bicubic",
+    method: Method = "bicubic",
     antialias: bool = False,
-    color_channels: int | None = None,
+    color_channels: Literal[1, 3] | None = None,
     mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-    eval_crop: float | None = None,
+    std: tuple[Positive, ...] | None = None,
+    eval_crop: PositiveFraction | None = None,
 ) -> Chain:
     """Return evaluation's view: centre crop, clip, normalise; no randomness."""
-    _check_choice(method, "method", tuple(geometry.KERNELS))
     proportion = (0.875 if size > 32 else 1.0) if eval_crop is None else eval_crop
-    if not 0 < proportion <= 1:
-        raise ValueError(f"eval_crop is {eval_crop!r}, allowed is a number above 0 up to 1, or None")
     normalization = normalize(size, mean=mean, std=std, color_channels=color_channels)
     return Chain(CenterCrop(size, proportion, method, antialias), clip(size), normalization)
 
@@ -108,33 +119,31 @@ def evaluation(
 # ------------------------------------------------------------------------------------------------ places
 
 
+@checked("augment")
 def crop(
     size: int,
     shift: float = 0.0,
     *,
-    crop_min: float = 0.08,
-    crop_max: float = 1.0,
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
-    sampler: str = "tf",
-    method: str = "bicubic",
+    crop_min: PositiveFraction = 0.08,
+    crop_max: PositiveFraction = 1.0,
+    ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3),
+    sampler: Literal["torchvision", "tf", "continuous"] = "tf",
+    method: Method = "bicubic",
     antialias: bool = False,
 ) -> RandomCrop:
     """Return a random crop, resized."""
-    _check(shift, "shift", 0, math.inf)
-    _check_choice(sampler, "sampler", geometry.SAMPLERS)
-    _check_choice(method, "method", tuple(geometry.KERNELS))
-    if not 0 < crop_min <= crop_max <= 1:
+    if crop_min > crop_max:
         raise ValueError(
-            f"crop_min and crop_max are {crop_min!r} and {crop_max!r}, allowed: 0 < crop_min <= crop_max <= 1"
+            f"augment.crop_min is {crop_min!r} and augment.crop_max {crop_max!r}; crop_min must be at most crop_max."
         )
-    if not (_is_row(ratio) and len(ratio) == 2 and 0 < ratio[0] <= ratio[1]):
-        raise ValueError(f"ratio is {ratio!r}, allowed are two positive numbers in order, width over height")
+    if ratio[0] > ratio[1]:
+        raise ValueError(f"augment.ratio is {ratio!r}; the first must be at most the second.")
     return RandomCrop(size, (crop_min, crop_max), tuple(ratio), sampler, method, antialias, shift)
 
 
-def slant(size: int, *, slant: float = 0.3) -> Callable:
+@checked("augment")
+def slant(size: int, *, slant: NonNegative = 0.3) -> Callable:
     """Return a slant; black comes in."""
-    _check(slant, "slant", 0, math.inf)
 
     def slanted(key, image):
         return geometry.slant(image, geometry.between(-slant, slant, geometry.uniform(key)))
@@ -142,9 +151,9 @@ def slant(size: int, *, slant: float = 0.3) -> Callable:
     return Step(slanted, "slant", slant) if slant else same
 
 
-def flip(size: int, *, flip: float = 0.5) -> Callable:
+@checked("augment")
+def flip(size: int, *, flip: Fraction = 0.5) -> Callable:
     """Return a mirror image, with a probability."""
-    _check(flip, "flip", 0, 1)
     return Step(functools.partial(geometry.horizontal_flip, probability=flip)) if flip else same
 
 
@@ -169,37 +178,30 @@ def clip(size: int) -> Callable:
     return CLIP
 
 
+@checked("augment")
 def jitter(
     size: int,
     style: str = "tf",
     additive: bool = False,
     *,
-    jitter: float = 0.8,
-    strength: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1),
+    jitter: Fraction = 0.8,
+    strength: tuple[NonNegative, NonNegative, NonNegative, Hue] = (0.4, 0.4, 0.4, 0.1),
 ) -> Callable:
     """Return a jitter of brightness, contrast, saturation and hue in random order, with a probability."""
-    if not _is_row(strength) or len(strength) != 4:
-        raise ValueError(
-            f"strength is {strength!r}, allowed are four numbers: brightness, contrast, saturation, hue"
-        )
-    names = ("brightness", "contrast", "saturation", "hue")
-    for name, value, most in zip(names, strength, (math.inf, math.inf, math.inf, 0.5), strict=True):
-        _check(value, f"{name} strength", 0, most)
-    strengths = dict(zip(names, strength, strict=True))
+    strengths = dict(zip(("brightness", "contrast", "saturation", "hue"), strength, strict=True))
     step = functools.partial(color.color_jitter, **strengths, style=style, additive=additive)
-    return _sometimes(jitter, "jitter", step)
+    return _sometimes(jitter, step)
 
 
+@checked("augment")
 def scaled_jitter(
     size: int,
     *,
-    strength: float = 1.0,
-    jitter: float = 0.8,
-    brightness: str = "multiplicative",
+    strength: Annotated[float, Ge(0), Le(2.5)] = 1.0,
+    jitter: Fraction = 0.8,
+    brightness: Literal["multiplicative", "additive"] = "multiplicative",
 ) -> Callable:
     """Return SimCLR's jitter: strengths (0.8, 0.8, 0.8, 0.2) times one number."""
-    _check(strength, "strength", 0, math.inf)
-    _check_choice(brightness, "brightness", ("multiplicative", "additive"))
     strengths = tuple(s * strength for s in (0.8, 0.8, 0.8, 0.2))
     return _jitter(size, additive=brightness == "additive", jitter=jitter, strength=strengths)
 
@@ -207,17 +209,20 @@ def scaled_jitter(
 _jitter = jitter  # whose name is an option's, too
 
 
-def light(size: int, *, brightness: float = 0.2, contrast: float = 0.2) -> Callable:
+@checked("augment")
+def light(size: int, *, brightness: NonNegative = 0.2, contrast: NonNegative = 0.2) -> Callable:
     """Return factors of brightness and contrast, always."""
     return jitter(size, jitter=float(bool(brightness or contrast)), strength=(brightness, contrast, 0.0, 0.0))
 
 
-def gray(size: int, *, gray: float = 0.2) -> Callable:
+@checked("augment")
+def gray(size: int, *, gray: Fraction = 0.2) -> Callable:
     """Return a grey image, with a probability."""
-    return _sometimes(gray, "gray", lambda key, image: color.grayscale(image))
+    return _sometimes(gray, lambda key, image: color.grayscale(image))
 
 
-def blur(size: int, edges: str = "zero", *, blur: float = 0.5) -> Callable:
+@checked("augment")
+def blur(size: int, edges: str = "zero", *, blur: Fraction = 0.5) -> Callable:
     """Return a Gaussian blur, with a probability: sigma uniform in 0.1 to 2 pixels; SimCLR's taps with zero edges, else
     3 times the largest sigma."""
     smallest, largest = 0.1, 2.0
@@ -228,44 +233,46 @@ def blur(size: int, edges: str = "zero", *, blur: float = 0.5) -> Callable:
         taps = color.simclr_taps(image.shape[0]) if edges == "zero" else 2 * math.ceil(3 * largest) + 1
         return image if taps == 1 else color.gaussian_blur(image, sigma, taps=taps, edges=edges)
 
-    return _sometimes(blur, "blur", blurred)
+    return _sometimes(blur, blurred)
 
 
-def solarize(size: int, *, solarize: float = 0.0) -> Callable:
+@checked("augment")
+def solarize(size: int, *, solarize: Fraction = 0.0) -> Callable:
     """Return an image inverted where it is bright, with a probability."""
-    return _sometimes(solarize, "solarize", lambda key, image: color.solarize(image))
+    return _sometimes(solarize, lambda key, image: color.solarize(image))
 
 
-def noise(size: int, *, noise: float = 0.05) -> Callable:
+@checked("augment")
+def noise(size: int, *, noise: NonNegative = 0.05) -> Callable:
     """Return Gaussian noise."""
-    _check(noise, "noise", 0, math.inf)
     return functools.partial(color.gaussian_noise, scale=noise) if noise else same
 
 
-def erase(size: int, *, erase: float = 0.0, erase_sides: tuple[int, int] = (2, 3)) -> Callable:
+@checked("augment")
+def erase(size: int, *, erase: Fraction = 0.0, erase_sides: tuple[Count, Count] = (2, 3)) -> Callable:
     """Return a black rectangle, with a probability."""
-    if not (_is_row(erase_sides) and len(erase_sides) == 2 and 1 <= erase_sides[0] <= erase_sides[1] <= size):
+    if not erase_sides[0] <= erase_sides[1] <= size:
         raise ValueError(
-            f"erase_sides is {erase_sides!r}, allowed are two numbers of pixels from 1 to {size} in order"
+            f"augment.erase_sides is {erase_sides!r}; it must be in order, and at most augment.size, {size}."
         )
     smallest, largest = erase_sides
-    return _sometimes(erase, "erase", functools.partial(color.erase, smallest=smallest, largest=largest))
+    return _sometimes(erase, functools.partial(color.erase, smallest=smallest, largest=largest))
 
 
+@checked("augment")
 def normalize(
     size: int,
     *,
-    color_channels: int | None = None,
+    color_channels: Literal[1, 3] | None = None,
     mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
+    std: tuple[Positive, ...] | None = None,
 ) -> Callable:
     """Return an image less its mean, over its standard deviation."""
-    _check_color_channels(color_channels)
     if mean is None and std is None:
         return same
-    if not (_is_row(mean) and _is_row(std) and len(mean) == len(std) and all(s > 0 for s in std)):
+    if mean is None or std is None or len(mean) != len(std):
         raise ValueError(
-            f"mean and std are {mean!r} and {std!r}, allowed: tuples of one length, std positive, or None"
+            f"augment.mean is {mean!r} and augment.std {std!r}; they must be tuples of one length, or both None."
         )
 
     def normalized(key, image):
@@ -288,9 +295,8 @@ def normalize(
 # ------------------------------------------------------------------------------------------------ in common
 
 
-def _sometimes(probability: float, name: str, step: Callable) -> Callable:
+def _sometimes(probability: float, step: Callable) -> Callable:
     """Return the step with a probability; always or never is decided here, not on the device."""
-    _check(probability, name, 0, 1)
     if probability in (0, 1):
         return step if probability else same
 
@@ -303,7 +309,6 @@ def _sometimes(probability: float, name: str, step: Callable) -> Callable:
 
 def _on_color(step: Chain, color_channels: int | None) -> Step:
     """Return the step on the leading colour channels; the others pass by."""
-    _check_color_channels(color_channels)
 
     def apply(key, image):
         count = _count_color(image.shape[-1], color_channels)
@@ -323,18 +328,3 @@ def _count_color(channels: int, color_channels: int | None) -> int:
 def _is_row(value: object) -> TypeGuard[tuple]:
     """Return whether a value is a row of numbers: a tuple, list or array."""
     return np.ndim(value) == 1
-
-
-def _check(value: float, name: str, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value!r}, allowed is a number from {low} to {high}")
-
-
-def _check_choice(value: str, name: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}, allowed are {', '.join(allowed)}")
-
-
-def _check_color_channels(value: int | None) -> None:
-    if value not in (None, 1, 3):
-        raise ValueError(f"color_channels is {value!r}, allowed are 1, 3 and None")

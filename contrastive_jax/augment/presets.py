@@ -58,6 +58,7 @@ from contrastive_jax.augment.pipeline import (
     solarize,
     turn,
 )
+from contrastive_jax.kinds import NonNegative, basic
 from contrastive_jax.lookup import options_of, variant
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -139,16 +140,19 @@ def _function(name: str, preset: Preset) -> Callable:
     steps = [step for place in preset.steps for step in (place if isinstance(place, tuple) else (place,))]
     known = options_of(*steps, evaluation)
     if "shift" in preset.differs:  # the other crops stay within the image
-        known["shift"] = known["crop_min"].replace(name="shift")
+        known["shift"] = known["crop_min"].replace(name="shift", annotation=NonNegative)
     by_view = [
-        n for n, value in preset.differs.items() if isinstance(value, tuple) and known[n].annotation is float
+        n
+        for n, value in preset.differs.items()
+        if isinstance(value, tuple) and basic(known[n].annotation) == {float}
     ]
     for option in by_view:
-        known[option] = known[option].replace(annotation=tuple[float, ...])
+        each = known[option].annotation
+        known[option] = known[option].replace(annotation=tuple[each, ...])  # type: ignore[valid-type]
     options = [parameter for option, parameter in known.items() if option not in preset.fixed]
     build = functools.partial(augmentation, steps=preset.steps, by_view=by_view)
     differs = {**preset.differs, **preset.fixed}
-    return variant(build, name, __name__, preset.source, ("size", "views"), options, differs)
+    return variant(build, name, __name__, preset.source, ("size", "views"), options, differs, "augment")
 
 
 globals().update({name: _function(name, preset) for name, preset in PRESETS.items()})

@@ -18,11 +18,12 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, sharding
+from contrastive_jax import augment, data, distributed, kinds, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.config import sections
 from contrastive_jax.evaluators import features
-from contrastive_jax.lookup import call, near
+from contrastive_jax.lookup import call
 from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import encoder, remote
 
@@ -123,9 +124,7 @@ def write(path: pathlib.Path, arrays: Mapping[str, Any]) -> None:
 
 def chosen_splits(config: Mapping[str, Any], source: data.Source) -> dict[str, Any]:
     """Return the splits that ``embed.splits`` names and the data has, by name."""
-    for name in config["embed"]["splits"]:
-        if name not in SPLITS:
-            raise ValueError(f"embed.splits names {name!r}. {near(name, SPLITS)}")
+    kinds.check(sections.Embed, config["embed"], "embed")
     splits = {name: getattr(source, name) for name in config["embed"]["splits"]}
     splits = {name: split for name, split in splits.items() if split is not None}
     if not splits:

@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 
-from contrastive_jax import augment, distributed
+from contrastive_jax import augment, distributed, kinds
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.config import sections
 from contrastive_jax.lookup import call
 from contrastive_jax.models import norm
 from contrastive_jax.workdir import encoder, remote, weights
 
-ARCHITECTURES = ("torchvision", "own")
 EPSILON = 1e-5  # of PyTorch's batch norm
 FILE = "encoder" + weights.SUFFIX
 
@@ -38,8 +38,7 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
       FileNotFoundError: no checkpoint.
     """
     wanted = config["export"]["architecture"]
-    if wanted not in ARCHITECTURES:
-        raise ValueError(f"export.architecture is {wanted!r}; it must be one of {', '.join(ARCHITECTURES)}.")
+    kinds.check(sections.Export, config["export"], "export")
     path = config["evaluate"]["checkpoint"] or workdir
     trained = encoder.config_of(path)
     if (name := trained["encoder"].get("name", "resnet")) != "resnet":

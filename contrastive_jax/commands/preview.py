@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-from contrastive_jax import augment, data, native
+from contrastive_jax import augment, data, kinds, native
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.config import sections
 from contrastive_jax.lookup import call
 from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import remote
@@ -41,9 +42,11 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
     settings = config["preview"]
     source = source_of(config)
     count = len(source.train)
-    for name, most in (("images", count), ("draws", 1000)):
-        if not 1 <= settings[name] <= most:
-            raise ValueError(f"preview.{name} is {settings[name]}; it must lie in [1, {most}].")
+    kinds.check(sections.Preview, settings, "preview")
+    if settings["images"] > count:
+        raise ValueError(
+            f"preview.images is {settings['images']}; it must be at most {count}, the training images there are."
+        )
     workdirs.check_writable(workdir)
     ids, _ = data.rows(config["seed"], count, 0, settings["images"])
     seen, views, labels, groups = shown(config, source.train, ids)

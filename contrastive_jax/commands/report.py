@@ -21,22 +21,21 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, evaluators, native, sharding
+from contrastive_jax import augment, data, distributed, evaluators, kinds, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import embed, preview
 from contrastive_jax.commands.evaluate import OF_THE_IMAGES
+from contrastive_jax.config import sections
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.table import METRICS, cell, measure, measured, over_seeds
-from contrastive_jax.lookup import call, near
+from contrastive_jax.lookup import call
 from contrastive_jax.losses.geometry import directions
 from contrastive_jax.training import alarms
 from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import curves, encoder, remote, replicas
 from contrastive_jax.workdir.curves import COLOURS, INK
 from contrastive_jax.workdir.metric_table import PANELS
-
-MAPS = ("tsne", "pca")
 
 
 class Seen(NamedTuple):
@@ -114,16 +113,12 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
 
 def check(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section ``report``; refuse what cannot be drawn."""
-    for name, least in (("images", 10), ("queries", 0), ("neighbours", 1)):
-        if settings[name] < least:
-            raise ValueError(f"report.{name} is {settings[name]}; it must be at least {least}.")
+    kinds.check(sections.Report, settings, "report")
     if settings["queries"] > settings["images"] or settings["neighbours"] >= settings["images"]:
         raise ValueError(
             f"report.queries is {settings['queries']} and report.neighbours {settings['neighbours']}; they are among"
             f" report.images={settings['images']}."
         )
-    if settings["map"] not in MAPS:
-        raise ValueError(f"report.map is {settings['map']!r}. {near(settings['map'], MAPS)}")
     return dict(settings)
 
 

@@ -17,13 +17,14 @@ from contrastive_jax.config.identity import (
     may_change,
 )
 from contrastive_jax.config.overrides import expand, resolve
+from contrastive_jax.config.resolved import Settings, section, settings_of
 from contrastive_jax.config.scales import SCALES, SMALL, at_scale, limit, on_digits, on_small_images
 from contrastive_jax.config.settings import (
     CHOICES,
+    Finder,
     base,
     complete,
     completed,
-    function_of,
     plain,
     settle,
     steps_of,
@@ -31,8 +32,10 @@ from contrastive_jax.config.settings import (
 
 __all__ = [
     "CHOICES",
+    "Finder",
     "SCALES",
     "SMALL",
+    "Settings",
     "allow",
     "at_scale",
     "base",
@@ -43,7 +46,6 @@ __all__ = [
     "expand",
     "fingerprint",
     "forbidden_changes",
-    "function_of",
     "leaves",
     "limit",
     "load",
@@ -54,6 +56,8 @@ __all__ = [
     "plain",
     "raised",
     "resolve",
+    "section",
+    "settings_of",
     "settle",
     "sibling",
     "steps_of",

@@ -11,18 +11,18 @@ import copy
 import inspect
 import itertools
 import re
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from contrastive_jax.config import approval, kinds, schema
+from contrastive_jax import kinds
+from contrastive_jax.config import approval, schema
 from contrastive_jax.config.files import load, suggest
 from contrastive_jax.config.identity import leaves
-from contrastive_jax.config.settings import GIVEN, base, complete, plain, settle
-from contrastive_jax.contrast.terms import canonical, find_loss
+from contrastive_jax.config.resolved import Settings, settings_of
+from contrastive_jax.config.settings import GIVEN, Finder, base, complete, plain, settle
+from contrastive_jax.contrast.terms import canonical
 
 _LIST = re.compile(r"[^,()\[\]{}'\"]+(,[^,()\[\]{}'\"]+)+")  # of words, with commas between
 
@@ -36,8 +36,18 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str
         twice the last counts.
 
     Raises:
-      ValueError: an unknown leaf or function, or a text that is no such value, in one sentence.
+      ValueError: an unknown leaf or function, or a value that is not allowed, in one sentence.
     """
+    find = Finder()
+    config = _resolve(spec, overrides, find)
+    schema.check(plain(config), find)
+    return config
+
+
+def _resolve(
+    spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str, Any], find: Finder
+) -> ConfigDict:
+    """Return the config without a look at the values that its file gives."""
     overrides = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
     if wrong := [one for one in overrides if not isinstance(one, tuple | list) or len(one) != 2]:
         raise ValueError(
@@ -45,28 +55,29 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str
         )
     given = {name: str(value) for name, value in overrides}
     approval.allow(*(function for pair in given.items() for function in _own_functions(*pair)))
-    before = complete(base() if spec is None else load(spec))
+    before = complete(base() if spec is None else load(spec), find)
     config = copy.deepcopy(before)
     with config.unlocked(), config.ignore_type():
-        choices = {name: _choose(config, name, text) for name, text in given.items()}
-        config = settle(config, before, {chosen or name for name, chosen in choices.items()})
+        choices = {name: _choose(config, name, text, find) for name, text in given.items()}
+        config = settle(config, before, {chosen or name for name, chosen in choices.items()}, find)
     known, settings = leaves(config), plain(config)
+    schema.check_names(settings, find)
     values = {}
     for name, text in given.items():
         if choices[name]:
             continue
         name = _leaf(name)
-        if name not in known and not _is_required(settings, name):
+        if name not in known and not _is_required(settings, name, find):
             of_command = name in ("mode", "workdir", "quiet", "debug", "distributed")
             hint = f"Write --{name}=..." if of_command else suggest(name, known)
             raise ValueError(f"--config.{name}: there is no such option. {hint}")
-        values[name] = _value(settings, name, text)
+        values[name] = _value(settings, name, text, find)
     with config.ignore_type():
         config.update_from_flattened_dict(values)
     return config
 
 
-def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[ConfigDict]:
+def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[Settings]:
     """Return the configs of a command line: one, or every combination where numbers have several values.
 
     ``--config.seed=0,1,2 --config.temperature.tau=0.1,0.2`` are six, the last option's values next to each other.
@@ -77,27 +88,27 @@ def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[
     Raises:
       ValueError: what :func:`resolve` refuses.
     """
-    given = dict(overrides)
+    given, find = dict(overrides), Finder()
+
+    def settings(overrides: Sequence[tuple[str, str]]) -> Settings:
+        return settings_of(_resolve(spec, overrides, find), find)
+
     if not any(map(_LIST.fullmatch, given.values())):
-        return [resolve(spec, overrides)]
-    settings = plain(_chosen(spec, given))
-    values = [[(name, part) for part in _several(settings, name, text)] for name, text in given.items()]
-    return [resolve(spec, combination) for combination in itertools.product(*values)]
+        return [settings(overrides)]
+    # Kinds are looked up in the config with the functions that the overrides name, and no numbers.
+    chosen = plain(_resolve(spec, [pair for pair in given.items() if not _LIST.fullmatch(pair[1])], find))
+    values = [[(name, part) for part in _several(chosen, name, text, find)] for name, text in given.items()]
+    return [settings(combination) for combination in itertools.product(*values)]
 
 
-def _chosen(spec: str | None, given: Mapping[str, str]) -> ConfigDict:
-    """Return the config in which kinds are looked up: with the functions that the overrides name, and no numbers."""
-    return resolve(spec, [(name, text) for name, text in given.items() if not _LIST.fullmatch(text)])
-
-
-def _several(settings: Mapping[str, Any], name: str, text: str) -> list[str]:
+def _several(settings: Mapping[str, Any], name: str, text: str, find: Finder) -> list[str]:
     """Return the values of an override: several where a number has a list of them."""
     leaf = _leaf(name)
-    if not _LIST.fullmatch(text) or leaf not in leaves(settings) and not _is_required(settings, leaf):
+    if not _LIST.fullmatch(text) or leaf not in leaves(settings) and not _is_required(settings, leaf, find):
         return [text]
-    kind = schema.kind_of(settings, leaf, leaves(base()))
-    either = typing.get_origin(kind) in (typing.Union, types.UnionType)  # "int | None"; a tuple is one value
-    each = set(typing.get_args(kind) if either else (kind,)) - {type(None)}
+    each = kinds.basic(schema.kind_of(settings, leaf, leaves(base()), find)) - {
+        type(None)
+    }  # a tuple is one value
     return [part.strip() for part in text.split(",")] if each and each <= {int, float} else [text]
 
 
@@ -112,12 +123,12 @@ def _own_functions(name: str, text: str) -> list[str]:
     return [function for function in named if approval.is_name(function)]
 
 
-def _is_required(settings: Mapping[str, Any], name: str) -> bool:
+def _is_required(settings: Mapping[str, Any], name: str, find: Finder) -> bool:
     """Return whether a leaf is an option without a default, which no config has before somebody sets it."""
     section, _, key = name.rpartition(".")
     return (
         key not in GIVEN.get(section, ())
-        and schema.option_of(settings, name).default is inspect.Parameter.empty
+        and schema.option_of(settings, name, find).default is inspect.Parameter.empty
     )
 
 
@@ -137,7 +148,7 @@ def _term(key: str) -> tuple[str, str]:
     return canonical(f"{module}{colon}{function}"), option
 
 
-def _choose(config: ConfigDict, name: str, text: str) -> str:
+def _choose(config: ConfigDict, name: str, text: str, find: Finder) -> str:
     """Write an override that names a function, or is a whole section, into the config.
 
     Returns:
@@ -154,7 +165,7 @@ def _choose(config: ConfigDict, name: str, text: str) -> str:
         config[section] = ConfigDict(named)
         return section
     if section == "loss" and not key:
-        find_loss(text)  # a config would refuse a dot of a misspelt name in its own words
+        find("loss", text)  # a config would refuse a dot of a misspelt name in its own words
         config.loss = ConfigDict({canonical(text): {"weight": 1.0}})
         return section
     if section == "loss" and (term := _term(key)[0]) not in parent:
@@ -191,19 +202,20 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _value(settings: Mapping[str, Any], name: str, text: str) -> Any:
+def _value(settings: Mapping[str, Any], name: str, text: str, find: Finder) -> Any:
     """Return a leaf's value from its text, by its kind.
 
     Raises:
       ValueError: no such value.
     """
-    kind = schema.kind_of(settings, name, leaves(base()))
+    kind = schema.kind_of(settings, name, leaves(base()), find)
     literal = {"true": True, "false": False}.get(text.lower(), _literal(text))
     several = tuple(_literal(part.strip()) for part in text.split(",") if part.strip())
     if kind is None:  # an option of a function of the user's own that does not say its type
         return literal
-    texts_first = kind is str or str in typing.get_args(kind)
+    texts_first = str in kinds.basic(kind)
     for value in (text, literal, several) if texts_first else (literal, several, text):
         if kinds.fits(value, kind):
             return value
-    raise ValueError(f"{name} is {text!r}; it must be {kinds.words(kind)}.")
+    number = any(kinds.fits(literal, one) for one in kinds.basic(kind) & {int, float})  # out of bounds
+    raise ValueError(kinds.refusal(name, literal if number else text, kind))

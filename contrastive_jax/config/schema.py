@@ -9,66 +9,30 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ml_collections import ConfigDict
 
 from contrastive_jax import augment, data, evaluators, losses
 from contrastive_jax.augment import presets
+from contrastive_jax.config import sections
 from contrastive_jax.config.files import suggest
 from contrastive_jax.config.identity import leaves
-from contrastive_jax.config.kinds import fits, parameters, words
-from contrastive_jax.config.settings import CHOICES, GIVEN, TAKERS, base, function_of
+from contrastive_jax.config.settings import CHOICES, GIVEN, TAKERS, Finder, base
 from contrastive_jax.contrast.diagnostics import diagnostics
-from contrastive_jax.contrast.terms import find_loss, known_losses
+from contrastive_jax.contrast.terms import known_losses
+from contrastive_jax.evaluators import measures, protocols
+from contrastive_jax.kinds import parameters, refusal, short
 from contrastive_jax.lookup import functions_of, is_own
 from contrastive_jax.models import heads, norm
 from contrastive_jax.optim.gradient_snr import gradient_snr
 
 # Leaves that no function takes by this name, and what they are.
 LEAVES = {
-    "name": "what the run is called, in its workdir's name.",
-    "seed": "of everything random: first weights, order of the images, augmentation, negatives.",
-    "dtype": "that the network computes in: float32, bfloat16 or float64; losses and statistics have float32 at least.",
-    "directions": "both: each view queries the other; one_way: the first queries the second, all a slow target sees.",
-    "score": "how a query is compared with a key: cosine, or dot (embeddings as they are).",
-    "probe.weight": "weight of the online linear probe's cross-entropy; 0: no probe is trained.",
-    "probe.gradient": "whether the gradient of the probe and of losses on its logits reaches the encoder (supervised).",
     "loss.*.weight": "of this term in the sum that is minimised.",
     "evaluators.*.name": "what this column is: a function of contrastive_jax.evaluators.protocols or measures.",
     "schedule.warmup": "duration of the linear warm-up from 0.",
     "schedule.milestones": "when a step schedule decays, as durations since the start.",
-    "train.duration": "length of the run: '100 epochs', '1000 steps' or '1e6 examples'.",
-    "train.batch_size": "images a step, of all devices together.",
-    "train.microbatches": "parts in which a step's batch passes the network, to save memory.",
-    "train.remat": "blocks are computed again in the backward pass, to save memory.",
-    "train.deterministic": "on a GPU: the same run has the same bits; False is faster there, and nothing elsewhere.",
-    "evaluate.every": "duration between two looks while the run trains, in whole steps, rounded up; 0: none.",
-    "evaluate.look": "columns of evaluators that such a look shows.",
-    "evaluate.final": "whether the run is judged by all evaluators at its end.",
-    "evaluate.rows": "what is judged: trained, untrained, raw pixels.",
-    "evaluate.metric": "score that the table shows (top5 with top-1 beside it); auto: that of the set's literature.",
-    "evaluate.batch_size": "images that the encoder sees at once.",
-    "evaluate.checkpoint": "what --mode=evaluate judges: a workdir or a file of weights; '': the workdir's own.",
-    "evaluate.size": "of the images that a judged encoder sees; 0: its pretraining's (embed, export: the run's).",
-    "log.every": "steps between two log points.",
-    "log.tensorboard": "TensorBoard files too, where the extra `tf` is installed.",
-    "log.wandb": 'project of Weights & Biases to log to (extra wandb); "" does not.',
-    "checkpoint.every_seconds": "least time between two checkpoints.",
-    "checkpoint.keep_last": "how many of the latest checkpoints are kept.",
-    "checkpoint.keep_every": "duration between checkpoints kept for good, in whole steps, rounded up; 0: none.",
-    "init.checkpoint": "a workdir or a file of weights whose encoder the run starts from; '': random weights.",
-    "preview.images": "rows of --mode=preview's sheet.",
-    "preview.draws": "draws of each image on that sheet.",
-    "profile.steps": "first step of a profile for TensorBoard or Perfetto, and the one to end before.",
-    "embed.layers": "layers that --mode=embed writes: pooled, projection_1, ...",
-    "embed.splits": "splits that --mode=embed writes: train, test.",
-    "report.images": "test images, drawn at random, of --mode=report's map and neighbours.",
-    "report.layer": "layer that they are compared in: pooled, projection_1, ...",
-    "report.map": "how they are laid out on a plane: tsne or pca.",
-    "report.queries": "images whose nearest neighbours are shown.",
-    "report.neighbours": "of each of them.",
-    "export.architecture": "names of the weights that --mode=export writes.",
 }
 LEAVES |= {  # what the module says that the function is from
     f"{section}.name": f"{(module.__doc__ or '').partition(chr(10))[0]} A function of {module.__name__}."
@@ -81,6 +45,18 @@ SECTIONS: dict[str, Callable] = {
     "norm": norm.norm,
     "gradient_snr": gradient_snr,
     "diagnostics": diagnostics,
+    "": sections.General,
+    "probe": sections.Probe,
+    "train": sections.Train,
+    "evaluate": sections.Evaluate,
+    "log": sections.Log,
+    "checkpoint": sections.Checkpoint,
+    "init": sections.Init,
+    "preview": sections.Preview,
+    "profile": sections.Profile,
+    "embed": sections.Embed,
+    "export": sections.Export,
+    "report": sections.Report,
 }
 
 
@@ -126,8 +102,16 @@ class Option(NamedTuple):
 
     @property
     def of(self) -> str:
-        """``temperature.fixed``, or nothing."""
-        return f"{self.name.split('.')[0]}={self.function.__name__}" if self.function else ""
+        """``temperature=fixed``, or nothing."""
+        if self.function is None or inspect.isclass(self.function):
+            return ""
+        return f"{self.name.split('.')[0]}={self.function.__name__}"
+
+    @property
+    def kind(self) -> Any:
+        """Return the annotation of its values, of a function that says it."""
+        kind = parameters(self.function)[self.name.rpartition(".")[2]].annotation if self.function else None
+        return None if kind is inspect.Parameter.empty else kind  # a user's own function need not say
 
 
 def functions(section: str) -> tuple[Callable, ...]:
@@ -145,19 +129,19 @@ def functions(section: str) -> tuple[Callable, ...]:
     return tuple(SECTIONS[name] for name in SECTIONS if name == section)
 
 
-def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
+def named(settings: Mapping[str, Any], path: str, find: Finder | None = None) -> tuple[Callable, ...]:
     """Return the functions that take the options of a section of ``settings``, a config, by its path."""
     section, _, key = path.partition(".")
-    takers: list[Callable | None]
+    find = find or Finder()
     try:
-        if section in (*CHOICES, *TAKERS):
-            takers = [function_of(section, settings[section]["name"])]
-        elif section == "augment":
-            takers = [augment.make_views, function_of(section, settings[section]["preset"])]
-        elif section == "loss":
-            takers = [find_loss(key)]
+        if section == "loss":
+            takers = [find("loss", key)]
         elif section == "evaluators":
-            takers = [evaluators.find(settings[section][key]["name"], key)]
+            takers = [find(path, settings[section][key]["name"])]
+        elif section == "augment":
+            takers = [augment.make_views, find(section, settings[section]["preset"])]
+        elif section in (*CHOICES, *TAKERS):
+            takers = [find(section, settings[section]["name"])]
         else:
             takers = [SECTIONS[section]]
     except (KeyError, ValueError, ImportError, AttributeError):
@@ -165,13 +149,13 @@ def named(settings: Mapping[str, Any], path: str) -> tuple[Callable, ...]:
     return tuple(filter(None, takers))
 
 
-def option_of(settings: Mapping[str, Any], leaf: str) -> Option:
+def option_of(settings: Mapping[str, Any], leaf: str, find: Finder | None = None) -> Option:
     """Return what a leaf of a config is; without a meaning where nothing says it (a function of one's own)."""
     path, _, key = leaf.rpartition(".")
     starred = re.sub(r"^(loss|evaluators)\..*(\.\w+)$", r"\1.*\2", leaf)
     if starred in LEAVES:
         return Option(leaf, None, LEAVES[starred])
-    for function in named(settings, path):
+    for function in named(settings, path, find):
         if key in parameters(function):
             return Option(leaf, parameters(function)[key].default, meanings(function)[key], function)
     return Option(leaf, None, "")
@@ -180,16 +164,16 @@ def option_of(settings: Mapping[str, Any], leaf: str) -> Option:
 def every() -> list[Option]:
     """Return all options that configs may have, in the order of :func:`config.base`."""
     options, defaults = [], leaves(base())
-    paths = [*base(), *(name.split(".")[0] for name in LEAVES)]
-    for section in dict.fromkeys(paths):
+    general = parameters(sections.General)
+    for section in dict.fromkeys(["", *(name for name in base() if name not in general)]):
         path = f"{section}.*" if section in ("loss", "evaluators") else section
-        own = [name for name in LEAVES if name == section or name.startswith(f"{section}.")]
+        own = [name for name in LEAVES if name.startswith(f"{section}.")]
         options += [
             Option(name, defaults.get(name, {"loss.*.weight": 1.0}.get(name)), LEAVES[name]) for name in own
         ]
         for function in functions(path):
             for name, p in parameters(function).items():
-                leaf = f"{path}.{name}"
+                leaf = f"{path}.{name}" if path else name
                 if (
                     name not in GIVEN.get(section, ())
                     and leaf not in LEAVES
@@ -210,44 +194,74 @@ def _reachable(path: str, leaf: str, base: Mapping[str, Any]) -> bool:
 FILE_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no separator, no way up, no hidden file
 
 
-def check(settings: Mapping[str, Any]) -> None:
-    """Refuse a config with a leaf that is missing or that nothing reads, or whose value is not of its kind.
+def check(settings: Mapping[str, Any], find: Finder | None = None) -> None:
+    """Refuse a config with a leaf that is missing or that nothing reads, or whose value its annotation does not allow.
 
-    Ranges, and options that a function does not have, are the business of the function that takes them.
+    What depends on several options or on the data is the business of the function that takes them.
 
     Raises:
       ValueError: one sentence that names the leaf, its value and what is allowed.
     """
-    whole = base()
+    whole, find = base(), find or Finder()
     for section, default in whole.items():
         if section in settings:
             _check_section(section, settings[section], default)
         else:
             raise ValueError(f"{section} is missing; every config has it.")
+    check_names(settings, find)
     defaults, given = leaves(whole), leaves(settings)
     for name in defaults:
         section = name.split(".")[0]
         fixed = section not in (*CHOICES, "loss", "evaluators")
         if section in TAKERS:
             named = settings[section]["name"]
-            fixed = not is_own(named) and function_of(section, named) is TAKERS[section]
+            fixed = not is_own(named) and find(section, named) is TAKERS[section]
         if fixed and name not in given:
-            raise ValueError(f"{name} is missing. It is {option_of(settings, name).meaning}")
+            raise ValueError(f"{name} is missing. It is {option_of(settings, name, find).meaning}")
     for leaf in given:
         section = leaf.partition(".")[0]
         by_function = section in (*CHOICES, *TAKERS, "augment", "loss", "evaluators")
-        if not by_function and leaf not in defaults and not option_of(settings, leaf).meaning:
+        if not by_function and leaf not in defaults and not option_of(settings, leaf, find).meaning:
             raise ValueError(f"{leaf}: there is no such option. {suggest(leaf, defaults)}")
     for leaf, value in given.items():
-        if (kind := kind_of(settings, leaf, defaults)) is not None and not fits(value, kind):
-            raise ValueError(f"{leaf} is {_short(value)}; it must be {words(kind)}.")
+        kind = kind_of(settings, leaf, defaults, find)
+        if kind is not None and (refused := refusal(leaf, value, kind)):
+            raise ValueError(refused)
     if not FILE_NAME.fullmatch(settings["name"]):
         raise ValueError(
             f"name is {settings['name']!r}; it names a folder, so it is made of letters, digits and . , + = @ _ -,"
             " a letter or digit first."
         )
-    if settings["seed"] < 0:
-        raise ValueError(f"seed is {settings['seed']}; it must not be negative.")
+
+
+def check_names(settings: Mapping[str, Any], find: Finder) -> None:
+    """Refuse the name of a function that there is not; one's own are looked for where they are needed.
+
+    Raises:
+      ValueError: one sentence that names the leaf, its value and what is allowed.
+    """
+    for column, options in settings["evaluators"].items():
+        if not isinstance(options, Mapping | ConfigDict) or "name" not in options:
+            raise ValueError(
+                f"evaluators.{column} is {short(options)}; it needs a name and options: {{'name': 'knn', 'k': 20}}."
+            )
+    names = {section: settings[section]["name"] for section in CHOICES} | {
+        "augment": settings["augment"]["preset"]
+    }
+    names |= {f"evaluators.{column}": options["name"] for column, options in settings["evaluators"].items()}
+    for path, name in names.items():
+        if not is_own(name) and find(path, name) is None:
+            raise ValueError(unknown(path, name))
+
+
+def unknown(path: str, name: Any) -> str:
+    """Return the sentence that refuses a name which no function of a section's module has."""
+    section, leaf = path.partition(".")[0], f"{path}.{'preset' if path == 'augment' else 'name'}"
+    modules = {"augment": [presets], "evaluators": [protocols, measures]}.get(section) or [CHOICES[section]]
+    known = sorted(name for module in modules for name in functions_of(module))
+    depth = re.fullmatch(r"resnet[-_ ]?(\d+)", str(name).lower()) if path == "encoder" else None
+    hint = f" Set encoder.depth={depth[1]}." if depth else ""  # what torchvision calls them
+    return refusal(leaf, name, Literal[tuple(known)]) + hint
 
 
 def _check_section(section: str, given: Any, default: Any) -> None:
@@ -255,7 +269,7 @@ def _check_section(section: str, given: Any, default: Any) -> None:
         return
     if not isinstance(given, Mapping | ConfigDict):
         raise ValueError(
-            f"{section} is {_short(given)}; it is a section, with options such as {', '.join(default)}."
+            f"{section} is {short(given)}; it is a section, with options such as {', '.join(default)}."
         )
     if "name" in default or "preset" in default:
         key = "name" if "name" in default else "preset"
@@ -264,27 +278,23 @@ def _check_section(section: str, given: Any, default: Any) -> None:
     for name, value in given.items():
         nested = isinstance(default.get(name), Mapping | ConfigDict) or section in ("loss", "evaluators")
         if isinstance(value, Mapping | ConfigDict) and not nested:
-            raise ValueError(f"{section}.{name} is {_short(value)}; it is one value, not a section.")
+            raise ValueError(f"{section}.{name} is {short(value)}; it is one value, not a section.")
         for option, inner in value.items() if isinstance(value, Mapping | ConfigDict) else ():
             if isinstance(inner, Mapping | ConfigDict):
                 raise ValueError(
-                    f"{section}.{name}.{option} is {_short(inner)}; it is one value, not a section."
+                    f"{section}.{name}.{option} is {short(inner)}; it is one value, not a section."
                 )
 
 
-def kind_of(settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any]) -> Any:
+def kind_of(
+    settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any], find: Finder | None = None
+) -> Any:
     """Return the type of a leaf's values: of the function that takes it, else of its default; None: not known."""
-    option = option_of(settings, leaf)
+    option = option_of(settings, leaf, find)
     if option.function:
-        kind = parameters(option.function)[leaf.rpartition(".")[2]].annotation
-        return None if kind is inspect.Parameter.empty else kind  # a user's own function need not say
+        return option.kind
     if leaf in defaults and leaf in LEAVES:
         default = defaults[leaf]
         element: Any = type(default[0]) if isinstance(default, tuple) and default else str
         return tuple[element, ...] if isinstance(default, tuple) else type(default)
     return {"loss": float, "evaluators": str}[leaf.split(".")[0]] if option.meaning else None
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,5 +1,6 @@
 """The config: what a run is, as leaves with defaults. ``base()`` is the common ground of all."""
 
+import functools
 import inspect
 import json
 import math
@@ -10,9 +11,10 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, config_dict
 
-from contrastive_jax import augment, data, evaluators, optim
+from contrastive_jax import augment, data, evaluators, kinds, optim
 from contrastive_jax.augment import presets
-from contrastive_jax.config import kinds
+from contrastive_jax.config import sections
+from contrastive_jax.config.sections import defaults
 from contrastive_jax.contrast import candidates, margin, negatives, target, temperature
 from contrastive_jax.contrast.terms import canonical, find_loss
 from contrastive_jax.data import compose
@@ -48,28 +50,58 @@ TAKERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def function_of(section: str, name: Any) -> Callable | None:
+def function_of(path: str, name: Any) -> Callable | None:
     """Return the function whose keyword arguments a section is where it names ``name``; None: there is none.
 
+    Args:
+      path: of the section: ``temperature``, ``evaluators.knn``; of all terms of the loss ``loss``.
+      name: of the function.
+
     Raises:
-      ValueError: a ``module:function`` that there is not.
+      ValueError: a ``module:function``, or a loss, that there is not.
     """
+    section, _, column = path.partition(".")
     if section in CHOICES:
         return find(CHOICES[section], name, f"{section}.name")
     if section == "augment":
         return find(presets, name, "augment.preset")
+    if section == "loss":
+        return find_loss(name)
+    if section == "evaluators":
+        return evaluators.find(name, column)
     if is_own(name):
         return own(name, f"{section}.name")
     return data.synthetic if (section, name) == ("data", "synthetic") else TAKERS[section]
+
+
+@functools.cache
+def _packaged(section: str, name: str) -> Callable | None:
+    """Return a function of the package, which no user can change."""
+    return function_of(section, name)
+
+
+class Finder:
+    """The functions that the sections of a config name; each name is looked up once."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, Callable | None] = {}
+
+    def __call__(self, path: str, name: Any) -> Callable | None:
+        """Return the function as :func:`function_of` does."""
+        if not isinstance(name, str):
+            return TAKERS.get(path)
+        if not is_own(name):
+            return _packaged(path.partition(".")[0], name)
+        if name not in self._own:
+            self._own[name] = function_of(path, name)
+        return self._own[name]
 
 
 def base() -> ConfigDict:
     """Return the common ground of all configs: SimCLR with a CIFAR-stem ResNet-18, LARS and a cosine schedule."""
     return ConfigDict(
         {
-            "name": "base",
-            "seed": 0,
-            "dtype": "float32",
+            **defaults(sections.General),
             "data": {"name": "digits", "dir": ""},
             "compose": {"name": "none"},
             "augment": {"preset": "simclr", "size": 32},
@@ -85,12 +117,10 @@ def base() -> ConfigDict:
             "predictor": {"layers": 0, "hidden": 0, "out": 0, "norm": "hidden", "widths": ()},
             "critic": {"name": "none"},
             "norm": {"scope": "joint", "groups": 1, "momentum": 0.9, "epsilon": 1e-5, "unbiased": False},
-            "probe": {"weight": 1.0, "gradient": False},
-            "directions": "both",
+            "probe": defaults(sections.Probe),
             "target": {"name": "online"},
             "candidates": {"name": "both_views"},
             "negatives": {"name": "all"},
-            "score": "cosine",
             "margin": {"name": "none"},
             "temperature": {"name": "fixed", "tau": 0.1},
             "loss": {"info_nce": {"weight": 1.0}},
@@ -102,23 +132,8 @@ def base() -> ConfigDict:
                 "warmup": "10 epochs",
                 "milestones": (),
             },
-            "train": {
-                "duration": "100 epochs",
-                "batch_size": 256,
-                "microbatches": 1,
-                "remat": False,
-                "deterministic": True,
-            },
-            "evaluate": {
-                "every": "0 epochs",
-                "look": ("knn",),  # columns of `evaluators` that are looked at every so often
-                "final": True,
-                "rows": evaluators.ROWS,
-                "metric": "auto",
-                "batch_size": 512,
-                "checkpoint": "",
-                "size": 0,  # of the images that the encoder sees; 0: as in its pretraining
-            },
+            "train": defaults(sections.Train),
+            "evaluate": defaults(sections.Evaluate),
             "evaluators": {
                 "linear": {"name": "lbfgs"},
                 "few_labels": {"name": "lbfgs", "labels_per_class": 10, "draws": 20},
@@ -126,38 +141,33 @@ def base() -> ConfigDict:
             },
             "gradient_snr": {"decay": 0.0},
             "diagnostics": {"quantiles": 0, "rankme": False},
-            "log": {"every": 10, "tensorboard": True, "wandb": ""},
-            "checkpoint": {"every_seconds": 60.0, "keep_last": 3, "keep_every": "0 epochs"},
-            "init": {"checkpoint": ""},
-            "preview": {"images": 8, "draws": 4},
-            "profile": {"steps": (0, 0)},
-            "embed": {"layers": ("pooled",), "splits": ("train", "test")},
-            "export": {"architecture": "torchvision"},
-            "report": {
-                "images": 1000,
-                "layer": "pooled",
-                "map": "tsne",
-                "queries": 8,
-                "neighbours": 7,
-            },
+            "log": defaults(sections.Log),
+            "checkpoint": defaults(sections.Checkpoint),
+            "init": defaults(sections.Init),
+            "preview": defaults(sections.Preview),
+            "profile": defaults(sections.Profile),
+            "embed": defaults(sections.Embed),
+            "export": defaults(sections.Export),
+            "report": defaults(sections.Report),
         }
     )
 
 
-def complete(config: ConfigDict) -> ConfigDict:
+def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
     """Fill in what the named functions take by default, so that every option is a leaf one can see and set."""
+    find = find or Finder()
     for section in (*CHOICES, *TAKERS, "augment"):
         name = config[section].get("preset" if section == "augment" else "name")
-        _fill(config, section, function_of(section, name), leave=GIVEN.get(section, ()))
+        _fill(config, section, find(section, name), leave=GIVEN.get(section, ()))
     _fill(config, "norm", norm.norm)  # a config may have the section anew
     config.loss = ConfigDict({
         canonical(name): value if isinstance(value, ConfigDict) else {"weight": float(value)}
         for name, value in config.loss.items()
     })  # fmt: skip
     for name in config.loss:
-        _fill(config.loss, name, find_loss(name))
+        _fill(config.loss, name, find("loss", name))
     for column in config.evaluators:
-        _fill(config.evaluators, column, evaluators.find(config.evaluators[column].name, column))
+        _fill(config.evaluators, column, find(f"evaluators.{column}", config.evaluators[column].name))
     return config
 
 
@@ -190,7 +200,9 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
             return config  # a section that is none, a loss of one's own that is not here
 
 
-def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) -> ConfigDict:
+def settle(
+    config: ConfigDict, before: Mapping[str, Any], overridden: set[str], find: Finder | None = None
+) -> ConfigDict:
     """Complete a config after overrides: where another function is named, what was the old one's goes.
 
     Options that were set themselves stay, and are an error later if the new function has none of the name. A
@@ -199,12 +211,13 @@ def settle(config: ConfigDict, before: Mapping[str, Any], overridden: set[str]) 
     name that was there. ``before`` is the config as its file gave it, ``overridden`` names the leaves (or whole
     sections) that were set.
     """
+    find = find or Finder()
     with config.unlocked():
-        for choice in _choices(config, before):
+        for choice in _choices(config, before, find):
             whole = any(choice.path == name or choice.path.startswith(f"{name}.") for name in overridden)
             if choice.changed and not whole:
                 choice.parent[choice.section] = _kept(choice, overridden)
-        return complete(config)
+        return complete(config, find)
 
 
 class _Choice(NamedTuple):
@@ -239,17 +252,17 @@ class _Choice(NamedTuple):
         return {name: p for function in functions for name, p in kinds.parameters(function).items()}
 
 
-def _choices(config: ConfigDict, before: Mapping[str, Any]) -> list[_Choice]:
+def _choices(config: ConfigDict, before: Mapping[str, Any], find: Finder) -> list[_Choice]:
     """Return the sections that name a function; a column that the config file lacks is as it was set."""
 
     def named(section: str, name: Any) -> list[Callable | None]:
-        return [function_of(section, name)]
+        return [find(section, name)]
 
     def preset(name: Any) -> list[Callable | None]:
-        return [augment.make_views, function_of("augment", name)]
+        return [augment.make_views, find("augment", name)]
 
     def column(column: str, name: Any) -> list[Callable | None]:
-        return [evaluators.find(name, column)]
+        return [find(f"evaluators.{column}", name)]
 
     sections = [_Choice(config, before, s, s, "name", partial(named, s)) for s in (*CHOICES, *TAKERS)]
     augmented = _Choice(config, before, "augment", "augment", "preset", preset, {"size"})
@@ -275,11 +288,11 @@ def _kept(choice: _Choice, overridden: set[str]) -> ConfigDict:
 def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...] = ()) -> None:
     if function is None:  # a wrong name: who builds the function refuses it in a sentence
         return
-    for p in inspect.signature(function).parameters.values():
-        if p.kind is p.KEYWORD_ONLY and p.name not in config[section] and p.name not in leave:
+    for p in kinds.parameters(function).values():
+        if p.name not in config[section] and p.name not in leave:
             if p.default is None:  # a plain None could not be set from the command line
-                known = [k for k in (int, float, tuple) if re.search(rf"\b{k.__name__}\b", str(p.annotation))]
-                config[section][p.name] = config_dict.placeholder(known[0] if known else object)
+                known = kinds.basic(p.annotation) & {int, float, tuple}
+                config[section][p.name] = config_dict.placeholder(known.pop() if len(known) == 1 else object)
             elif p.default is not p.empty:
                 _check_kind(f"{section}.{p.name}", p.default)
                 config[section][p.name] = p.default

@@ -7,12 +7,13 @@ happens here and nowhere else.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from contrastive_jax.contrast.similarity import normalize
+from contrastive_jax.kinds import Count, checked
 from contrastive_jax.sharding import replicate
 from contrastive_jax.types import Array, Pool, PyTree
 
@@ -54,7 +55,10 @@ def other_view(batch_size: int, directions: int) -> Candidates:
     return Candidates(lambda rng, width: (), apply, "exclude", lambda views: batch_size - 1)
 
 
-def queue(batch_size: int, directions: int, *, size: int, same_group: str = "exclude") -> Candidates:
+@checked("candidates")
+def queue(
+    batch_size: int, directions: int, *, size: Count, same_group: Literal["exclude", "keep"] = "exclude"
+) -> Candidates:
     """The last ``size`` keys of earlier steps, first in, first out (MoCo, He et al. 2020).
 
     A step's keys enter after its queries have met the queue. It starts with random unit keys of no
@@ -69,13 +73,11 @@ def queue(batch_size: int, directions: int, *, size: int, same_group: str = "exc
         a negative; ``keep`` does, as published.
     """
     entering = batch_size * directions
-    if size < 1 or (size > entering and size % entering):
+    if size > entering and size % entering:
         raise ValueError(
             f"candidates.size is {size}; a queue holds a multiple of the {entering} keys that a step brings"
             f" ({batch_size} examples, {directions} direction{'s' * (directions > 1)}), or fewer than those."
         )
-    if same_group not in ("exclude", "keep"):
-        raise ValueError(f"candidates.same_group is {same_group!r}; allowed: exclude, keep.")
 
     def init(rng, width):
         key = normalize(jax.random.normal(rng, (size, width)))

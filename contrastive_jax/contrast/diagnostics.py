@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from contrastive_jax.contrast.comparison import Comparison
 from contrastive_jax.contrast.similarity import negative_statistics, normalize
+from contrastive_jax.kinds import CountOrZero, checked
 from contrastive_jax.losses import geometry
 from contrastive_jax.sharding import REPLICATED, on_mesh, replicate
 from contrastive_jax.types import Array, Outputs, Pool
@@ -18,8 +19,9 @@ HIGHEST = jax.lax.Precision.HIGHEST
 LEAST = 1e-12  # trace of a Gram matrix in float32 that is above 0
 
 
+@checked("diagnostics")
 def diagnostics(
-    dtype: str, *, quantiles: int = 0, rankme: bool = False
+    dtype: str, *, quantiles: CountOrZero = 0, rankme: bool = False
 ) -> Callable[[Comparison, Outputs, Array], dict[str, Array]]:
     """Return ``(comparison, outputs, label) -> metrics``: what each step says of itself, and by option more.
 
@@ -32,8 +34,6 @@ def diagnostics(
     Raises:
       ValueError: an option out of range.
     """
-    if quantiles < 0:
-        raise ValueError(f"diagnostics.quantiles is {quantiles}; it must be at least 0, which is none.")
 
     def diagnose(comparison: Comparison, outputs: Outputs, label: Array) -> dict[str, Array]:
         metrics = of_comparison(comparison, dtype) | of_outputs(outputs, label)

@@ -6,6 +6,7 @@ answers what its negatives amount to (``statistics``) and what any row of embedd
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from contrastive_jax.contrast.similarity import (
     several_statistics,
 )
 from contrastive_jax.contrast.subsets import random_subset
+from contrastive_jax.kinds import Count, checked
 from contrastive_jax.types import Array, Negatives, Pool, Positives, record
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -82,18 +84,18 @@ class SampledNegatives:
 Rule = Callable[[Array, Array, list[Pool], str], Sequence[AllNegatives | SampledNegatives]]
 
 
-def all(*, engine: str = "auto") -> Rule:
+@checked("negatives")
+def all(*, engine: Literal["auto", "dense", "tiled"] = "auto") -> Rule:
     """Every permitted candidate is a negative.
 
     Args:
       engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size.
     """
-    if engine not in ("auto", "dense", "tiled"):
-        raise ValueError(f"negatives.engine is {engine!r}; allowed: auto, dense, tiled.")
     return lambda rng, group, pools, same_group: [AllNegatives(group, p, same_group, engine) for p in pools]
 
 
-def random(*, k: int, shared: bool = False, per_example: bool = False) -> Rule:
+@checked("negatives")
+def random(*, k: Count, shared: bool = False, per_example: bool = False) -> Rule:
     """K negatives a query, drawn without replacement at every step (Less can be more; EqCo, SiMo).
 
     Args:
@@ -101,8 +103,6 @@ def random(*, k: int, shared: bool = False, per_example: bool = False) -> Rule:
       shared: one choice for all queries (SiMo's code) instead of one for each.
       per_example: both views of an example have one choice, instead of each its own.
     """
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ValueError(f"negatives.k is {k!r}; it must be a whole number of at least 1.")
 
     def select(rng, group, pools, same_group):
         def draw(v, pool):

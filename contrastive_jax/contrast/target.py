@@ -5,12 +5,13 @@ outputs (then every view passes through it once).
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from contrastive_jax.kinds import Fraction, checked
 from contrastive_jax.types import Array, Outputs, PyTree
 
 
@@ -31,13 +32,14 @@ def online(network_apply: Callable, total_steps: int, norm_groups: int) -> Targe
     return Target(lambda params, stats: (), apply, shared=True)
 
 
+@checked("target")
 def ema(
     network_apply: Callable,
     total_steps: int,
     norm_groups: int,
     *,
-    decay: float = 0.99,
-    schedule: str = "constant",
+    decay: Fraction = 0.99,
+    schedule: Literal["constant", "cosine"] = "constant",
     shuffle: bool = False,
 ) -> Target:
     """Keys come from an exponential moving average of the parameters and carry no gradient.
@@ -55,11 +57,6 @@ def ema(
         that a query and its positive share no statistics. A group is a number an example carries;
         no image moves.
     """
-    if not 0.0 <= decay <= 1.0:
-        raise ValueError(f"target.decay is {decay}; it must lie in [0, 1].")
-    if schedule not in ("constant", "cosine"):
-        raise ValueError(f"target.schedule is {schedule!r}; allowed: constant, cosine.")
-
     if shuffle and norm_groups < 2:
         raise ValueError(
             "target.shuffle needs norm.scope=groups with norm.groups of at least 2 to shuffle between."

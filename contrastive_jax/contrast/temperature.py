@@ -5,12 +5,13 @@ negatives are weighed, and ``update(state, step, ess) -> state`` after. No gradi
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from contrastive_jax.contrast import temperature_logs
+from contrastive_jax.kinds import Fraction, Gt, Lt, Positive, PositiveFraction, checked
 from contrastive_jax.types import Array, PyTree
 
 
@@ -28,24 +29,19 @@ def _stateless(value: Callable[[Array, Array], Array]) -> Temperature:
     )
 
 
-def _positive(option: str, value: float) -> float:
-    if not value > 0:
-        raise ValueError(f"temperature.{option} is {value}; a temperature must be positive.")
-    return value
-
-
-def fixed(total_steps: int, *, tau: float = 0.1) -> Temperature:
+@checked("temperature")
+def fixed(total_steps: int, *, tau: Positive = 0.1) -> Temperature:
     """The same tau at every step.
 
     Args:
       total_steps: length of the run.
       tau: the temperature: scores are divided by it.
     """
-    _positive("tau", tau)
     return _stateless(lambda step, alignment: jnp.asarray(tau))
 
 
-def linear(total_steps: int, *, tau: float = 0.07, end: float = 0.1) -> Temperature:
+@checked("temperature")
+def linear(total_steps: int, *, tau: Positive = 0.07, end: Positive = 0.1) -> Temperature:
     """From ``tau`` at the first step towards ``end`` after the last, in a straight line (MACL, Table 1: from 0.07).
 
     Args:
@@ -53,11 +49,11 @@ def linear(total_steps: int, *, tau: float = 0.07, end: float = 0.1) -> Temperat
       tau: temperature at the first step.
       end: temperature after the last step.
     """
-    _positive("tau", tau), _positive("end", end)
     return _stateless(lambda step, alignment: tau + (end - tau) * jnp.minimum(step / total_steps, 1.0))
 
 
-def cosine(total_steps: int, *, tau: float = 0.1, end: float = 0.5) -> Temperature:
+@checked("temperature")
+def cosine(total_steps: int, *, tau: Positive = 0.1, end: Positive = 0.5) -> Temperature:
     """From ``tau`` at the first step towards ``end`` after the last, along half a cosine.
 
     Args:
@@ -65,7 +61,6 @@ def cosine(total_steps: int, *, tau: float = 0.1, end: float = 0.5) -> Temperatu
       tau: temperature at the first step.
       end: temperature after the last step.
     """
-    _positive("tau", tau), _positive("end", end)
 
     def value(step, alignment):
         progress = jnp.minimum(step / total_steps, 1.0)
@@ -74,6 +69,7 @@ def cosine(total_steps: int, *, tau: float = 0.1, end: float = 0.5) -> Temperatu
     return _stateless(value)
 
 
+@checked("temperature")
 def replay(total_steps: int, *, file: str = "", values: str = "") -> Temperature:
     """The temperatures that another run logged, step for step.
 
@@ -103,15 +99,16 @@ def replay(total_steps: int, *, file: str = "", values: str = "") -> Temperature
     return _stateless(lambda step, alignment: tau[jnp.minimum(step, total_steps - 1)])
 
 
+@checked("temperature")
 def ess(
     total_steps: int,
     *,
-    tau: float = 0.1,
-    target: float = 0.3,
-    target_end: float = 0.0,
-    rate: float = 0.01,
-    min_tau: float = 0.005,
-    max_tau: float = 10.0,
+    tau: Positive = 0.1,
+    target: PositiveFraction = 0.3,
+    target_end: Fraction = 0.0,
+    rate: Annotated[float, Gt(0), Lt(1)] = 0.01,
+    min_tau: Positive = 0.005,
+    max_tau: Positive = 10.0,
 ) -> Temperature:
     """ESS-scheduled temperature (FlatNCE, Chen et al. 2021, Algorithm S1, with its sign put right).
 
@@ -128,16 +125,10 @@ def ess(
       min_tau: lower clamp.
       max_tau: upper clamp.
     """
-    _positive("tau", tau), _positive("min_tau", min_tau), _positive("max_tau", max_tau)
     if not min_tau <= tau <= max_tau:
         raise ValueError(
             f"temperature.tau is {tau}; it must lie from temperature.min_tau={min_tau} to max_tau={max_tau}."
         )
-    for option, share in (("target", target), ("target_end", target_end or target)):
-        if not 0.0 < share <= 1.0:
-            raise ValueError(f"temperature.{option} is {share}; an ESS target lies in (0, 1].")
-    if not 0.0 < rate < 1.0:
-        raise ValueError(f"temperature.rate is {rate}; it must lie in (0, 1).")
     end = target_end or target
 
     def init():
@@ -154,7 +145,8 @@ def ess(
     return Temperature(init, value, update)
 
 
-def macl_a(total_steps: int, *, tau: float = 0.1, alpha: float = 2.0) -> Temperature:
+@checked("temperature")
+def macl_a(total_steps: int, *, tau: Positive = 0.1, alpha: Positive = 2.0) -> Temperature:
     """MACL's exponential form: tau0 alpha^A, A the batch's mean positive cosine (Huang et al. 2022, tau_a).
 
     Args:
@@ -162,11 +154,13 @@ def macl_a(total_steps: int, *, tau: float = 0.1, alpha: float = 2.0) -> Tempera
       tau: tau0, the temperature at alignment 0.
       alpha: base of the power: the temperature at alignment 1 is alpha times tau0.
     """
-    _positive("tau", tau), _positive("alpha", alpha)
     return _stateless(lambda step, alignment: tau * alpha**alignment)
 
 
-def macl_b(total_steps: int, *, tau: float = 0.1, beta: float = 0.5) -> Temperature:
+@checked("temperature")
+def macl_b(
+    total_steps: int, *, tau: Positive = 0.1, beta: Annotated[float, Gt(-1), Lt(1)] = 0.5
+) -> Temperature:
     """MACL's linear form: tau0 (1 + beta A) (Huang et al. 2022, tau_b); beta in [0, 1) keeps it positive.
 
     Args:
@@ -174,14 +168,12 @@ def macl_b(total_steps: int, *, tau: float = 0.1, beta: float = 0.5) -> Temperat
       tau: tau0, the temperature at alignment 0.
       beta: slope: the temperature at alignment 1 is 1 + beta times tau0; in (-1, 1).
     """
-    _positive("tau", tau)
-    if not -1.0 < beta < 1.0:
-        raise ValueError(f"temperature.beta is {beta}; tau0 (1 + beta A) stays positive for beta in (-1, 1).")
     return _stateless(lambda step, alignment: tau * (1.0 + beta * alignment))
 
 
+@checked("temperature")
 def macl_icml(
-    total_steps: int, *, tau: float = 0.1, alpha: float = 0.5, a0: float = 0.0, min_tau: float = 0.005
+    total_steps: int, *, tau: Positive = 0.1, alpha: float = 0.5, a0: float = 0.0, min_tau: Positive = 0.005
 ) -> Temperature:
     """MACL as published at ICML 2023: tau0 (1 + alpha (A - A0)), clamped at ``min_tau`` where it could reach 0.
 
@@ -192,7 +184,6 @@ def macl_icml(
       a0: A0, the alignment at which the temperature is tau0.
       min_tau: lower clamp.
     """
-    _positive("tau", tau), _positive("min_tau", min_tau)
     return _stateless(lambda step, alignment: jnp.maximum(tau * (1.0 + alpha * (alignment - a0)), min_tau))
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from contrastive_jax import losses
 from contrastive_jax.contrast.arguments import real_array
 from contrastive_jax.contrast.comparison import Comparison
+from contrastive_jax.kinds import basic, parameters
 from contrastive_jax.lookup import is_own, own
 from contrastive_jax.sharding import REPLICATED, automatic, replicate
 from contrastive_jax.types import Array
@@ -140,7 +141,7 @@ def canonical(name: str) -> str:
     if is_own(name):
         module, _, function = name.partition(":")
         return f"{module.replace('.', '/')}:{function}"
-    names = {_letters(known): known for known in known_losses()}
+    names = {_letters(known): known for known in losses.__all__}
     return names.get(_letters(name), ALIASES.get(_letters(name), name))
 
 
@@ -159,7 +160,7 @@ def find_loss(name: str) -> Callable[..., Array]:
         raise ValueError(
             f"loss is {name!r}: replicas differ in seed and in numbers; run the command once for each loss."
         )
-    if known_as not in known_losses():
+    if known_as not in losses.__all__ or not is_loss(getattr(losses, known_as)):
         near = difflib.get_close_matches(known_as, known_losses(), 1)
         near = near or [name[::-1].replace(".", ":", 1)[::-1]] * ("." in name)
         hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known_losses())}."
@@ -195,7 +196,7 @@ def make_term(
         what = f"no option {wrong[0]!r}" if wrong else f"needs {sorted(required - set(settings))[0]!r}"
         raise ValueError(f"loss.{name}: {what}; it is {name}{_shown(signature)}.")
     for option, value in settings.items():
-        kinds = {signature.parameters[option].annotation, type(signature.parameters[option].default)}
+        kinds = basic(parameters(function)[option].annotation) | {type(signature.parameters[option].default)}
         if isinstance(value, str) and kinds & {bool, int, float}:
             what = "True or False" if bool in kinds else "a number"
             raise ValueError(f"loss.{name}.{option} is {value!r}; it must be {what}.")
@@ -225,11 +226,13 @@ def _shown(signature: inspect.Signature) -> str:
     return str(inspect.Signature(bare))
 
 
-def make_terms(section: Mapping[str, Any]) -> tuple[Term, ...]:
-    """Make the terms of a config's ``loss`` section."""
+def make_terms(
+    section: Mapping[str, Any], function_of: Callable[[str], Callable] = find_loss
+) -> tuple[Term, ...]:
+    """Make the terms of a config's ``loss`` section; ``function_of`` returns the loss of a name."""
     if not section:
         raise ValueError("loss is empty; name at least one term, for example loss.info_nce.weight=1.0.")
-    return tuple(make_term(name, settings) for name, settings in section.items())
+    return tuple(make_term(name, settings, function_of(name)) for name, settings in section.items())
 
 
 def total_loss(

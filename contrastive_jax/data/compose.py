@@ -8,17 +8,21 @@ Source: Intriguing Properties of Contrastive Losses (Chen, Luo and Li 2021), sec
 
 import dataclasses
 from collections.abc import Callable
+from typing import Annotated, Literal
 
 import numpy as np
 
 from contrastive_jax.data import pixels
 from contrastive_jax.data.composite_records import Overlaid
-from contrastive_jax.data.composites import OVERLAPS, Bits, Canvas, Made, NinePlaces, starts
+from contrastive_jax.data.composites import Bits, Canvas, Made, NinePlaces, starts
 from contrastive_jax.data.philox import drawn, entropy, raw, stream
 from contrastive_jax.data.split import Source, Split
 from contrastive_jax.data.stream import Streamed
+from contrastive_jax.kinds import Count, CountOrZero, Ge, Le, checked
 
 MOST_BITS = 24
+LARGEST_SIDE = 10_000
+Overlap = Literal["maximum", "add"]  # the keys of composites.OVERLAPS
 TRAIN, TEST = 0, 1  # splits draw from streams of their own
 
 
@@ -30,7 +34,14 @@ def none(source: Source, another: Callable[..., Source]) -> Source:
     return source
 
 
-def rand_bit(source: Source, another: Callable[..., Source], *, bits: int = 8, seed: int = 0) -> Source:
+@checked("compose")
+def rand_bit(
+    source: Source,
+    another: Callable[..., Source],
+    *,
+    bits: Annotated[int, Ge(0), Le(MOST_BITS)] = 8,
+    seed: CountOrZero = 0,
+) -> Source:
     """RandBit (section 4.1): behind the image's own channels as many of 0 or 1, the same in all of its views.
 
     Every image draws an integer from [0, 2^bits); its bits are the channels, all over the image. The two views
@@ -41,8 +52,6 @@ def rand_bit(source: Source, another: Callable[..., Source], *, bits: int = 8, s
         bits: binary channels, 0 to 24; 0 leaves the images as they are.
         seed: of the integers.
     """
-    _within("bits", bits, 0, MOST_BITS)
-    _within("seed", seed, 0, 2**63 - 1)
 
     def with_bits(split, number):
         return split and dataclasses.replace(
@@ -53,15 +62,16 @@ def rand_bit(source: Source, another: Callable[..., Source], *, bits: int = 8, s
     return dataclasses.replace(source, name=f"{source.name} + {bits} random bits", train=train, test=test)
 
 
+@checked("compose")
 def binary(
     source: Source,
     another: Callable[..., Source],
     *,
-    bits: int = 8,
-    side: int = 32,
-    examples: int = 50_000,
-    test_examples: int = 10_000,
-    seed: int = 0,
+    bits: Annotated[int, Ge(1), Le(MOST_BITS)] = 8,
+    side: Count = 32,
+    examples: Count = 50_000,
+    test_examples: Count = 10_000,
+    seed: CountOrZero = 0,
 ) -> Source:
     """Nothing but the bits of :func:`rand_bit` (appendix B.2): square images of binary channels.
 
@@ -74,10 +84,6 @@ def binary(
         test_examples: test images.
         seed: of the integers.
     """
-    _within("bits", bits, 1, MOST_BITS)
-    _within("seed", seed, 0, 2**63 - 1)
-    for name, value in (("side", side), ("examples", examples), ("test_examples", test_examples)):
-        _within(name, value, 1, 2**31 - 1)
 
     def split(count, number):
         composite = _bits(count, bits, seed, number)
@@ -91,18 +97,19 @@ def binary(
 binary.draws_all = True  # type: ignore[attr-defined]
 
 
+@checked("compose")
 def multi_digits(
     source: Source,
     another: Callable[..., Source],
     *,
-    count: int = 2,
-    size: int = 0,
-    second_size: int = 0,
-    side: int = 112,
-    placement: str = "random",
-    overlap: str = "maximum",
-    examples: int = 0,
-    seed: int = 0,
+    count: Annotated[int, Ge(1), Le(LARGEST_SIDE)] = 2,
+    size: CountOrZero = 0,
+    second_size: CountOrZero = 0,
+    side: Annotated[int, Ge(1), Le(LARGEST_SIDE)] = 112,
+    placement: Literal["random", "grid"] = "random",
+    overlap: Overlap = "maximum",
+    examples: CountOrZero = 0,
+    seed: CountOrZero = 0,
 ) -> Source:
     """MultiDigits (sections 3 and 4.1): several digits of the set that ``data`` names on a black square.
 
@@ -121,14 +128,9 @@ def multi_digits(
             i of these, over and over, the others are drawn.
         seed: of digits and places.
     """
-    for name, value, low in (("count", count, 1), ("side", side, 1)):
-        _within(name, value, low, 10_000)
     for name, value in (("size", size), ("second_size", second_size)):
-        _within(name, value, 0, side)
-    _within("examples", examples, 0, 2**31 - 1)
-    _within("seed", seed, 0, 2**63 - 1)
-    _choice("placement", placement, ("random", "grid"))
-    _choice("overlap", overlap, tuple(OVERLAPS))
+        if value > side:
+            raise ValueError(f"compose.{name} is {value}; it must be at most compose.side, {side}.")
     _digits(source, "data.name")
     if size == 0 and source.train.shape[0] > side:
         raise ValueError(f"compose.side={side} is less than the {source.train.shape[0]} pixels of a digit")
@@ -191,17 +193,18 @@ def multi_digits(
     )
 
 
+@checked("compose")
 def digit_on_image(
     source: Source,
     another: Callable[..., Source],
     *,
     digits: str = "mnist",
     dir: str = "",
-    unique: int = 0,
-    size: int = 0,
-    side: int = 0,
-    overlap: str = "add",
-    seed: int = 0,
+    unique: CountOrZero = 0,
+    size: Annotated[int, Ge(0), Le(LARGEST_SIDE)] = 0,
+    side: Annotated[int, Ge(0), Le(LARGEST_SIDE)] = 0,
+    overlap: Overlap = "add",
+    seed: CountOrZero = 0,
 ) -> Source:
     """DigitOnImageNet (section 4.1): on every image a digit of its own at nine fixed places, before augmentation.
 
@@ -220,13 +223,12 @@ def digit_on_image(
         overlap: ``add``, the sum with the image, at most 255 (the paper), or ``maximum`` (the authors' notebook).
         seed: of the digits.
     """
-    _choice("overlap", overlap, tuple(OVERLAPS))
-    for name, value in (("size", size), ("side", side)):
-        _within(name, value, 0, 10_000)
-    _within("seed", seed, 0, 2**63 - 1)
     bank = another(digits, dir)
     _digits(bank, f"compose.digits={digits!r}")
-    _within("unique", unique, 0, len(bank.train))
+    if unique > len(bank.train):
+        raise ValueError(
+            f"compose.unique is {unique}; it must be at most {len(bank.train)}, the training digits there are."
+        )
     if source.test is not None and bank.test is None:
         raise ValueError(f"compose.digits={digits!r} has no test digits, and {source.name} has test images")
     size = size or bank.train.shape[0]
@@ -327,13 +329,3 @@ def _digits(source: Source, option: str) -> None:
 def _bits(count: int, bits: int, seed: int, number: int) -> Made:
     integers = drawn(seed, stream("bits", number), count, 2**bits)
     return Made(Bits(bits), (integers,), facts={"mi_floor": entropy(integers)})
-
-
-def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"compose.{name}={value!r} is none of {', '.join(allowed)}")
-
-
-def _within(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ValueError(f"compose.{name}={value!r} is not a whole number from {low} to {high}")

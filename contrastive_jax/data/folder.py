@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import numpy as np
 
@@ -14,7 +15,8 @@ from contrastive_jax.data import pixels
 from contrastive_jax.data.listing import Listing, read_listing
 from contrastive_jax.data.records import Record, Unreadable, opened
 from contrastive_jax.data.split import Source, stratified
-from contrastive_jax.data.storage import stored
+from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Streaming, White, stored
+from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
 
 EXTENSIONS = (
     ".png",
@@ -42,25 +44,26 @@ DEEPEST = 100  # folders within folders
 DARK = 32  # of 255; images of 16 bits that are darker throughout have another white
 
 
+@checked("data")
 def folder(
     *,
     dir: str,
     train_split: str = "train",
     test_split: str = "auto",
-    test_fraction: float = 0.0,
+    test_fraction: Decay = 0.0,
     labels: str = "",
     path_key: str = "",
     label_key: str = "label",
     label_separator: str = "",
     group: str = "",
-    size: int = 0,
-    channels: int = 0,
-    white: int = pixels.WHITE,
-    memory_limit: float = 8.0,
-    stream: str = "auto",
-    workers: int = -1,
-    corrupt: str = "raise",
-    resize: str = "exact",
+    size: CountOrZero = 0,
+    channels: Literal[0, 1, 3] = 0,
+    white: White = pixels.WHITE,
+    memory_limit: Positive = 8.0,
+    stream: Streaming = "auto",
+    workers: NumWorkers = -1,
+    corrupt: Corrupt = "raise",
+    resize: Resize = "exact",
 ) -> Source:
     """Load images under ``dir``, in the order of their relative paths; hidden files are not looked at, and a warning
     counts images of kinds that are not read (HEIC, DICOM, CZI and the like).
@@ -107,12 +110,6 @@ def folder(
     if not root.is_dir():
         place = "" if root.is_absolute() else f", looked for in {pathlib.Path.cwd()}"
         raise FileNotFoundError(f"data.dir={dir} is not a folder{place}")
-    if not 0 <= test_fraction < 1:
-        raise ValueError(f"data.test_fraction={test_fraction} is outside [0, 1)")
-    if channels not in (0, 1, 3):
-        raise ValueError(f"data.channels={channels} is none of 0, 1 and 3")
-    if not 1 <= white <= pixels.WHITE:
-        raise ValueError(f"data.white={white} is outside 1..{pixels.WHITE}")
     if not labels and (path_key or label_separator or label_key not in ("label", "")):
         raise ValueError(
             "data.path_key, data.label_key and data.label_separator are for the file that data.labels names"

@@ -12,9 +12,10 @@ from contrastive_jax.data.philox import drawn, raw
 from contrastive_jax.data.philox import stream as number_of
 from contrastive_jax.data.records import Record
 from contrastive_jax.data.split import Source, Split
-from contrastive_jax.data.storage import check_stream
+from contrastive_jax.data.storage import NumWorkers, Resize, Streaming
 from contrastive_jax.data.stream import Streamed
 from contrastive_jax.data.tfds_images import registered
+from contrastive_jax.kinds import CountOrZero, checked
 
 # Images in each split with labels: TFDS's registry knows the shape and the classes of a set, and not how many.
 EXAMPLES = {
@@ -34,20 +35,21 @@ PHOTOGRAPH = (375, 500)  # height and width where the images of a set differ: Im
 SQUARE = 256  # what is stored of such a set in memory, where nothing says how large
 
 
+@checked("data")
 def synthetic(
     *,
     like: str = "imagenet2012",
     train_split: str = "train",
     test_split: str = "auto",
     label_key: str = "label",
-    size: int = 0,
-    channels: int = 0,
-    classes: int = 0,
-    examples: int = 0,
-    test_examples: int = 0,
-    stream: str = "auto",
-    workers: int = -1,
-    resize: str = "exact",
+    size: CountOrZero = 0,
+    channels: CountOrZero = 0,
+    classes: CountOrZero = 0,
+    examples: CountOrZero = 0,
+    test_examples: CountOrZero = 0,
+    stream: Streaming = "auto",
+    workers: NumWorkers = -1,
+    resize: Resize = "exact",
 ) -> Source:
     """Noise of the shape, classes and number of another set's images: no accuracy on it means anything.
 
@@ -72,11 +74,6 @@ def synthetic(
     Raises:
         ValueError: an unknown set whose numbers are not given, a wrong split or value.
     """
-    given = {"size": size, "channels": channels, "classes": classes}
-    for option, value in (given | {"examples": examples, "test_examples": test_examples}).items():
-        if value < 0:
-            raise ValueError(f"data.{option}={value} is negative: 0 is as data.like={like!r} has it")
-    check_stream(stream)
     shape, names = facts(like, label_key)
     shape = (*shape[:2], channels or shape[2])
     names = tuple(map(str, range(classes))) if classes else names

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,31 +12,33 @@ from contrastive_jax.data.digits import digits
 from contrastive_jax.data.folder import folder
 from contrastive_jax.data.noise import EXAMPLES, facts, synthetic
 from contrastive_jax.data.split import Source, Split, stratified
-from contrastive_jax.data.storage import streams
+from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Streaming, White, streams
 from contrastive_jax.data.tfds_images import tfds_images
+from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
 
 
+@checked("data")
 def load(
     *,
     name: str,
     dir: str = "",
     train_split: str = "train",
     test_split: str = "auto",
-    test_fraction: float = 0.0,
-    validation: float = 0.0,
+    test_fraction: Decay = 0.0,
+    validation: Decay = 0.0,
     label_key: str = "label",
     labels: str = "",
     path_key: str = "",
     label_separator: str = "",
     group: str = "",
-    channels: int = 0,
-    white: int = 65535,
-    size: int = 0,
-    memory_limit: float = 8.0,
-    stream: str = "auto",
-    workers: int = -1,
-    corrupt: str = "raise",
-    resize: str = "exact",
+    channels: Literal[0, 1, 3] = 0,
+    white: White = 65535,
+    size: CountOrZero = 0,
+    memory_limit: Positive = 8.0,
+    stream: Streaming = "auto",
+    workers: NumWorkers = -1,
+    corrupt: Corrupt = "raise",
+    resize: Resize = "exact",
 ) -> Source:
     """Load a data set into host memory, or open it for streaming.
 
@@ -73,12 +75,6 @@ def load(
         FileNotFoundError: a missing set, with the command that prepares it.
     """
     options = dict(locals())
-    if size < 0:
-        raise ValueError(f"data.size={size} is negative: pixels, or 0 for images as they are")
-    if not memory_limit > 0:
-        raise ValueError(f"data.memory_limit={memory_limit} is not a positive number of GiB")
-    if not 0 <= validation < 1:
-        raise ValueError(f"data.validation={validation} is not a fraction: at least 0 and less than 1")
     read = _reader(name)
     accepted = inspect.signature(read).parameters
     for option, parameter in inspect.signature(load).parameters.items():

@@ -1,7 +1,7 @@
 """In memory or streamed: decided once for the splits of a set, and once for what feeds the step."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from jax.sharding import Mesh
 
@@ -10,6 +10,13 @@ from contrastive_jax.data.records import Records, decoded
 from contrastive_jax.data.resident import Resident, Take
 from contrastive_jax.data.split import Split
 from contrastive_jax.data.stream import Stream, Streamed
+from contrastive_jax.kinds import Ge, Le, check_values
+
+Streaming = Literal["auto", "on", "off"]
+NumWorkers = Annotated[int, Ge(-1)]
+Corrupt = Literal["raise", "replace"]
+Resize = Literal["exact", "opencv"]
+White = Annotated[int, Ge(1), Le(pixels.WHITE)]
 
 
 def stored(
@@ -38,7 +45,7 @@ def stored(
     Raises:
         ValueError: ``stream="off"`` and images that differ in size or do not fit; a wrong option.
     """
-    check_stream(stream)
+    check_values({"stream": Streaming}, {"stream": stream}, "data")
     splits: list[Any] = [part and Streamed(part, size, workers, corrupt, resize) for part in records]
     shape, count = splits[0].shape, sum(len(part) for part in records if part)
     if streams(stream, count, shape, memory_limit):
@@ -50,12 +57,6 @@ def stored(
         )
     pixels.check_memory(name, count, shape, memory_limit)
     return [decoded(part, size, corrupt == "replace") if part else None for part in records]
-
-
-def check_stream(stream: str) -> None:
-    """Refuse what ``data.stream`` cannot be."""
-    if stream not in ("auto", "on", "off"):
-        raise ValueError(f"data.stream={stream!r} is none of auto, on and off")
 
 
 def streams(stream: str, count: int, shape: tuple[int | None, int | None, int], memory_limit: float) -> bool:

@@ -16,12 +16,14 @@ from etils import epath
 from contrastive_jax.data.pixels import MODES
 from contrastive_jax.data.records import Record, Unreadable
 from contrastive_jax.data.split import Source
-from contrastive_jax.data.storage import stored
+from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Streaming, stored
+from contrastive_jax.kinds import CountOrZero, Positive, checked
 
 # Preparing needs TensorFlow; the command `tfds` (4.9.10) imports the other two when it starts.
 INSTALL = "pip install 'contrastive_jax[tf]' apache-beam mlcroissant"
 
 
+@checked("data")
 def tfds_images(
     *,
     name: str,
@@ -29,12 +31,12 @@ def tfds_images(
     train_split: str = "train",
     test_split: str = "auto",
     label_key: str = "label",
-    size: int = 0,
-    memory_limit: float = 8.0,
-    stream: str = "auto",
-    workers: int = -1,
-    corrupt: str = "raise",
-    resize: str = "exact",
+    size: CountOrZero = 0,
+    memory_limit: Positive = 8.0,
+    stream: Streaming = "auto",
+    workers: NumWorkers = -1,
+    corrupt: Corrupt = "raise",
+    resize: Resize = "exact",
 ) -> Source:
     """Return a set by its TFDS name (``cifar10``, ``imagenet_resized/64x64``, ``mnist:3.0.1``), from ArrayRecord.
 

@@ -36,8 +36,12 @@ def options_of(column: str, section: Mapping[str, Any]) -> dict[str, Any]:
     return options | {k: v for k, v in section.items() if k != "name"}
 
 
-def build(sections: Mapping[str, Mapping[str, Any]], facts: EvalSpec) -> dict[str, Callable]:
-    """Build the config's ``evaluators``: column -> ``evaluate(subject)``.
+def build(
+    sections: Mapping[str, Mapping[str, Any]],
+    facts: EvalSpec,
+    find: Callable[[str, str], Callable | None] = find,
+) -> dict[str, Callable]:
+    """Build the config's ``evaluators``: column -> ``evaluate(subject)``; ``find(name, column)`` looks up functions.
 
     Raises:
         ValueError: an unknown protocol or option, or one that cannot work on these labels, in a sentence.
@@ -53,6 +57,8 @@ def build(sections: Mapping[str, Mapping[str, Any]], facts: EvalSpec) -> dict[st
         if function is None:
             raise ValueError(f"{path}.name is {section['name']!r}. {near(section['name'], known())}")
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items() if k != "name"}
+        if options.get("seed") == RUN_SEED:
+            raise ValueError(f"{path}: seed is {RUN_SEED}; it must be at least 0 where there is no run.")
         built[column] = call(function, path, options, facts)
         if not callable(built[column]):
             raise ValueError(
@@ -72,8 +78,6 @@ def resized(
     """
     if not size:
         return section
-    if size < 0:
-        raise ValueError(f"evaluate.size is {size}; it must be 0, as in the pretraining, or pixels.")
     own = section["size"]
     try:
         expected, shapes = (jax.tree.map(np.shape, network.shapes((s, s, channels))) for s in (own, size))
@@ -90,7 +94,9 @@ ROWS = ("trained", "untrained", "raw pixels")
 RUN_SEED = -1  # as the seed of a column: the run's own
 
 
-def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[str, Callable]]:
+def prepare(
+    config: Mapping[str, Any], source: data.Source, find: Callable[[str, str], Callable | None] = find
+) -> dict[str, dict[str, Callable]]:
     """Build the evaluators of a config, for each set that an encoder is judged on (``source.judged``): all that they
     would refuse after hours of training is refused now.
 
@@ -100,17 +106,8 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[st
     settings, projector = config["evaluate"], config["projector"]
     depth = len(projector.get("widths", ())) or projector["layers"]
     layers = ("pooled", *(f"projection_{i + 1}" for i in range(depth)))
-    if settings["batch_size"] < 1:
-        raise ValueError(f"evaluate.batch_size is {settings['batch_size']}; it must be at least 1.")
     if not settings["rows"]:
         raise ValueError(f"evaluate.rows is empty; it must name some of {', '.join(ROWS)}.")
-    for row in settings["rows"]:
-        if row not in ROWS:
-            raise ValueError(f"evaluate.rows names {row!r}. {near(row, ROWS)}")
-    if settings["metric"] not in ("auto", *METRICS):
-        raise ValueError(
-            f"evaluate.metric is {settings['metric']!r}. {near(settings['metric'], ('auto', *METRICS))}"
-        )
     train, test = source.judged[""]
     if test is not None and train.labelled and settings["metric"] != "auto":
         several = bool(train.label_shape)
@@ -132,7 +129,8 @@ def prepare(config: Mapping[str, Any], source: data.Source) -> dict[str, dict[st
             for column, section in sections.items()
         }
     return {
-        name: build(sections, _facts(layers, train, test)) for name, (train, test) in source.judged.items()
+        name: build(sections, _facts(layers, train, test), find)
+        for name, (train, test) in source.judged.items()
     }
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,12 @@ from jax.tree_util import Partial
 from contrastive_jax import augment, data, models, native, sharding
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import Rows
+from contrastive_jax.kinds import Ge
 from contrastive_jax.lookup import call, hashable
 from contrastive_jax.types import PyTree
 
 PIXELS = "pixels"
+Seed = Annotated[int, Ge(-1)]  # -1: the run's own
 
 
 class EvalSpec(NamedTuple):
@@ -36,12 +38,6 @@ class EvalSpec(NamedTuple):
         """Refuse a layer that the encoder does not have."""
         if layer not in self.layers:
             raise ValueError(f"layer is {layer!r}; this network has {', '.join(self.layers)}.")
-
-
-def at_least(name: str, value: float, least: float, *, or_zero: bool = False) -> None:
-    """Refuse an option below ``least``; ``or_zero``: but for 0, which means all there are."""
-    if not value >= least and not (or_zero and value == 0):
-        raise ValueError(f"{name} is {value}; it must be {'0, or ' if or_zero else ''}at least {least}.")
 
 
 def left_out(why: str) -> dict:

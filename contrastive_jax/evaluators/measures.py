@@ -9,27 +9,30 @@ Args:
 """
 
 from collections.abc import Callable
+from typing import Annotated, Literal
 
 import numpy as np
 
 from contrastive_jax.evaluators import geometry as _geometry
 from contrastive_jax.evaluators import mutual_information as _information
 from contrastive_jax.evaluators import resolved as _resolved
-from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, at_least, left_out
+from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, Seed, left_out
 from contrastive_jax.evaluators.features import NotFinite as _NotFinite
+from contrastive_jax.kinds import Count, CountOrZero, Ge, Positive, checked
 
 Evaluate = Callable[[EvaluationData], dict]
 SCORES = _information.SCORES
 
 
+@checked()
 def geometry(
     facts: EvalSpec,
     *,
-    t: float = 2.0,
+    t: Positive = 2.0,
     self_pairs: bool = False,
-    metric: str = "euclidean",
-    images: int = 10_000,
-    seed: int = 0,
+    metric: Literal["euclidean", "cosine"] = "euclidean",
+    images: Literal[0] | Annotated[int, Ge(3)] = 10_000,
+    seed: Seed = 0,
     layer: str = "pooled",
 ) -> Evaluate:
     """Alignment, uniformity, tolerance, semantic sensitivity S, intra-class distance, silhouette of test images.
@@ -46,12 +49,6 @@ def geometry(
       seed: of the choice of images and of the augmentation.
     """
     facts.check_layer(layer)
-    at_least("images", images, 3, or_zero=True)
-    at_least("seed", seed, 0)
-    if metric not in ("euclidean", "cosine"):
-        raise ValueError(f"metric={metric!r} must be euclidean or cosine.")
-    if not t > 0:
-        raise ValueError(f"t={t} must be positive.")
 
     def evaluate(subject):
         features, labels, number = _test(subject, layer, images, seed)
@@ -69,7 +66,8 @@ def geometry(
     return evaluate
 
 
-def rankme(facts: EvalSpec, *, images: int = 0, seed: int = 0, layer: str = "pooled") -> Evaluate:
+@checked()
+def rankme(facts: EvalSpec, *, images: CountOrZero = 0, seed: Seed = 0, layer: str = "pooled") -> Evaluate:
     """Effective rank of the test embeddings by the entropy of their singular values (RankMe, Garrido et al., 2023).
 
     ``rankme`` is exp of that entropy, the values over their sum, plus 1e-7 as in the paper: with it the shares sum
@@ -82,8 +80,6 @@ def rankme(facts: EvalSpec, *, images: int = 0, seed: int = 0, layer: str = "poo
       seed: of the choice of images.
     """
     facts.check_layer(layer)
-    at_least("images", images, 0)
-    at_least("seed", seed, 0)
 
     def evaluate(subject):
         features, _, _ = _test(subject, layer, images, seed)
@@ -100,16 +96,17 @@ def rankme(facts: EvalSpec, *, images: int = 0, seed: int = 0, layer: str = "poo
     return evaluate
 
 
+@checked()
 def mutual_information(
     facts: EvalSpec,
     *,
-    pool: int = 0,
-    batch_size: int = 256,
-    score: str = "cosine",
-    temperature: float = 0.1,
-    temperatures: tuple[float, ...] = (),
-    images: int = 10_000,
-    seed: int = 0,
+    pool: Literal[0] | Annotated[int, Ge(2)] = 0,
+    batch_size: Annotated[int, Ge(2)] = 256,
+    score: Literal["cosine", "dot"] = "cosine",
+    temperature: Positive = 0.1,
+    temperatures: tuple[Positive, ...] = (),
+    images: Literal[0] | Annotated[int, Ge(2)] = 10_000,
+    seed: Seed = 0,
     layer: str = "pooled",
 ) -> Evaluate:
     """The mutual information of two augmented views of an image, by a mini-batch and by a large pool, in nats.
@@ -130,16 +127,6 @@ def mutual_information(
       seed: of the choice of images, of the augmentation, the pool and the batches.
     """
     facts.check_layer(layer)
-    at_least("images", images, 2, or_zero=True)
-    at_least("pool", pool, 2, or_zero=True)
-    at_least("seed", seed, 0)
-    at_least("batch_size", batch_size, 2)
-    if score not in SCORES:
-        raise ValueError(f"score={score!r} must be one of {', '.join(SCORES)}.")
-    for name, values in (("temperature", (temperature,)), ("temperatures", temperatures)):
-        for value in values:
-            if not value > 0:
-                raise ValueError(f"{name}={value} must be positive.")
 
     def evaluate(subject):
         if subject.encoder is None:
@@ -180,13 +167,14 @@ def mutual_information(
     return evaluate
 
 
+@checked()
 def random_projections(
     facts: EvalSpec,
     *,
-    directions: int = 8,
-    bins: int = 40,
-    images: int = 0,
-    seed: int = 0,
+    directions: Count = 8,
+    bins: Annotated[int, Ge(2)] = 40,
+    images: CountOrZero = 0,
+    seed: Seed = 0,
     layer: str = "pooled",
 ) -> Evaluate:
     """Histograms of the test embeddings along random orthogonal directions, and their distance to a normal one.
@@ -204,10 +192,6 @@ def random_projections(
       seed: of the choice of images and of the directions.
     """
     facts.check_layer(layer)
-    at_least("images", images, 0)
-    at_least("seed", seed, 0)
-    at_least("directions", directions, 1)
-    at_least("bins", bins, 2)
 
     def evaluate(subject):
         features, _, _ = _test(subject, layer, images, seed)
@@ -236,7 +220,8 @@ def random_projections(
     return evaluate
 
 
-def resolved_entropy(facts: EvalSpec, *, temperature: float = 0.1, layer: str = "pooled") -> Evaluate:
+@checked()
+def resolved_entropy(facts: EvalSpec, *, temperature: Positive = 0.1, layer: str = "pooled") -> Evaluate:
     """Measure how many nats of what test images show their embeddings tell apart (Leinster and Cobbold, 2012).
 
     See :func:`resolved.resolved_entropy`.
@@ -245,8 +230,6 @@ def resolved_entropy(facts: EvalSpec, *, temperature: float = 0.1, layer: str = 
         temperature: what cosines are divided by; the smaller, the finer.
     """
     facts.check_layer(layer)
-    if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}; it must be positive.")
 
     def evaluate(subject):
         rows, labels = subject.encoded(subject.test)

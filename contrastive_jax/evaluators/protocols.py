@@ -45,22 +45,32 @@ from contrastive_jax.evaluators import knn as _knn
 from contrastive_jax.evaluators.evaluation_data import (
     EvalSpec,
     EvaluationData,
-    at_least,
+    Seed,
     known_groups,
     left_out,
 )
 from contrastive_jax.evaluators.training import Plan
+from contrastive_jax.kinds import (
+    Count,
+    CountOrZero,
+    Fraction,
+    NonNegative,
+    Positive,
+    PositiveFraction,
+    checked,
+)
 from contrastive_jax.lookup import options_of, variant
 
 Evaluate = Callable[[EvaluationData], dict]
 ONE_CLASS = "all labelled training images are of one class"
 
 
+@checked()
 def knn(
     facts: EvalSpec,
     *,
-    k: int = 10,
-    temperature: float = 0.0,
+    k: Count = 10,
+    temperature: NonNegative = 0.0,
     standardize: bool = False,
     layer: str = "pooled",
 ) -> Evaluate:
@@ -74,8 +84,6 @@ def knn(
       temperature: T of a neighbour's weight exp(cosine / T); 0 gives every neighbour one vote.
     """
     facts.check_layer(layer)
-    at_least("k", k, 1)
-    at_least("temperature", temperature, 0)
     facts.check_count("k", k)
     if _one_class(facts):
         return _leave_out(ONE_CLASS)
@@ -89,16 +97,17 @@ def knn(
     return evaluate
 
 
+@checked()
 def lbfgs(
     facts: EvalSpec,
     *,
-    C: float = 1.0,
-    Cs: tuple[float, ...] = (),
-    labels_per_class: int = 0,
-    draws: int = 20,
-    seed: int = 0,
-    tolerance: float = 1e-5,
-    max_iterations: int = 10_000,
+    C: Positive = 1.0,
+    Cs: tuple[Positive, ...] = (),
+    labels_per_class: CountOrZero = 0,
+    draws: Count = 20,
+    seed: Seed = 0,
+    tolerance: Positive = 1e-5,
+    max_iterations: Count = 10_000,
     layer: str = "pooled",
 ) -> Evaluate:
     """Logistic regression at its optimum: see :func:`linear_probe.lbfgs`.
@@ -124,7 +133,6 @@ def lbfgs(
         return _leave_out("labels_per_class needs sets of one label an image")
     if _one_class(facts):
         return _leave_out(ONE_CLASS)
-    at_least("seed", seed, 0)
     linear_probe.check_lbfgs(facts.labels, **options)
     facts.check_count("labels_per_class", labels_per_class)
 
@@ -144,20 +152,17 @@ def _linear(
     facts: EvalSpec,
     *,
     title: str,
-    learning_rates: tuple[float, ...] = (),
+    learning_rates: tuple[Positive, ...] = (),
     standardize: bool = False,
     augment: bool = False,
-    crop_min: float = 0.08,
-    flip: float = 0.5,
-    crop: float = 0.0,
+    crop_min: PositiveFraction = 0.08,
+    flip: Fraction = 0.5,
+    crop: Fraction = 0.0,
     layer: str = "pooled",
     **options: Any,
 ) -> Evaluate:
     plan, learning_rates = Plan(**options).check(), tuple(learning_rates)
     facts.check_layer(layer)
-    _check_view(crop_min, flip, crop)
-    for rate in learning_rates:
-        plan._replace(learning_rate=rate).check()
     if augment and (standardize or learning_rates):
         raise ValueError("augment=True has no cached features for standardize and learning_rates.")
     if _one_class(facts):
@@ -185,16 +190,13 @@ def _finetune(
     facts: EvalSpec,
     *,
     title: str,
-    fraction: float = 1.0,
-    crop_min: float = 0.08,
-    flip: float = 0.5,
-    crop: float = 0.0,
+    fraction: PositiveFraction = 1.0,
+    crop_min: PositiveFraction = 0.08,
+    flip: Fraction = 0.5,
+    crop: Fraction = 0.0,
     **options: Any,
 ) -> Evaluate:
     plan = Plan(**options).check()
-    _check_view(crop_min, flip, crop)
-    if not 0 < fraction <= 1:
-        raise ValueError(f"fraction={fraction} must be above 0 and at most 1.")
     if fraction < 1 and facts.labels is not None and facts.labels.ndim == 2:
         return _leave_out("a class-balanced fraction needs sets of one label an image")
     if _one_class(facts):
@@ -216,12 +218,6 @@ def _one_class(facts: EvalSpec) -> bool:
 
 def _leave_out(why: str) -> Evaluate:
     return lambda subject: left_out(why)
-
-
-def _check_view(crop_min: float, flip: float, crop: float) -> None:
-    for name, value, low in (("crop_min", crop_min, 1e-9), ("flip", flip, 0), ("crop", crop, 0)):
-        if not low <= value <= 1:
-            raise ValueError(f"{name}={value} must be {'above' if low else 'from'} 0 to 1.")
 
 
 # ------------------------------------------------------------------------------------------------ the table

@@ -7,8 +7,9 @@ step)`` inside the compiled step. What is judged is the last iterate; the test s
 
 import functools
 import math
+import typing
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,9 @@ from jax.sharding import PartitionSpec as P
 from contrastive_jax import augment, data, native, optim, sharding
 from contrastive_jax.data import stream
 from contrastive_jax.evaluators import progress
+from contrastive_jax.evaluators.evaluation_data import Seed
 from contrastive_jax.evaluators.features import TILES, Rows
+from contrastive_jax.kinds import Count, Decay, NonNegative, Positive, check_values
 from contrastive_jax.types import Array, PyTree, record
 
 
@@ -32,18 +35,18 @@ class Plan(NamedTuple):
     the lowest so far by that fraction, or after ``epochs``.
     """
 
-    optimizer: str = "sgd"
-    learning_rate: float = 0.1
-    scaling: str = "linear"
-    schedule: str = "cosine"
-    momentum: float = 0.9
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: Positive = 0.1
+    scaling: Literal["linear", "none"] = "linear"
+    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    momentum: Decay = 0.9
     nesterov: bool = True
-    weight_decay: float = 0.0
-    batch_size: int = 512
-    epochs: int = 100
-    tolerance: float = 0.0
-    patience: int = 5
-    seed: int = 0
+    weight_decay: NonNegative = 0.0
+    batch_size: Count = 512
+    epochs: Count = 100
+    tolerance: NonNegative = 0.0
+    patience: Count = 5
+    seed: Seed = 0
 
     def check(self) -> "Plan":
         """Return the plan itself.
@@ -51,24 +54,7 @@ class Plan(NamedTuple):
         Raises:
             ValueError: an option out of its range.
         """
-        for name in ("learning_rate", "batch_size", "epochs", "patience"):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
-                raise ValueError(f"{name}={value} must be positive and finite.")
-        for name in ("batch_size", "epochs", "patience"):
-            if getattr(self, name) != int(getattr(self, name)):
-                raise ValueError(f"{name}={getattr(self, name)} must be a whole number.")
-        if self.scaling not in SCALINGS:
-            raise ValueError(f"scaling={self.scaling!r} must be {' or '.join(SCALINGS)}.")
-        if self.optimizer not in ("sgd", "adam"):
-            raise ValueError(f"optimizer={self.optimizer!r} must be sgd or adam.")
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule={self.schedule!r} must be one of {', '.join(SCHEDULES)}.")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum={self.momentum} must be in [0, 1).")
-        for name in ("weight_decay", "tolerance", "seed"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be 0 or more.")
+        check_values(typing.get_type_hints(Plan, include_extras=True), self._asdict())
         return self
 
     def steps(self, examples: int) -> int:
@@ -89,10 +75,6 @@ class Plan(NamedTuple):
             f"{rule}, {length}, batch {self.batch_size}, learning rate {self.learning_rate:g}{scale}, "
             f"{self.schedule}, weight decay {self.weight_decay:g}"
         )
-
-
-SCALINGS = ("linear", "none")
-SCHEDULES = ("cosine", "step", "constant")
 
 
 @record

@@ -17,12 +17,16 @@ One that takes scores for cosines says ``cosine_only``, or by which of its optio
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 
+from contrastive_jax.kinds import Decay, Ge, Le, NonNegative, Positive
 from contrastive_jax.types import Array
+
+Order = Annotated[float, Ge(-1e6), Le(1e6)]
 
 CANCELS = "cancels in the gradient of"
 HAS_ONE = "would be added to the one that is in"
@@ -126,7 +130,7 @@ def flat_nce_plus(c: Array, surplus: Array | None = None) -> Array:
     return value_with_gradient_of(jnp.ones_like(c), plus(jax.nn.softplus(c), surplus))
 
 
-def hoelder_flat_nce(c_gamma: Array, surplus: Array | None = None, *, gamma: float = 1.0) -> Array:
+def hoelder_flat_nce(c_gamma: Array, surplus: Array | None = None, *, gamma: Order = 1.0) -> Array:
     """Hölder-FlatNCE: the power mean of order gamma of the contrasts over its detached self, so always 1.
 
     ``c_gamma`` is the contrast at temperature tau / gamma; the gradient is ``dc_gamma / gamma``. (Proposition
@@ -153,7 +157,7 @@ hoelder_flat_nce.scales = _order  # type: ignore[attr-defined]
 hoelder_flat_nce.no_margin = CANCELS  # type: ignore[attr-defined]
 
 
-def eqco(c: Array, count: Array, surplus: Array | None = None, *, alpha: float) -> Array:
+def eqco(c: Array, count: Array, surplus: Array | None = None, *, alpha: Positive) -> Array:
     """EqCo: InfoNCE as if there were ``alpha`` negatives, ``softplus(c + log(alpha / K))``.
 
     ``count`` holds the K_i negatives that each query has. The same as the margin tau log(alpha / K) on the
@@ -220,7 +224,9 @@ macl_w.no_margin = CANCELS  # type: ignore[attr-defined]
 macl_w.cosine_only = True  # type: ignore[attr-defined]
 
 
-def dclw(c: Array, positive: Array, temperature: Array, *, sigma: float = 0.5, detach: bool = True) -> Array:
+def dclw(
+    c: Array, positive: Array, temperature: Array, *, sigma: Positive = 0.5, detach: bool = True
+) -> Array:
     """DCL with the positive weighted by von Mises-Fisher weights, ``-w s+ / tau + logsumexp_neg(s / tau)``.
 
     ``w = 2 - B softmax(s+ / sigma)`` over the batch, axis 0, one softmax per direction. ``detach`` holds the
@@ -241,7 +247,7 @@ def dclw(c: Array, positive: Array, temperature: Array, *, sigma: float = 0.5, d
 dclw.no_margin = CANCELS  # type: ignore[attr-defined]
 
 
-def dual_temperature(c: Array, c_beta: Array, *, factor: float = 10.0) -> Array:
+def dual_temperature(c: Array, c_beta: Array, *, factor: Positive = 10.0) -> Array:
     """Dual temperature, ``sg(sigmoid(c_beta) / sigmoid(c)) softplus(c)``: the gradient is sigmoid(c_beta) dc.
 
     ``c_beta`` is the contrast at the temperature tau * factor, which weighs the queries.
@@ -265,7 +271,7 @@ def decoupled_nt_xent(
     temperature: Array,
     surplus: Array | None = None,
     *,
-    lambda_weight: float | None = None,
+    lambda_weight: Positive | None = None,
     self_pair: bool = False,
 ) -> Array:
     """Decoupled NT-Xent, ``lambda logsumexp_all(s / tau) - s+``, over the positive and the negatives.
@@ -297,7 +303,7 @@ def decoupled_nt_xent(
 decoupled_nt_xent.cosine_only = lambda *, lambda_weight=None, self_pair=False: self_pair  # type: ignore[attr-defined]
 
 
-def debiased(c: Array, count: Array, positive: Array, temperature: Array, *, tau_plus: float = 0.1) -> Array:
+def debiased(c: Array, count: Array, positive: Array, temperature: Array, *, tau_plus: Decay = 0.1) -> Array:
     """Debiased InfoNCE, ``log(1 + g)``: what negatives of the positive's class add is estimated and taken off.
 
     With K negatives, ``g = max((e^c - tau_plus K) / (1 - tau_plus), K e^(-(1 + s+) / tau))``: a share
@@ -342,8 +348,8 @@ def hard_nce(
     positive: Array,
     temperature: Array,
     *,
-    beta: float = 1.0,
-    tau_plus: float = 0.0,
+    beta: Positive = 1.0,
+    tau_plus: Decay = 0.0,
 ) -> Array:
     """InfoNCE with hard negatives weighted up, ``softplus(log K + c_hard - c_beta)``.
 
@@ -369,7 +375,9 @@ hard_nce.no_margin = CANCELS  # type: ignore[attr-defined]
 hard_nce.cosine_only = lambda *, beta=1.0, tau_plus=0.0: tau_plus > 0  # type: ignore[attr-defined]
 
 
-def hardness_weighted(c_alpha: Array, positive: Array, temperature: Array, *, alpha: float = 1.0) -> Array:
+def hardness_weighted(
+    c_alpha: Array, positive: Array, temperature: Array, *, alpha: NonNegative = 1.0
+) -> Array:
     """InfoNCE with ``alpha sg(s / tau)`` added to every negative's logit: hard negatives weigh more.
 
     ``softplus(logsumexp_j(s_j / tau + alpha sg(s_j / tau)) - s+ / tau)``. With ``c_alpha``, the contrast at

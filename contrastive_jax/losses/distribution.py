@@ -1,6 +1,7 @@
 """Losses on where the embeddings lie: alignment of the views, and distance to a distribution."""
 
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ from jax.lax import Precision, stop_gradient
 from jax.scipy.special import logsumexp
 
 from contrastive_jax import sharding
+from contrastive_jax.kinds import Positive
 from contrastive_jax.losses import geometry
 from contrastive_jax.losses.contrastive import at_least_float32, positive_option
 from contrastive_jax.types import Array
@@ -29,7 +31,7 @@ def alignment(
     projection: Array,
     *,
     normalize: bool = True,
-    power: float = 2.0,
+    power: Positive = 2.0,
     mean_over_width: bool = False,
     scale: float = 1.0,
 ) -> Array:
@@ -84,7 +86,7 @@ def logsumexp_distribution(
     )
 
 
-def uniformity(population: Array, *, t: float = 2.0, normalize: bool = True) -> Array:
+def uniformity(population: Array, *, t: Positive = 2.0, normalize: bool = True) -> Array:
     """Uniformity, ``log mean exp(-t ||x - y||^2)`` over the distinct pairs of a view: [B, W, D] -> [W].
 
     Source: Wang & Isola (2020), uniformity.
@@ -146,7 +148,11 @@ def sliced_wasserstein_distance(sample: Array, prior_sample: Array, directions: 
 
 
 def sliced_wasserstein(
-    population: Array, key: Array, *, prior: str = "hypersphere", scale: float = 1.0
+    population: Array,
+    key: Array,
+    *,
+    prior: Literal["normal", "hypercube", "hypersphere"] = "hypersphere",
+    scale: float = 1.0,
 ) -> Array:
     """Sliced Wasserstein distance of all embeddings [B, W, D] to as many prior samples, by direction: [D].
 

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
+from contrastive_jax.kinds import Positive
 from contrastive_jax.losses.contrastive import (
     CANCELS,
     HAS_ONE,
@@ -103,7 +104,7 @@ flat_nce_estimate.maximised = True  # type: ignore[attr-defined]
 flat_nce_estimate.no_margin = CANCELS  # type: ignore[attr-defined]
 
 
-def eqco_estimate(c: Array, count: Array, *, alpha: float) -> Array:
+def eqco_estimate(c: Array, count: Array, *, alpha: Positive) -> Array:
     """``log(1 + alpha) - L_eqco`` per query, to maximise: its mean is a lower bound for alpha <= K only.
 
     Source: EqCo (Zhu et al., 2020), eq. 4 and 6.

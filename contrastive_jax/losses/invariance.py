@@ -1,5 +1,7 @@
 """Losses that ask one view to predict the other: BYOL's regression, ReLIC's divergence."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from jax.lax import Precision, stop_gradient
@@ -23,7 +25,11 @@ def byol(prediction: Array, target: Array) -> Array:
 
 
 def relic_kl(
-    cross: Array, same: Array, *, positive: str = "included", stop_gradient_same: bool = False
+    cross: Array,
+    same: Array,
+    *,
+    positive: Literal["included", "excluded"] = "included",
+    stop_gradient_same: bool = False,
 ) -> Array:
     """ReLIC's invariance penalty ``KL(p^vw || p^ww)`` from rows of scores over tau: [..., 1 + K] -> [...].
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from contrastive_jax.kinds import Count
 from contrastive_jax.losses.contrastive import at_least_float32
 from contrastive_jax.types import Array
 
@@ -26,7 +27,7 @@ def cross_entropy(logits: Array, label: Array) -> Array:
 cross_entropy.labels = "one"  # type: ignore[attr-defined]
 
 
-def cross_entropy_of_parts(logits: Array, label: Array, *, parts: int = 2) -> Array:
+def cross_entropy_of_parts(logits: Array, label: Array, *, parts: Count = 2) -> Array:
     """Mean over parts of the softmax cross-entropy within each, logits [B, W, C] and label [B, C] -> [B, W].
 
     The C classes are ``parts`` questions one after another, of each of which one answer is 1: one softmax for

@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from contrastive_jax.kinds import Count, checked
 from contrastive_jax.models.heads import Head
 from contrastive_jax.models.norm import Norm, norm
 
@@ -46,7 +47,8 @@ def none(dtype) -> None:
     return None
 
 
-def pair(dtype, *, hidden: int = 256) -> Pair:
+@checked("critic")
+def pair(dtype, *, hidden: Count = 256) -> Pair:
     """Return a free u(x, y), trained jointly with the score (FlatNCE, appendix D; FLO).
 
     Args:
@@ -56,7 +58,8 @@ def pair(dtype, *, hidden: int = 256) -> Pair:
     return Pair(_perceptron(dtype, hidden))
 
 
-def baseline(dtype, *, hidden: int = 256) -> Baseline:
+@checked("critic")
+def baseline(dtype, *, hidden: Count = 256) -> Baseline:
     """Return u(x, y) = s(x) - g(x, y), the form that the best u has: the bound is TUBA's with baseline s.
 
     The paper prints g + s(x), with its sign of u reversed, and found it unstable.
@@ -69,6 +72,4 @@ def baseline(dtype, *, hidden: int = 256) -> Baseline:
 
 
 def _perceptron(dtype, hidden: int) -> Head:
-    if hidden < 1:
-        raise ValueError(f"critic.hidden is {hidden}; it must be at least 1.")
     return Head((hidden, 1), "none", UNREAD, dtype)

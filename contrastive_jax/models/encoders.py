@@ -4,21 +4,25 @@ A function takes the options of batch norm and the dtype to compute in, and retu
 :class:`~contrastive_jax.models.encoder.Encoder`.
 """
 
+from typing import Annotated, Literal
+
+from contrastive_jax.kinds import Count, CountOrZero, Ge, checked
 from contrastive_jax.models import resnet as residual
 from contrastive_jax.models.norm import Norm
 from contrastive_jax.models.vit import ViT
 
 
+@checked("encoder")
 def resnet(
     norm: Norm,
     dtype,
     *,
-    depth: int = 18,
-    width: float = 1.0,
-    stem: str = "cifar",
-    variant: str = "torchvision",
+    depth: Literal[18, 34, 50, 101, 152] = 18,
+    width: Annotated[float, Ge(1 / 64)] = 1.0,
+    stem: Literal["cifar", "imagenet"] = "cifar",
+    variant: Literal["torchvision", "simclr"] = "torchvision",
     zero_init: bool = True,
-    kernel_init: str = "fan_in",
+    kernel_init: Literal["fan_in", "fan_out"] = "fan_in",
     remat: bool = False,
 ) -> residual.ResNet:
     """Return a residual network (He et al., 2016).
@@ -39,32 +43,21 @@ def resnet(
     Raises:
       ValueError: an option out of its range.
     """
-    for name, value, allowed in (
-        ("depth", depth, residual.BLOCKS),
-        ("stem", stem, residual.STRIDES),
-        ("variant", variant, residual.VARIANTS),
-        ("kernel_init", kernel_init, residual.KERNEL_INITS),
-    ):
-        if value not in allowed:
-            raise ValueError(
-                f"encoder.{name} is {value!r}; it must be one of {', '.join(map(str, allowed))}."
-            )
-    if not 64 * width >= 1:
-        raise ValueError(f"encoder.width is {width}, less than one channel; it must be at least 1/64.")
     return residual.ResNet(
         depth, round(64 * width), stem, variant, zero_init, kernel_init, norm, dtype, remat
     )
 
 
+@checked("encoder")
 def vit(
     norm: Norm,
     dtype,
     *,
-    patch: int = 4,
-    dim: int = 192,
-    layers: int = 12,
-    heads: int = 3,
-    hidden: int = 0,
+    patch: Count = 4,
+    dim: Annotated[int, Ge(4)] = 192,
+    layers: Count = 12,
+    heads: Count = 3,
+    hidden: CountOrZero = 0,
     remat: bool = False,
 ) -> ViT:
     """Return a vision transformer (Dosovitskiy et al., 2021); by default ViT-Tiny with patches for 32 pixels.
@@ -82,14 +75,6 @@ def vit(
     Raises:
       ValueError: an option out of its range.
     """
-    for name, value, least in (
-        ("patch", patch, 1),
-        ("layers", layers, 1),
-        ("heads", heads, 1),
-        ("hidden", hidden, 0),
-    ):
-        if value < least:
-            raise ValueError(f"encoder.{name} is {value}; it must be at least {least}.")
-    if dim < 4 or dim % 4 or dim % heads:
+    if dim % 4 or dim % heads:
         raise ValueError(f"encoder.dim is {dim}; it must be a multiple of 4 and of encoder.heads, {heads}.")
     return ViT(patch, dim, layers, heads, hidden or 4 * dim, dtype, remat)

@@ -1,16 +1,17 @@
 """Heads on the encoder: projector, predictor and the online probe."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from contrastive_jax.kinds import CountOrZero, checked
 from contrastive_jax.models.norm import BatchNorm, Members, Norm
 
 Array = jax.Array
-NORMS = ("all", "all_with_bias", "hidden", "none")
+Norms = Literal["all", "all_with_bias", "hidden", "none"]
 
 
 class Dense(nn.Module):
@@ -53,15 +54,16 @@ class Head(nn.Module):
         return outputs
 
 
+@checked("projector")
 def projector(
     norm_options: Norm,
     dtype,
     *,
-    layers: int = 2,
-    hidden: int = 0,
-    out: int = 128,
-    norm: str = "all",
-    widths: Sequence[int] = (),
+    layers: CountOrZero = 2,
+    hidden: CountOrZero = 0,
+    out: CountOrZero = 128,
+    norm: Norms = "all",
+    widths: Sequence[CountOrZero] = (),
 ) -> Head:
     """The projection head: ``layers`` linear layers, the hidden ones followed by ReLU.
 
@@ -81,18 +83,19 @@ def projector(
       norm: batch norm after all layers (the last without bias, or all_with_bias), after hidden ones, or after none.
       widths: width of every layer, in the place of layers, hidden and out; () leaves those.
     """
-    return _head("projector", norm_options, dtype, layers, hidden, out, norm, widths)
+    return _head(norm_options, dtype, layers, hidden, out, norm, widths)
 
 
+@checked("predictor")
 def predictor(
     norm_options: Norm,
     dtype,
     *,
-    layers: int = 0,
-    hidden: int = 0,
-    out: int = 0,
-    norm: str = "hidden",
-    widths: Sequence[int] = (),
+    layers: CountOrZero = 0,
+    hidden: CountOrZero = 0,
+    out: CountOrZero = 0,
+    norm: Norms = "hidden",
+    widths: Sequence[CountOrZero] = (),
 ) -> Head:
     """The prediction head on the projection, by default none; options as :func:`projector`'s.
 
@@ -105,16 +108,9 @@ def predictor(
       norm: batch norm after all layers (the last without bias, or all_with_bias), after hidden ones, or after none.
       widths: width of every layer, in the place of layers, hidden and out; () leaves those.
     """
-    return _head("predictor", norm_options, dtype, layers, hidden, out, norm, widths)
+    return _head(norm_options, dtype, layers, hidden, out, norm, widths)
 
 
-def _head(module, norm_options, dtype, layers, hidden, out, norm, widths) -> Head:
-    if norm not in NORMS:
-        raise ValueError(f"{module}.norm is {norm!r}; it must be one of {', '.join(NORMS)}.")
-    if layers < 0:
-        raise ValueError(f"{module}.layers is {layers}; it must be at least 0.")
-    for name, width in (("hidden", hidden), ("out", out), *(("widths", width) for width in widths)):
-        if width < 0:
-            raise ValueError(f"{module}.{name} is {width}; a width must be positive, or 0 for the input's.")
+def _head(norm_options, dtype, layers, hidden, out, norm, widths) -> Head:
     widths = tuple(widths) or ((hidden,) * (layers - 1) + (out,) if layers else ())
     return Head(widths, norm, norm_options, dtype)

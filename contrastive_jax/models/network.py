@@ -62,6 +62,7 @@ def network(
     dtype: str = "float32",
     microbatches: int = 1,
     remat: bool = False,
+    functions: Mapping[str, Callable] = {},
 ) -> Network:
     """Build a network from its config sections; equal sections give the same functions.
 
@@ -73,7 +74,8 @@ def network(
     "bfloat16" or "float64". Batch-norm statistics, normalisation, the probe and all outputs are float32, or
     float64. ``microbatches`` above 1 gives ``apply`` in parts
     (:func:`microbatch.in_parts`); ``remat`` keeps of every residual block its input only, and computes the
-    rest again in the backward pass. Raises ValueError for an option out of its range, TypeError for an
+    rest again in the backward pass. ``functions`` are those that ``encoder`` and ``critic`` name, where they are known;
+    else they are looked up. Raises ValueError for an option out of its range, TypeError for an
     unknown one.
     """
     if dtype not in DTYPES:
@@ -90,14 +92,19 @@ def network(
             f"norm.scope is 'groups' and train.microbatches is {microbatches}: a micro-batch is a norm group of"
             " its own. Take norm.scope joint or per_view."
         )
-    second = pick(critics, "critic", critic, compute)
+    known = functions.get("critic")
+    second = (
+        call(known, "critic", {k: v for k, v in critic.items() if k != "name"}, compute)
+        if known
+        else pick(critics, "critic", critic, compute)
+    )
     if not isinstance(second, nn.Module | None):
         raise ValueError(
             f"critic.name={critic['name']!r} returned a {type(second).__name__}; it must return a Flax linen module."
         )
     whole = _network(
         Modules(
-            _encoder(options, compute, remat, **encoder),
+            _encoder(options, compute, remat, functions.get("encoder"), **encoder),
             heads.projector(options, compute, **projector),
             heads.predictor(options, compute, **predictor),
             heads.Dense(classes, True, jnp.promote_types(compute, jnp.float32)) if classes else None,
@@ -110,8 +117,10 @@ def network(
     return whole._replace(apply=_in_parts(whole.apply, microbatches)) if microbatches > 1 else whole
 
 
-def _encoder(norm: norms.Norm, dtype: Any, remat: bool, *, name: str = "resnet", **options: Any) -> Component:
-    function = find(encoders, name, "encoder.name")
+def _encoder(
+    norm: norms.Norm, dtype: Any, remat: bool, known: Callable | None, *, name: str = "resnet", **options: Any
+) -> Component:
+    function = known or find(encoders, name, "encoder.name")
     if function is None:
         depth = re.fullmatch(r"resnet[-_ ]?(\d+)", str(name).lower())  # what torchvision calls them
         hint = f"Set encoder.depth={depth[1]}." if depth else near(name, functions_of(encoders))

@@ -10,7 +10,7 @@ devices there are.
 import dataclasses
 import functools
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax.lax import Precision
 
 from contrastive_jax import native, sharding
+from contrastive_jax.kinds import Count, Decay, Positive, checked
 
 Array = jax.Array
-SCOPES = ("joint", "per_view", "groups")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +34,13 @@ class Norm:
     unbiased: bool
 
 
+@checked("norm")
 def norm(
     *,
-    scope: str = "joint",
-    groups: int = 1,
-    momentum: float = 0.9,
-    epsilon: float = 1e-5,
+    scope: Literal["joint", "per_view", "groups"] = "joint",
+    groups: Count = 1,
+    momentum: Decay = 0.9,
+    epsilon: Positive = 1e-5,
     unbiased: bool = False,
 ) -> Norm:
     """Options of every batch norm of a network.
@@ -58,16 +59,8 @@ def norm(
       epsilon: added to a variance.
       unbiased: running variances are stored times n / (n - 1), as PyTorch does.
     """
-    if scope not in SCOPES:
-        raise ValueError(f"norm.scope is {scope!r}; it must be one of {', '.join(SCOPES)}.")
-    if groups < 1:
-        raise ValueError(f"norm.groups is {groups}; it must be at least 1.")
     if groups > 1 and scope != "groups":
         raise ValueError(f"norm.groups is {groups} and norm.scope is {scope!r}; groups need scope 'groups'.")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"norm.momentum is {momentum}; it must be in [0, 1).")
-    if epsilon <= 0:
-        raise ValueError(f"norm.epsilon is {epsilon}; it must be positive.")
     return Norm(scope, groups, momentum, epsilon, unbiased)
 
 

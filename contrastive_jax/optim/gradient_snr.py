@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from contrastive_jax.kinds import Decay, checked
 from contrastive_jax.types import Array, PyTree
 
 
@@ -20,7 +21,8 @@ class GradientSNR(NamedTuple):
     apply: Callable[[PyTree, PyTree], tuple[dict[str, Array], PyTree]]
 
 
-def gradient_snr(*, decay: float = 0.0) -> GradientSNR:
+@checked("gradient_snr")
+def gradient_snr(*, decay: Decay = 0.0) -> GradientSNR:
     """Follow |mean| / std of every parameter's gradient over the recent steps (Less can be more, section 3, figure 4).
 
     Mean and variance are exponential moving averages of the first two moments, bias-corrected: after t steps
@@ -40,8 +42,6 @@ def gradient_snr(*, decay: float = 0.0) -> GradientSNR:
     Raises:
       ValueError: ``decay`` out of range.
     """
-    if not 0.0 <= decay < 1.0:
-        raise ValueError(f"gradient_snr.decay is {decay}; it must lie in [0, 1), and 0 is off.")
     if not decay:
         return GradientSNR(lambda params: (), lambda state, gradient: ({}, state))
 

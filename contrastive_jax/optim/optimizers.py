@@ -4,19 +4,18 @@ Where implementations disagree the difference is an option, and each docstring n
 (``tf2/lars_optimizer.py``, ``tf2/model.py``), MoCo (PyTorch's SGD) and BYOL. A step is one update of the global batch.
 """
 
+import difflib
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from contrastive_jax import sharding
-from contrastive_jax.optim.checks import in_range, nearest, one_of
+from contrastive_jax.kinds import Decay, NonNegative, Positive, checked
 from contrastive_jax.optim.schedules import Schedule
 from contrastive_jax.types import PyTree
-
-OPTIMIZERS = ("lars", "sgd", "adam", "adamw")
-MOMENTUM_ORDERS = ("classic", "lr_last", "popular")
 
 # Not decayed (and, by LARS, not adapted) unless `exclude` says otherwise.
 EXCLUDED = {"lars": ("norm", "bias", "probe"), "sgd": (), "adam": (), "adamw": ("norm", "bias")}
@@ -26,22 +25,23 @@ OF_A_NORM = frozenset({"scale", "bias", "offset", "gamma", "beta"})
 COMMON_NAMES = frozenset({"encoder", "projector", "predictor", "probe", "norm", "kernel", "bias", "scale"})
 
 
+@checked("optimizer")
 def optimizer(
     schedule: Schedule,
     apart: tuple[str, ...] = (),
     *,
-    name: str = "lars",
-    momentum: float = 0.9,
+    name: Literal["lars", "sgd", "adam", "adamw"] = "lars",
+    momentum: Decay = 0.9,
     nesterov: bool = False,
-    weight_decay: float = 0.0,
+    weight_decay: NonNegative = 0.0,
     exclude: tuple[str, ...] | None = None,
     exclude_from_adaptation: tuple[str, ...] | None = None,
-    trust_coefficient: float = 1e-3,
-    momentum_order: str = "classic",
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-    clip_norm: float = 0.0,
+    trust_coefficient: Positive = 1e-3,
+    momentum_order: Literal["classic", "lr_last", "popular"] = "classic",
+    b1: Decay = 0.9,
+    b2: Decay = 0.999,
+    eps: Positive = 1e-8,
+    clip_norm: NonNegative = 0.0,
     shard_state: bool = False,
     alternate: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
@@ -98,14 +98,6 @@ def optimizer(
       alternate: parts of a parameter's path that are updated at every other step, and the rest in between; () updates
         all at every step.
     """
-    one_of("optimizer.name", name, OPTIMIZERS)
-    one_of("optimizer.momentum_order", momentum_order, MOMENTUM_ORDERS)
-    for option, value in {"momentum": momentum, "b1": b1, "b2": b2}.items():
-        in_range(f"optimizer.{option}", value, 0 <= value < 1, "at least 0 and less than 1")
-    for option, value in {"weight_decay": weight_decay, "clip_norm": clip_norm}.items():
-        in_range(f"optimizer.{option}", value, value >= 0, "not negative and finite")
-    for option, value in {"trust_coefficient": trust_coefficient, "eps": eps}.items():
-        in_range(f"optimizer.{option}", value, value > 0, "positive and finite")
     exclude = EXCLUDED[name] if exclude is None else _names("optimizer.exclude", exclude)
     if exclude_from_adaptation is None:
         exclude_from_adaptation = exclude
@@ -234,8 +226,14 @@ def _check_names_occur(
     for name in names:
         if name not in known:
             raise ValueError(
-                f"optimizer.{option} names {name!r}, which is in no parameter's path{nearest(name, known)}"
+                f"optimizer.{option} names {name!r}, which is in no parameter's path{_nearest(name, known)}"
             )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)``, or nothing."""
+    matches = difflib.get_close_matches(name, sorted(known), n=1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def _names(option: str, value: Iterable[str]) -> tuple[str, ...]:

@@ -3,31 +3,30 @@
 import itertools
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import jax.numpy as jnp
 
-from contrastive_jax.optim.checks import in_range, one_of
+from contrastive_jax.kinds import Count, CountOrZero, Fraction, NonNegative, checked
 from contrastive_jax.types import Array
 
 Schedule = Callable[[Array | int], Array]
 
-SCHEDULES = ("cosine", "linear", "step", "constant")
-SCALINGS = ("linear", "sqrt", "none")
 
-
+@checked("schedule")
 def schedule(
     *,
-    name: str = "cosine",
-    learning_rate: float,
-    total_steps: int,
-    batch_size: int,
-    warmup_steps: int = 0,
-    scaling: str = "linear",
+    name: Literal["cosine", "linear", "step", "constant"] = "cosine",
+    learning_rate: NonNegative,
+    total_steps: Count,
+    batch_size: Count,
+    warmup_steps: CountOrZero = 0,
+    scaling: Literal["linear", "sqrt", "none"] = "linear",
     milestones: tuple[int, ...] = (),
-    decay: float = 0.1,
-    end_factor: float = 0.0,
+    decay: Fraction = 0.1,
+    end_factor: Fraction = 0.0,
     per_epoch: bool = False,
-    steps_per_epoch: int = 0,
+    steps_per_epoch: CountOrZero = 0,
 ) -> Schedule:
     """Return the learning rate as a function of the step: linear warm-up from 0 to the peak, then a decay.
 
@@ -58,26 +57,17 @@ def schedule(
       per_epoch: the decay moves at the beginning of an epoch only (MoCo v2), of as many whole steps as come nearest.
       steps_per_epoch: read by per_epoch.
     """
-    one_of("schedule.name", name, SCHEDULES)
-    one_of("schedule.scaling", scaling, SCALINGS)
-    in_range("schedule.learning_rate", learning_rate, learning_rate >= 0, "not negative and finite")
-    in_range("schedule.total_steps", total_steps, total_steps >= 1, "at least 1")
-    in_range("schedule.batch_size", batch_size, batch_size >= 1, "at least 1")
-    in_range(
-        "schedule.warmup_steps",
-        warmup_steps,
-        0 <= warmup_steps < total_steps,
-        f"at least 0 and less than total_steps ({total_steps})",
-    )
-    in_range("schedule.decay", decay, 0 <= decay <= 1, "between 0 and 1")
-    in_range("schedule.end_factor", end_factor, 0 <= end_factor <= 1, "between 0 and 1")
+    if warmup_steps >= total_steps:
+        raise ValueError(
+            f"schedule.warmup_steps is {warmup_steps}; it must be below schedule.total_steps, {total_steps}."
+        )
     if name == "step" and not milestones:
         raise ValueError("schedule.milestones is empty; a 'step' schedule needs the steps at which it decays")
     if any(later <= earlier for earlier, later in itertools.pairwise((0, *milestones))):
         raise ValueError(f"schedule.milestones is {milestones}; the steps must be positive and increasing")
-    if per_epoch:
-        in_range(
-            "schedule.steps_per_epoch", steps_per_epoch, steps_per_epoch >= 1, "at least 1 with per_epoch"
+    if per_epoch and steps_per_epoch < 1:
+        raise ValueError(
+            f"schedule.steps_per_epoch is {steps_per_epoch}; with schedule.per_epoch it must be at least 1."
         )
 
     scale = {"linear": batch_size / 256, "sqrt": math.sqrt(batch_size), "none": 1.0}[scaling]

@@ -9,13 +9,20 @@ import jax.numpy as jnp
 import optax
 
 from contrastive_jax import augment, models, optim
-from contrastive_jax.contrast import candidates, margin, negatives, target, temperature
+from contrastive_jax import config as configs
+from contrastive_jax.contrast import target, temperature
 from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import Term, make_terms
-from contrastive_jax.lookup import call, find, is_own, near, pick, placed
+from contrastive_jax.lookup import call, is_own, placed
 from contrastive_jax.optim.gradient_snr import GradientSNR, gradient_snr
 from contrastive_jax.types import Array, Outputs, PyTree
+
+# Sections whose functions the recipe is made of.
+CHOSEN = (
+    *("encoder", "critic", "target", "candidates", "negatives", "margin", "temperature"),
+    *("schedule", "optimizer"),
+)
 
 
 class Recipe(NamedTuple):
@@ -188,14 +195,9 @@ def build(
       ValueError: one sentence that names the option, its value and what is allowed.
     """
     batch_size = config["train"]["batch_size"]
-    directions = {"both": 2, "one_way": 1}.get(config["directions"])
-    if directions is None:
-        raise ValueError(
-            f"directions is {config['directions']!r}. {near(config['directions'], ['both', 'one_way'])}"
-        )
+    choice = {name: configs.section(config, name) for name in CHOSEN}
+    directions = {"both": 2, "one_way": 1}[config["directions"]]
     scores = {"cosine": cosine, "dot": dot}
-    if config["score"] not in scores:
-        raise ValueError(f"score is {config['score']!r}. {near(config['score'], scores)}")
 
     views = call(augment.make_views, "augment", config["augment"])
     if streamed:
@@ -209,7 +211,8 @@ def build(
     ).shape[1:]
     if config["augment"].get("views", 2) != 2:
         raise ValueError(f"augment.views is {config['augment']['views']}; a step compares 2 views.")
-    terms = make_terms(config["loss"])
+    find = config.find if isinstance(config, configs.Settings) else configs.Finder()
+    terms = make_terms(config["loss"], functools.partial(find, "loss"))
     _check_signs(terms)
     if not _check_labels(terms, classes, several_labels) and several_labels:
         classes = 0
@@ -225,7 +228,11 @@ def build(
     microbatches = config["train"]["microbatches"]
     try:
         network = models.network(
-            norm=norm, **modules, microbatches=microbatches, remat=config["train"]["remat"]
+            norm=norm,
+            **modules,
+            microbatches=microbatches,
+            remat=config["train"]["remat"],
+            functions={module: choice[module].function for module in ("encoder", "critic")},
         )
     except TypeError as error:  # an option that one of them does not have
         raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None
@@ -236,9 +243,9 @@ def build(
         )
     if batch_size % groups:
         raise ValueError(f"norm.groups is {groups}; it must divide train.batch_size, {batch_size}.")
-    keys_from = pick(target, "target", config["target"], network.apply, total_steps, groups)
-    pool = pick(candidates, "candidates", config["candidates"], batch_size, directions)
-    choose = pick(negatives, "negatives", config["negatives"])
+    keys_from = choice["target"](network.apply, total_steps, groups)
+    pool = choice["candidates"](batch_size, directions)
+    choose = choice["negatives"]()
     apart = directions == 1 and not keys_from.shared  # one view's queries, the other's keys
     views_seen, width = 1 if apart else 2, network.width(view_shape)
     shapes = functools.partial(_shapes, batch_size, directions, width, classes, several_labels)
@@ -263,13 +270,12 @@ def build(
         raise ValueError(
             f"score is {config['score']!r}; loss.{bounded[0]} as asked for is defined for cosine alone."
         )
-    rule = find(temperature, config["temperature"]["name"], "temperature.name")
-    if config["score"] != "cosine" and getattr(rule, "cosine_only", False):
+    if config["score"] != "cosine" and getattr(choice["temperature"].function, "cosine_only", False):
         raise ValueError(
             f"score is {config['score']!r}; temperature={config['temperature']['name']} reads the mean cosine of"
             " positives: take score=cosine, or another temperature."
         )
-    tau = pick(temperature, "temperature", config["temperature"], total_steps)
+    tau = choice["temperature"](total_steps)
     _check_scalar(tau, config["temperature"]["name"])
     multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
     compare = Compare(
@@ -277,21 +283,19 @@ def build(
         candidates=pool,
         negatives=choose,
         temperature=tau,
-        margin=pick(margin, "margin", config["margin"]),
+        margin=choice["margin"](),
         multiples=tuple(multiples),
     )
-    lengths = {"batch_size": batch_size, "total_steps": total_steps, "steps_per_epoch": steps_per_epoch}
-    schedule = dict(config["schedule"])
-    if is_own(schedule["name"]):
-        learning_rate = pick(None, "schedule", schedule, total_steps)
+    rate, rule = choice["schedule"], choice["optimizer"]
+    if rate.function is optim.schedule:
+        given = dict(rate.options)
+        warmup = given.pop("warmup")
+        lengths = {"batch_size": batch_size, "total_steps": total_steps, "steps_per_epoch": steps_per_epoch}
+        learning_rate = rate._replace(options=given | lengths | {"warmup_steps": warmup})()
     else:
-        lengths["warmup_steps"] = schedule.pop("warmup")
-        learning_rate = call(optim.schedule, "schedule", schedule | lengths)
-    if is_own(config["optimizer"]["name"]):
-        optimizer = pick(None, "optimizer", config["optimizer"], learning_rate)
-    else:
-        watching = () if config["probe"]["gradient"] else ("probe",)  # its gradient is not the encoder's
-        optimizer = call(optim.optimizer, "optimizer", config["optimizer"], learning_rate, watching)
+        learning_rate = rate(total_steps)
+    watching = () if config["probe"]["gradient"] else ("probe",)  # its gradient is not the encoder's
+    optimizer = rule(learning_rate, *[watching] * (rule.function is optim.optimizer))
 
     def init_network(seed: int) -> tuple[PyTree, PyTree]:
         return network.init(seed, view_shape)

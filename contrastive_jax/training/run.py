@@ -11,14 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
 from contrastive_jax import augment, data, evaluators, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.config import schema
-from contrastive_jax.data import compose
-from contrastive_jax.lookup import call, is_own, near, pick
+from contrastive_jax.lookup import call, is_own, near
 from contrastive_jax.training.recipe import Recipe, build
 from contrastive_jax.training.step import init_state, state_of
 from contrastive_jax.types import PyTree, TrainState
@@ -59,25 +56,20 @@ def source_of(config: Mapping[str, Any], load: Callable[..., data.Source] = data
         except (ValueError, FileNotFoundError) as error:
             raise type(error)(f"compose.digits={name!r}: {error}") from None
 
-    section = dict(config["data"])
-    name, validation = config["compose"]["name"], section.get("validation", 0)
-    if validation and getattr(configs.function_of("compose", name), "draws_all", False):
+    name, validation = config["compose"]["name"], config["data"].get("validation", 0)
+    composed, stored = configs.section(config, "compose"), configs.section(config, "data")
+    if validation and getattr(composed.function, "draws_all", False):
         raise ValueError(
             f"data.validation is {validation}; compose.name={name} uses no images of data and draws its own test"
             " images: take 0."
         )
-    function = configs.function_of("data", section["name"])
-    if function is data.load:
-        source = call(load, "data", section)
-    else:
-        del section["name"]
-        source = call(function, "data", section)
-        if not isinstance(source, data.Source):
-            raise ValueError(
-                f"data.name={config['data']['name']!r} returned a {type(source).__name__}; it must return a data set,"
-                " see contrastive_jax.data.from_arrays."
-            )
-    return pick(compose, "compose", config["compose"], source, another)
+    source = stored._replace(function=load)() if stored.function is data.load else stored()
+    if not isinstance(source, data.Source):
+        raise ValueError(
+            f"data.name={config['data']['name']!r} returned a {type(source).__name__}; it must return a data set,"
+            " see contrastive_jax.data.from_arrays."
+        )
+    return composed(source, another)
 
 
 def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
@@ -103,8 +95,7 @@ def prepare(
       ValueError: one sentence that names an option, its value and what is allowed.
       FileNotFoundError: a missing data set, with the command that prepares it.
     """
-    config = configs.plain(config) if isinstance(config, ConfigDict) else config
-    schema.check(config)
+    config = configs.settings_of(config)
     source = source or source_of(config)
     check_constant(config["augment"], source)
     mesh = sharding.make_mesh(devices)
@@ -114,11 +105,11 @@ def prepare(
             f"data.name={source.name!r} has {examples} training image{'' if examples == 1 else 's'}; a contrast"
             " needs at least 2."
         )
-    if batch_size < 2 or batch_size > examples:
+    if batch_size > examples:
         raise ValueError(
-            f"train.batch_size is {batch_size}; it must lie in [2, {examples}], the examples there are."
+            f"train.batch_size is {batch_size}; it must be at most {examples}, the examples there are."
         )
-    parts = max(1, config["train"]["microbatches"])
+    parts = config["train"]["microbatches"]
     if batch_size % (mesh.size * parts):
         share = f"the {mesh.size} devices" + (f" and {parts} micro-batches" if parts > 1 else "")
         raise ValueError(
@@ -132,14 +123,10 @@ def prepare(
     total_steps = steps("train.duration", config["train"]["duration"])
     if total_steps < 1:
         raise ValueError(f"train.duration is {config['train']['duration']!r}; it must be at least one step.")
-    if config["log"]["every"] < 1:
-        raise ValueError(f"log.every is {config['log']['every']}; it must be at least 1 step.")
     if config["log"]["wandb"] and importlib.util.find_spec("wandb") is None:
         project = config["log"]["wandb"]
         raise ValueError(f"log.wandb is {project!r}; it needs wandb: pip install 'contrastive_jax[wandb]'.")
     workdirs.check_steps(config["profile"]["steps"])
-    if (keep_last := config["checkpoint"]["keep_last"]) < 1:
-        raise ValueError(f"checkpoint.keep_last is {keep_last}; it must be at least 1 (3 survive damage).")
     schedule = dict(config["schedule"])
     if not is_own(schedule["name"]):
         schedule["warmup"] = steps("schedule.warmup", given := schedule["warmup"])
@@ -150,7 +137,7 @@ def prepare(
             )
         schedule["milestones"] = tuple(steps("schedule.milestones", m) for m in schedule["milestones"])
     recipe = build(
-        dict(config) | {"schedule": schedule},
+        config.replaced(schedule=schedule),
         image_shape=source.train.shape,
         classes=len(source.classes),
         several_labels=bool(source.train.label_shape),
@@ -158,6 +145,10 @@ def prepare(
         total_steps=total_steps,
         steps_per_epoch=max(1, round(examples / batch_size)),
     )
+
+    def evaluator_of(name: str, column: str) -> Callable | None:
+        return config.find(f"evaluators.{column}", name)
+
     looks = steps("evaluate.every", config["evaluate"]["every"])
     for column in config["evaluate"]["look"] if looks else ():
         if column not in config["evaluators"]:
@@ -173,7 +164,7 @@ def prepare(
         examples / batch_size,
         looks,
         steps("checkpoint.keep_every", config["checkpoint"]["keep_every"]),
-        evaluators.prepare(config, source),  # refused before hours of training, not after them
+        evaluators.prepare(config, source, evaluator_of),  # refused before hours of training, not after them
     )
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import pytest
 
-from contrastive_jax import augment
+from contrastive_jax import augment, kinds
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import config as config_commands
-from contrastive_jax.config import kinds, methods, schema
+from contrastive_jax.config import methods, schema
 from contrastive_jax.training import loop
 from contrastive_jax.workdir import metric_table
 

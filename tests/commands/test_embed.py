@@ -129,7 +129,7 @@ def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, 
             "names 'projection_3'; this encoder has pooled, projection_1, projection_2",
         ),
         ([], ["train"], {}, "embed.layers names ''"),
-        (["pooled"], ["val"], {}, "embed.splits names 'val'. Allowed: test, train"),
+        (["pooled"], ["val"], {}, "embed.splits is \['val'\]; it must be .* train, test"),
         (["pooled"], ["test"], {"data": folder}, "'folder' has none of them"),
         (
             ["pooled"],

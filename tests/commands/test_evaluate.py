@@ -151,7 +151,7 @@ def perceptron(norm, dtype):
 @pytest.mark.parametrize(
     ("size", "encoder", "sentence"),
     [
-        (-1, {}, "evaluate.size is -1; it must be 0"),
+        (-1, {}, "evaluate.size is -1; it must be at least 0"),
         (
             10,
             {"name": "vit", "patch": 4, "dim": 16, "layers": 1, "heads": 2},

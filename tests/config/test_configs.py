@@ -15,7 +15,7 @@ from PIL import Image
 from suite import over
 
 from contrastive_jax import config as configs
-from contrastive_jax import data
+from contrastive_jax import data, lookup
 from contrastive_jax.config import methods
 from contrastive_jax.data import compose
 from contrastive_jax.training import recipe
@@ -146,7 +146,7 @@ def source_of(settings: str) -> data.Source:
         split = data.Split(np.broadcast_to(np.uint8(0), (examples, *shape)), label)
         return data.Source(name, split, split, tuple(map(str, range(classes))))
 
-    return recipe.pick(compose, "compose", config["compose"], black(config["data"]["name"]), black)
+    return lookup.pick(compose, "compose", config["compose"], black(config["data"]["name"]), black)
 
 
 @functools.lru_cache(maxsize=32)
@@ -579,7 +579,7 @@ def test_a_wrong_argument_is_one_sentence_that_names_it(spec, words):
         ("eqco_simclr_imagenet.py:k=511", ["negatives.k is 511", "510"]),
         ("few_negatives_cifar100.py:k=-1", ["negatives.k is -1"]),
         ("eqco_simclr_imagenet.py:alpha=-2", ["margin.alpha is -2.0", "positive"]),
-        ("flatclr_cifar10.py:ess=1.5", ["temperature.target is 1.5", "(0, 1]"]),
+        ("flatclr_cifar10.py:ess=1.5", ["temperature.target is 1.5", "above 0 and at most 1"]),
     ],
 )
 def test_an_impossible_value_is_refused_when_the_recipe_is_built(spec, words):

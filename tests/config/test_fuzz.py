@@ -6,7 +6,8 @@ import hypothesis
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax.config import kinds, schema
+from contrastive_jax import kinds
+from contrastive_jax.config import schema
 from experiments.reliability import fuzz
 
 
@@ -47,10 +48,10 @@ def changed(method="moco_v2", **leaves):
 
 # Each of these came through the door once, as something else than a sentence, or unnoticed.
 REFUSED = [
-    ("train.batch_size", "128", "train.batch_size is '128'; it must be a whole number below 2**31."),
-    ("train.batch_size", True, "train.batch_size is True; it must be a whole number below 2**31."),
+    ("train.batch_size", "128", "train.batch_size is '128'; it must be a whole number of at least 2."),
+    ("train.batch_size", True, "train.batch_size is True; it must be a whole number of at least 2."),
     ("encoder.width", float("nan"), "encoder.width is nan; it must be a finite number below 3.4e38."),
-    ("augment.ratio", [1.0], "augment.ratio is [1.0]; it must be a tuple of 2 finite numbers."),
+    ("augment.ratio", [1.0], "augment.ratio is [1.0]; it must be a tuple of 2 numbers above 0."),
     ("profile.steps", [0.5, 1], "profile.steps is [0.5, 1]; it must be a tuple of whole numbers."),
     ("data", 5, "data is 5; it is a section, with options such as "),
     ("train.duration", {"a": 1}, "train.duration is {'a': 1}; it is one value, not a section."),
@@ -64,7 +65,7 @@ REFUSED = [
     ("name", "../outside", "name is '../outside'; it names a folder"),
     ("name", "/etc/passwd", "name is '/etc/passwd'; it names a folder"),
     ("name", ".hidden", "name is '.hidden'; it names a folder"),
-    ("seed", -1, "seed is -1; it must not be negative."),
+    ("seed", -1, "seed is -1; it must be at least 0."),
 ]
 
 

@@ -172,7 +172,7 @@ def test_no_gradient_flows_through_tau():
         ("fixed", {"tau": float("nan")}, "temperature.tau is nan"),
         ("linear", {"end": -0.1}, "temperature.end is -0.1"),
         ("cosine", {"tau": -1.0}, "temperature.tau is -1.0"),
-        ("ess", {"target": 1.5}, "temperature.target is 1.5; an ESS target lies in"),
+        ("ess", {"target": 1.5}, "temperature.target is 1.5; it must be above 0 and at most 1"),
         ("ess", {"target_end": -0.1}, "temperature.target_end is -0.1"),
         ("ess", {"rate": 1.0}, "temperature.rate is 1.0"),
         ("ess", {"min_tau": 0.0}, "temperature.min_tau is 0.0"),

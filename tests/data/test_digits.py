@@ -54,9 +54,9 @@ def test_stratified_rule():
 def test_options_that_do_not_apply_are_refused():
     with pytest.raises(ValueError, match="data.size=16 does not apply to digits"):
         data.load(name="digits", size=16)
-    with pytest.raises(ValueError, match="data.size=-1"):
+    with pytest.raises(ValueError, match="data.size is -1"):
         data.load(name="digits", size=-1)
-    with pytest.raises(ValueError, match="data.memory_limit=0"):
+    with pytest.raises(ValueError, match="data.memory_limit is 0"):
         data.load(name="digits", memory_limit=0)
 
 

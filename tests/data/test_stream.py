@@ -332,7 +332,7 @@ def test_wrong_options():
         split(resize="fast")
     with pytest.raises(ValueError, match="data.workers=-2"):
         split(workers=-2)
-    with pytest.raises(ValueError, match="data.stream='yes' is none of auto, on and off"):
+    with pytest.raises(ValueError, match="data.stream is 'yes'; it must be one of auto, on, off"):
         data.storage.stored(
             "x",
             [Memory(IMAGES)],

@@ -117,8 +117,8 @@ def test_numbers_are_those_of_the_splits_or_the_options():
         ({"like": "imagenet_resized/65x65"}, "data.like='imagenet_resized/65x65': .*65x65 not found"),
         ({"like": "sun397"}, "how many images it has is not known here.*: set data.examples"),
         ({"train_split": "trian"}, "data.train_split='trian' is no split of imagenet2012.*train, validation"),
-        ({"size": -1}, "data.size=-1 is negative"),
-        ({"stream": "onn"}, "data.stream='onn' is none of auto, on and off"),
+        ({"size": -1}, "data.size is -1; it must be at least 0"),
+        ({"stream": "onn"}, "data.stream is 'onn'; it must be one of auto, on, off"),
         ({"stream": "on", "channels": 5}, "JPEGs, which have 1 or 3 channels, not data.channels=5"),
     ],
 )

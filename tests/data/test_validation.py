@@ -42,7 +42,7 @@ def test_labels_are_not_rounded():
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0])
 def test_refuses_what_is_no_fraction(fraction):
-    with pytest.raises(ValueError, match=f"data.validation={fraction}"):
+    with pytest.raises(ValueError, match=f"data.validation is {fraction}"):
         data.load(name="digits", validation=fraction)
 
 

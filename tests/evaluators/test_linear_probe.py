@@ -169,12 +169,12 @@ def test_sgd_is_the_written_rule(schedule, nesterov):
         ("lbfgs", dict(tolerance=-1), "tolerance=-1"),
         ("lbfgs", dict(labels_per_class=-1), "labels_per_class=-1 must be 0"),
         ("lbfgs", dict(labels_per_class=31), "labels_per_class=31 is more than class 0 has: 30"),
-        ("sgd", dict(learning_rate=float("nan")), "learning_rate=nan"),
-        ("sgd", dict(schedule="linear"), "schedule='linear' must be one of cosine, step, constant"),
-        ("sgd", dict(momentum=1.0), "momentum=1.0"),
-        ("sgd", dict(weight_decay=-1.0), "weight_decay=-1.0"),
+        ("sgd", dict(learning_rate=float("nan")), "learning_rate is nan"),
+        ("sgd", dict(schedule="linear"), "schedule is 'linear'; it must be one of cosine, step, constant"),
+        ("sgd", dict(momentum=1.0), "momentum is 1.0"),
+        ("sgd", dict(weight_decay=-1.0), "weight_decay is -1.0"),
         ("sgd", dict(batch_size=91), "batch_size=91 is more than the 90 training images"),
-        ("sgd", dict(epochs=0), "epochs=0"),
+        ("sgd", dict(epochs=0), "epochs is 0"),
     ],
 )
 def test_bad_options(probe, option, sentence):

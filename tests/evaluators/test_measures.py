@@ -230,12 +230,15 @@ def test_pixels_several_labels_and_lone_classes_leave_out_what_makes_no_sense():
     ("section", "sentence"),
     [
         ({"name": "geometry", "layer": "projection_9"}, "layer is 'projection_9'"),
-        ({"name": "geometry", "metric": "l1"}, "metric='l1' must be euclidean or cosine"),
-        ({"name": "geometry", "t": 0.0}, "t=0.0 must be positive"),
+        ({"name": "geometry", "metric": "l1"}, "metric is 'l1'; it must be one of euclidean, cosine"),
+        ({"name": "geometry", "t": 0.0}, "t is 0.0; it must be above 0"),
         ({"name": "rankme", "images": -1}, "images is -1"),
         ({"name": "mutual_information", "batch_size": 1}, "batch_size is 1"),
-        ({"name": "mutual_information", "score": "l2"}, "score='l2'"),
-        ({"name": "mutual_information", "temperatures": (0.1, 0.0)}, "temperatures=0.0"),
+        ({"name": "mutual_information", "score": "l2"}, "score is 'l2'"),
+        (
+            {"name": "mutual_information", "temperatures": (0.1, 0.0)},
+            "temperatures is (0.1, 0.0); it must be a tuple of numbers above 0",
+        ),
         ({"name": "random_projections", "bins": 1}, "bins is 1"),
         ({"name": "geometry", "seed": -1}, "seed is -1; it must be at least 0"),
         ({"name": "geometry", "images": 2}, "images is 2; it must be 0, or at least 3"),
@@ -245,8 +248,8 @@ def test_pixels_several_labels_and_lone_classes_leave_out_what_makes_no_sense():
         ({"name": "mutual_information", "images": 1}, "images is 1; it must be 0, or at least 2"),
         ({"name": "mutual_information", "pool": 1}, "pool is 1; it must be 0, or at least 2"),
         ({"name": "lbfgs", "seed": -1}, "seed is -1"),
-        ({"name": "simclr", "seed": -1}, "seed=-1 must be 0 or more"),
-        ({"name": "finetune_simclr", "seed": -1}, "seed=-1 must be 0 or more"),
+        ({"name": "simclr", "seed": -1}, "seed is -1"),
+        ({"name": "finetune_simclr", "seed": -1}, "seed is -1"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_encoded(section, sentence):

@@ -329,17 +329,23 @@ def resident_features():
 @pytest.mark.parametrize(
     ("section", "sentence"),
     [
-        ({"name": "moco", "epochs": 0}, "evaluators.it: epochs=0 must be positive"),
-        ({"name": "sgd", "schedule": "cosin"}, "evaluators.it: schedule='cosin' must be one of cosine"),
-        ({"name": "sgd", "optimizer": "lars"}, "optimizer='lars' must be sgd or adam"),
-        ({"name": "sgd", "scaling": "sqrt"}, "evaluators.it: scaling='sqrt' must be linear or none"),
-        ({"name": "sgd", "batch_size": 2.5}, "evaluators.it: batch_size=2.5 must be a whole number"),
+        ({"name": "moco", "epochs": 0}, "evaluators.it: epochs is 0; it must be at least 1"),
+        (
+            {"name": "sgd", "schedule": "cosin"},
+            "evaluators.it: schedule is 'cosin'; it must be one of cosine",
+        ),
+        ({"name": "sgd", "optimizer": "lars"}, "optimizer is 'lars'; it must be one of sgd, adam"),
+        (
+            {"name": "sgd", "scaling": "sqrt"},
+            "evaluators.it: scaling is 'sqrt'; it must be one of linear, none",
+        ),
+        ({"name": "sgd", "batch_size": 2.5}, "evaluators.it: batch_size is 2.5; it must be a whole number"),
         ({"name": "sgd", "augment": True, "standardize": True}, "augment=True has no cached features"),
-        ({"name": "finetune_simclr", "fraction": 0.0}, "fraction=0.0 must be above 0"),
-        ({"name": "simclr", "flip": 2.0}, "flip=2.0 must be from 0 to 1"),
-        ({"name": "flatnce_transfer", "crop": 1.5}, "crop=1.5"),
+        ({"name": "finetune_simclr", "fraction": 0.0}, "fraction is 0.0; it must be above 0"),
+        ({"name": "simclr", "flip": 2.0}, "flip is 2.0; it must be from 0 to 1"),
+        ({"name": "flatnce_transfer", "crop": 1.5}, "crop is 1.5"),
         ({"name": "knn", "k": 49}, "evaluators.it: k is 49; there are 48"),
-        ({"name": "lbfgs", "Cs": (1.0, 0.0)}, "Cs=0.0 must be positive"),
+        ({"name": "lbfgs", "Cs": (1.0, 0.0)}, "Cs is (1.0, 0.0); it must be a tuple of numbers above 0"),
         ({"k": 3}, "evaluators.it is {'k': 3}; it needs a name"),
     ],
 )

@@ -98,5 +98,5 @@ def test_images_without_entropy_recover_none_of_it():
 
 
 def test_a_temperature_is_positive():
-    with pytest.raises(ValueError, match="temperature is 0; it must be positive"):
+    with pytest.raises(ValueError, match="temperature is 0; it must be above 0"):
         measures.resolved_entropy(EvalSpec(("pooled",), None), temperature=0)

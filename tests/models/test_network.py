@@ -342,7 +342,7 @@ def test_torchvision_names_round_trip():
     ("sections", "match"),
     [
         ({"encoder": {"depth": 20}}, "encoder.depth is 20; it must be one of 18, 34, 50, 101, 152"),
-        ({"encoder": {"width": 0.01}}, "encoder.width is 0.01, less than one channel"),
+        ({"encoder": {"width": 0.01}}, "encoder.width is 0.01; it must be at least 0.015625"),
         ({"encoder": {"stem": "mnist"}}, "encoder.stem is 'mnist'; it must be one of cifar, imagenet"),
         ({"encoder": {"variant": "v2"}}, "encoder.variant is 'v2'"),
         (
@@ -357,7 +357,7 @@ def test_torchvision_names_round_trip():
         ({"projector": {"norm": "some"}}, "projector.norm is 'some'; it must be one of all, all_with_bias"),
         ({"projector": {"hidden": -5}}, "projector.hidden is -5"),
         ({"predictor": {"layers": -1}}, "predictor.layers is -1"),
-        ({"predictor": {"widths": (4, -4)}}, "predictor.widths is -4"),
+        ({"predictor": {"widths": (4, -4)}}, "predictor.widths is (4, -4); it must be"),
         ({"classes": -1}, "classes is -1"),
         ({"critic": {"name": "pairs"}}, "critic.name is 'pairs'. Did you mean 'pair'"),
         ({"critic": {"name": "pair", "hidden": 0}}, "critic.hidden is 0; it must be at least 1"),

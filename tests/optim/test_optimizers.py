@@ -133,7 +133,7 @@ def test_a_long_run_still_counts_every_step():
     [
         (dict(name="cosin"), ["schedule.name", "'cosin'", "cosine, linear, step, constant", "'cosine'?"]),
         (dict(scaling="root"), ["schedule.scaling", "linear, sqrt, none"]),
-        (dict(warmup_steps=10), ["schedule.warmup_steps is 10", "less than total_steps (10)"]),
+        (dict(warmup_steps=10), ["schedule.warmup_steps is 10", "below schedule.total_steps, 10"]),
         (dict(learning_rate=-1.0), ["schedule.learning_rate is -1.0"]),
         (dict(learning_rate=float("nan")), ["schedule.learning_rate is nan"]),
         (dict(name="step"), ["schedule.milestones is empty"]),
@@ -400,9 +400,9 @@ def test_update_is_the_same_on_a_mesh():
     "options, words",
     [
         (dict(name="adm"), ["optimizer.name", "'adm'", "lars, sgd, adam, adamw", "'adam'?"]),
-        (dict(momentum=1.0), ["optimizer.momentum is 1.0", "less than 1"]),
+        (dict(momentum=1.0), ["optimizer.momentum is 1.0", "below 1"]),
         (dict(weight_decay=-0.1), ["optimizer.weight_decay is -0.1"]),
-        (dict(trust_coefficient=0.0), ["optimizer.trust_coefficient is 0.0", "positive"]),
+        (dict(trust_coefficient=0.0), ["optimizer.trust_coefficient is 0.0", "above 0"]),
         (dict(momentum_order="last"), ["optimizer.momentum_order", "classic, lr_last, popular"]),
         (dict(exclude="bias"), ["optimizer.exclude is 'bias'", "tuple"]),
     ],

@@ -281,9 +281,9 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ({"train.batch_size": 30}, r"train.batch_size is 30; the 8 devices .* multiple of 8"),
         ({"train.microbatches": 8}, r"batch_size is 32; the 8 devices and 8 micro-batches .* multiple of 64"),
         ({"train.microbatches": 0}, r"train.microbatches is 0; .* at least 1"),
-        ({"train.batch_size": 4096}, r"train.batch_size is 4096; .* \[2, 1437\]"),
-        ({"temperature": {"name": "fixed", "tau": 0.0}}, r"temperature.tau is 0.0; .* positive"),
-        ({"temperature": {"name": "fixd"}}, r"temperature.name is 'fixd'. Did you mean 'fixed'"),
+        ({"train.batch_size": 4096}, "train.batch_size is 4096; it must be at most 1437"),
+        ({"temperature": {"name": "fixed", "tau": 0.0}}, "temperature.tau is 0.0; it must be above 0"),
+        ({"temperature": {"name": "fixd"}}, r"temperature.name is 'fixd'; .* Did you mean 'fixed'"),
         (
             {"temperature": {"name": "fixed", "tua": 0.1}},
             r"temperature.tua: no such option of fixed\(tau.*Did you mean 'tau'",
@@ -342,7 +342,7 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             )
             for name in ("byol", "alignment")
         ),
-        ({"loss": {"dclw": {"sigma": -1.0}}}, r"loss.dclw: dclw.sigma is -1.0; it must be positive"),
+        ({"loss": {"dclw": {"sigma": -1.0}}}, r"loss.dclw.sigma is -1.0; it must be above 0"),
         ({"critic": {"name": "pair"}}, r"critic.name is 'pair', and no loss reads its u"),
         ({"loss": {"flat_nec": 1.0}}, r"no loss 'flat_nec'. Did you mean 'flat_nce'"),
         ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; it is hoelder_flat_nce\("),
@@ -362,15 +362,18 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             {"evaluators.few_labels.labels_per_class": 200},
             r"evaluators.few_labels: labels_per_class=200 is more than class \d has: 1\d\d",
         ),
-        ({"evaluators": {"knn": {"name": "kn"}}}, r"evaluators.knn.name is 'kn'. Did you mean 'knn'"),
+        ({"evaluators": {"knn": {"name": "kn"}}}, r"evaluators.knn.name is 'kn'; .* Did you mean 'knn'"),
         (
             {"evaluators": {"fine": {"name": "moco", "rate": 1.0}}},
             r"evaluators.fine.rate: no such option of moco\(",
         ),
-        ({"evaluate.rows": ("trained", "raw_pixels")}, r"evaluate.rows names 'raw_pixels'.*'raw pixels'"),
+        (
+            {"evaluate.rows": ("trained", "raw_pixels")},
+            r"evaluate.rows is .*'raw_pixels'.*; it must be .* raw pixels",
+        ),
         ({"evaluate.rows": ()}, r"evaluate.rows is empty; .* untrained"),
         ({"evaluate.metric": "map_11_point"}, r"evaluate.metric is 'map_11_point'; with one label .* top1"),
-        ({"evaluate.metric": "top_1"}, r"evaluate.metric is 'top_1'. Did you mean 'top1'"),
+        ({"evaluate.metric": "top_1"}, r"evaluate.metric is 'top_1'; .* Did you mean 'top1'"),
         ({"augment": {"preset": "none", "size": 8, "views": 3}}, r"augment.views is 3; .* 2 views"),
         (
             {"norm": {"scope": "groups", "groups": 5, "momentum": 0.9, "epsilon": 1e-5, "unbiased": False}},
@@ -378,14 +381,14 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ),
         (
             {"temperature": {"name": "fixed", "tau": "warm"}},
-            r"temperature.tau is 'warm'; it must be a finite number",
+            r"temperature.tau is 'warm'; it must be a number above 0",
         ),
         (
             {"schedule.warmup": "20 steps", "train.duration": "12 steps"},
             r"schedule.warmup is '20 steps', 20 steps; it must be shorter than train.duration, '12 steps'",
         ),
         ({"directions": "sideways"}, r"directions is 'sideways'"),
-        ({"score": "cosin"}, r"score is 'cosin'. Did you mean 'cosine'"),
+        ({"score": "cosin"}, r"score is 'cosin'; .* Did you mean 'cosine'"),
     ],
 )
 def test_a_wrong_option_is_one_sentence_before_anything_is_written(leaves, message, tmp_path):
