@@ -130,30 +130,31 @@ class Bridge:
     def _torch(self, arrays, argument, dtype, extra):
         import torch
 
-        given = [
-            torch.tensor(x, dtype=getattr(torch, dtype), requires_grad=True)
-            if x.dtype.kind == "f"
-            else torch.tensor(x)
-            for x in arrays
-        ]
-        inputs, slope = [x for x in given if x.is_floating_point()], None
+        def leaves():
+            return [
+                torch.tensor(x, dtype=getattr(torch, dtype), requires_grad=True)
+                if x.dtype.kind == "f"
+                else torch.tensor(x)
+                for x in arrays
+            ]
+
+        slope = None
         if self._named(argument):
             tau = torch.tensor(float(argument), requires_grad=True)
             try:
-                value = first(self.function(*given, **self._named(tau), **extra))
-                *_, found = torch.autograd.grad(value.float().mean(), [*inputs, tau], allow_unused=True)
-                slope = 0.0 if found is None else float(found)
+                first(self.function(*leaves(), **self._named(tau), **extra)).float().mean().backward()
+                slope = 0.0 if tau.grad is None else float(tau.grad)
             except Exception:  # it takes the temperature as Python's number
                 slope = None
+        given = leaves()
         value = first(self.function(*given, **self._named(argument), **extra))
         if not torch.is_tensor(value):
             raise TypeError(f"it returned a {type(value).__name__}, not a tensor")
-        slopes = [None for _ in inputs]
         if value.requires_grad:
-            slopes = torch.autograd.grad(value.float().mean(), inputs, allow_unused=True)
-        zeros = [torch.zeros_like(x) for x in inputs]
-        found = [z if s is None else s for s, z in zip(slopes, zeros, strict=True)]
-        return value.detach().double().numpy(), [x.double().numpy() for x in found], slope
+            value.float().mean().backward()  # not autograd.grad: hooks of cached gradients write to .grad
+        inputs = [x for x in given if x.is_floating_point()]
+        slopes = [torch.zeros_like(x) if x.grad is None else x.grad for x in inputs]
+        return value.detach().double().numpy(), [x.double().numpy() for x in slopes], slope
 
     def _numpy(self, arrays, argument, dtype, extra):
         def mean(argument, *given):

@@ -30,7 +30,7 @@ def arrays(spec: Spec, size: Sequence[int], seed: int = 0, unit: bool = False) -
         if spec.kind == QUEUE:
             found.append(rows(number + 2, width, seed + 2))
         if spec.kind == VIEWS:
-            found.append(np.arange(number) // 2)
+            found.append(np.arange(number) // (2 if number > 2 else 1))
     return [to_unit(x) if unit and x.dtype.kind == "f" else x for x in found]
 
 

@@ -15,7 +15,7 @@ from contrastive_jax.conformance import inputs
 from contrastive_jax.conformance.results import Failed, NotApplicable
 from contrastive_jax.conformance.session import Session, error
 
-SECONDS = 90.0  # of all ranks together, imports included
+SECONDS = 150.0  # of all ranks together, imports included
 START = (
     "import json, sys; request = json.load(sys.stdin); sys.path[:] = request['path'];"
     " from contrastive_jax.conformance import rank; rank.main(request)"
@@ -110,6 +110,13 @@ def compare(session: Session) -> tuple[float, str]:
         apart = np.mean([answer["part_gradient"] for answer in answers], axis=0)
         if error(gradient, apart) < CLOSE:
             raise NotApplicable("it does not gather: negatives of a rank are its own rows")
+        for factor, word in ((number, "multiplied"), (1.0 / number, "divided")):
+            if error(gradient, factor * apart) < CLOSE:
+                raise Failed(
+                    f"nothing is gathered, and the gradient is {word} by the number of ranks", factor
+                )
+    if wrong < CLOSE and abs(value / whole_value / number - 1) < CLOSE:
+        return wrong, f"the gradient is that of one rank; the value is {number} x (it undoes DDP's mean)"
     ratio = float(np.ravel(gradient) @ np.ravel(whole) / (np.ravel(whole) @ np.ravel(whole)))
     if error(gradient, ratio * whole) < CLOSE:
         by_value = value / whole_value
