@@ -144,6 +144,7 @@ def compare(session: Session) -> tuple[float, str]:
             wrong,
         )
     raise Failed(
-        f"value and gradient differ from one rank's (cosine {cosine:.3f}): positives of rank r start at row r x N",
+        f"value and gradient differ from one rank's (cosine {cosine:.3f}): positives of rank r start at row r x N; or"
+        " a sum or mean is over a rank's own rows",
         max(wrong, wrong_value),
     )

@@ -48,6 +48,7 @@ def imported(name):
 
 
 def optax_ntxent(embeddings, labels, temperature):
+    """Call the loss of optax."""
     import optax
 
     return optax.losses.ntxent(embeddings, labels, temperature)
@@ -57,18 +58,22 @@ def optax_ntxent(embeddings, labels, temperature):
 
 
 def lightly_ntxent(a, b, temperature=0.1):
+    """Call the loss of lightly."""
     return imported("lightly.loss").NTXentLoss(temperature, gather_distributed=ranks()[1] > 1)(a, b)
 
 
 def lightly_dcl(a, b, temperature=0.1):
+    """Call the loss of lightly."""
     return imported("lightly.loss").DCLLoss(temperature, gather_distributed=ranks()[1] > 1)(a, b)
 
 
 def lightly_dclw(a, b, temperature=0.1):
+    """Call the loss of lightly."""
     return imported("lightly.loss").DCLWLoss(temperature, gather_distributed=ranks()[1] > 1)(a, b)
 
 
 def lightly_macl(a, b, temperature=0.1):
+    """Call the loss of lightly."""
     return imported("lightly.loss.macl_loss").MACLLoss(temperature)(a, b)
 
 
@@ -91,18 +96,21 @@ def _wrapped(loss):
 
 
 def pml_ntxent(embeddings, labels, temperature=0.07):
+    """Call the loss of pytorch-metric-learning."""
     from pytorch_metric_learning.losses import NTXentLoss
 
     return _wrapped(NTXentLoss(temperature))(embeddings, labels)
 
 
 def pml_supcon(embeddings, labels, temperature=0.1):
+    """Call the loss of pytorch-metric-learning."""
     from pytorch_metric_learning.losses import SupConLoss
 
     return _wrapped(SupConLoss(temperature))(embeddings, labels)
 
 
 def pml_ntxent_self_supervised(a, b, temperature=0.07):
+    """Call the loss of pytorch-metric-learning."""
     from pytorch_metric_learning.losses import NTXentLoss, SelfSupervisedLoss
 
     return SelfSupervisedLoss(NTXentLoss(temperature))(a, b)
@@ -117,14 +125,17 @@ def _open_clip(a, b, logit_scale, **options):
 
 
 def open_clip_default(a, b, logit_scale):
+    """Call the loss of open_clip."""
     return _open_clip(a, b, logit_scale)
 
 
 def open_clip_gather_with_grad(a, b, logit_scale):
+    """Call the loss of open_clip."""
     return _open_clip(a, b, logit_scale, gather_with_grad=True)
 
 
 def open_clip_local_loss(a, b, logit_scale):
+    """Call the loss of open_clip."""
     return _open_clip(a, b, logit_scale, local_loss=True, gather_with_grad=True)
 
 
@@ -136,18 +147,22 @@ def _open_clip_siglip(a, b, logit_scale, bias, implementation):
 
 
 def open_clip_siglip_bidir(a, b, logit_scale, bias=-10.0):
+    """Call the loss of open_clip."""
     return _open_clip_siglip(a, b, logit_scale, bias, "bidir")
 
 
 def open_clip_siglip_shift(a, b, logit_scale, bias=-10.0):
+    """Call the loss of open_clip."""
     return _open_clip_siglip(a, b, logit_scale, bias, "shift")
 
 
 def open_clip_siglip_reduce(a, b, logit_scale, bias=-10.0):
+    """Call the loss of open_clip."""
     return _open_clip_siglip(a, b, logit_scale, bias, "reduce")
 
 
 def open_clip_siglip_gather(a, b, logit_scale, bias=-10.0):
+    """Call the loss of open_clip."""
     return _open_clip_siglip(a, b, logit_scale, bias, "gather")
 
 
@@ -158,6 +173,7 @@ class Rows(torch.nn.Module):
     """An encoder whose inputs are embeddings."""
 
     def forward(self, features):
+        """Return the rows as they are."""
         return {**features, "sentence_embedding": features["input_ids"]}
 
     def __getattr__(self, name):
@@ -175,10 +191,12 @@ def _multiple_negatives(a, b, scale, **options):
 
 
 def sentence_transformers_mnrl(a, b, scale=20.0):
+    """Call the loss of sentence-transformers."""
     return _multiple_negatives(a, b, scale)
 
 
 def sentence_transformers_mnrl_symmetric(a, b, scale=20.0):
+    """Call the loss of sentence-transformers."""
     directions = ("query_to_doc", "doc_to_query")
     return _multiple_negatives(a, b, scale, directions=directions, partition_mode="per_direction")
 
@@ -196,12 +214,14 @@ def sentence_transformers_cached_mnrl(a, b, scale=20.0, mini_batch_size=2):
 
 
 def info_nce_pytorch(a, b, temperature=0.1):
+    """Call the loss of info-nce-pytorch."""
     from info_nce import info_nce
 
     return info_nce(a, b, temperature=temperature)
 
 
 def info_nce_pytorch_negative_keys(a, b, queue, temperature=0.1):
+    """Call the loss of info-nce-pytorch."""
     from info_nce import info_nce
 
     return info_nce(a, b, queue, temperature=temperature)
@@ -242,10 +262,12 @@ def _solo(name):
 
 
 def solo_simclr(a, b, temperature=0.1):
+    """Call the loss of solo-learn."""
     return _solo("simclr").simclr_loss_func(a, b, temperature)
 
 
 def solo_moco(a, b, queue, temperature=0.1):
+    """Call the loss of solo-learn."""
     return _solo("moco").moco_loss_func(a, b, queue.T, temperature)
 
 

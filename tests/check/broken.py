@@ -141,7 +141,7 @@ def one_less_softmax(a, b, temperature):
 def finite_mask(a, b, temperature):
     """Minus 1e9 times the diagonal: in float16 infinity times 0."""
     x = jnp.concatenate([unit(a, jnp), unit(b, jnp)])
-    logits, n = x @ x.T / temperature, len(a)
+    logits, n = x @ x.T / jnp.asarray(temperature, a.dtype), len(a)
     logits = logits - jnp.asarray(1e9, logits.dtype) * jnp.eye(2 * n, dtype=logits.dtype)
     return -jnp.diag(jnp.roll(jax.nn.log_softmax(logits, 1), n, axis=1))
 
