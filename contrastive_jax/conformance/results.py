@@ -86,3 +86,12 @@ def check(meaning: str, public: str = "", needs_form: bool = True) -> Callable:
         return function
 
     return register
+
+
+def table() -> str:
+    """Return all checks as a table in Markdown; the modules that hold them are imported before."""
+    lines = ["| check | meaning | public defects of the kind |", "| --- | --- | --- |"]
+    lines += [
+        f"| `{one.name}` | {one.meaning} | {one.public or 'none known to us'} |" for one in CHECKS.values()
+    ]
+    return "\n".join(lines)

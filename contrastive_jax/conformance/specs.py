@@ -261,7 +261,7 @@ FACTORS = (
 
 @dataclasses.dataclass(frozen=True)
 class Temperature:
-    """What a function's argument of temperature means."""
+    """Meaning of a function's argument of temperature."""
 
     words: str
     of_argument: Callable[[Any], Any]

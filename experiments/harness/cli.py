@@ -70,7 +70,10 @@ def parser(about: str | None) -> argparse.ArgumentParser:
         " cluster at the scales paper and gpu), else 1",
     )  # fmt: skip
     made.add_argument(
-        "--seeds", type=_count, metavar="N", help="run: only the first N of each cell's seeds; the others when run again"
+        "--seeds",
+        type=_count,
+        metavar="N",
+        help="run: only the first N of each cell's seeds; the others when run again",
     )
     made.add_argument("--cluster", choices=["here", "slurm"], default="here")
     made.add_argument(

@@ -138,12 +138,12 @@ def one_less_softmax(a, b, temperature):
     return clip(a, b, temperature)
 
 
-def finite_mask(a, b, temperature):
-    """Minus 1e9 times the diagonal: in float16 infinity times 0."""
-    x = jnp.concatenate([unit(a, jnp), unit(b, jnp)])
-    logits, n = x @ x.T / jnp.asarray(temperature, a.dtype), len(a)
-    logits = logits - jnp.asarray(1e9, logits.dtype) * jnp.eye(2 * n, dtype=logits.dtype)
-    return -jnp.diag(jnp.roll(jax.nn.log_softmax(logits, 1), n, axis=1))
+def exponentials_in_half(a, b, temperature):
+    """Of float16 rows the exponentials are rounded to float16: above 65,504 they are infinite."""
+    scores = jnp.exp(unit(a, jnp) @ unit(b, jnp).T / temperature)
+    if a.dtype == jnp.float16:
+        scores = jax.lax.reduce_precision(scores, 5, 10)  # XLA keeps float32 between operations else
+    return -jnp.log(jnp.diag(scores) / scores.sum(1))
 
 
 def scores_in_half(a, b, temperature):

@@ -37,7 +37,7 @@ JAX = {
     "tau_0_01": (broken.exponentials, "info_nce", "NaN or infinity"),
     "large_logits": (broken.exponentials, "info_nce", "largest logit"),
     "saturated_positives": (broken.one_less_softmax, "info_nce", "softplus"),
-    "float16": (broken.finite_mask, "nt_xent", "float16"),
+    "float16": (broken.exponentials_in_half, "info_nce", "float16"),
     "bfloat16": (broken.scores_in_half, "info_nce", "bfloat16"),
     "temperature_gradient": (broken.temperature_held, "info_nce", "it is zero"),
     "detached_parts": (broken.weights_with_gradient, "dclw", "a gradient flows"),
