@@ -138,7 +138,7 @@ def compare(session: Session) -> tuple[float, str]:
             ratio,
         )
     cosine = float(np.ravel(gradient) @ np.ravel(whole) / (np.linalg.norm(gradient) * np.linalg.norm(whole)))
-    if wrong_value < CLOSE:
+    if wrong_value < CLOSE and session.name != "flatnce":  # whose value carries no information
         raise Failed(
             f"the value is right, the gradient is not (cosine {cosine:.3f}): gathered rows are detached",
             wrong,

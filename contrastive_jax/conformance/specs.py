@@ -254,6 +254,7 @@ FACTORS = (
     ),
     Factor("the mean over all pairs: the mean over rows, divided by N", lambda n, q, tau: 1.0 / n),
     Factor("half of the mean over queries", lambda n, q, tau: 0.5),
+    Factor("(N - 1) tau x the mean over queries (LibAUC's GCLoss_v2)", lambda n, q, tau: (n - 1) * tau),
     Factor("the mean over 2 N rows of a sum over N", lambda n, q, tau: 1.0 / q),
     Factor("4 x the mean over queries", lambda n, q, tau: 4.0),
 )

@@ -176,6 +176,9 @@ class Rows(torch.nn.Module):
         """Return the rows as they are."""
         return {**features, "sentence_embedding": features["input_ids"]}
 
+    def __getitem__(self, place):
+        return torch.nn.Identity()
+
     def __getattr__(self, name):
         if name in ("is_static", "tokenizer", "max_seq_length"):
             return None
@@ -232,8 +235,11 @@ def libauc_gcl(a, b, temperature=0.1):
     from libauc.losses.contrastive import GCLoss_v1
 
     with contextlib.redirect_stdout(None):
-        loss = GCLoss_v1(N=len(a), tau=float(temperature), device=torch.device("cpu"))
-        value = loss(a, b, torch.arange(len(a)))
+        rank, number = ranks()
+        loss = GCLoss_v1(
+            N=len(a) * number, tau=float(temperature), device=torch.device("cpu"), distributed=number > 1
+        )
+        value = loss(a, b, torch.arange(len(a)) + rank * len(a))
     value = value[0] if isinstance(value, tuple) else value
     return value - value.detach()
 
@@ -243,9 +249,10 @@ def libauc_gcl_bimodal(a, b, temperature=0.1):
     from libauc.losses.contrastive import GCLoss_v2
 
     with contextlib.redirect_stdout(None):
-        loss = GCLoss_v2(N=len(a), tau=float(temperature), device=torch.device("cpu"))
-        index = torch.arange(len(a))
-        value = loss(a, b, index, index)
+        rank, number = ranks()
+        options = {"rank": rank, "world_size": number, "distributed": number > 1}
+        loss = GCLoss_v2(N=len(a) * number, tau=float(temperature), **options)
+        value = loss(a, b, torch.arange(len(a)) + rank * len(a))
     value = value[0] if isinstance(value, tuple) else value
     return value - value.detach()
 

@@ -126,6 +126,20 @@ def lightly_macl():
         print(f"tau {tau:g}: float32 {norms[0]:.3f} x, float64 {norms[1]:.3f} x the exact gradient")
 
 
+def libauc_overflow():
+    """Print whether LibAUC's GCLoss_v1 has a finite gradient at small temperatures."""
+    import torch
+
+    from experiments.check import adapters
+
+    for tau in (0.1, 0.02, 0.012, 0.011, 0.01):
+        a, b = (torch.tensor(x, dtype=torch.float32, requires_grad=True) for x in (A, B))
+        adapters.libauc_gcl(a, b, tau).backward()
+        print(
+            f"tau {tau:g}: gradient finite: {bool(torch.isfinite(a.grad).all() and torch.isfinite(b.grad).all())}"
+        )
+
+
 def saturated():
     """Print the gradient of log_softmax in float32 where the positive scores 20 above the negatives."""
     import torch
@@ -144,7 +158,9 @@ def _of_rank(rank, number, store, name, send):
     from experiments.check import adapters
 
     torch.set_num_threads(1)
-    function = getattr(adapters, name)
+    function = getattr(adapters, name.removesuffix("+diagonal"))
+    if name.endswith("+diagonal"):  # the positives of a rank's own rows, in place of the first rows'
+        torch.diagonal = lambda x: x.diagonal(offset=dist.get_rank() * len(x) if dist.is_initialized() else 0)
     draw = torch.Generator().manual_seed(0)
     a, b = torch.randn(2, 4 * number, 3, generator=draw)
     a, b = (torch.nn.functional.normalize(x) for x in (a, b))
@@ -184,15 +200,20 @@ def on_ranks(name, number=2):
             process.join(60)
     ratio = np.sum(np.multiply(gradient, whole)) / np.sum(np.square(whole))
     cosine = np.sum(np.multiply(gradient, whole)) / np.linalg.norm(gradient) / np.linalg.norm(whole)
-    print(
-        f"{name}, {number} ranks: value {value / one:.4f} x, gradient {ratio:.4f} x that of one (cosine {cosine:.4f})"
-    )
+    by = f"value {value / one:.4f} x, " if one else ""
+    print(f"{name}, {number} ranks: {by}gradient {ratio:.4f} x that of one (cosine {cosine:.4f})")
 
 
 def lightly_dclw_on_ranks():
     """Print lightly's DCLWLoss on two ranks, and DCLLoss."""
     on_ranks("lightly_dcl")
     on_ranks("lightly_dclw")
+
+
+def libauc_on_ranks():
+    """Print LibAUC's losses on two ranks, and GCLoss_v2 with the diagonal moved to the rank's own rows."""
+    for name in ("libauc_gcl", "libauc_gcl_bimodal", "libauc_gcl_bimodal+diagonal"):
+        on_ranks(name)
 
 
 def open_clip_on_ranks():
@@ -209,8 +230,10 @@ REPRODUCTIONS = (
     pml_cap,
     pml_half,
     lightly_macl,
+    libauc_overflow,
     saturated,
     lightly_dclw_on_ranks,
+    libauc_on_ranks,
     open_clip_on_ranks,
 )
 
