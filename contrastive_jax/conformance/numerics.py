@@ -302,7 +302,7 @@ def microbatches(session: Session):
     "Every rank has its share of the rows: the ranks' averaged gradient is that of one rank with all rows; factors of"
     " the number of ranks are named.",
     "lightly-ai/lightly#1977, #1980, #1923, #1531 and #1528 (1 / world size), lightonai/pylate#156 (times world size),"
-    " huggingface/sentence-transformers#3817 (positives masked wrongly) and #3453",
+    " huggingface/sentence-transformers#3817, vturrisi/solo-learn#206 (positives masked wrongly)",
     needs_form=False,
 )
 def n_ranks(session: Session):
