@@ -222,16 +222,26 @@ class Bridge:
             else torch.tensor(x)
             for x in arrays
         ]
-        kept: dict[int, int] = {}
+        alive: dict[int, int] = {}  # storage -> saved tensors of it
+        total = peak = 0
 
-        def keep(tensor):
-            storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
+        class Kept:
+            def __init__(self, tensor):
+                nonlocal total, peak
+                self.tensor, storage = tensor, tensor.untyped_storage()
+                self.place, self.size = storage.data_ptr(), storage.nbytes()
+                alive[self.place] = alive.get(self.place, 0) + 1
+                total += self.size * (alive[self.place] == 1)
+                peak = max(peak, total)
 
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            def __del__(self):
+                nonlocal total
+                alive[self.place] -= 1
+                total -= self.size * (alive[self.place] == 0)
+
+        with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
             value = first(self.function(*given, **self._named(argument), **self.options))
-        return sum(kept.values()) if value is not None else 0
+        return peak if value is not None else 0
 
     def _numpy_memory(self, arrays, argument):
         tracemalloc.start()

@@ -327,21 +327,26 @@ def memory(session: Session):
         return session.bridge.memory(inputs.arrays(session.spec, (number, width), unit=True), argument)
 
     try:
-        small, large, wide = bytes_of(256, 16), bytes_of(512, 16), bytes_of(256, 128)
+        small, large, wide, both = (bytes_of(n, d) for n, d in ((64, 16), (128, 16), (64, 128), (128, 128)))
     except Refused as refused:
         raise NotApplicable(f"not measured: {refused}"[:200]) from None
     if not small:
         raise NotApplicable("nothing was measured")
     growth, by_width = math.log2(large / small), wide / small
-    square = growth > 1.5
-    if square and by_width > 3.0:
+    square, measured = growth > 1.5, f"{large / 1e6:.1f} MB at N = 128, D = 16"
+    if growth > 2.5:
+        raise Failed(f"memory grows as N^{growth:.1f}: {measured}", growth)
+    if math.log2(both / wide) > 1.8 and by_width > 3.0:  # N x D alone doubles with N
         raise Failed(
-            f"memory grows as N x N x D: {wide / 1e6:.0f} MB at N = 256, D = 128; form the scores by a matrix product",
+            f"memory grows as N x N x D: {both / 1e6:.0f} MB at N = 128 = D; form the scores by a matrix product",
             by_width,
         )
-    if square and session.memory == "linear":
-        raise Failed(f"memory grows as N^{growth:.1f}: {large / 1e6:.1f} MB at N = 512", growth)
-    return growth, f"as N^{growth:.1f}: {large / 1e6:.1f} MB at N = 512, D = 16"
+    if square and session.memory == "linear":  # tiles are larger than small batches
+        large = bytes_of(4096, 16)
+        growth, measured = math.log2(large / bytes_of(2048, 16)), f"{large / 1e6:.1f} MB at N = 4096, D = 16"
+        if growth > 1.5:
+            raise Failed(f"memory grows as N^{growth:.1f}: {measured}", growth)
+    return growth, f"as N^{growth:.1f}: {measured}"
 
 
 @check(

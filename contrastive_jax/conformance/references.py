@@ -84,12 +84,6 @@ def softplus(x: Array) -> Array:
     return np.where(above, x, 0) + log1p(np.exp(np.where(above, -x, x)))
 
 
-def sigmoid(x: Array) -> Array:
-    """Return 1 / (1 + e^-x) without overflow."""
-    small = np.exp(np.where(np.real(x) > 0, -x, x))
-    return np.where(np.real(x) > 0, 1.0, small) / (1.0 + small)
-
-
 def logsumexp(x: Array, mask: Array) -> Array:
     """Return the logarithm of the sum over the last axis of e^x where ``mask``; -inf where nothing is summed."""
     top = np.max(np.where(mask, np.real(x), -np.inf), axis=-1, keepdims=True)
@@ -178,16 +172,21 @@ def eqco(queries: Queries, variant: Variant, *, alpha: float = 65536.0) -> Array
 def macl(queries: Queries, variant: Variant) -> Array:
     """Return MACL's reweighted InfoNCE at the temperature given."""
     c = queries.contrast()
-    weight = 1.0 / sigmoid(c)
-    return softplus(c) * (held(weight) if variant.held else weight)
+    small = np.real(c) < -30.0  # there both softplus and sigmoid are e^c
+    inner = np.where(small, 0, c)
+    ratio = np.where(small, 1.0 + np.exp(np.where(small, c, 0)) / 2, softplus(inner) * (1.0 + np.exp(-inner)))
+    return held(ratio) + c - held(c) if variant.held else ratio
 
 
 def debiased(queries: Queries, variant: Variant, *, tau_plus: float = 0.1) -> Array:
     """Return debiased InfoNCE."""
     c, count = queries.contrast(), queries.count
-    g = (np.exp(c) - tau_plus * count) / (1.0 - tau_plus)
+    large = np.real(c) > 30.0  # there e^c is taken out of the logarithm
+    g = (np.exp(np.where(large, 0, c)) - tau_plus * count) / (1.0 - tau_plus)
     least = count * np.exp(-(1.0 + queries.positive) / queries.tau)
-    return log1p(np.where(np.real(g) > np.real(least), g, least))
+    rest = (1.0 - tau_plus - tau_plus * count) * np.exp(-np.where(large, c, 30.0))
+    outside = c - np.log(1.0 - tau_plus) + log1p(rest)
+    return np.where(large, outside, log1p(np.where(np.real(g) > np.real(least), g, least)))
 
 
 def hard_nce(queries: Queries, variant: Variant, *, beta: float = 1.0) -> Array:

@@ -75,9 +75,9 @@ class Convention:
 
 
 def error(found: Any, exact: Any) -> float:
-    """Return |found - exact| over |exact|, of vectors by their norms; infinity where ``found`` is not finite."""
+    """Return |found - exact| over |exact|, of vectors by their norms; infinity where one is not finite."""
     found, exact = np.asarray(found, float).ravel(), np.asarray(exact, float).ravel()
-    if not np.isfinite(found).all():
+    if not (np.isfinite(found).all() and np.isfinite(exact).all()):
         return math.inf
     size = float(np.linalg.norm(exact))
     return float(np.linalg.norm(found - exact)) / (size if size > 0 else 1.0)
@@ -215,7 +215,7 @@ class Session:
             found, gradients = [f for f, _ in pairs], [e for _, e in pairs]
         flat = self.name == "flatnce"
         size = max(abs(value), 1e-3 if not flat else 1.0)
-        wrong = abs(outcome.value - value) / size if np.isfinite(outcome.value) else math.inf
+        wrong = abs(outcome.value - value) / size if np.isfinite([outcome.value, value]).all() else math.inf
         return wrong, error(*(np.concatenate([x.ravel() for x in xs]) for xs in (found, gradients)))
 
     # -------------------------------------------------------------------------------------- the convention

@@ -15,8 +15,8 @@ KEPT, PAGE = FOLDER / "results" / "libraries.json", FOLDER / "README.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
-def run(only: str) -> None:
-    """Check every loss that is not kept yet, or those whose name contains a text."""
+def run(only: str, checks: str) -> None:
+    """Check every loss that is not kept yet or whose name contains a text, or repeat some checks of kept ones."""
     import torch
 
     from contrastive_jax import conformance
@@ -27,13 +27,21 @@ def run(only: str) -> None:
     for library, losses in adapters.LIBRARIES.items():
         for function, loss in losses.items():
             name = function.__name__
-            if name in kept and not only or only not in name:
+            if name in kept and not only and not checks or only not in name:
                 continue
             try:
                 version = importlib.metadata.version(library)
             except importlib.metadata.PackageNotFoundError:
                 continue
-            report = conformance.check(function, loss, framework="jax" if library == "optax" else "torch")
+            framework, some = "jax" if library == "optax" else "torch", [c for c in checks.split(",") if c]
+            report = conformance.check(function, loss, framework=framework, only=some)
+            if some:
+                found = {check["name"]: check for check in report.as_json()["checks"]}
+                all_checks = [found.get(check["name"], check) for check in kept[name]["checks"]]
+                passed = all(check["status"] != "failed" for check in all_checks)
+                kept[name] |= {"checks": all_checks, "passed": passed}
+                KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+                continue
             versions = {"torch": torch.__version__} if library != "optax" else {}
             kept[name] = {"library": library, "version": version, **versions, **report.as_json()}
             KEPT.parent.mkdir(exist_ok=True)
@@ -69,9 +77,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("verb", choices=("run", "render"))
     parser.add_argument("--only", default="", help="losses whose name contains this text")
+    parser.add_argument("--checks", default="", help="checks of kept losses to repeat, A,B")
     arguments = parser.parse_args()
     if arguments.verb == "run":
-        run(arguments.only)
+        run(arguments.only, arguments.checks)
     else:
         PAGE.write_text(rendered(PAGE.read_text(), json.loads(KEPT.read_text())))
 

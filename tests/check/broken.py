@@ -32,9 +32,9 @@ def nt_xent(a, b, temperature=0.2, normal=unit):
     return lse(logits, ~own) - logits[positive]
 
 
-def clip(a, b, t):
+def clip(a, b, temperature):
     """Right, in JAX."""
-    logits = unit(a, jnp) @ unit(b, jnp).T / t
+    logits = unit(a, jnp) @ unit(b, jnp).T / temperature
     return -jnp.diag(jax.nn.log_softmax(logits, 1))
 
 

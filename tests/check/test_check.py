@@ -54,7 +54,7 @@ QUICK = ("dcl", "sigmoid")
 
 
 def caught(name, function, loss, words, **options):
-    result = check(function, loss, only=[name], **options)[name]
+    result = check(function, loss, **({"only": [name]} | options))[name]
     assert result.status == FAILED and words in result.words, result
     return result
 
@@ -106,6 +106,13 @@ def test_our_own_losses_pass(function, loss):
     assert report.convention.startswith("your loss is ")
 
 
+@pytest.mark.run
+def test_linear_memory_is_measured_where_tiles_are_smaller_than_the_batch():
+    options = {"only": ["memory"], "memory": "linear"}
+    assert check(own_losses.nt_xent_tiled, "nt_xent", **options)["memory"].status == PASSED
+    caught("memory", broken.clip, "info_nce", "memory grows as N^2", memory="linear")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("function", "loss"), OWN, ids=lambda value: getattr(value, "__name__", ""))
 def test_our_own_losses_pass_on_ranks(function, loss):
@@ -147,6 +154,19 @@ def test_the_complex_step_is_the_derivative():
         step[1, 2] = 1e-6
         ends = [float(loss(given[0] + s * step, *given[1:])) for s in (1, -1)]
         assert abs(found[1, 2] - (ends[0] - ends[1]) / 2e-6) < 1e-6, name
+
+
+def test_references_are_finite_at_every_temperature_of_the_checks():
+    draw = np.random.default_rng(1)
+    for name, spec in specs.SPECS.items():
+        a, b, queue = draw.standard_normal((3, 4, 3))
+        given = {"pairs": (a, b), "queue": (a, b, queue), "labels": (a, np.array([0, 0, 1, 1]))}[spec.kind]
+        for tau in (1e-4, 0.01, 0.1, 5.0):
+            loss = lambda *x: spec.loss(*x, tau, spec.usual(), **spec.options)  # noqa: B023, E731
+            assert np.isfinite(loss(*given)) and np.isfinite(references.gradient(loss, given, 0)).all(), (
+                name,
+                tau,
+            )
 
 
 def test_the_report_is_a_table_and_json(tmp_path):
