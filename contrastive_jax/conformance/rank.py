@@ -38,15 +38,12 @@ def torch_rank(function: Callable, arrays: list[np.ndarray], request: dict[str, 
     rank, number = request["rank"], request["ranks"]
 
     def value_and_gradient(batch: list[np.ndarray]) -> tuple[float, list]:
-        width = batch[0].shape[1]
-        weights = torch.eye(width, requires_grad=True)
-        given = [
-            torch.tensor(x, dtype=torch.float32) @ weights if x.dtype.kind == "f" else torch.tensor(x)
-            for x in batch
-        ]
+        given = [torch.tensor(x, dtype=torch.float32 if x.dtype.kind == "f" else None) for x in batch]
+        leaves = [x.requires_grad_(True) for x in given if x.is_floating_point()]
         value = first(function(*given, **named(request))).float().mean()
-        value.backward()
-        return float(value), weights.grad.tolist()
+        value.backward()  # rows are those times weights that are the identity: W' = sum x^T x'
+        slopes = [x.detach().T @ x.grad for x in leaves if x.grad is not None]
+        return float(value), sum(slopes).tolist()
 
     rows = len(arrays[0]) // number
     part = [x[rank * rows : (rank + 1) * rows] if i < request["split"] else x for i, x in enumerate(arrays)]
