@@ -6,6 +6,8 @@ __version__ = "0.1.0"
 
 # Loaded when first asked for, so that importing the package stays light.
 _PUBLIC = {
+    "assert_conforms": "contrastive_jax.conformance",
+    "check": "contrastive_jax.conformance",
     "contrastive_loss": "contrastive_jax.contrast.contrastive_loss",
     "evaluate": "contrastive_jax.commands.evaluate",
     "in_microbatches": "contrastive_jax.contrast.microbatch",

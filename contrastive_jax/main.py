@@ -41,6 +41,7 @@ MODES = ("train", "evaluate", "embed", "export", "preview", "report", "describe"
 
 HELP = """usage: contrastive-jax --config=CONFIG [--config.OPTION=VALUE ...]
                        [--workdir=DIR] [--mode=MODE]
+       contrastive-jax check MODULE:FUNCTION    test a loss of your own
 
 modes
   train      train or resume a run, then evaluate it (default)
@@ -366,9 +367,22 @@ def replaceable(error: Exception, mode: str) -> bool:
     return damaged and mode in ("train", "evaluate", "preview")
 
 
+def check(words: Sequence[str]) -> int:
+    """Run ``contrastive-jax check``, conformance tests of a loss of the user's own; return the exit status."""
+    from contrastive_jax import lookup
+    from contrastive_jax.conformance import command
+
+    signals.guard()
+    if not sys.flags.safe_path:
+        lookup.FOLDERS.append(os.getcwd())
+    return command.run(words)
+
+
 def run() -> None:
     """Run the command: the entry of the console script ``contrastive-jax``."""
-    console.protect()
+    incomplete = console.protect()
+    if sys.argv[1:2] == ["check"]:
+        sys.exit(check(sys.argv[2:]) or int(incomplete() is not None))
     if {"-h", "-help", "--help", "--version"} & set(sys.argv[1:]):
         sys.stdout.write(f"{contrastive_jax.__version__}\n" if "--version" in sys.argv else HELP)
         return

@@ -24,7 +24,7 @@ FLOORS = [
     {"config"},
     {"workdir"},
     {"training"},
-    {"commands"},
+    {"commands", "conformance"},
     {"main", "__init__"},
     {"__main__"},
 ]

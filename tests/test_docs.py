@@ -15,8 +15,10 @@ import yaml
 from suite import over
 
 from contrastive_jax import config as configs
-from contrastive_jax import main
+from contrastive_jax import lookup, main
 from contrastive_jax.commands import config
+from contrastive_jax.conformance import command as conformance_command
+from contrastive_jax.conformance import specs
 from experiments import harness
 from experiments.harness import cli
 
@@ -139,6 +141,9 @@ def check(argv):
     elif argv[:2] == ["python", "-m"] and argv[2].startswith("experiments."):
         path = ROOT / argv[2].replace(".", "/")
         check_experiment(path / "__main__.py" if path.is_dir() else path.with_suffix(".py"), argv[3:])
+    elif argv[:2] == ["contrastive-jax", "check"]:
+        name, options = conformance_command.parse(argv[2:])
+        assert specs.find(options["as_"]) and lookup.check_name(name, "function")
     elif argv[0] == "python":
         check_experiment(ROOT / argv[1], argv[2:])
     else:
@@ -192,6 +197,7 @@ def test_every_command_exists(written):
         "pytest tests/loses -q",
         "python experiments/flatnce/figure_identities.py --outt=a",
         "pip install -e '.[gpu]'",
+        "contrastive-jax check my_losses:clip_loss --as=info_nec",
         "make docs",
     ],
 )

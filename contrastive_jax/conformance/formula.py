@@ -1,0 +1,407 @@
+"""Checks of the formula: values, gradients, conventions, and which rows are summed over."""
+
+import numpy as np
+
+from contrastive_jax.conformance import inputs
+from contrastive_jax.conformance.references import Variant
+from contrastive_jax.conformance.results import Failed, NotApplicable, check
+from contrastive_jax.conformance.session import Outcome, Session, error
+from contrastive_jax.conformance.specs import LABELS, PAIRS, QUEUE, VIEWS
+
+VALUE, GRADIENT = 3e-4, 2e-3  # relative errors allowed in float32 where nothing is saturated
+
+WRONG = {
+    ("candidates", "same"): "negatives are those of the query's own view only; add the other view's",
+    (
+        "candidates",
+        "other",
+    ): "negatives are those of the other view only, N - 1; this loss has 2N - 2 of both views",
+    ("positive", "out"): "the positive is missing from the sum over candidates (that is DCL)",
+    ("positive", "in"): "the positive is in the sum over negatives (that is InfoNCE)",
+    ("own", "in"): "the query itself is among its candidates; mask the diagonal of the same-view scores",
+    (
+        "sums",
+        "two",
+    ): "the logarithms of two sums, one a view, are added; take the logarithm of one sum over both",
+    ("directions", "a"): "only the first array's rows are queries; add the other direction",
+    ("directions", "b"): "only the second array's rows are queries; add the other direction",
+    ("held", False): "a gradient flows through a part that the definition holds constant; detach it",
+    (
+        "keys",
+        "in",
+    ): "the batch's own keys are in the queue, so a positive is also a negative; enqueue after the loss",
+    ("reading", "out"): "positives are averaged outside of the logarithm (SupCon, eq. 2)",
+    ("reading", "in"): "positives are averaged inside of the logarithm (SupCon, eq. 3)",
+    ("reading", "in_sum"): "positives are summed inside of the logarithm",
+    ("reading", "sincere"): "the other positives are missing from the denominator (SINCERE)",
+    (
+        "reading",
+        "pairs",
+    ): "other positives are missing from the denominator, and all pairs weigh the same (NT-Xent of pairs)",
+}
+
+
+def mistake(session: Session, field: str) -> str:
+    """Return a sentence where the function's form is wrong in a field; empty where it is right."""
+    form = session.convention
+    if form is None or field not in form.mistakes:
+        return ""
+    if field == "temperature":
+        return f"its temperature is {form.tau:.3g}, not {session.tau:g}"
+    return WRONG[field, getattr(form.variant, field)]
+
+
+def refuse(session: Session, *fields: str) -> None:
+    """Fail where the function's form is wrong in one of some fields, with the values of the smallest batch."""
+    for field in fields:
+        if words := mistake(session, field):
+            batch = session.arrays(inputs.SMALL)
+            usual = session.spec.usual()
+            right = Variant(**{**usual.__dict__, "score": session.convention.variant.score})
+            expected, _ = session.expected(batch, variant=right)
+            found = session.call(batch)
+            raise Failed(
+                words, abs(found.value - expected) / max(abs(expected), 1e-12), batch, session.working_tau
+            )
+
+
+def cause_of(found: list, exact: list, form_of: str = "") -> str:
+    """Return why a gradient differs, in one sentence."""
+    vectors = [np.concatenate([x.ravel() for x in xs]) for xs in (found, exact)]
+    if not np.isfinite(vectors[0]).all():
+        return "the gradient is NaN or infinite"
+    if not np.any(vectors[0]):
+        return "the gradient is zero: everything is detached"
+    ratio = float(vectors[0] @ vectors[1] / (vectors[1] @ vectors[1]))
+    if error(vectors[0], ratio * vectors[1]) < GRADIENT:
+        return f"the gradient is {ratio:.4g} x the exact one, and the value is right: it is scaled apart"
+    for name, mine in zip("ab", found, strict=False):
+        if not np.any(mine):
+            return f"array {name} carries no gradient: it is detached"
+    cosine = float(vectors[0] @ vectors[1] / np.prod([np.linalg.norm(v) for v in vectors]))
+    return f"the gradient is not that of the value (cosine {cosine:.3f}): a part is detached or counted twice"
+
+
+def both(
+    session: Session, batch: list, tau: float | None = None, value=VALUE, gradient=GRADIENT, **extra
+) -> tuple:
+    """Compare a batch's value and gradient with float64; return the larger of their errors and the outcome.
+
+    Raises:
+      Failed: they differ.
+    """
+    outcome = session.call(batch, tau, **extra)
+    expected = session.expected(batch, tau)
+    wrong_value, wrong_gradient = session.compared(outcome, expected)
+    tau = session.working_tau if tau is None else tau
+    if wrong_value > value:
+        raise Failed(f"the value is {outcome.value:.6g}, exactly {expected[0]:.6g}", wrong_value, batch, tau)
+    if wrong_gradient > gradient:
+        raise Failed(cause_of(outcome.gradients, expected[1]), wrong_gradient, batch, tau)
+    return max(wrong_value, wrong_gradient), outcome
+
+
+@check(
+    "The value is the loss's, computed in float64 by another code, up to the factor that `convention` names.",
+    "jsboige/CoursIA#13003 (expected values of a test were wrong)",
+    needs_form=False,
+)
+def value(session: Session):
+    """Compare values."""
+    batch = session.arrays(inputs.SMALL)
+    if session.convention is None:
+        raise Failed(session.problem, None, batch, session.working_tau)
+    if session.convention.mistakes:
+        refuse(session, *session.convention.mistakes)
+    largest = 0.0
+    for size, seed in ((inputs.SMALL, 2), (inputs.MIDDLE, 3)):
+        batch = session.arrays(size, seed)
+        outcome, expected = session.call(batch), session.expected(batch)
+        wrong, _ = session.compared(outcome, expected)
+        if wrong > VALUE:
+            raise Failed(
+                f"the value is {outcome.value:.6g}, exactly {expected[0]:.6g}",
+                wrong,
+                batch,
+                session.working_tau,
+            )
+        largest = max(largest, wrong)
+    return largest, ""
+
+
+@check(
+    "The factor, the temperature's meaning and the normalisation are those of a known convention, and are named.",
+    "raminnakhli/DCL#1 (DCLW times N), raminnakhli/DCL#13 (sum or mean), HobbitLong/SupContrast#1 (base temperature)",
+)
+def convention(session: Session):
+    """Name the convention."""
+    refuse(session, "temperature")
+    form = session.convention
+    rows, queries = inputs.MIDDLE[0], session.queries(session.arrays(), form.variant)
+    return form.factor.of(rows, queries, session.working_tau), described(session)
+
+
+def described(session: Session) -> str:
+    """Return the convention in words."""
+    form, spec = session.convention, session.spec
+    words = [f"your loss is {form.factor.words}"]
+    if spec.kind == PAIRS and "candidates" in spec.allowed:
+        words.append(
+            {
+                "both": "negatives of both views",
+                "other": "negatives of the other view",
+                "same": "of one view",
+            }[form.variant.candidates]
+        )
+        words.append(
+            {"both": "both directions", "a": "a queries b", "b": "b queries a"}[form.variant.directions]
+        )
+    if spec.kind == LABELS and "lone" in spec.allowed:
+        words.append(
+            "the mean is over rows with a positive"
+            if form.variant.lone == "left_out"
+            else "rows without a positive count as 0"
+        )
+    if session.name == "flatnce":
+        words.append(
+            {"defined": "its value is 1", "zero": "its value is 0", "info_nce": "its value is InfoNCE's"}[
+                form.variant.value
+            ]
+        )
+    words.append(
+        "rows are normalised"
+        if session.normalises
+        else "rows are taken as they are"
+        if not session.unit
+        else "rows must have unit length"
+    )
+    words.append(
+        f"its argument {session.bridge.temperature} is {form.temperature.words}"
+        if session.has_temperature
+        else f"tau {form.tau:.3g}"
+    )
+    return "; ".join(words)
+
+
+@check(
+    "The gradient is the exact one (complex step in float64), times the value's factor.",
+    "huggingface/sentence-transformers#3862 (gradients of all micro-batches but the last were dropped)",
+)
+def gradient(session: Session):
+    """Compare gradients."""
+    largest = 0.0
+    for size, seed in ((inputs.SMALL, 2), (inputs.MIDDLE, 3)):
+        batch = session.arrays(size, seed)
+        outcome, (expected_value, expected) = session.call(batch), session.expected(batch)
+        _, wrong = session.compared(outcome, (expected_value, expected))
+        if wrong > GRADIENT:
+            raise Failed(cause_of(outcome.gradients, expected), wrong, batch, session.working_tau)
+        largest = max(largest, wrong)
+    return largest, ""
+
+
+@check(
+    "Negatives are those of the loss: the other view's, or both views', in the logarithm of one sum.",
+    "lightly-ai/lightly#1827 (DCL's negatives as two logarithms, for three years)",
+)
+def candidates(session: Session):
+    """Check the candidates."""
+    if session.spec.kind != PAIRS or not session.spec.allowed:
+        raise NotApplicable("the loss has one set of candidates")
+    refuse(session, "candidates", "sums")
+    number = session.arrays()[0].shape[0]
+    return float(
+        2 * number - 2 if session.convention.variant.candidates == "both" else number - 1
+    ), "negatives a query at N = 6"
+
+
+@check("A query is not its own candidate.", "")
+def self_pair(session: Session):
+    """Check that the query is masked."""
+    if "own" not in session.spec.mistakes:
+        raise NotApplicable("no query is among the candidates of this loss")
+    refuse(session, "own")
+    if session.spec.kind == PAIRS and session.convention.variant.candidates == "other":
+        raise NotApplicable("candidates are of the other view, where the query is not")
+    return None, ""
+
+
+@check("The positive is in the sum over candidates (InfoNCE) or out of it (DCL), as the loss has it.", "")
+def positive(session: Session):
+    """Check the positive's place."""
+    if "positive" not in session.spec.mistakes:
+        raise NotApplicable("the loss has one form")
+    refuse(session, "positive")
+    return None, f"the positive is {session.convention.variant.positive} the sum"
+
+
+@check(
+    "Equal rows of different examples are negatives of each other, with finite gradients.",
+    "huggingface/sentence-transformers#3189 (duplicates as negatives; no defect of the formula)",
+)
+def duplicates(session: Session):
+    """Compare a batch in which two examples are equal."""
+    batch = session.arrays()
+    if session.spec.kind == LABELS:
+        batch[0][1] = batch[0][0]  # of one class
+        batch[0][7] = batch[0][2]  # of two
+    else:
+        batch[0][1], batch[1][1] = batch[0][0], batch[1][0]
+        batch[1][3] = batch[0][2]
+    return both(session, batch)[0], ""
+
+
+@check(
+    "Several positives are averaged out of the logarithm, in it, or as SINCERE does, as the loss has it.", ""
+)
+def several_positives(session: Session):
+    """Check the reading of several positives."""
+    if session.spec.kind not in (LABELS, VIEWS):
+        raise NotApplicable("a query has one positive")
+    refuse(session, "reading")
+    return None, {
+        "out": "averaged outside of the logarithm",
+        "in": "averaged in the logarithm",
+        "in_sum": "summed in the logarithm",
+        "sincere": "one by one, without the other positives",
+        "pairs": "all pairs weigh the same",
+    }[session.convention.variant.reading]
+
+
+@check(
+    "A row without a positive leaves value and gradient finite, and its part in the mean is named.",
+    "huggingface/sentence-transformers#3668 (no second class), lightly-ai/lightly#1938 (a silent NaN)",
+)
+def class_of_one(session: Session):
+    """Compare a batch with a class of one row."""
+    if session.spec.kind != LABELS:
+        raise NotApplicable("every row has its positive in the other array")
+    batch = session.arrays()
+    batch[1] = np.array([0, 0, 0, 1, 1, 2, 3, 3, 4, 4, 4, 5])
+    outcome = session.call(batch)
+    if not outcome.finite:
+        raise Failed(
+            "the value or gradient is not finite: a mean over no positives divides by zero",
+            None,
+            batch,
+            session.working_tau,
+        )
+    form, seen = session.convention, {}
+    for lone in session.spec.allowed.get("lone", ("left_out",)):
+        variant = Variant(**{**form.variant.__dict__, "lone": lone})
+        seen[lone] = max(session.compared(outcome, session.expected(batch, variant=variant)))
+    best = min(seen, key=seen.get)
+    if seen[best] > GRADIENT:
+        raise Failed(
+            "rows without a positive are neither left out of the mean nor 0 in it",
+            seen[best],
+            batch,
+            session.working_tau,
+        )
+    return seen[best], "left out of the mean" if best == "left_out" else "0 in the mean over all rows"
+
+
+@check("The smallest batch with a negative: two examples.", "")
+def batch_of_two(session: Session):
+    """Compare a batch of two examples."""
+    return both(session, session.arrays((2, 2)))[0], ""
+
+
+@check("Permuted rows have the same value and permuted gradients.", "", needs_form=False)
+def row_order(session: Session):
+    """Compare a batch with the same one in another order."""
+    batch = session.arrays()
+    order = np.random.default_rng(7).permutation(len(batch[0]))
+    moved = [x[order] if len(x) == len(order) else x for x in batch]
+    first, second = session.call(batch), session.call(moved)
+    if (wrong := error(second.value, first.value)) > VALUE:
+        raise Failed(
+            f"the value is {first.value:.6g}, and {second.value:.6g} with the rows in another order",
+            wrong,
+            batch,
+            session.working_tau,
+        )
+    pairs = zip(second.gradients, first.gradients, strict=True)
+    expected = [x[order] if len(x) == len(order) else x for x in first.gradients]
+    wrong = error(second.gradient, np.concatenate([x.ravel() for x in expected]))
+    if wrong > GRADIENT:
+        raise Failed("the gradient depends on the order of the rows", wrong, batch, session.working_tau)
+    del pairs
+    return wrong, ""
+
+
+@check(
+    "With the two arrays exchanged value and gradients are the same, unless the loss has one direction.",
+    "",
+    needs_form=False,
+)
+def symmetry(session: Session):
+    """Compare a batch with its views exchanged."""
+    if session.spec.kind != PAIRS:
+        raise NotApplicable("its arrays have different parts")
+    refuse(session, "directions")
+    batch = session.arrays()
+    first, second = session.call(batch), session.call(batch[::-1])
+    wrong = max(
+        error(second.value, first.value),
+        error(np.concatenate([x.ravel() for x in second.gradients[::-1]]), first.gradient),
+    )
+    form = session.convention
+    if wrong > GRADIENT:
+        if form is not None and form.variant.directions != "both":
+            query = form.variant.directions
+            raise NotApplicable(f"one direction: rows of {query} are queries")
+        raise Failed(
+            "exchanging the two arrays changes the result: one direction differs from the other",
+            wrong,
+            batch,
+            session.working_tau,
+        )
+    return wrong, ""
+
+
+@check(
+    "Of losses with held parts (FlatNCE, DCLW, MACL): no gradient flows through them.", "", needs_form=False
+)
+def detached_parts(session: Session):
+    """Check that the held parts carry no gradient."""
+    if not session.spec.parts:
+        raise NotApplicable("the definition holds nothing constant")
+    batch = session.arrays(inputs.SMALL)
+    outcome: Outcome = session.call(batch)
+    if not np.any(outcome.gradient):
+        raise Failed(
+            f"the gradient is zero: nothing but {session.spec.parts} may be held, or that is not",
+            0.0,
+            batch,
+            session.working_tau,
+        )
+    if session.convention is None:
+        raise NotApplicable("no known form of the loss has its values: see value")
+    expected = session.expected(batch)
+    _, right = session.compared(outcome, expected)
+    if session.name == "flatnce":
+        return right, f"held: {session.spec.parts}"
+    _, other = session.compared(
+        outcome,
+        session.expected(batch, variant=Variant(**{**session.convention.variant.__dict__, "held": False})),
+    )
+    if right > GRADIENT and other < GRADIENT:
+        raise Failed(
+            f"a gradient flows through what the definition holds: {session.spec.parts}",
+            right,
+            batch,
+            session.working_tau,
+        )
+    if right > GRADIENT:
+        raise Failed(cause_of(outcome.gradients, expected[1]), right, batch, session.working_tau)
+    return right, f"held: {session.spec.parts}"
+
+
+@check("Keys of the batch are not in the queue when its loss is computed.", "")
+def queue_keys(session: Session):
+    """Check that the positive is not also in the queue."""
+    if session.spec.kind != QUEUE:
+        raise NotApplicable("the loss has no queue")
+    refuse(session, "keys")
+    return None, ""
