@@ -71,6 +71,7 @@ def after_signal(tmp_path, case, number):
     process = subprocess.Popen(
         [sys.executable, script, case], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the suite may be run by nohup
     )  # fmt: skip
     try:
         assert process.stdout.readline() == "ready\n"
