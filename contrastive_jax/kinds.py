@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import os
 import re
 import types
 import typing
@@ -189,7 +190,7 @@ def words(kind: Any) -> str:
 
 
 def limits(kind: Any) -> str:
-    """Return in few words the bounds and choices of a kind's values; "" where its type alone says what they are."""
+    """Return the bounds and choices of a kind, briefly; "" for one that has none."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         return _range(parts[1:])
@@ -214,7 +215,7 @@ def _wanted(value: Any, kind: Any) -> str:
             return words(parts[0])
     if origin in (typing.Union, types.UnionType):
         return _either(dict.fromkeys(_wanted(value, part) for part in parts))
-    return words(kind)
+    return _SHORT[int] if kind is int and not isinstance(value, int) else words(kind)
 
 
 def _either(texts: Iterable[str]) -> str:
@@ -296,7 +297,7 @@ def check(function: Callable, options: Mapping[str, Any], path: str = "") -> Non
 def check_values(kinds: Mapping[str, Any], values: Mapping[str, Any], path: str = "") -> None:
     """Refuse values, by name, that do not fit their kinds.
 
-    Arrays of numbers count as the numbers; of one that is traced nothing is known.
+    Arrays of numbers count as the numbers, paths as texts and sets as tuples; of what is traced nothing is known.
 
     Raises:
       ValueError: one sentence, with ``path`` before the name.
@@ -304,12 +305,21 @@ def check_values(kinds: Mapping[str, Any], values: Mapping[str, Any], path: str 
     for name, kind in kinds.items():
         value = values[name]
         try:
-            value = value.tolist() if hasattr(value, "tolist") else value
+            value = _plain(value)
         except TypeError:  # traced
             continue
         if kind is not inspect.Parameter.empty:
             if refused := refusal(f"{path}.{name}" if path else name, value, kind):
                 raise ValueError(refused)
+
+
+def _plain(value: Any) -> Any:
+    """Return what a config would hold in the place of a value that Python can give."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, tuple | list | set | frozenset):
+        return tuple(map(_plain, value))
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def checked(path: str = "") -> Callable[[F], F]:

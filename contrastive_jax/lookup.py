@@ -11,6 +11,7 @@ import importlib
 import importlib.machinery
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -39,8 +40,8 @@ def hashable(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def is_own(name: Any) -> bool:
-    """Return whether a name is ``module:function``."""
-    return isinstance(name, str) and ":" in name
+    """Return whether a name is ``module:function``; ``mnist:3.0.1`` is a data set of TFDS in a version."""
+    return isinstance(name, str) and re.search(r":(?![0-9*])", name) is not None
 
 
 # Folders of one's own functions besides those of sys.path: the one that a command is started in.

@@ -55,6 +55,12 @@ def test_python_blocks_run(code):
     exec(compile(code, "README.md", "exec"), {})
 
 
+@pytest.mark.run
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("contrastive-jax check")])
+def test_a_loss_is_checked(command, where):
+    assert " 0 failed" in run(command.replace("contrastive-jax", "python -m contrastive_jax.main"), where)
+
+
 def training(command):
     return "contrastive_jax.main" in command
 
@@ -85,7 +91,7 @@ def test_every_command_is_accounted_for():
     """A new kind of block needs a test of its own."""
     assert set(re.findall(r"^```(\w+)$", README, re.MULTILINE)) == {"python", "bash", "sh"}
     others = [c for c in COMMANDS if not training(c) and "contrastive_jax.config" not in c]
-    assert all(re.match(r"pip install|pytest", c) for c in others), others
+    assert all(re.match(r"pip install|pytest|contrastive-jax check", c) for c in others), others
 
 
 def test_what_the_readme_names_is_there():

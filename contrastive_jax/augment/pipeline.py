@@ -132,6 +132,8 @@ def crop(
     antialias: bool = False,
 ) -> RandomCrop:
     """Return a random crop, resized."""
+    if not shift >= 0:
+        raise ValueError(f"augment.shift is {shift!r}; it must be at least 0.")
     if crop_min > crop_max:
         raise ValueError(
             f"augment.crop_min is {crop_min!r} and augment.crop_max {crop_max!r}; crop_min must be at most crop_max."

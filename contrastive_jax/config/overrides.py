@@ -199,7 +199,7 @@ def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return text
+        return float(text) if text.lower().lstrip("+-") in ("inf", "nan") else text
 
 
 def _value(settings: Mapping[str, Any], name: str, text: str, find: Finder) -> Any:
@@ -217,5 +217,5 @@ def _value(settings: Mapping[str, Any], name: str, text: str, find: Finder) -> A
     for value in (text, literal, several) if texts_first else (literal, several, text):
         if kinds.fits(value, kind):
             return value
-    number = any(kinds.fits(literal, one) for one in kinds.basic(kind) & {int, float})  # out of bounds
+    number = type(literal) in (int, float) and kinds.basic(kind) & {int, float}  # out of bounds
     raise ValueError(kinds.refusal(name, literal if number else text, kind))

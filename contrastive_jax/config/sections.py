@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from contrastive_jax.evaluators import ROWS
 from contrastive_jax.evaluators.table import METRICS
-from contrastive_jax.kinds import Count, CountOrZero, Ge, Le, parameters
+from contrastive_jax.kinds import Count, CountOrZero, Ge, Le, NonNegative, parameters
 
 section = dataclasses.dataclass(frozen=True, kw_only=True)
 
@@ -43,7 +43,7 @@ class Probe:
       gradient: whether the gradient of the probe and of losses on its logits reaches the encoder (supervised).
     """
 
-    weight: float = 1.0
+    weight: NonNegative = 1.0
     gradient: bool = False
 
 
@@ -73,8 +73,8 @@ class Evaluate:
     Args:
       every: duration between two looks while the run trains, in whole steps, rounded up; 0: none.
       look: columns of evaluators that such a look shows.
-      final: whether the run is judged by all evaluators at its end.
-      rows: what is judged: trained, untrained, raw pixels.
+      final: run all evaluators at the end of training.
+      rows: features to evaluate: of the trained encoder, of the untrained one, raw pixels.
       metric: score that the table shows (top5 with top-1 beside it); auto: that of the set's literature.
       batch_size: images that the encoder sees at once.
       checkpoint: what --mode=evaluate judges: a workdir or a file of weights; '': the workdir's own.
@@ -93,7 +93,7 @@ class Evaluate:
 
 @section
 class Log:
-    """What is logged, and where to.
+    """The log: how often, and where to.
 
     Args:
       every: steps between two log points.
@@ -116,7 +116,7 @@ class Checkpoint:
       keep_every: duration between checkpoints kept for good, in whole steps, rounded up; 0: none.
     """
 
-    every_seconds: float = 60.0
+    every_seconds: NonNegative = 60.0
     keep_last: Count = 3
     keep_every: str = "0 epochs"
 

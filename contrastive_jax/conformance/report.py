@@ -23,7 +23,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed and at least one passed."""
+        """True if no check failed and at least one passed."""
         statuses = {result.status for result in self.results}
         return FAILED not in statuses and PASSED in statuses
 

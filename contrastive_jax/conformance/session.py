@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def finite(self) -> bool:
-        """Whether the value and every gradient is finite."""
+        """True if the value and every gradient is finite."""
         return bool(np.isfinite(self.value) and all(np.isfinite(x).all() for x in self.gradients))
 
     @property
@@ -132,7 +132,7 @@ class Session:
 
     @property
     def unit(self) -> bool:
-        """Whether inputs are given rows of unit length."""
+        """True if inputs have rows of unit length."""
         return self.convention is not None and self.convention.unit
 
     @property
@@ -144,12 +144,12 @@ class Session:
 
     @property
     def has_temperature(self) -> bool:
-        """Whether the temperature can be set."""
+        """True if the temperature can be set."""
         return self.bridge.temperature is not None
 
     @property
     def normalises(self) -> bool:
-        """Whether the function normalises rows itself."""
+        """True if the function normalises rows itself."""
         return self.convention is not None and self.convention.variant.score == "cosine" and not self.unit
 
     def queries(self, arrays: Sequence[Array], variant: Variant) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from contrastive_jax.kinds import Positive
+from contrastive_jax.kinds import Positive, checked
 from contrastive_jax.losses.contrastive import check_option
 from contrastive_jax.types import Array
 
@@ -17,6 +17,7 @@ def none() -> Margin:
     return lambda count: jnp.zeros(count.shape)
 
 
+@checked("margin")
 def eqco(*, alpha: Positive) -> Margin:
     """EqCo's margin (Zhu et al. 2020, eq. 5): log(alpha / K_i), for the K_i negatives a query has.
 

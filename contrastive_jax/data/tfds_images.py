@@ -127,9 +127,9 @@ def prepared(name: str, dir: str):
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import read_only_builder
 
-    if not re.fullmatch(r"\w+(/[\w.-]+)?(:[\w.*]+)?", name):
+    if not NAME.fullmatch(name):
         raise ValueError(
-            f"data.name={name!r} is none of digits, folder, synthetic and TFDS's name[/config][:version]"
+            f"data.name={name!r} is none of digits, folder, synthetic and TFDS's name[/config][:1.2.3]"
         )
     check_classes(name, dir)
     try:
@@ -184,6 +184,9 @@ def check_classes(name: str, dir: str) -> None:
 
 
 OF_TFDS = "tensorflow_datasets."
+NAME = re.compile(
+    r"[a-z]\w*(/[\w+.-]+)?(:(\d+|\*)(\.(\d+|\*)){2})?", re.ASCII | re.IGNORECASE
+)  # as TFDS has it
 
 
 def not_prepared(name: str, dir: str) -> Exception:

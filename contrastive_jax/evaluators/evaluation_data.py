@@ -40,6 +40,12 @@ class EvalSpec(NamedTuple):
             raise ValueError(f"layer is {layer!r}; this network has {', '.join(self.layers)}.")
 
 
+def check_seed(seed: int) -> None:
+    """Refuse -1, in whose place a run puts its own seed before anything is built."""
+    if seed < 0:
+        raise ValueError(f"seed is {seed}; it must be at least 0 where there is no run.")
+
+
 def left_out(why: str) -> dict:
     """Return what an evaluator does that does not apply to a subject."""
     return {"left_out": why}

@@ -4,7 +4,7 @@ As the protocols they are found by their name, take :class:`~.evaluation_data.Ev
 ``evaluate(subject)``; what that returns are numbers with clear names, their protocol and settings.
 
 Args:
-  layer: whose output is judged: pooled, projection_1, ...
+  layer: layer whose features are evaluated: pooled, projection_1, ...
   images: test images that are read, drawn at random; 0: all.
 """
 
@@ -16,12 +16,11 @@ import numpy as np
 from contrastive_jax.evaluators import geometry as _geometry
 from contrastive_jax.evaluators import mutual_information as _information
 from contrastive_jax.evaluators import resolved as _resolved
-from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, Seed, left_out
+from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, Seed, check_seed, left_out
 from contrastive_jax.evaluators.features import NotFinite as _NotFinite
 from contrastive_jax.kinds import Count, CountOrZero, Ge, Positive, checked
 
 Evaluate = Callable[[EvaluationData], dict]
-SCORES = _information.SCORES
 
 
 @checked()
@@ -49,6 +48,7 @@ def geometry(
       seed: of the choice of images and of the augmentation.
     """
     facts.check_layer(layer)
+    check_seed(seed)
 
     def evaluate(subject):
         features, labels, number = _test(subject, layer, images, seed)
@@ -80,6 +80,7 @@ def rankme(facts: EvalSpec, *, images: CountOrZero = 0, seed: Seed = 0, layer: s
       seed: of the choice of images.
     """
     facts.check_layer(layer)
+    check_seed(seed)
 
     def evaluate(subject):
         features, _, _ = _test(subject, layer, images, seed)
@@ -127,6 +128,7 @@ def mutual_information(
       seed: of the choice of images, of the augmentation, the pool and the batches.
     """
     facts.check_layer(layer)
+    check_seed(seed)
 
     def evaluate(subject):
         if subject.encoder is None:
@@ -192,6 +194,7 @@ def random_projections(
       seed: of the choice of images and of the directions.
     """
     facts.check_layer(layer)
+    check_seed(seed)
 
     def evaluate(subject):
         features, _, _ = _test(subject, layer, images, seed)

@@ -9,7 +9,7 @@ Those that train by gradient are rows of ``PROTOCOLS``: what differs from SGD wi
 batch 512, rate 0.1 x batch / 256, cosine without warm-up, no decay.
 
 Args:
-  layer: whose output is judged: pooled, projection_1, ...
+  layer: layer whose features are evaluated: pooled, projection_1, ...
   seed: of the order, the crops, the first weights and the draws; -1 uses the run's seed.
   optimizer: sgd or adam.
   learning_rate: of a batch of 256 images where the protocol scales it, else of any batch.
@@ -46,6 +46,7 @@ from contrastive_jax.evaluators.evaluation_data import (
     EvalSpec,
     EvaluationData,
     Seed,
+    check_seed,
     known_groups,
     left_out,
 )
@@ -125,6 +126,7 @@ def lbfgs(
       max_iterations: of one fit.
     """
     facts.check_layer(layer)
+    check_seed(seed)
     options = dict(
         C=C, Cs=tuple(Cs), labels_per_class=labels_per_class, draws=draws,
         tolerance=tolerance, max_iterations=max_iterations,

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from contrastive_jax import augment, data, native, optim, sharding
 from contrastive_jax.data import stream
 from contrastive_jax.evaluators import progress
-from contrastive_jax.evaluators.evaluation_data import Seed
+from contrastive_jax.evaluators.evaluation_data import Seed, check_seed
 from contrastive_jax.evaluators.features import TILES, Rows
 from contrastive_jax.kinds import Count, Decay, NonNegative, Positive, check_values
 from contrastive_jax.types import Array, PyTree, record
@@ -55,6 +55,7 @@ class Plan(NamedTuple):
             ValueError: an option out of its range.
         """
         check_values(typing.get_type_hints(Plan, include_extras=True), self._asdict())
+        check_seed(self.seed)
         return self
 
     def steps(self, examples: int) -> int:

@@ -247,7 +247,7 @@ def _describe(modules: Modules, image_shape: tuple[int, int, int]) -> tuple[list
 
     def order(row):  # the stem first, block 2 before block 10
         return not row[1].startswith("stem"), [
-            int(s) if s.isdigit() else s for s in re.split(r"(\d+)", row[1])
+            int(s) if s.isdecimal() else s for s in re.split(r"(\d+)", row[1])
         ]
 
     rows, totals = [], {}

@@ -16,7 +16,6 @@ from contrastive_jax.types import PyTree
 Array = jax.Array
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 STRIDES = {"cifar": 8, "imagenet": 32}  # pixels of the image to one of the last feature map
-VARIANTS = ("torchvision", "simclr")
 KERNEL_INITS = {  # standard deviations
     "fan_in": initial.fan_in,
     "fan_out": lambda path, shape: (2 / (math.prod(shape[:-2]) * shape[-1])) ** 0.5,

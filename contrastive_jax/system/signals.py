@@ -181,9 +181,9 @@ def held() -> Iterator[None]:
         yield
     finally:
         _state.held -= 1
-    if _state.late and not _state.held:
-        number, _state.late = _state.late, 0
-        signal.pthread_kill(threading.main_thread().ident or 0, number)
+        if _state.late and not _state.held:
+            number, _state.late = _state.late, 0
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 def handle(number: int, frame: Any = None) -> None:

@@ -441,7 +441,7 @@ def steps_in(directory: Any) -> list[int]:
 
     path = etils.epath.Path(directory)
     names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def _open_directory(directory: Any, read_only: bool) -> Any:

@@ -142,7 +142,7 @@ def all_tables() -> list[str]:
 
 
 def _natural(path: pathlib.Path) -> list:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.stem)]
 
 
 def where(table: ModuleType) -> pathlib.Path:

@@ -125,6 +125,10 @@ def run(
         state = runs.initial_state(run)
         if found := saved.restore(state):
             state, start, meta = found
+            if meta["device"] != (device := jax.devices()[0].device_kind):
+                sys.exit(
+                    f"{folder} was begun on {meta['device']}, and this is {device}: remove it to begin again."
+                )
             looks, seconds, before, starts = (
                 meta["looks"],
                 meta["seconds"],
@@ -135,7 +139,8 @@ def run(
         seconds["compiling the step"] += compiling
 
         def save(step: int) -> None:
-            saved.save(step, state, {"looks": looks, "seconds": seconds, "spent": spent(), "starts": starts})
+            about = {"spent": spent(), "starts": starts, "device": jax.devices()[0].device_kind}
+            saved.save(step, state, {"looks": looks, "seconds": seconds, **about})
 
         for step in range(start + 1, run.total_steps + 1):
             state, metrics = compiled(state, feed.feed(step - 1))
@@ -297,10 +302,15 @@ def main() -> int:
     except ValueError:
         sys.exit(f"--seeds={options.seeds}: write whole numbers with commas between, as 103,104,105.")
     out = (options.out or HERE / "results" / f"time_to_90_{options.scale}.json").absolute()
-    folder = out.with_suffix("")
+
+    def folder(seed: int) -> pathlib.Path:
+        """Return the place of an unfinished run, of this config alone."""
+        return out.with_suffix("") / f"seed{seed}-{digest}"
+
     if options.one is not None:
         config = config_of(spec, settings["data"], options.one)
-        found = run(config, settings, folder / f"seed{options.one}", options.minutes)
+        digest = key_of(config)
+        found = run(config, settings, folder(options.one), options.minutes)
         if found is None:
             return STOPPED
         print(json.dumps(found))
@@ -334,7 +344,7 @@ def main() -> int:
         own.append(json.loads(output.splitlines()[-1]))
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(summary(spec, settings, own), indent=1) + "\n")
-        shutil.rmtree(folder / f"seed{seed}")
+        shutil.rmtree(folder(seed))
     there = {run["seed"]: run for run in [*others, *own]}
     if there:
         print(report(spec, settings, list(there.values())))

@@ -578,7 +578,7 @@ def test_a_wrong_argument_is_one_sentence_that_names_it(spec, words):
         ("simo_imagenet.py:k=256", ["negatives.k is 256", "255"]),
         ("eqco_simclr_imagenet.py:k=511", ["negatives.k is 511", "510"]),
         ("few_negatives_cifar100.py:k=-1", ["negatives.k is -1"]),
-        ("eqco_simclr_imagenet.py:alpha=-2", ["margin.alpha is -2.0", "positive"]),
+        ("eqco_simclr_imagenet.py:alpha=-2", ["margin.alpha is -2.0", "above 0"]),
         ("flatclr_cifar10.py:ess=1.5", ["temperature.target is 1.5", "above 0 and at most 1"]),
     ],
 )

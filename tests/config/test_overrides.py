@@ -75,7 +75,7 @@ def test_overrides_mean_what_they_say(overrides, found):
         ("schedule.total_steps=4", r"schedule\.total_steps: there is no such option"),
         ("train=fast", "it is a section; write --config.train.OPTION"),
         ("train.batch_size=abc", r"train\.batch_size is 'abc'; it must be a whole number"),
-        ("train.batch_size=2.5", r"train\.batch_size is '2.5'; it must be a whole number"),
+        ("train.batch_size=2.5", r"train\.batch_size is 2.5; it must be a whole number"),
         ("probe.gradient=maybe", "True or False"),
     ],
 )
@@ -226,5 +226,5 @@ def test_an_option_of_an_old_name_and_another_kind_is_the_new_functions(tmp_path
         for overrides in itertools.permutations([("encoder", f"own_net:{name}"), ("encoder.width", "12")]):
             width = configs.plain(configs.resolve(spec, overrides))["encoder"]["width"]
             assert (width, type(width)) == (12, int)
-    with pytest.raises(ValueError, match=r"encoder.width is '0.5'; it must be a whole number"):
+    with pytest.raises(ValueError, match=r"encoder.width is 0.5; it must be a whole number"):
         configs.resolve(spec, [("encoder", "own_net:net"), ("encoder.width", "0.5")])

@@ -254,6 +254,15 @@ def test_a_missing_set_says_the_command(tmp_path):
         data.load(name="imagenet2012", dir=str(dir))
 
 
+def test_a_version_is_part_of_a_name(dir):
+    from contrastive_jax import lookup
+
+    assert not lookup.is_own("tiny:1.0.0")
+    assert len(data.load(name="tiny:1.0.0", dir=dir).labels) == len(data.load(name="tiny", dir=dir).labels)
+    with pytest.raises(FileNotFoundError, match="tiny:2.0.0|tiny"):
+        data.load(name="tiny:2.0.0", dir=dir)
+
+
 def test_an_unknown_name_says_the_nearest(dir):
     for name, near in (
         ("cifra10", "cifar10"),
@@ -264,8 +273,9 @@ def test_an_unknown_name_says_the_nearest(dir):
     ):
         with pytest.raises(ValueError, match=f"data.name='{name}' is no data set: did you mean .*{near}"):
             data.load(name=name, dir=dir)
-    with pytest.raises(ValueError, match="is none of digits, folder, synthetic and"):
-        data.load(name="/some/folder", dir=dir)
+    for name in ("/some/folder", "é", "1tiny", "tiny:1"):
+        with pytest.raises(ValueError, match="is none of digits, folder, synthetic and"):
+            data.load(name=name, dir=dir)
     with pytest.raises(ValueError, match="data.test_fraction=0.1 does not apply to tiny"):
         data.load(name="tiny", dir=dir, test_fraction=0.1)
 

@@ -63,6 +63,8 @@ def test_a_stopped_run_ends_as_one_that_was_not(tmp_path):
 
     stopped = call("parts.json", "--minutes=0.02")
     assert stopped.returncode == judge.STOPPED and not (tmp_path / "parts.json").exists(), stopped.stderr
+    other = call("parts.json", "--config=configs/flatclr_digits.py:scale=smoke", "--minutes=0.02")
+    assert "at step 1 of" in other.stderr  # of its own: nothing of the other config's run is taken
     for name in ("parts.json", "whole.json"):
         assert (done := call(name)).returncode == 0, done.stderr
     (parts,), (whole,) = (
