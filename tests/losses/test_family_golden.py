@@ -18,6 +18,8 @@ from contrastive_jax import contrastive_loss, losses, ntxent
 from contrastive_jax.contrast import temperature as rules
 
 ENGINES = ("dense", "tiled")
+# Tests compile many small programs once: what XLA would do to make them fast is not worth its time.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 pytestmark = pytest.mark.usefixtures("x64")
 
 
@@ -38,7 +40,7 @@ def assert_is_theirs(case, loss, *inputs, value="loss", gradients=("g1", "g2"), 
     """Value and gradients of a scalar function of embeddings are a case's; an input is a field or an array."""
     inputs = [jnp.asarray(case(x) if isinstance(x, str) else x) for x in inputs or ("z1", "z2")]
     wanted = tuple(range(len(gradients)))
-    found, slopes = jax.jit(jax.value_and_grad(loss, wanted))(*inputs)
+    found, slopes = jit(jax.value_and_grad(loss, wanted))(*inputs)
     if value:
         np.testing.assert_allclose(found, case(value), rtol=tolerance, atol=1e-12)
     for slope, name in zip(slopes, gradients, strict=True):
@@ -124,6 +126,53 @@ def test_eps_sup_info_nce_is_eqco_less_a_constant(case, engine):
     assert_is_theirs(case, loss)
 
 
+@pytest.mark.parametrize(
+    "case", golden_cases.marked("family_sincere", [c for c in cases("family_sincere") if "views" in c])
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_sincere_of_several_views_is_ntxent(case, engine):
+    ids = jnp.repeat(jnp.arange(case["N"]), case["views"])
+
+    def loss(z):
+        return ntxent(z.reshape(-1, case["D"]), ids, case["temperature"], engine=engine)
+
+    assert_is_theirs(case, loss, "z", gradients=("g1",))
+
+
+@golden("family_solo_learn", form="simclr")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_solo_learn_adds_several_positives_inside_the_logarithm(case, engine):
+    """Half of the views beside the other half, all of one example positives; their sum is not divided by its number."""
+    half = case["views"] // 2
+    ids = jnp.tile(jnp.arange(case["N"]), half)
+
+    def loss(z):
+        a, b = z[:half].reshape(-1, case["D"]), z[half:].reshape(-1, case["D"])
+        options = dict(positives=ids, summation="in", engine=engine)
+        values = contrastive_loss(a, b, "info_nce", case["temperature"], **options)
+        return values.mean() - jnp.log(case["views"] - 1.0)
+
+    assert_is_theirs(case, loss, "z", gradients=("g1",))
+
+
+@golden("family_solo_learn", form="mocov3")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_moco_v3_is_2_tau_times_info_nce(case, engine):
+    tau, options = case["temperature"], dict(candidates="other_view", directions="one_way", engine=engine)
+    assert_is_theirs(
+        case, lambda a, b: 2 * tau * contrastive_loss(a, stop_gradient(b), "info_nce", tau, **options).mean()
+    )
+
+
+@golden("family_solo_learn", form="nnclr")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nnclr_is_info_nce_of_neighbours(case, engine):
+    options = dict(candidates="other_view", directions="one_way", engine=engine)
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "info_nce", case["temperature"], **options).mean()
+    )
+
+
 def rince(c, positive, temperature, *, q, lam):
     """RINCE as the authors write it, for contrasts that do not overflow."""
     return jnp.exp(q * positive / temperature) / q * ((lam * (1 + jnp.exp(c))) ** q - 1)
@@ -182,7 +231,7 @@ def masked_logsumexp(x, permitted):
     return logsumexp(jnp.where(permitted, x, -jnp.inf), axis=-1)
 
 
-@golden("family_adnce", form="adnce")
+@golden("family_adnce")
 def test_adnce_adds_a_gaussians_logarithm_to_a_negatives_logit(case):
     tau, mu, sigma = case["temperature"], case["mu"], case["sigma"]
 
@@ -199,18 +248,20 @@ def test_adnce_adds_a_gaussians_logarithm_to_a_negatives_logit(case):
         np.testing.assert_allclose(plain, case("loss"), rtol=1e-7)
 
 
-@golden("family_adnce", form="alpha_cl")
+@golden("family_alpha_cl")
 def test_alpha_cl_with_exponent_1_is_tau_times_dcl(case):
-    tau, exponent = case["temperature"], case["exponent"]
+    """Weights of the distance 1 - s, held; the gradient of exponential ones with exponent 1 is DCL's."""
+    tau, exponent, exponential = case["temperature"], case["exponent"], case["alpha_type"] == "exp"
 
     def alpha_cl(positive, x, permitted):
-        cost = -((1 - tau * x) ** exponent) / tau
+        distance = (1 - tau * x) ** exponent
+        cost = -distance / tau if exponential else -2 * jnp.log(distance + tau)
         share = jax.nn.softmax(jnp.where(permitted, cost, -jnp.inf), axis=-1)
         return jnp.sum(stop_gradient(share) * tau * (x - positive[..., None]), axis=-1)
 
     loss = of_row(alpha_cl)
     assert_is_theirs(case, lambda a, b: contrastive_loss(a, b, loss, tau).mean())
-    if exponent == 1:
+    if exponential and exponent == 1:
         assert_is_theirs(case, lambda a, b: tau * contrastive_loss(a, b, "dcl", tau).mean(), value=None)
 
 
@@ -353,6 +404,15 @@ def test_spectral_is_a_mean_of_squared_scores(case):
 # ------------------------------------------------------- a number for each example, a temperature for each query
 
 
+def decay_of(case, step):
+    """Share of a batch's own value in u: two epochs of two steps, the first with nothing to average with."""
+    schedule = case.get("gamma_schedule", "constant")
+    second = {"constant": case["gamma"], "cosine": (1 + case["gamma"]) / 2}[
+        schedule
+    ]  # half of two epochs' way
+    return second if step > 1 else 1.0
+
+
 def log_mean(c, count, positive, temperature):
     """Logarithm of the mean over a query's negatives of e^(s / tau)."""
     return c + positive / temperature - jnp.log(count.astype(c.dtype))
@@ -371,21 +431,21 @@ def minus_tuba_at(log_u):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_sogclr_is_minus_tuba_of_a_baseline_for_each_example(case, engine):
     """Its gradient is tau times r d logsumexp - ds+ / tau, with r = mean e^(s / tau) / u."""
-    tau, gamma = case["temperature"], case["gamma"]
+    tau = case["temperature"]
     u = np.zeros(case["data"])
 
-    @jax.jit
+    @jit
     def now(a, b):
         return jnp.exp(contrastive_loss(a, b, log_mean, tau, engine=engine)).reshape(2, -1)
 
-    @jax.jit
+    @jit
     @functools.partial(jax.grad, argnums=(0, 1))
     def slopes(a, b, log_u):
         return 2 * tau * contrastive_loss(a, b, minus_tuba_at(log_u.T), tau, engine=engine).mean()
 
     for step in range(case["steps"]):
         z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
-        decay = gamma if step > 1 else 1.0  # the first epoch has nothing to average with
+        decay = decay_of(case, step)
         queries = (1 - decay) * u[index] + decay * now(z1, z2)
         u[index] = queries.mean(0)
         np.testing.assert_allclose(u, case("u")[step], rtol=1e-12)
@@ -414,18 +474,18 @@ def one_tau_each(a, b, losses, tau):
 )
 def test_isogclr_moves_a_temperature_for_each_example(case):
     """d/dtau_i = log u + rho - r E[s] / tau, E the softmax mean over negatives, r as SogCLR has it."""
-    gamma, data, libauc = case["gamma"], case["data"], "form" in case
+    data, libauc = case["data"], "form" in case
     rate, momentum = (case["eta"], case["beta"]) if libauc else (case["eta_init"], case["beta_u"])
     u, moved, tau = np.zeros(data), np.zeros(data), np.full(data, case["temperature"])
 
-    @jax.jit
+    @jit
     def now(a, b, tau):
         """Logarithms of u, and E[s] / tau, which is -tau times their derivative in tau."""
         values, pull = jax.vjp(lambda tau: one_tau_each(a, b, [log_mean] * 2, tau), tau)
         ones = jnp.ones_like(tau)
         return values, -tau * jnp.stack([pull(jnp.outer(side, ones))[0] for side in jnp.eye(2)])
 
-    @jax.jit
+    @jit
     @functools.partial(jax.grad, argnums=(0, 1))
     def slopes(a, b, tau, log_u):
         values = one_tau_each(a, b, [minus_tuba_at(side[:, None]) for side in log_u], tau)
@@ -433,7 +493,7 @@ def test_isogclr_moves_a_temperature_for_each_example(case):
 
     for step in range(case["steps"]):
         z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
-        decay = gamma if step > 1 else 1.0
+        decay = decay_of(case, step)
         own = tau[index]
         log_now, mean_logit = now(z1, z2, own)
         queries = (1 - decay) * u[index] + decay * np.exp(log_now)
@@ -450,21 +510,24 @@ def test_isogclr_moves_a_temperature_for_each_example(case):
     assert len(set(tau)) == data
 
 
-@golden("family_fast_clip")
+@pytest.mark.parametrize(
+    "case",
+    golden_cases.marked("family_fast_clip", [c for c in cases("family_fast_clip") if c["version"] != "v2"]),
+)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_fast_clip_is_fenchel_legendre_at_a_u_for_each_example(case, engine):
     """u is of e^((s - s+) / tau), so that e^(c - log K - u) dc is the gradient; v3 moves one tau by the same u."""
-    tau, gamma, rho, n = case["temperature"], case["gamma"], case["rho"], case["N"]
+    tau, rho, n = case["temperature"], case["rho"], case["N"]
     options = dict(candidates="other_view", engine=engine)
     u = np.zeros((2, case["data"]))
 
-    @jax.jit
+    @jit
     def now(a, b):
         """u of a query: the mean of e^((s - s+) / tau)."""
         values = contrastive_loss(a, b, lambda c, count: c - jnp.log(count.astype(c.dtype)), tau, **options)
         return jnp.exp(values).reshape(2, -1)
 
-    @jax.jit
+    @jit
     @functools.partial(jax.value_and_grad, argnums=(0, 1, 2))
     def theirs(a, b, scale, log_u):
         """The directions' means of r, added: fenchel_legendre is log u + r - 1."""
@@ -474,7 +537,7 @@ def test_fast_clip_is_fenchel_legendre_at_a_u_for_each_example(case, engine):
 
     for step in range(case["steps"]):
         z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
-        decay = gamma if step > 1 else 1.0
+        decay = decay_of(case, step)
         queries = (1 - decay) * u[:, index] + decay * now(z1, z2)
         u[:, index] = queries
         for ours, name in zip(u, ("u1", "u2"), strict=True):
@@ -489,6 +552,63 @@ def test_fast_clip_is_fenchel_legendre_at_a_u_for_each_example(case, engine):
         np.testing.assert_allclose(value, case("loss")[step], rtol=1e-8)  # their 1e-14 beside a u of 1e-6
         for found, name in ((g1, "g1"), (g2, "g2"), (by_scale, "gscale")):
             assert_norm_close(found, case(name)[step], 1e-8, name)
+
+
+@golden("family_fast_clip", version="v2")
+def test_fast_clip_v2_moves_a_temperature_for_each_image_and_each_text(case):
+    """As iSogCLR with u of e^((s - s+) / tau), and Adam in the place of momentum; u is kept over e^bound."""
+    n, rate, decays = case["N"], case["lr_tau"], (case["beta1"], case["beta2"])
+    u, first, second = np.zeros((3, 2, case["data"]))
+    tau = np.full((2, case["data"]), case["temperature"])
+    side = (np.arange(2)[:, None],)
+
+    def each(a, b, sides, tau):
+        ids, rows = jnp.arange(n), (unit(a), unit(b))
+        pairs = [(rows[0], rows[1]), (rows[1], rows[0])]
+        return jnp.stack(
+            [
+                one_way(x / t[:, None], y, loss, 1.0, y, ids, ids, score="dot")
+                for loss, (x, y), t in zip(sides, pairs, tau, strict=True)
+            ]
+        )
+
+    @jit
+    def now(a, b, tau):
+        """log u of a query, and E[s - s+] / tau, which is -tau times its derivative."""
+        mean = lambda c, count: c - jnp.log(count.astype(c.dtype))  # noqa: E731
+        values, pull = jax.vjp(lambda tau: each(a, b, [mean] * 2, tau), tau)
+        return values, -tau * pull(jnp.ones_like(values))[0]
+
+    @jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1))
+    def theirs(a, b, tau, log_u):
+        def ratio(log_u):
+            return lambda c, count: losses.fenchel_legendre(c, count, log_u[:, None]) - log_u[:, None] + 1
+
+        return each(a, b, [ratio(x) for x in log_u], tau).mean(1).sum()
+
+    for step in range(case["steps"]):
+        z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
+        here = (*side, index[None])
+        log_now, mean_logit = now(z1, z2, tau[here])
+        queries = (1 - decay_of(case, step)) * u[here] + decay_of(case, step) * np.exp(log_now)
+        value, slopes = theirs(z1, z2, tau[here], jnp.log(queries))
+        np.testing.assert_allclose(value, case("loss")[step], rtol=1e-9)
+        for found, name in zip(slopes, ("g1", "g2"), strict=True):
+            assert_norm_close(found / 2, case(name)[step], 1e-9, name)
+        slope = np.log(queries) + case["rho"] - np.exp(log_now) / queries * mean_logit
+        slope, epoch = np.clip(slope, -5, 5), step // 2
+        beta1, beta2 = decays if epoch else (0.0, 0.0)  # of Adam's means, whose count is the epoch's number
+        u[here] = queries
+        first[here] = beta1 * first[here] + (1 - beta1) * slope
+        second[here] = beta2 * second[here] + (1 - beta2) * slope**2
+        root = np.sqrt(second[here] / (1 - beta2 ** (epoch + 1)))
+        moved = rate * first[here] / (1 - beta1 ** (epoch + 1)) / (root + 1e-8)
+        tau[here] = np.clip(tau[here] - moved, case["tau_min"], case["tau_max"])
+        for view in (1, 2):
+            kept = case(f"u{view}")[step] * np.exp(case(f"bound{view}")[step])
+            np.testing.assert_allclose(u[view - 1], kept, rtol=1e-9)
+            np.testing.assert_allclose(tau[view - 1], case(f"tau{view}")[step], rtol=1e-9)
 
 
 @golden("family_tempnet")
