@@ -149,7 +149,7 @@ def rince_at_q_1(a, b):
 
 
 @identity(gradient_only=True)
-def rince_weighs_info_nce_by_the_positive(a, b):
+def rince_at_its_zero(a, b):
     """At lam (1 + e^c) = 1 the two powers have one factor: there RINCE's gradient is e^(q x+) times InfoNCE's."""
 
     def at_its_zero(c, positive, temperature):
@@ -348,7 +348,7 @@ def hardness_weight_is_a_transform(a, b):
 
 
 @identity()
-def a_mask_is_a_transform(a, b):
+def margin_mask_drops_terms(a, b):
     """A negative that a margin mask takes out is one whose logit is -inf; of others, InfoNCE."""
     most = 0.1
 

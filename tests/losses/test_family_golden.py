@@ -16,6 +16,7 @@ from jax.scipy.special import logsumexp
 
 from contrastive_jax import contrastive_loss, losses, ntxent
 from contrastive_jax.contrast import temperature as rules
+from contrastive_jax.contrast import transform
 
 ENGINES = ("dense", "tiled")
 # Tests compile many small programs once: what XLA would do to make them fast is not worth its time.
@@ -232,18 +233,13 @@ def masked_logsumexp(x, permitted):
 
 
 @golden("family_adnce")
-def test_adnce_adds_a_gaussians_logarithm_to_a_negatives_logit(case):
-    tau, mu, sigma = case["temperature"], case["mu"], case["sigma"]
-
-    def adnce(positive, x, permitted):
-        exponent = -((tau * x - mu) ** 2) / (2 * sigma**2)
-        mean = masked_logsumexp(exponent, permitted) - jnp.log(permitted.sum(-1))
-        weight = stop_gradient(exponent - mean[..., None])
-        return jax.nn.softplus(masked_logsumexp(x + weight, permitted) - positive)
-
-    loss = of_row(adnce)
-    assert_is_theirs(case, lambda a, b: contrastive_loss(a, b, loss, tau).mean())
-    if sigma == 1e4:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_adnce_weighs_negatives_by_a_gaussian_of_the_score(case, engine):
+    tau, rule = case["temperature"], transform.adnce(mu=case["mu"], sigma=case["sigma"])
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "info_nce", tau, transform=rule, engine=engine).mean()
+    )
+    if case["sigma"] == 1e4:
         plain = contrastive_loss(case("z1"), case("z2"), "info_nce", tau).mean()
         np.testing.assert_allclose(plain, case("loss"), rtol=1e-7)
 
@@ -265,18 +261,25 @@ def test_alpha_cl_with_exponent_1_is_tau_times_dcl(case):
         assert_is_theirs(case, lambda a, b: tau * contrastive_loss(a, b, "dcl", tau).mean(), value=None)
 
 
-def dystress(positive, x, permitted, *, tmin, tmax):
-    def over(score):
-        tau = tmin + (tmax - tmin) * (1 + jnp.cos(jnp.pi * (1 + score))) / 2
-        return score / stop_gradient(tau)
-
-    return jax.nn.softplus(masked_logsumexp(over(x), permitted) - over(positive))
-
-
 @golden("family_dystress")
-def test_dystress_divides_a_score_by_a_temperature_of_its_own(case):
-    logit = functools.partial(dystress, tmin=case["tmin"], tmax=case["tmax"])
-    assert_is_theirs(case, lambda a, b: contrastive_loss(a, b, of_row(logit), 1.0).mean())
+@pytest.mark.parametrize("engine", ENGINES)
+def test_dystress_divides_a_score_by_a_temperature_of_its_own(case, engine):
+    rule = transform.dystress(min_tau=case["tmin"], max_tau=case["tmax"])
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "info_nce", 1.0, transform=rule, engine=engine).mean()
+    )
+
+
+@golden("family_sentence_transformers", form="gist", own_guide=True)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gist_guided_by_the_model_itself_is_a_margin_mask(case, engine):
+    options = dict(
+        directions="one_way", candidates="both_views" if case["contrast_anchors"] else "other_view"
+    )
+    options |= dict(transform=transform.margin_mask(margin=-case["margin"]), engine=engine)
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "info_nce", case["temperature"], **options).mean()
+    )
 
 
 @golden("family_sentence_transformers", form="gist")
