@@ -139,8 +139,8 @@ COMPARISON = of(
     ("a view is its own positive", "key = keys[:, ::-1][:, :directions]", "key = keys[:, :directions]"),
     ("tau carries a gradient", "tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)",
      "tau = tau", f"contrast/test_temperature.py {ONE_CALL}"),
-    ("negative orders of the scores as they are", "statistics(-query, -positive, [-m for m in below])",
-     "statistics(query, positive, [-m for m in below])"),
+    ("negative orders of the scores as they are", "statistics(-1, mirrored(self.transform), [-m for m in below])",
+     "statistics(1, self.transform, [-m for m in below])"),
     ("the margin is taken off", "c + (self.margin if margin else 0.0)", "c - (self.margin if margin else 0.0)"),
     ("several positives inside the logarithm", "return jnp.log(number)", "return -jnp.log(number)",
      "contrast/test_several_positives.py"),
@@ -252,6 +252,15 @@ SIMILARITY = of(
      "contrast/test_several_positives.py"),
     ("the sum of further positives is absolute", "jnp.where(permitted, score - reference[:, None], 0), axis=-1))",
      "jnp.where(permitted, score, 0), axis=-1))", "contrast/test_several_positives.py"),
+    run=True,
+)  # fmt: skip
+SCORES = of(
+    "contrast/scores.py",
+    "contrast/test_family_transforms.py",
+    ("what does not count has a slope", "jnp.where(values == -jnp.inf, 0, slope)", "slope"),
+    ("the positive's part is left out", "of_score * score + of_positive * positive[:, None] + of_tau * tau",
+     "of_score * score + of_tau * tau"),
+    ("a mask counts below 0", "jnp.where(value == -jnp.inf, -jnp.inf, -value)", "-value"),
     run=True,
 )  # fmt: skip
 PAIRWISE = of(
@@ -691,7 +700,7 @@ DEVICES = [
 ]
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
-    *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *PAIRWISE, *DIAGNOSTICS,
+    *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *SCORES, *PAIRWISE, *DIAGNOSTICS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
     *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """The zoo on one screen: every method is what it changes in the base config, SimCLR.
 
-A choice (critic, target, candidates, negatives, margin, temperature, loss) replaces its section; of the other
-sections a method sets single leaves. Published values; a data set's config may scale queue and alpha.
+A choice (critic, target, candidates, negatives, margin, transform, temperature, loss) replaces its section; of the
+other sections a method sets single leaves. Published values; a data set's config may scale queue and alpha.
 """
 
 EMA = {"name": "ema", "decay": 0.999}
@@ -92,6 +92,12 @@ METHODS = {
     "swd_normal": generalized("normal", 1.0),
     "swd_hypercube": generalized("hypercube", 1.0),
     "swd_hypersphere": generalized("hypersphere", 1.0),
+    # Transforms of the scores: 2501.17683; Manna et al. 2023; Wu et al. 2023; Zhang et al. 2025; Lan et al. 2025
+    "temperature_free": {"transform": {"name": "temperature_free"}},
+    "dystress": {"transform": {"name": "dystress"}},
+    "adnce": {"transform": {"name": "adnce"}},
+    "margin_mask": {"transform": {"name": "margin_mask"}},
+    "hardness": {"transform": {"name": "hardness"}},
     # Without negatives, and with labels
     "byol": {
         "target": {"name": "ema", "decay": 0.99, "schedule": "cosine"},

@@ -32,6 +32,7 @@ from contrastive_jax.contrast.margin import Margin
 from contrastive_jax.contrast.negatives import AllNegatives
 from contrastive_jax.contrast.negatives import all as all_negatives
 from contrastive_jax.contrast.negatives import random as sampled_negatives
+from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.similarity import RING
 from contrastive_jax.contrast.temperature import Temperature
 from contrastive_jax.contrast.terms import Term, make_term
@@ -110,6 +111,7 @@ def contrastive_loss(
     summation: str = "out",
     differentiate_temperature: bool = False,
     margin: Margin | None = None,
+    transform: Transform | None = None,
     engine: str = "auto",
     **options: Any,
 ) -> Array:
@@ -174,6 +176,8 @@ def contrastive_loss(
       differentiate_temperature: whether gradients flow into ``temperature``.
       margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss but those
         in whose gradient it cancels (DCL's, FlatNCE's, MACL's), that have it (EqCo's) or read c as an estimate.
+      transform: of the scores, a rule of ``contrast.transform``: ``temperature_free()``, ``margin_mask(margin=0.1)``,
+        or a ``Transform`` of your own.
       engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size; drawn negatives
         are picked from all scores and take ``auto`` alone. On a mesh these hold all candidates on every device;
         ``ring`` is tiled and lets each device's share of them go round, so that memory does not grow with devices
@@ -354,6 +358,14 @@ def contrastive_loss(
         raise ValueError(
             f"contrastive_loss.margin is given to {loss!r}, which reads no contrast; it must be None."
         )
+    if transform is not None:
+        check_scalars(transform, "contrastive_loss.transform is")
+        if why := term.no_transform(transform):
+            raise ValueError(f"contrastive_loss.transform {why} {loss!r}; it must be None.")
+        if score != "cosine" and transform.cosine_only:
+            raise ValueError(
+                f"contrastive_loss.score is {score!r}; the transform is defined for cosine alone."
+            )
     if score != "cosine" and term.cosine_only:
         raise ValueError(
             f"contrastive_loss.score is {score!r}; {loss!r} as asked for is defined for cosine alone."
@@ -399,6 +411,7 @@ def contrastive_loss(
         multiples=term.multiples or (1.0,),
         summation="" if positives is None else summation,
         differentiate_temperature=differentiate_temperature,
+        transform=transform or Transform(),
     )
     views = jnp.stack([sharding.shard_batch(a), sharding.shard_batch(b)], axis=1)  # [N, 2, D]
     views = views.astype(

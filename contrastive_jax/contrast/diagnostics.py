@@ -167,7 +167,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
         **{f"w_p{p}": value for p, value in zip(("05", "50", "95"), of_w, strict=True)},
         "saturated": jnp.mean(valid & (jax.nn.sigmoid(comparison.contrast()) <= rounds_to_zero(dtype)))
         / valid_share,
-        "alignment": jnp.mean(comparison.positive),
+        "alignment": jnp.mean(comparison.raw_positive),
         "negatives": jnp.mean(comparison.count.astype(comparison.positive.dtype)),
     }
 

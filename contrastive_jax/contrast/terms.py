@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from contrastive_jax import losses
 from contrastive_jax.contrast.arguments import real_array
 from contrastive_jax.contrast.comparison import Comparison
+from contrastive_jax.contrast.scores import Transform
 from contrastive_jax.kinds import basic, parameters
 from contrastive_jax.lookup import is_own, own
 from contrastive_jax.sharding import REPLICATED, automatic, replicate
@@ -72,6 +73,18 @@ class Term(NamedTuple):
     def no_margin(self) -> str:
         """Return why a margin is not for the loss, as a verb; "" where it takes one."""
         return getattr(self.function, "no_margin", "")
+
+    def no_transform(self, transform: Transform) -> str:
+        """Return why a transform of the scores is not for the loss, as a verb; "" where it takes it."""
+        if transform[:3] == (None, None, None):
+            return ""
+        if self.cosine_only:
+            return "would be read as cosines by"
+        if {"cross", "same"} & set(self.quantities):
+            return "is not read by"
+        if transform.log_weight is not None and min(self.multiples, default=0.0) < 0:
+            return "has weights of mean 1, which are not defined at the negative multiples of 1 / tau of"
+        return ""
 
     def values(self, comparison: Comparison, extras: Mapping[str, Array]) -> Array:
         """Compute the loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""

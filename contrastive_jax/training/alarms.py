@@ -127,7 +127,7 @@ def stuck(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
     count = max(record["negatives"], 1.0)
     nothing, chance = math.log1p(count), 1 / (1 + count)
     # With cosine scores aligned positives among orthogonal negatives are as good as can be hoped for.
-    best = math.log1p(count * math.exp(-1 / record["tau"])) if config["score"] == "cosine" else 0.0
+    best = math.log1p(count * math.exp(-1 / record["tau"])) if _cosines(config) else 0.0
     luck = 3 * math.sqrt(chance * (1 - chance) / config["train"]["batch_size"])
     fallen = (nothing - record["info_nce"]) / (nothing - best)
     if fallen > TOLD_APART or record["contrast_accuracy"] > chance + luck:
@@ -137,6 +137,11 @@ def stuck(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
         f" gets that cannot tell a positive from its {count:.0f} negatives. Another schedule.learning_rate, a longer"
         " schedule.warmup or a milder augmentation may help."
     )
+
+
+def _cosines(config: Mapping[str, Any]) -> bool:
+    """Return whether the softmax is one of cosines over tau."""
+    return config["score"] == "cosine" and config["transform"]["name"] == "none"
 
 
 def ess_unreachable(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:

@@ -13,6 +13,7 @@ from contrastive_jax import config as configs
 from contrastive_jax.contrast import target, temperature
 from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
 from contrastive_jax.contrast.diagnostics import diagnostics
+from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.terms import Term, make_terms
 from contrastive_jax.lookup import call, is_own, placed
 from contrastive_jax.optim.gradient_snr import GradientSNR, gradient_snr
@@ -20,7 +21,7 @@ from contrastive_jax.types import Array, Outputs, PyTree
 
 # Sections whose functions the recipe is made of.
 CHOSEN = (
-    *("encoder", "critic", "target", "candidates", "negatives", "margin", "temperature"),
+    *("encoder", "critic", "target", "candidates", "negatives", "margin", "transform", "temperature"),
     *("schedule", "optimizer"),
 )
 
@@ -156,6 +157,20 @@ def _check_scalar(rule: temperature.Temperature, name: str) -> None:
         )
 
 
+def _check_transform(terms: tuple[Term, ...], transform: Transform, name: str, score: str) -> None:
+    """Refuse a transform of the scores for losses or scores for which it is not defined."""
+    check_scalars(transform, f"transform.name is {name!r}, which returns")
+    for term in terms:
+        if term.weight and (why := term.no_transform(transform)):
+            raise ValueError(f"transform.name is {name!r}, which {why} loss.{term.name}: take none.")
+    if name != "none" and not any(term.weight and term.multiples for term in terms):
+        raise ValueError(f"transform.name is {name!r}, and no loss reads a contrast: take none.")
+    if score != "cosine" and transform.cosine_only:
+        raise ValueError(
+            f"score is {score!r}; transform={name} is defined for cosine alone: take another of the two."
+        )
+
+
 def _check_critic(terms: tuple[Term, ...], name: str) -> None:
     """Refuse a loss that reads the second critic where there is none, and a critic that no loss reads."""
     reading = [term.name for term in terms if "u" in term.quantities]
@@ -275,6 +290,8 @@ def build(
             f"score is {config['score']!r}; temperature={config['temperature']['name']} reads the mean cosine of"
             " positives: take score=cosine, or another temperature."
         )
+    transform = choice["transform"]()
+    _check_transform(terms, transform, config["transform"]["name"], config["score"])
     tau = choice["temperature"](total_steps)
     _check_scalar(tau, config["temperature"]["name"])
     multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
@@ -285,6 +302,7 @@ def build(
         temperature=tau,
         margin=choice["margin"](),
         multiples=tuple(multiples),
+        transform=transform,
     )
     rate, rule = choice["schedule"], choice["optimizer"]
     if rate.function is optim.schedule:
