@@ -10,9 +10,9 @@ from typing import NamedTuple
 class Row(NamedTuple):
     """One loss or rule of the literature.
 
-    ``ours`` is an expression of two views ``a`` and ``b`` [N, D], see ``GIVEN``; ``config`` is what follows
-    ``--config=``, "" where it is none of a run's choices. ``golden`` is the file in ``tests/golden`` with numbers of its
-    code, ``code`` that code's repository@commit, or the package. ``proofs`` name derivations.
+    ``ours`` is an expression of two views ``a`` and ``b`` [N, D] and of what ``OWN`` defines. ``config`` is what
+    follows ``--config=``, "" where it is none of a run's choices. ``golden`` is a file of ``tests/golden`` with numbers of
+    ``code``, which is repository@commit, or the package. ``proofs`` name derivations.
     """
 
     name: str
@@ -63,7 +63,7 @@ TABLE: dict[str, list[Row]] = {
             source="Chen, Xie and He, 2021",
             form="2 tau softplus(c)",
             equals="2 tau times InfoNCE with the other view, keys held; summed over both directions",
-            ours='2 * tau * contrastive_loss(a, jax.lax.stop_gradient(b), "info_nce", tau, candidates="other_view", directions="one_way")',
+            ours='2 * tau * contrastive_loss(a, hold(b), "info_nce", tau, **one_way)',
             code="vturrisi/solo-learn@9187ea39",
             golden="family_solo_learn",
         ),
@@ -72,7 +72,7 @@ TABLE: dict[str, list[Row]] = {
             source="Dwibedi et al., 2021",
             form="softplus(c)",
             equals="InfoNCE with the other view, one way, of neighbours `a` from a queue",
-            ours='contrastive_loss(a, b, "info_nce", tau, candidates="other_view", directions="one_way")',
+            ours='contrastive_loss(a, b, "info_nce", tau, **one_way)',
             code="vturrisi/solo-learn@9187ea39",
             golden="family_solo_learn",
         ),
@@ -110,7 +110,7 @@ TABLE: dict[str, list[Row]] = {
             source="Huang et al., 2022",
             form="sg(1 / W) softplus(c), W = sigmoid(c)",
             equals="DCL's gradient at a temperature that follows the alignment",
-            ours='contrastive_loss(a, b, "macl", macl_temperature(0.1, 2.0), candidates="other_view", directions="one_way")',
+            ours='contrastive_loss(a, b, "macl", macl_temperature(0.1, 2.0), **one_way)',
             config="digits:method=macl",
             golden="macl",
         ),
@@ -138,7 +138,7 @@ TABLE: dict[str, list[Row]] = {
             source="Robinson et al., 2021",
             form="(softplus(c) + softplus(c + 2 eps / tau)) / 2",
             equals="the mean of InfoNCE and of EqCo with alpha = K exp(2 eps / tau)",
-            ours='(contrastive_loss(a, b, "info_nce", tau) + contrastive_loss(a, b, "eqco", tau, alpha=K * exp(2 * 0.1 / tau))) / 2',
+            ours="contrastive_loss(a, b, ifm, tau, eps=0.1)",
             code="joshr17/IFM@bcec4c38",
             golden="family_ifm",
             proofs=("ifm_second_term", "ifm_is_a_margin"),
@@ -148,7 +148,7 @@ TABLE: dict[str, list[Row]] = {
             source="Chuang et al., 2022",
             form="e^(q x+) / q ((lam (1 + e^c))^q - 1), x = s / tau",
             equals="q to 0: InfoNCE; q = 1: a difference of exponentials",
-            ours="contrastive_loss(a, b, lambda c, positive, temperature: jnp.exp(0.5 * positive / temperature) / 0.5 * ((0.01 * (1 + jnp.exp(c))) ** 0.5 - 1), tau)",
+            ours="contrastive_loss(a, b, rince, tau, q=0.5, lam=0.01)",
             code="chingyaoc/RINCE@c7f85342",
             golden="family_rince",
             proofs=("rince_at_q_1", "rince_at_its_zero"),
@@ -198,7 +198,7 @@ TABLE: dict[str, list[Row]] = {
             source="-",
             form="softplus(c) + eps (x+ - mean(x))",
             equals="InfoNCE plus a linear term",
-            ours="contrastive_loss(a, b, lambda c, cross: jax.nn.softplus(c) + 0.1 * jnp.mean(cross[..., :1] - cross, axis=-1, where=cross > -jnp.inf), tau)",
+            ours="contrastive_loss(a, b, smoothed, tau, eps=0.1)",
             proofs=("label_smoothing",),
         ),
         Row(
@@ -283,6 +283,15 @@ TABLE: dict[str, list[Row]] = {
             golden="family_sentence_transformers",
             proofs=("margin_mask_drops_terms",),
         ),
+        Row(
+            name="GISTEmbed",
+            source="Solatorio, 2024",
+            form="phi(s) = -inf where a guide's s > its s+ - m",
+            equals="guided by the model itself: a margin mask; the default also adds the positive's own pairs",
+            ours="",
+            code="sentence-transformers 6.2.0",
+            golden="family_sentence_transformers",
+        ),
     ],
     "Candidates, and means of a function of the score": [
         Row(
@@ -290,7 +299,7 @@ TABLE: dict[str, list[Row]] = {
             source="Koromilas et al., 2024",
             form="logsumexp_own_view(x) - x+",
             equals="DCL with the query's own view as candidates",
-            ours='contrastive_loss(a, b, "dcl", tau, candidates="queue", queue=a, group=ids, queue_group=ids, directions="one_way")',
+            ours='contrastive_loss(a, b, "dcl", tau, **own_view(a))',
             code="pakoromilas/DHEL-KCL@dc5a4779",
             golden="family_dhel_kcl",
             proofs=("dhel_is_dcl_of_the_own_view", "dhels_energy_is_a_gaussian_kernels"),
@@ -300,7 +309,7 @@ TABLE: dict[str, list[Row]] = {
             source="Koromilas et al., 2024",
             form="gamma mean_j k(s_j) - k(s+)",
             equals="gamma times exp(uniformity), less a kernel of the alignment",
-            ours="16 * jnp.exp(losses.uniformity(jnp.stack([a, b], 1), t=2.0)).sum()",
+            ours="kernel_loss(a, b, t=2.0, gamma=16.0)",
             code="pakoromilas/DHEL-KCL@dc5a4779",
             golden="family_dhel_kcl",
             proofs=("gaussian_kcl_is_alignment_and_uniformity",),
@@ -310,7 +319,7 @@ TABLE: dict[str, list[Row]] = {
             source="HaoChen et al., 2021",
             form="mean_j s_j^2 - 2 s+",
             equals="the squared mean plus VRNS's variance, less 2 s+",
-            ours='contrastive_loss(a, b, lambda cross: jnp.mean(cross[..., 1:] ** 2, axis=-1, where=cross[..., 1:] > -jnp.inf) - 2 * cross[..., 0], 1.0, score="dot", candidates="other_view")',
+            ours='contrastive_loss(a, b, spectral, 1.0, score="dot", candidates="other_view")',
             code="jhaochenz96/spectral_contrastive_learning@ee431bdb",
             golden="family_spectral",
             proofs=("spectral_is_a_second_moment",),
@@ -339,7 +348,7 @@ TABLE: dict[str, list[Row]] = {
             source="Yuan et al., 2022",
             form="gradient mean(e^x) / u d logsumexp(x) - dx+, u a moving average of mean(e^x)",
             equals="minus TUBA with the baseline log u; at the batch's own u: FlatNCE's gradient",
-            ours="contrastive_loss(a, b, lambda c, count, positive, temperature: losses.fenchel_legendre(c, count, log_u - positive / temperature), tau)",
+            ours="contrastive_loss(a, b, sogclr(log_u), tau)",
             code="Optimization-AI/LibAUC@812f98f7",
             golden="family_libauc",
             proofs=("sogclr_is_minus_tuba", "sogclr_at_its_own_u"),
@@ -349,7 +358,7 @@ TABLE: dict[str, list[Row]] = {
             source="Wei et al., 2024",
             form="gradient e^(c - log K - u) dc, e^u a moving average of e^c / K",
             equals="Fenchel-Legendre at a held u; at the batch's own u: FlatNCE's gradient",
-            ours='contrastive_loss(a, b, lambda c, count: losses.fenchel_legendre(c, count, log_u), tau, candidates="other_view")',
+            ours='contrastive_loss(a, b, fast_clip(log_u), tau, candidates="other_view")',
             code="Optimization-AI/fast_clip@efd89d51",
             golden="family_fast_clip",
             proofs=("fast_clip_at_its_own_u",),
@@ -359,7 +368,7 @@ TABLE: dict[str, list[Row]] = {
             source="2026; 2025",
             form="u + e^(c - log K - u) - 1, u from a network",
             equals="Fenchel-Legendre with a learnt u",
-            ours="contrastive_loss(a, b, lambda c, count: losses.fenchel_legendre(c, count, log_u), tau)",
+            ours="contrastive_loss(a, b, fast_clip(log_u), tau)",
             config="digits:method=fenchel_legendre_baseline",
         ),
     ],
@@ -369,7 +378,7 @@ TABLE: dict[str, list[Row]] = {
             source="Qiu et al., 2023",
             form="tau_i moves along rho - KL(p_i, uniform)",
             equals="tau_i is the Lagrange multiplier of KL <= rho",
-            ours="contrastive_loss(a, b, lambda c, count: tau * (c - jnp.log(count) + 0.3), tau)",
+            ours="contrastive_loss(a, b, robust, tau, rho=0.3)",
             code="zhqiu/contrastive-learning-iSogCLR@c20903bd",
             golden="family_isogclr",
             proofs=("slope_of_the_robust_objective", "robust_objective_is_a_lagrangian"),
@@ -435,7 +444,7 @@ dc = sum_j p_j (ds_j - ds+) / tau: the gradient is tau dc, tau times DCL's.""",
     "label_smoothing": """-(1 - eps) log p+ - eps mean_k log p_k, over K + 1 candidates k, log p_k = x_k - L.
   = L - x+ + eps (x+ - mean_k x_k), L the logsumexp over all candidates.
 L - x+ = softplus(c): InfoNCE plus eps (x+ - mean_k x_k).""",
-    "temperature_free_is_a_ratio": """phi(s) = 2 artanh(s) = log((1 + s) / (1 - s)), so e^phi(s) is the odds r = (1 + s) / (1 - s).
+    "temperature_free_is_a_ratio": """phi(s) = 2 artanh(s) = log r with the odds r = (1 + s) / (1 - s).
 softplus(logsumexp_j phi(s_j) - phi(s+)) = log(1 + sum_j r_j / r+)
   = -log(r+ / (r+ + sum_j r_j)): a cross-entropy of odds.""",
     "dystress_of_equal_temperatures": """tau(s) = tmin + (tmax - tmin) (1 + cos(pi (1 + s))) / 2.
@@ -444,9 +453,9 @@ phi(s) = s / tau: InfoNCE.""",
     "adnce_of_wide_sigma": """w_j is exp(-(s_j - mu)^2 / (2 sigma^2)) over its mean.
 |s_j - mu| is bounded, so every exponent tends to 0 as sigma grows, and every w_j to 1.
 phi(s) = s / tau + log 1: InfoNCE.""",
-    "adnce_is_a_tilt_and_a_gaussian": """-(s - mu)^2 / (2 sigma^2) = s mu / sigma^2 - s^2 / (2 sigma^2) - mu^2 / (2 sigma^2).
+    "adnce_is_a_tilt_and_a_gaussian": """-(s - mu)^2 / (2 v) = s mu / v - s^2 / (2 v) - mu^2 / (2 v), v = sigma^2.
 The last term is one constant, which the mean of the weights divides out.
-The first is hardness with alpha = tau mu / sigma^2, the second a Gaussian around 0.""",
+The first is hardness with alpha = tau mu / v, the second a Gaussian around 0.""",
     "hardness_weight_is_a_transform": """The weight e^(alpha s/tau), held, is alpha sg(s/tau) added to the logit.
 Value: the contrast at (1 + alpha)/tau plus alpha x+; gradient: that of the logits with weights held.
 The loss takes it from one logsumexp at (1 + alpha)/tau, the transform entry by entry.""",
@@ -468,7 +477,7 @@ Less 2 s+ it is the spectral loss, up to its constant.""",
     "relative_bias_is_a_bias_over_tau": """(s - r) / tau = s / tau + b with b = -r / tau.
 SigLIP's logit is s / tau + b.
 At a fixed r the cosine at which a pair counts as positive stays where it is when tau moves.""",
-    "sogclr_is_minus_tuba": """Fenchel-Legendre at v = log u - x+: v + e^(c - log K - v) - 1, and c + x+ = logsumexp_j(x_j).
+    "sogclr_is_minus_tuba": """v + e^(c - log K - v) - 1 at v = log u - x+, where c + x+ = logsumexp_j(x_j),
   = log u - x+ + mean_j e^(x_j) / u - 1
   = -(1 + x+ - log u - mean_j e^(x_j) / u): minus TUBA of the critic x and the baseline log u.""",
     "sogclr_at_its_own_u": """The gradient is r dlogsumexp_j(x_j) - dx+ with r = mean_j e^(x_j) / u.
@@ -494,30 +503,96 @@ D_2 >= KL: the ESS is at most exp(H(p)) / K.""",
 
 INTRODUCTION = """# Who is who
 
-A loss that you know by name, as one formula, and what it equals. Scores are $s$, of the positive $s_+$, and
-$x = s / \\tau$; the contrast of a query with $K$ negatives is $c = \\log \\sum_j e^{x_j - x_+}$, and $W$ its sigmoid. "sg" stops
-the gradient. A form with $\\phi$ has $\\phi(s)$ in the place of $x$.
+A loss that you know by name: its formula, what it equals, and how to call it here. $s$ is the score of a query with a
+candidate, $s_+$ that with its positive, and $x = s / \\tau$. A query with $K$ negatives has the contrast
+$c = \\log \\sum_j e^{x_j - x_+}$, and $W$ is the sigmoid of $c$. "sg" stops the gradient. A transform $\\phi$ takes the
+place of $x$.
 
-"Here" is an expression of two views `a`, `b` and a temperature `tau`, one value a query, and what to put behind
-`--config=` for a run; a lambda is [a loss of your own](how_to/loss.md). `both` are the views one below the other,
-`classes` their ids, `queue` further embeddings, `log_u` numbers of your own, one for each query, and `K` is `2 * len(a) - 2`.
+"Here" has two entries. The first is an expression, one value a query, of two views `a` and `b`, a temperature `tau`,
+`both` views one below the other with their `classes`, further embeddings `queue`, and one number a query `log_u`;
+names that are not in the package are [below](#losses-of-your-own). The second is for `--config=` of a run.
 
-"Code" is that of the authors, or the one that most people use. Where it names an array of `tests/golden`, a test compares
-values and gradients of the expression's loss with that code's; [its page](../tests/golden/README.md) has the commits,
-and what the codes do differently from their papers.
+"Code" is that of the authors, or of a library. Below it is the file of `tests/golden` with its values and gradients,
+which tests compare with ours. [The page of these files](../tests/golden/README.md) has the functions, how
+they were called, and where code and paper differ.
 
-Every identity is [derived below](#derivations) in three lines and tested in float64 to 1e-12, values and gradients.
-Of other libraries' functions: [which loss am I using?](how_to/which_loss.md)
-
-One reading of several rows: $\\tau (c - \\log K)$ is the largest mean of $s_j - s_+$ that weights $p$ of the negatives
-reach when they pay $\\tau$ times their divergence from uniform weights. Contrastive learning is then distributionally
-robust optimisation and $\\tau$ a Lagrange multiplier, which explains the rules that move $\\tau$ towards a given divergence.
+"Why" leads to a [derivation](#derivations) in three lines. Each is tested in float64 to 1e-12, values and gradients.
+[Which loss am I using?](how_to/which_loss.md) has the classes and functions of other libraries.
 """
+
+ROBUST = """$\\tau (c - \\log K)$ is the largest value of $\\sum_j p_j (s_j - s_+) - \\tau D(p)$ over weights $p$
+of the negatives, with $D(p)$ the divergence KL(p, uniform). Contrastive learning is in this sense distributionally robust optimisation,
+with $\\tau$ as a Lagrange multiplier; the rules below choose the divergence instead of the multiplier.
+"""
+
+OWN = '''import jax
+import jax.numpy as jnp
+
+from contrastive_jax import losses
+
+one_way = dict(candidates="other_view", directions="one_way")
+hold = jax.lax.stop_gradient
+
+
+def own_view(a):
+    """Arguments that give the query the other rows of its own view as candidates."""
+    ids = jnp.arange(len(a))
+    return dict(candidates="queue", queue=a, group=ids, queue_group=ids, directions="one_way")
+
+
+def ifm(c, temperature, *, eps):
+    """Half InfoNCE, half InfoNCE of the positive lowered and the negatives raised by eps."""
+    return (jax.nn.softplus(c) + jax.nn.softplus(c + 2 * eps / temperature)) / 2
+
+
+def rince(c, positive, temperature, *, q, lam):
+    """As published; overflows where c is large."""
+    return jnp.exp(q * positive / temperature) / q * ((lam * (1 + jnp.exp(c))) ** q - 1)
+
+
+def smoothed(c, cross, *, eps):
+    """Cross-entropy of which eps is spread over all candidates."""
+    gap = jnp.mean(cross[..., :1] - cross, axis=-1, where=cross > -jnp.inf)
+    return jax.nn.softplus(c) + eps * gap
+
+
+def spectral(cross):
+    """Scores of the positive, then of the negatives; -inf where there is none."""
+    negative = cross[..., 1:]
+    return jnp.mean(negative**2, axis=-1, where=negative > -jnp.inf) - 2 * cross[..., 0]
+
+
+def kernel_loss(a, b, *, t, gamma):
+    """KCL of two views; the kernel is exp(-t distance^2)."""
+    views = jnp.stack([a, b], axis=1)
+    unit = views / jnp.linalg.norm(views, axis=-1, keepdims=True)
+    distance = jnp.sum((unit[:, 0] - unit[:, 1]) ** 2, axis=-1)
+    return gamma * jnp.exp(losses.uniformity(views, t=t)).sum() - 2 * jnp.exp(-t * distance).mean()
+
+
+def sogclr(log_u):
+    """u is a moving average of the mean of e^x over an example's negatives."""
+
+    def loss(c, count, positive, temperature):
+        return losses.fenchel_legendre(c, count, log_u - positive / temperature)
+
+    return loss
+
+
+def fast_clip(log_u):
+    """u is a moving average of e^c / K of an example."""
+    return lambda c, count: losses.fenchel_legendre(c, count, log_u)
+
+
+def robust(c, count, temperature, *, rho):
+    """iSogCLR's objective, whose derivative in tau is rho - KL(p, uniform)."""
+    return temperature * (c - jnp.log(count.astype(c.dtype)) + rho)
+'''
 
 
 def _cell(row: Row) -> str:
     proofs = ", ".join(f"[why](#{name})" for name in row.proofs)
-    here = [f"`{row.ours}`"] * bool(row.ours) + [f"`--config={row.config}`"] * bool(row.config)
+    here = [f"`{row.ours}`"] * bool(row.ours) + [f"`{row.config}`"] * bool(row.config)
     code = [row.code.replace("@", " @ ")] * bool(row.code) + [f"`{row.golden}`"] * bool(row.golden)
     cells = (
         f"**{row.name}**<br>{row.source}".removesuffix("<br>-"),
@@ -534,16 +609,13 @@ def page() -> str:
     """Write the text of ``docs/who_is_who.md``."""
     lines = [INTRODUCTION]
     for title, rows in TABLE.items():
-        lines += [
-            f"## {title}\n",
-            "| loss | form | equals | here | code |",
-            "| --- | --- | --- | --- | --- |",
-        ]
+        lines += [f"## {title}\n"] + [ROBUST] * (title == "Rules for the temperature")
+        lines += ["| loss | form | equals | here | code |", "| --- | --- | --- | --- | --- |"]
         lines += [*map(_cell, rows), ""]
+    lines += ["## Losses of your own\n", "[How to](how_to/loss.md) use one.\n", f"```python\n{OWN}```\n"]
     lines += ["## Derivations\n"]
     for name, text in DERIVATIONS.items():
-        title = name.replace("_", " ").capitalize()
-        lines += [f"### {title} {{#{name}}}\n", f"```text\n{text}\n```\n"]
+        lines += [f"### {name.replace('_', ' ').capitalize()} {{#{name}}}\n", f"```text\n{text}\n```\n"]
     return "\n".join(lines).rstrip() + "\n"
 
 

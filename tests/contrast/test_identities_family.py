@@ -13,7 +13,8 @@ from jax.lax import stop_gradient
 from jax.scipy.special import logsumexp
 
 from contrastive_jax import contrastive_loss, losses, ntxent, sigmoid_loss
-from contrastive_jax.contrast import margin
+from contrastive_jax.contrast import margin, transform
+from contrastive_jax.contrast.scores import Transform
 
 TAU, N, D = 0.3, 8, 5
 K = 2 * N - 2
@@ -281,16 +282,6 @@ def kl_share_is_perplexity(a, b):
 # ------------------------------------------------------------------------------------- transforms of scores
 
 
-def transformed(phi):
-    """InfoNCE with phi of the cosine in the place of s / tau."""
-    return of_row(
-        lambda positive, negative: jax.nn.softplus(
-            logsumexp(jnp.where(negative > -jnp.inf, phi(scores(negative)), -jnp.inf), axis=-1)
-            - phi(TAU * positive)
-        )
-    )
-
-
 @identity()
 def temperature_free_is_a_ratio(a, b):
     def ratio(positive, negative):
@@ -299,72 +290,53 @@ def temperature_free_is_a_ratio(a, b):
         rest = jnp.sum(jnp.where(negative > -jnp.inf, odds(scores(negative)), 0.0), axis=-1)
         return jnp.log1p(rest / odds(TAU * positive))
 
-    return loss(a, b, transformed(lambda s: 2 * jnp.arctanh(s))), loss(a, b, of_row(ratio))
+    return loss(a, b, "info_nce", transform=transform.temperature_free()), loss(a, b, of_row(ratio))
 
 
 @identity()
 def dystress_of_equal_temperatures(a, b):
-    def phi(s):
-        tau = TAU + (TAU - TAU) * (1 + jnp.cos(jnp.pi * (1 + s))) / 2
-        return s / stop_gradient(tau)
-
-    return loss(a, b, transformed(phi)), loss(a, b, "info_nce")
-
-
-def weighted(log_weight):
-    """InfoNCE with a held log-weight of the cosine on every negative, their mean over the query's made 1."""
-
-    def logit(positive, negative):
-        weight = jnp.where(negative > -jnp.inf, log_weight(scores(negative)), -jnp.inf)
-        mean = logsumexp(weight, axis=-1, keepdims=True) - np.log(K)
-        x = negative + stop_gradient(jnp.where(negative > -jnp.inf, weight - mean, 0.0))
-        return jax.nn.softplus(logsumexp(x, axis=-1) - positive)
-
-    return of_row(logit)
+    rule = transform.dystress(min_tau=TAU, max_tau=TAU)
+    return loss(a, b, "info_nce", transform=rule), loss(a, b, "info_nce")
 
 
 @identity()
 def adnce_of_wide_sigma(a, b):
-    return loss(a, b, weighted(lambda s: -((s - 0.4) ** 2) / (2 * 1e8**2))), loss(a, b, "info_nce")
+    return loss(a, b, "info_nce", transform=transform.adnce(mu=0.4, sigma=1e8)), loss(a, b, "info_nce")
 
 
 @identity()
 def adnce_is_a_tilt_and_a_gaussian(a, b):
-    """The part of its exponent that is linear in s is hard negatives' weight, with beta / tau = mu / sigma^2."""
+    """The part of its exponent that is linear in s is a weight as hardness has it, of mean 1."""
     mu, sigma = 0.6, 0.5
-    tilted = weighted(lambda s: s * mu / sigma**2 - s**2 / (2 * sigma**2))
-    return loss(a, b, weighted(lambda s: -((s - mu) ** 2) / (2 * sigma**2))), loss(a, b, tilted)
+
+    def tilted(score, positive, tau):
+        tilt = (tau * mu / sigma**2) * score / tau
+        return tilt - score**2 / (2 * sigma**2)
+
+    rules = transform.adnce(mu=mu, sigma=sigma), Transform(log_weight=tilted)
+    return tuple(loss(a, b, "info_nce", transform=rule) for rule in rules)
 
 
 @identity()
 def hardness_weight_is_a_transform(a, b):
     alpha = 0.7
-
-    def logit(positive, negative):
-        x = negative + alpha * stop_gradient(negative)
-        return jax.nn.softplus(logsumexp(x, axis=-1) - positive)
-
-    return loss(a, b, of_row(logit)), loss(a, b, "hardness_weighted", alpha=alpha)
+    left = loss(a, b, "info_nce", transform=transform.hardness(alpha=alpha))
+    return left, loss(a, b, "hardness_weighted", alpha=alpha)
 
 
 @identity()
 def margin_mask_drops_terms(a, b):
-    """A negative that a margin mask takes out is one whose logit is -inf; of others, InfoNCE."""
     most = 0.1
 
-    def masked(positive, negative):
-        kept = negative <= stop_gradient(positive[..., None]) + most / TAU
-        return jax.nn.softplus(logsumexp(jnp.where(kept, negative, -jnp.inf), axis=-1) - positive)
-
-    def by_count(positive, negative):
-        """The same from sums, without an infinity."""
+    def kept_only(positive, negative):
         kept = held(negative) <= stop_gradient(positive[..., None]) + most / TAU
         kept &= negative > -jnp.inf
         return jnp.log1p(
             jnp.sum(jnp.where(kept, jnp.exp(held(negative) - positive[..., None]), 0.0), axis=-1)
         )
 
-    return loss(a, b, of_row(masked)), loss(a, b, of_row(by_count))
+    rule = transform.margin_mask(margin=most)
+    return loss(a, b, "info_nce", transform=rule), loss(a, b, of_row(kept_only))
 
 
 # ---------------------------------------------------------------------------------- candidates, and means of g
