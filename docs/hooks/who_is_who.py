@@ -11,8 +11,8 @@ class Row(NamedTuple):
     """One loss or rule of the literature.
 
     ``ours`` is an expression of two views ``a`` and ``b`` [N, D] and of what ``OWN`` defines. ``config`` is what
-    follows ``--config=``, "" where it is none of a run's choices. ``golden`` is a file of ``tests/golden`` with numbers of
-    ``code``, which is repository@commit, or the package. ``proofs`` name derivations.
+    follows ``--config=``, "" where it is none of a run's choices. ``golden`` is a file of ``tests/golden`` with
+    numbers of ``code``, which is repository@commit, or the package. ``proofs`` name derivations.
     """
 
     name: str
@@ -521,8 +521,8 @@ they were called, and where code and paper differ.
 """
 
 ROBUST = """$\\tau (c - \\log K)$ is the largest value of $\\sum_j p_j (s_j - s_+) - \\tau D(p)$ over weights $p$
-of the negatives, with $D(p)$ the divergence KL(p, uniform). Contrastive learning is in this sense distributionally robust optimisation,
-with $\\tau$ as a Lagrange multiplier; the rules below choose the divergence instead of the multiplier.
+of the negatives, with $D(p)$ the divergence KL(p, uniform). Contrastive learning is in this sense distributionally
+robust optimisation, with $\\tau$ as a Lagrange multiplier; the rules below choose the divergence instead of the multiplier.
 """
 
 OWN = '''import jax
