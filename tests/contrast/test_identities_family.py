@@ -12,7 +12,7 @@ import pytest
 from jax.lax import stop_gradient
 from jax.scipy.special import logsumexp
 
-from contrastive_jax import contrastive_loss, losses, ntxent, sigmoid_loss
+from contrastive_jax import contrastive_loss, losses, ntxent, sigmoid_loss, sincere
 from contrastive_jax.contrast import margin, transform
 from contrastive_jax.contrast.scores import Transform
 
@@ -43,9 +43,8 @@ loss = functools.partial(contrastive_loss, temperature=TAU)
 
 def own_view(a, b, name, temperature=TAU, **options):
     """``a`` queries ``b`` with the other rows of ``a`` as negatives."""
-    ids = jnp.arange(N)
-    source = dict(candidates="queue", queue=a, group=ids, queue_group=ids, directions="one_way")
-    return contrastive_loss(a, b, name, temperature, **source, **options)
+    options |= dict(candidates="own_view", directions="one_way")
+    return contrastive_loss(a, b, name, temperature, **options)
 
 
 def of_row(logit):
@@ -92,20 +91,14 @@ def scores(negative):
 @identity()
 def sincere_two_views(a, b):
     z = jnp.concatenate([a, b])
-    return ntxent(z, jnp.tile(jnp.arange(N), 2), TAU), loss(a, b, "info_nce").mean()
+    return sincere(z, jnp.tile(jnp.arange(N), 2), TAU), loss(a, b, "info_nce").mean()
 
 
 @identity()
 def sincere_balanced(a, b):
-    """SINCERE by its definition: the mean over anchors of the mean over positives."""
-    ids = np.tile(np.repeat(np.arange(N // 2), 2), 2)
+    ids = jnp.tile(jnp.repeat(jnp.arange(N // 2), 2), 2)
     z = jnp.concatenate([a, b])
-    u = z / jnp.linalg.norm(z, axis=1, keepdims=True)
-    x, same = u @ u.T / TAU, ids[:, None] == ids
-    outside = logsumexp(jnp.where(same, -jnp.inf, x), axis=1, keepdims=True)
-    positives = same & ~np.eye(2 * N, dtype=bool)
-    anchors = jnp.sum(jnp.where(positives, jax.nn.softplus(outside - x), 0), axis=1) / positives.sum(1)
-    return anchors.mean(), ntxent(z, jnp.asarray(ids), TAU)
+    return sincere(z, ids, TAU), ntxent(z, ids, TAU)
 
 
 @identity()
@@ -118,7 +111,9 @@ def ifm_second_term(a, b):
             )[..., 0]
         )
     )
-    return loss(a, b, shifted), loss(a, b, "eqco", alpha=K * np.exp(2 * eps / TAU))
+    ifm = 2 * loss(a, b, "ifm", epsilon=eps)
+    right = loss(a, b, "eqco", alpha=K * np.exp(2 * eps / TAU)), loss(a, b, "info_nce")
+    return jnp.stack([loss(a, b, shifted), ifm]), jnp.stack([right[0], sum(right)])
 
 
 @identity()
@@ -136,8 +131,9 @@ def eps_sup_info_nce(a, b):
     return loss(a, b, theirs), loss(a, b, "eqco", alpha=K * np.exp(eps)) - eps
 
 
-def rince(c, positive, temperature, *, q, lam):
-    return jnp.exp(q * positive / temperature) / q * ((lam * (1 + jnp.exp(c))) ** q - 1)
+@identity()
+def rince_at_q_0(a, b):
+    return loss(a, b, "rince", q=0.0, lam=0.05), loss(a, b, "info_nce") + np.log(0.05)
 
 
 @identity()
@@ -146,21 +142,7 @@ def rince_at_q_1(a, b):
     exponentials = of_row(
         lambda positive, negative: lam * jnp.sum(jnp.exp(negative), axis=-1) - (1 - lam) * jnp.exp(positive)
     )
-    return loss(a, b, rince, q=1.0, lam=lam), loss(a, b, exponentials)
-
-
-@identity(gradient_only=True)
-def rince_at_its_zero(a, b):
-    """At lam (1 + e^c) = 1 the two powers have one factor: there RINCE's gradient is e^(q x+) times InfoNCE's."""
-
-    def at_its_zero(c, positive, temperature):
-        lam = stop_gradient(1 / (1 + jnp.exp(c)))
-        return rince(c, positive, temperature, q=0.4, lam=lam)
-
-    def weighted(c, positive, temperature):
-        return stop_gradient(jnp.exp(0.4 * positive / temperature)) * losses.info_nce(c)
-
-    return loss(a, b, at_its_zero), loss(a, b, weighted)
+    return loss(a, b, "rince", q=1.0, lam=lam), loss(a, b, exponentials)
 
 
 @identity(gradient_only=True)
@@ -170,7 +152,8 @@ def alpha_cl_exponent_1(a, b):
             stop_gradient(share(negative)) * (scores(negative) - TAU * positive[..., None]), axis=-1
         )
     )
-    return loss(a, b, theirs), TAU * loss(a, b, "dcl")
+    left = jnp.stack([loss(a, b, theirs), TAU * loss(a, b, "alpha_cl")])
+    return left, TAU * jnp.stack([loss(a, b, "dcl")] * 2)
 
 
 @identity()
@@ -189,7 +172,8 @@ def label_smoothing(a, b):
             jnp.where(negative > -jnp.inf, positive[..., None] - negative, 0), -1
         )
     )
-    return loss(a, b, of_row(smoothed)), loss(a, b, "info_nce") + eps / (K + 1) * loss(a, b, mean_gap)
+    sides = loss(a, b, of_row(smoothed)), loss(a, b, "info_nce") + eps / (K + 1) * loss(a, b, mean_gap)
+    return jnp.stack(sides), jnp.stack([loss(a, b, "label_smoothing", smoothing=eps)] * 2)
 
 
 # -------------------------------------------------------------------------------------- rules for u and tau
@@ -391,12 +375,12 @@ def spectral_is_a_second_moment(a, b):
 
 @identity()
 def relative_bias_is_a_bias_over_tau(a, b):
-    """SigLIP with the threshold r for a cosine, which stays where it is when tau moves: b = -r / tau."""
     relative = 0.2
     u, v = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
     sign = 2 * np.eye(N) - 1
     pairs = -jax.nn.log_sigmoid(sign * (u @ v.T - relative) / TAU)
-    return pairs.sum(1), sigmoid_loss(a, b, TAU, -relative / TAU)
+    ours = sigmoid_loss(a, b, TAU, relative_bias=relative), sigmoid_loss(a, b, TAU, -relative / TAU)
+    return jnp.stack([pairs.sum(1)] * 2), jnp.stack(ours)
 
 
 @pytest.mark.parametrize("name", IDENTITIES)

@@ -14,7 +14,7 @@ from dense_losses import cases, unit
 from jax.lax import stop_gradient
 from jax.scipy.special import logsumexp
 
-from contrastive_jax import contrastive_loss, losses, ntxent
+from contrastive_jax import contrastive_loss, losses, matryoshka_loss, ntxent, sincere
 from contrastive_jax.contrast import temperature as rules
 from contrastive_jax.contrast import transform
 
@@ -63,9 +63,8 @@ def one_way(a, b, loss, temperature, queue, group=None, queue_group=None, **opti
 
 
 def own_view(a, b, loss, temperature, **options):
-    """``a`` queries ``b`` with the other rows of ``a`` as negatives: DHEL's and KCL's comparison."""
-    ids = jnp.arange(len(a))
-    return one_way(a, b, loss, temperature, a, ids, ids, **options)
+    """``a`` queries ``b`` with the other rows of ``a`` as negatives."""
+    return contrastive_loss(a, b, loss, temperature, candidates="own_view", directions="one_way", **options)
 
 
 # ------------------------------------------------------------------------------- functions of the contrast
@@ -79,38 +78,17 @@ def test_sincere_of_two_views_is_info_nce(case, engine):
     )
 
 
-@golden("family_sincere", classes="balanced")
+@pytest.mark.parametrize(
+    "case", golden_cases.marked("family_sincere", [c for c in cases("family_sincere") if "classes" in c])
+)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_sincere_of_balanced_classes_is_ntxent(case, engine):
-    ids = jnp.tile(case("labels"), 2)
-    assert_is_theirs(
-        case, lambda a, b: ntxent(jnp.concatenate([a, b]), ids, case["temperature"], engine=engine)
-    )
-
-
-@golden("family_sincere", classes="unbalanced")
-def test_sincere_averages_the_positives_of_an_anchor_first(case):
-    ids = np.tile(case("labels"), 2)
-    anchor, positive = np.nonzero((ids[:, None] == ids) & ~np.eye(len(ids), dtype=bool))
-    share = 1 / np.bincount(anchor)[anchor] / len(ids)
-    assert len(set(share)) > 1
-
-    def loss(a, b):
-        z = jnp.concatenate([a, b])
-        pairs = one_way(
-            z[anchor],
-            z[positive],
-            "info_nce",
-            case["temperature"],
-            z,
-            jnp.asarray(ids[anchor]),
-            jnp.asarray(ids),
-        )
-        return jnp.sum(share * pairs)
-
-    assert_is_theirs(case, loss)
-    both = jnp.concatenate([case("z1"), case("z2")])
-    assert abs(ntxent(both, jnp.asarray(ids), case["temperature"]) / case("loss") - 1) > 1e-3
+def test_sincere_averages_the_positives_of_an_anchor_first(case, engine):
+    """Of classes of one size that is the mean over all pairs, NT-Xent of labels; else it is not."""
+    tau, ids = case["temperature"], jnp.tile(case("labels"), 2)
+    assert_is_theirs(case, lambda a, b: sincere(jnp.concatenate([a, b]), ids, tau, engine=engine))
+    pairs = ntxent(jnp.concatenate([case("z1"), case("z2")]), ids, tau, engine=engine)
+    same = abs(pairs / case("loss") - 1) < 1e-12
+    assert same == (case["classes"] != "unbalanced")
 
 
 @pytest.mark.parametrize(
@@ -174,16 +152,13 @@ def test_nnclr_is_info_nce_of_neighbours(case, engine):
     )
 
 
-def rince(c, positive, temperature, *, q, lam):
-    """RINCE as the authors write it, for contrasts that do not overflow."""
-    return jnp.exp(q * positive / temperature) / q * ((lam * (1 + jnp.exp(c))) ** q - 1)
-
-
 @golden("family_rince", form="simclr")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rince_on_simclr(case, engine):
     options = {"q": case["q"], "lam": case["lam"], "engine": engine}
-    assert_is_theirs(case, lambda a, b: contrastive_loss(a, b, rince, case["temperature"], **options).mean())
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "rince", case["temperature"], **options).mean()
+    )
 
 
 @golden("family_rince", form="moco")
@@ -193,7 +168,7 @@ def test_rince_on_moco_v3_is_one_way_and_2_tau_times_it(case, engine):
     options |= {"candidates": "other_view", "directions": "one_way"}
     tau = case["temperature"]
     assert_is_theirs(
-        case, lambda a, b: 2 * tau * contrastive_loss(a, stop_gradient(b), rince, tau, **options).mean()
+        case, lambda a, b: 2 * tau * contrastive_loss(a, stop_gradient(b), "rince", tau, **options).mean()
     )
 
 
@@ -209,6 +184,8 @@ def test_ifms_second_term_is_eqco(case, engine):
         ).mean()
 
     original, second = term("info_nce"), term("eqco", alpha=alpha)
+    if share == 0.5:
+        assert_is_theirs(case, term("ifm", epsilon=case["epsilon"]))
     assert_is_theirs(case, lambda a, b: share * original(a, b) + (1 - share) * second(a, b))
     np.testing.assert_allclose(original(case("z1"), case("z2")), case("original"), rtol=1e-12)
     np.testing.assert_allclose(second(case("z1"), case("z2")), case("adversarial"), rtol=1e-12)
@@ -259,6 +236,19 @@ def test_alpha_cl_with_exponent_1_is_tau_times_dcl(case):
     assert_is_theirs(case, lambda a, b: contrastive_loss(a, b, loss, tau).mean())
     if exponential and exponent == 1:
         assert_is_theirs(case, lambda a, b: tau * contrastive_loss(a, b, "dcl", tau).mean(), value=None)
+        for engine in ENGINES:
+            assert_is_theirs(
+                case, lambda a, b, e=engine: tau * contrastive_loss(a, b, "alpha_cl", tau, engine=e).mean()
+            )
+
+
+@golden("family_label_smoothing")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_label_smoothing_is_torchs(case, engine):
+    options = dict(smoothing=case["smoothing"], engine=engine)
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "label_smoothing", case["temperature"], **options).mean()
+    )
 
 
 @golden("family_dystress")
@@ -322,14 +312,10 @@ def test_gists_guide_takes_negatives_out(case):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_matryoshka_is_a_sum_over_widths(case, engine):
     options = dict(candidates="other_view", directions="one_way", engine=engine)
-
-    def loss(a, b):
-        return sum(
-            weight * contrastive_loss(a[:, :d], b[:, :d], "info_nce", case["temperature"], **options).mean()
-            for d, weight in zip(case["widths"], case["weights"], strict=True)
-        )
-
-    assert_is_theirs(case, loss)
+    options |= {"widths": case["widths"], "weights": case["weights"]}
+    assert_is_theirs(
+        case, lambda a, b: matryoshka_loss(a, b, "info_nce", case["temperature"], **options).mean()
+    )
 
 
 # --------------------------------------------------------------------------- own-view candidates, and means of g
@@ -344,7 +330,8 @@ def test_dhel_is_dcl_with_the_own_view_as_candidates(case, engine):
     def loss(a, b):
         total = own_view(a, b, "dcl", tau, engine=engine)
         if case["include_augs"]:
-            total += own_view(b, a, "dcl", tau, engine=engine) + jnp.sum(unit(a) * unit(b), axis=1) / tau
+            both = contrastive_loss(a, b, "dcl", tau, candidates="own_view", engine=engine)
+            total = both.reshape(2, -1).sum(0) + jnp.sum(unit(a) * unit(b), axis=1) / tau
         return total.mean()
 
     assert_is_theirs(case, loss)
@@ -652,8 +639,11 @@ def test_tempnets_objective_is_dcl_at_a_temperature_for_each_query(case):
 
 
 @golden("family_temperature_schedules")
-def test_half_a_period_of_the_cosine_schedule(case):
-    length = case["t_max"]
-    rule = rules.cosine(length, tau=case["tau_max"], end=case["tau_min"])
-    found = [rule.value((), jnp.asarray(float(step)), jnp.zeros(())) for step in range(length + 1)]
-    np.testing.assert_allclose(found, case("tau")[: length + 1], rtol=1e-12)
+def test_the_temperature_schedule_is_periodic(case):
+    """Their t_max is half a period, one value an epoch; the first half is the cosine rule."""
+    half, epochs = case["t_max"], len(case("tau"))
+    rule = rules.periodic(epochs, tau=case["tau_max"], end=case["tau_min"], periods=epochs / (2 * half))
+    first = rules.cosine(half, tau=case["tau_max"], end=case["tau_min"])
+    for expected, found, many in ((case("tau"), rule, epochs), (case("tau")[: half + 1], first, half + 1)):
+        steps = jnp.arange(many, dtype=jnp.float64)
+        np.testing.assert_allclose(found.value((), steps, jnp.zeros(())), expected, rtol=1e-12)
