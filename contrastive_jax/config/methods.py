@@ -92,6 +92,19 @@ METHODS = {
     "swd_normal": generalized("normal", 1.0),
     "swd_hypercube": generalized("hypercube", 1.0),
     "swd_hypersphere": generalized("hypersphere", 1.0),
+    # Robinson et al. 2021; Chuang et al. 2022; Tian 2022; Szegedy et al. 2016
+    "ifm": {"loss": {"ifm": 1.0}},
+    "rince": {"loss": {"rince": 1.0}, "temperature": {"name": "fixed", "tau": 0.5}},
+    "alpha_cl": {"loss": {"alpha_cl": 1.0}},
+    "label_smoothing": {"loss": {"label_smoothing": 1.0}},
+    # Wei et al. 2024 (FastCLIP-v3's temperature); Kukleva et al. 2023; Koromilas et al. 2024
+    "kl_tau": {"temperature": {"name": "kl"}},
+    "periodic_tau": {"temperature": {"name": "periodic"}},
+    "dhel": {
+        "candidates": {"name": "own_view"},
+        "loss": {"dcl": 1.0},
+        "temperature": {"name": "fixed", "tau": 0.5},
+    },
     # Transforms of the scores: 2501.17683; Manna et al. 2023; Wu et al. 2023; Zhang et al. 2025; Lan et al. 2025
     "temperature_free": {"transform": {"name": "temperature_free"}},
     "dystress": {"transform": {"name": "dystress"}},

@@ -68,6 +68,10 @@ class Comparison:
             return jnp.log(number)
         return self.above(multiple) - multiple / self.temperature * self.further.total / number
 
+    def mean(self, multiple: float = 1.0) -> Array:
+        """Return the softmax mean at multiple / tau of the negatives' scores, [B, V], without a gradient."""
+        return self.negatives.mean[self.multiples.index(multiple)]
+
     def soft_positive(self) -> Array:
         """Return tau logsumexp_p(s_p / tau) over a query's positives, [B, V]: the positive's score if it is one."""
         if self.further is None:

@@ -45,7 +45,10 @@ QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]]
     "key": lambda comparison, extras: extras["rng"],
     "u": lambda comparison, extras: extras["u"],
     "surplus": lambda comparison, extras: comparison.surplus(),
+    "mean": lambda comparison, extras: comparison.mean(),
 }
+# Quantities at a multiple of 1 / tau -> which of the loss's multiples.
+AT_MULTIPLE = {"surplus": 0, "mean": -1}
 
 
 class Term(NamedTuple):
@@ -98,8 +101,8 @@ class Term(NamedTuple):
     def _read(self, comparison: Comparison, extras: Mapping[str, Array]) -> list[Array | None]:
         """Return the contrasts and quantities that the loss reads."""
         return [comparison.contrast(multiple) for multiple in self.multiples] + [
-            comparison.surplus(self.multiples[0])
-            if name == "surplus" and self.multiples
+            getattr(comparison, name)(self.multiples[AT_MULTIPLE[name]])
+            if name in AT_MULTIPLE and self.multiples
             else QUANTITIES[name](comparison, extras)
             for name in self.quantities
         ]

@@ -32,7 +32,7 @@ QUIET = 5  # log points without it that end an alarm
 CONSTANT = ("flat_nce", "flat_nce_plus", "hoelder_flat_nce")
 VANISHING = (
     *("info_nce", "flat_nce_plus", "eqco", "decoupled_nt_xent", "info_nce_estimate", "eqco_estimate"),
-    *("debiased", "hard_nce", "hardness_weighted", "relative", "donsker_varadhan"),
+    *("debiased", "hard_nce", "hardness_weighted", "relative", "donsker_varadhan", "ifm"),
 )
 
 

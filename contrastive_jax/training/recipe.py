@@ -104,7 +104,7 @@ def _shapes(
         return jax.ShapeDtypeStruct((batch_size, *shape), dtype)
 
     return {
-        **dict.fromkeys(("c", "positive", "count", "u"), of(directions)),
+        **dict.fromkeys(("c", "positive", "count", "mean", "u"), of(directions)),
         **dict.fromkeys(("cross", "same"), of(directions, batch_size)),  # any number of candidates
         **dict.fromkeys(("population", "projection", "prediction", "target"), of(views, width)),
         "temperature": jax.ShapeDtypeStruct((), "float32"),
