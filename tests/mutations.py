@@ -540,7 +540,11 @@ STEP = of(
         "jax.random.key(seed), zlib",
     ),
     ("uses of randomness draw alike", "zlib.crc32(name.encode())", "0 * zlib.crc32(name.encode())"),
-    ("ESS of the wrong weights", "state.step, metrics[rule.reads])", 'state.step, metrics["ess_with_positive"])'),
+    (
+        "ESS of the wrong weights",
+        "state.step, metrics[rule.reads])",
+        'state.step, metrics["ess_with_positive"])',
+    ),
     ("the step stands still", "step=state.step + 1,", "step=state.step,"),
     (
         "the average follows the weights after the step",

@@ -138,7 +138,8 @@ TABLE: dict[str, list[Row]] = {
             source="Robinson et al., 2021",
             form="(softplus(c) + softplus(c + 2 eps / tau)) / 2",
             equals="the mean of InfoNCE and of EqCo with alpha = K exp(2 eps / tau)",
-            ours="contrastive_loss(a, b, ifm, tau, eps=0.1)",
+            ours='contrastive_loss(a, b, "ifm", tau, epsilon=0.1)',
+            config="digits:method=ifm",
             code="joshr17/IFM@bcec4c38",
             golden="family_ifm",
             proofs=("ifm_second_term", "ifm_is_a_margin"),
@@ -147,18 +148,22 @@ TABLE: dict[str, list[Row]] = {
             name="RINCE",
             source="Chuang et al., 2022",
             form="e^(q x+) / q ((lam (1 + e^c))^q - 1), x = s / tau",
-            equals="q to 0: InfoNCE; q = 1: a difference of exponentials",
-            ours="contrastive_loss(a, b, rince, tau, q=0.5, lam=0.01)",
+            equals="q = 0: InfoNCE plus log lam; q = 1: a difference of exponentials",
+            ours='contrastive_loss(a, b, "rince", tau, q=0.5, lam=0.025)',
+            config="digits:method=rince",
             code="chingyaoc/RINCE@c7f85342",
             golden="family_rince",
-            proofs=("rince_at_q_1", "rince_at_its_zero"),
+            proofs=(
+                "rince_at_q_0",
+                "rince_at_q_1",
+            ),
         ),
         Row(
             name="SINCERE",
             source="Feeney and Hughes, 2023",
             form="mean_p softplus(logsumexp(x_j) - x_p)",
             equals="NT-Xent of classes of equal size; InfoNCE of two views",
-            ours="ntxent(both, classes, tau)",
+            ours="sincere(both, classes, tau)",
             code="tufts-ml/SupContrast@f3077248",
             golden="family_sincere",
             proofs=("sincere_two_views", "sincere_balanced"),
@@ -178,8 +183,8 @@ TABLE: dict[str, list[Row]] = {
             source="Tian, 2022",
             form="sum_j sg(w_j) (s_j - s+), w = softmax(-(1 - s) / tau)",
             equals="tau times DCL, in the gradient",
-            ours='tau * contrastive_loss(a, b, "dcl", tau)',
-            config="digits:method=dcl",
+            ours='tau * contrastive_loss(a, b, "alpha_cl", tau)',
+            config="digits:method=alpha_cl",
             code="facebookresearch/luckmatters@625b5f7d",
             golden="family_alpha_cl",
             proofs=("alpha_cl_exponent_1",),
@@ -195,10 +200,13 @@ TABLE: dict[str, list[Row]] = {
         ),
         Row(
             name="Label smoothing",
-            source="-",
+            source="Szegedy et al., 2016",
             form="softplus(c) + eps (x+ - mean(x))",
             equals="InfoNCE plus a linear term",
-            ours="contrastive_loss(a, b, smoothed, tau, eps=0.1)",
+            ours='contrastive_loss(a, b, "label_smoothing", tau, smoothing=0.1)',
+            config="digits:method=label_smoothing",
+            code="torch 2.14.1",
+            golden="family_label_smoothing",
             proofs=("label_smoothing",),
         ),
         Row(
@@ -206,7 +214,7 @@ TABLE: dict[str, list[Row]] = {
             source="Kusupati et al., 2022",
             form="sum over widths d of the loss of the first d columns",
             equals="itself",
-            ours='sum(contrastive_loss(a[:, :d], b[:, :d], "info_nce", tau) for d in (2, 4))',
+            ours='matryoshka_loss(a, b, "info_nce", tau, widths=(2, 4))',
             code="sentence-transformers 6.2.0",
             golden="family_sentence_transformers",
         ),
@@ -299,7 +307,8 @@ TABLE: dict[str, list[Row]] = {
             source="Koromilas et al., 2024",
             form="logsumexp_own_view(x) - x+",
             equals="DCL with the query's own view as candidates",
-            ours='contrastive_loss(a, b, "dcl", tau, **own_view(a))',
+            ours='contrastive_loss(a, b, "dcl", tau, candidates="own_view")',
+            config="digits:method=dhel",
             code="pakoromilas/DHEL-KCL@dc5a4779",
             golden="family_dhel_kcl",
             proofs=("dhel_is_dcl_of_the_own_view", "dhels_energy_is_a_gaussian_kernels"),
@@ -335,10 +344,10 @@ TABLE: dict[str, list[Row]] = {
         ),
         Row(
             name="SigLIP with a relative bias",
-            source="2025, arXiv 2509.18552",
+            source="Bangachev et al., 2025",
             form="sum_j softplus(-+(s_j - r) / tau)",
             equals="SigLIP with bias = -r / tau",
-            ours="sigmoid_loss(a, b, tau, -0.2 / tau)",
+            ours="sigmoid_loss(a, b, tau, relative_bias=0.2)",
             proofs=("relative_bias_is_a_bias_over_tau",),
         ),
     ],
@@ -387,8 +396,9 @@ TABLE: dict[str, list[Row]] = {
             name="FastCLIP-v3",
             source="Wei et al., 2024",
             form="one tau, at rest where the mean KL is rho",
-            equals="holds exp(H(p)) / K, of which the ESS is the sister of order 2",
+            equals="holds exp(H(p)) / K, of which the ESS is the same of order 2; the code's own rest point is another",
             ours="",
+            config="digits:method=kl_tau",
             code="Optimization-AI/fast_clip@efd89d51",
             golden="family_fast_clip",
             proofs=("kl_share_is_perplexity", "ess_is_the_share_of_order_2"),
@@ -409,93 +419,120 @@ TABLE: dict[str, list[Row]] = {
             form="a periodic cosine from .1 to .5",
             equals="half a period: the cosine rule",
             ours="",
-            config="digits --config.temperature=cosine",
+            config="digits:method=periodic_tau",
             code="Annusha/temperature_schedules@3ac1db63",
             golden="family_temperature_schedules",
         ),
     ],
 }
 
-DERIVATIONS: dict[str, str] = {
-    "ifm_second_term": """-log softmax of x+ - eps/tau beside x_j + eps/tau
+DERIVATIONS: dict[str, str] = {  # a title, then three lines
+    "ifm_second_term": """IFM's second term is EqCo
+-log softmax of x+ - eps/tau beside x_j + eps/tau
   = log(1 + sum_j exp(x_j - x+ + 2 eps/tau)) = softplus(c + 2 eps/tau)
   = softplus(c + log(alpha/K)) with alpha = K exp(2 eps/tau): EqCo.""",
-    "ifm_is_a_margin": """EqCo(alpha) is softplus(c + log(alpha/K)).
+    "ifm_is_a_margin": """EqCo, so IFM's second term, is a margin on InfoNCE
+EqCo(alpha) is softplus(c + log(alpha/K)).
 The margin rule eqco(alpha) adds log(alpha/K) to the contrast.
 InfoNCE of that contrast is the same softplus.""",
-    "rince_at_q_1": """RINCE = e^(x+) (lam (1 + e^c) - 1), and e^(x+) e^c = sum_j e^(x_j).
+    "rince_at_q_0": """RINCE at q = 0 is InfoNCE
+(y^q - 1) / q tends to log y as q tends to 0, and e^(q x+) to 1.
+RINCE tends to log(lam (1 + e^c)).
+  = softplus(c) + log lam: InfoNCE and a constant.""",
+    "rince_at_q_1": """RINCE at q = 1 is a difference of exponentials
+RINCE = e^(x+) (lam (1 + e^c) - 1), and e^(x+) e^c = sum_j e^(x_j).
   = lam e^(x+) + lam sum_j e^(x_j) - e^(x+)
   = lam sum_j e^(x_j) - (1 - lam) e^(x+).""",
-    "rince_at_its_zero": """d RINCE = e^(q x+) ((lam (1 + e^c))^q - 1) dx+ + e^(q x+) (lam (1 + e^c))^q W dc.
-Where lam (1 + e^c) = 1 the first term is 0 and the power in the second 1.
-What is left is e^(q x+) W dc: InfoNCE, its queries weighted by e^(q x+).""",
-    "sincere_two_views": """An anchor's only positive is the other view of its example, its negatives all other rows.
+    "sincere_two_views": """SINCERE of two views is InfoNCE
+An anchor's only positive is the other view of its example, its negatives all other rows.
 mean_p softplus(logsumexp_j(x_j) - x_p) has then one term.
 logsumexp_j(x_j) - x+ = c, so that it is softplus(c).""",
-    "sincere_balanced": """SINCERE: mean over anchors i of 1/|P_i| sum_p softplus(L_i - x_ip), L_i over other classes.
+    "sincere_balanced": """SINCERE of balanced classes is NT-Xent of labels
+SINCERE: mean over anchors i of 1/|P_i| sum_p softplus(L_i - x_ip), L_i over other classes.
 With |P_i| = P for all i this is 1/(n P) times the sum over all pairs (i, p).
 n P is the number of pairs: the mean over pairs, NT-Xent of labels.""",
-    "eps_sup_info_nce": """-log(e^(x+) / (e^(x+ - eps) + sum_j e^(x_j)))
+    "eps_sup_info_nce": """eps-SupInfoNCE is EqCo
+-log(e^(x+) / (e^(x+ - eps) + sum_j e^(x_j)))
   = log(e^(-eps) + e^c) = log(1 + e^(c + eps)) - eps
   = softplus(c + log(alpha/K)) - eps with alpha = K e^eps.""",
-    "alpha_cl_exponent_1": """w_j = e^(-(1 - s_j)/tau) / sum_k e^(-(1 - s_k)/tau): e^(-1/tau) cancels.
+    "alpha_cl_exponent_1": """alpha-CL with exponent 1 has DCL's gradient
+w_j = e^(-(1 - s_j)/tau) / sum_k e^(-(1 - s_k)/tau): e^(-1/tau) cancels.
 So w is the softmax p of s/tau over negatives; held, the gradient is sum_j p_j (ds_j - ds+).
 dc = sum_j p_j (ds_j - ds+) / tau: the gradient is tau dc, tau times DCL's.""",
-    "label_smoothing": """-(1 - eps) log p+ - eps mean_k log p_k, over K + 1 candidates k, log p_k = x_k - L.
+    "label_smoothing": """Label smoothing adds a linear term to InfoNCE
+-(1 - eps) log p+ - eps mean_k log p_k, over K + 1 candidates k, log p_k = x_k - L.
   = L - x+ + eps (x+ - mean_k x_k), L the logsumexp over all candidates.
 L - x+ = softplus(c): InfoNCE plus eps (x+ - mean_k x_k).""",
-    "temperature_free_is_a_ratio": """phi(s) = 2 artanh(s) = log r with the odds r = (1 + s) / (1 - s).
+    "temperature_free_is_a_ratio": """The temperature-free loss is a cross-entropy of odds
+phi(s) = 2 artanh(s) = log r with the odds r = (1 + s) / (1 - s).
 softplus(logsumexp_j phi(s_j) - phi(s+)) = log(1 + sum_j r_j / r+)
   = -log(r+ / (r+ + sum_j r_j)): a cross-entropy of odds.""",
-    "dystress_of_equal_temperatures": """tau(s) = tmin + (tmax - tmin) (1 + cos(pi (1 + s))) / 2.
+    "dystress_of_equal_temperatures": """DySTreSS of equal limits is InfoNCE
+tau(s) = tmin + (tmax - tmin) (1 + cos(pi (1 + s))) / 2.
 With tmin = tmax = tau it is tau for every s.
 phi(s) = s / tau: InfoNCE.""",
-    "adnce_of_wide_sigma": """w_j is exp(-(s_j - mu)^2 / (2 sigma^2)) over its mean.
+    "adnce_of_wide_sigma": """ADNCE with a large sigma is InfoNCE
+w_j is exp(-(s_j - mu)^2 / (2 sigma^2)) over its mean.
 |s_j - mu| is bounded, so every exponent tends to 0 as sigma grows, and every w_j to 1.
 phi(s) = s / tau + log 1: InfoNCE.""",
-    "adnce_is_a_tilt_and_a_gaussian": """-(s - mu)^2 / (2 v) = s mu / v - s^2 / (2 v) - mu^2 / (2 v), v = sigma^2.
+    "adnce_is_a_tilt_and_a_gaussian": """ADNCE's weights are a tilt and a Gaussian around 0
+-(s - mu)^2 / (2 v) = s mu / v - s^2 / (2 v) - mu^2 / (2 v), v = sigma^2.
 The last term is one constant, which the mean of the weights divides out.
 The first is hardness with alpha = tau mu / v, the second a Gaussian around 0.""",
-    "hardness_weight_is_a_transform": """The weight e^(alpha s/tau), held, is alpha sg(s/tau) added to the logit.
+    "hardness_weight_is_a_transform": """Hardness weights are a transform of scores
+The weight e^(alpha s/tau), held, is alpha sg(s/tau) added to the logit.
 Value: the contrast at (1 + alpha)/tau plus alpha x+; gradient: that of the logits with weights held.
 The loss takes it from one logsumexp at (1 + alpha)/tau, the transform entry by entry.""",
-    "margin_mask_drops_terms": """A logit of -inf is a term e^(-inf) = 0 in the sum over negatives.
+    "margin_mask_drops_terms": """A margin mask drops terms of the sum
+A logit of -inf is a term e^(-inf) = 0 in the sum over negatives.
 c = log of the sum over the negatives with s_j <= s+ + m, over e^(x+).
 softplus(c) = log(1 + that sum of e^(x_j - x+)).""",
-    "dhel_is_dcl_of_the_own_view": """DHEL_i = -log(e^(x+) / sum_{j != i} e^(s(a_i, a_j)/tau)).
+    "dhel_is_dcl_of_the_own_view": """DHEL is DCL with the own view as candidates
+DHEL_i = -log(e^(x+) / sum_{j != i} e^(s(a_i, a_j)/tau)).
   = logsumexp_j(s(a_i, a_j)/tau) - x+
   = c with the rows of the own view as candidates: DCL.""",
-    "dhels_energy_is_a_gaussian_kernels": """|u - v|^2 = 2 - 2 s for unit rows.
+    "dhels_energy_is_a_gaussian_kernels": """DHEL's energy is a Gaussian kernel's
+|u - v|^2 = 2 - 2 s for unit rows.
 e^(s/tau) = e^(1/tau) exp(-t |u - v|^2) with t = 1/(2 tau).
 The mean of DHEL's sum is e^(1/tau) times the mean Gaussian, the exponential of uniformity at t.""",
-    "gaussian_kcl_is_alignment_and_uniformity": """k(s) = exp(-t |u - v|^2), t the kernel's.
+    "gaussian_kcl_is_alignment_and_uniformity": """KCL of the Gaussian kernel is alignment and uniformity
+k(s) = exp(-t |u - v|^2), t the kernel's.
 mean_i mean_{j != i} k(s_ij) within a view = exp(uniformity(t)).
 The sum over views of gamma times it, less 2 mean_i k(s_i+), is KCL.""",
-    "spectral_is_a_second_moment": """mean_j s_j^2 = (mean_j s_j)^2 + mean_j (s_j - mean s)^2.
+    "spectral_is_a_second_moment": """The spectral loss has the mean and the variance of negative scores
+mean_j s_j^2 = (mean_j s_j)^2 + mean_j (s_j - mean s)^2.
 The second part is the variance of a query's negative scores, which VRNS adds to InfoNCE.
 Less 2 s+ it is the spectral loss, up to its constant.""",
-    "relative_bias_is_a_bias_over_tau": """(s - r) / tau = s / tau + b with b = -r / tau.
+    "relative_bias_is_a_bias_over_tau": """SigLIP's relative bias is a bias over tau
+(s - r) / tau = s / tau + b with b = -r / tau.
 SigLIP's logit is s / tau + b.
 At a fixed r the cosine at which a pair counts as positive stays where it is when tau moves.""",
-    "sogclr_is_minus_tuba": """v + e^(c - log K - v) - 1 at v = log u - x+, where c + x+ = logsumexp_j(x_j),
+    "sogclr_is_minus_tuba": """SogCLR is minus TUBA
+v + e^(c - log K - v) - 1 at v = log u - x+, where c + x+ = logsumexp_j(x_j),
   = log u - x+ + mean_j e^(x_j) / u - 1
   = -(1 + x+ - log u - mean_j e^(x_j) / u): minus TUBA of the critic x and the baseline log u.""",
-    "sogclr_at_its_own_u": """The gradient is r dlogsumexp_j(x_j) - dx+ with r = mean_j e^(x_j) / u.
+    "sogclr_at_its_own_u": """SogCLR at the batch's own u is FlatNCE
+The gradient is r dlogsumexp_j(x_j) - dx+ with r = mean_j e^(x_j) / u.
 At u = mean_j e^(x_j) of the batch, r = 1.
 dlogsumexp_j(x_j) - dx+ = dc: DCL's and FlatNCE's gradient.""",
-    "fast_clip_at_its_own_u": """The gradient of u + e^(c - log K - u) - 1 with u held is e^(c - log K - u) dc.
+    "fast_clip_at_its_own_u": """FastCLIP at the batch's own u is FlatNCE
+The gradient of u + e^(c - log K - u) - 1 with u held is e^(c - log K - u) dc.
 At u = c - log K the factor is 1.
 What is left is dc: FlatNCE's gradient.""",
-    "slope_of_the_robust_objective": """F = tau (log mean_j e^(d_j/tau) + rho), d_j = s_j - s+.
+    "slope_of_the_robust_objective": """The robust objective's derivative in tau is rho - KL
+F = tau (log mean_j e^(d_j/tau) + rho), d_j = s_j - s+.
 dF/dtau = log mean_j e^(d_j/tau) + rho - sum_j p_j d_j / tau, p the softmax of d/tau.
 KL(p || uniform) = sum_j p_j d_j / tau - log mean_j e^(d_j/tau): dF/dtau = rho - KL.""",
-    "robust_objective_is_a_lagrangian": """The same KL, times tau: tau KL = sum_j p_j d_j - tau log mean_j e^(d_j/tau).
+    "robust_objective_is_a_lagrangian": """The robust objective is a Lagrangian
+The same KL, times tau: tau KL = sum_j p_j d_j - tau log mean_j e^(d_j/tau).
 So tau (c - log K) = sum_j p_j d_j - tau KL(p || uniform).
 It is the largest mean of d under a penalty tau on KL: DRO, with tau the multiplier.""",
-    "kl_share_is_perplexity": """KL(p || uniform) = sum_j p_j log(K p_j) = log K - H(p).
+    "kl_share_is_perplexity": """exp(-KL) is the perplexity's share of the negatives
+KL(p || uniform) = sum_j p_j log(K p_j) = log K - H(p).
 exp(-KL) = exp(H(p)) / K: the perplexity of p as a share of the negatives.
 A tau that holds KL at rho holds this share at e^-rho.""",
-    "ess_is_the_share_of_order_2": """The ESS is exp(2 logsumexp(x) - logsumexp(2 x)) / K = 1 / (K sum_j p_j^2).
+    "ess_is_the_share_of_order_2": """The ESS is the same share of order 2
+The ESS is exp(2 logsumexp(x) - logsumexp(2 x)) / K = 1 / (K sum_j p_j^2).
 log of it is -D_2(p || uniform), Renyi's divergence of order 2, as -KL is of order 1.
 D_2 >= KL: the ESS is at most exp(H(p)) / K.""",
 }
@@ -522,7 +559,7 @@ they were called, and where code and paper differ.
 
 ROBUST = """$\\tau (c - \\log K)$ is the largest value of $\\sum_j p_j (s_j - s_+) - \\tau D(p)$ over weights $p$
 of the negatives, with $D(p)$ the divergence KL(p, uniform). Contrastive learning is in this sense distributionally
-robust optimisation, with $\\tau$ as a Lagrange multiplier; the rules below choose the divergence instead of the multiplier.
+robust optimisation, with $\\tau$ as a Lagrange multiplier; the rules below choose the divergence in its place.
 """
 
 OWN = '''import jax
@@ -532,28 +569,6 @@ from contrastive_jax import losses
 
 one_way = dict(candidates="other_view", directions="one_way")
 hold = jax.lax.stop_gradient
-
-
-def own_view(a):
-    """Arguments that give the query the other rows of its own view as candidates."""
-    ids = jnp.arange(len(a))
-    return dict(candidates="queue", queue=a, group=ids, queue_group=ids, directions="one_way")
-
-
-def ifm(c, temperature, *, eps):
-    """Half InfoNCE, half InfoNCE of the positive lowered and the negatives raised by eps."""
-    return (jax.nn.softplus(c) + jax.nn.softplus(c + 2 * eps / temperature)) / 2
-
-
-def rince(c, positive, temperature, *, q, lam):
-    """As published; overflows where c is large."""
-    return jnp.exp(q * positive / temperature) / q * ((lam * (1 + jnp.exp(c))) ** q - 1)
-
-
-def smoothed(c, cross, *, eps):
-    """Cross-entropy of which eps is spread over all candidates."""
-    gap = jnp.mean(cross[..., :1] - cross, axis=-1, where=cross > -jnp.inf)
-    return jax.nn.softplus(c) + eps * gap
 
 
 def spectral(cross):
@@ -615,7 +630,8 @@ def page() -> str:
     lines += ["## Losses of your own\n", "[How to](how_to/loss.md) use one.\n", f"```python\n{OWN}```\n"]
     lines += ["## Derivations\n"]
     for name, text in DERIVATIONS.items():
-        lines += [f"### {name.replace('_', ' ').capitalize()} {{#{name}}}\n", f"```text\n{text}\n```\n"]
+        title, three = text.split("\n", 1)
+        lines += [f"### {title} {{#{name}}}\n", f"```text\n{three}\n```\n"]
     return "\n".join(lines).rstrip() + "\n"
 
 
