@@ -537,6 +537,10 @@ def test_fast_clip_is_fenchel_legendre_at_a_u_for_each_example(case, engine):
         g1, g2 = g1 / 2, g2 / 2  # the code halves queries and keys; 1 / tau is in both halves
         if case["version"] == "v3":  # tau (r + rho + log u), the directions' mean of log u
             rest = rho + log_u.sum() / (2 * n)
+            if step == 0:  # u is the batch's own: the code's slope is not rho - KL
+                logit = by_scale / (2 * tau)  # mean of E[s - s+] / tau
+                kl = logit - log_u.mean()
+                np.testing.assert_allclose(-case("gscale")[0] / tau**2, rho - kl - logit, rtol=1e-8)
             g1, g2 = tau * g1, tau * g2
             value, by_scale = tau * (value + rest), tau * by_scale - tau**2 * rest
         np.testing.assert_allclose(value, case("loss")[step], rtol=1e-8)  # their 1e-14 beside a u of 1e-6
