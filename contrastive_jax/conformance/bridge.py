@@ -16,7 +16,7 @@ DIFFERENCE = 1e-5  # of central differences, relative to the largest entry
 
 
 class NoLoss(TypeError):
-    """What a function returned is no loss."""
+    """A value that a function returned, and that is no loss."""
 
 
 class Refused(Exception):

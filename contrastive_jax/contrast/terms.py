@@ -163,7 +163,7 @@ def find_loss(name: str) -> Callable[..., Array]:
             f"loss is {name!r}: replicas differ in seed and in numbers; run the command once for each loss."
         )
     if known_as not in losses.__all__ or not is_loss(getattr(losses, known_as)):
-        near = difflib.get_close_matches(known_as, known_losses(), 1, cutoff=0.7)
+        near = difflib.get_close_matches(known_as, known_losses(), 1, cutoff=0.65)
         near = near or [name[::-1].replace(".", ":", 1)[::-1]] * ("." in name)
         hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known_losses())}."
         raise ValueError(f"loss: there is no loss {name!r}.{hint} (Your own: 'module:function'.)")
