@@ -1,7 +1,7 @@
 """``--mode=report``: runs on one HTML page that needs nothing else: no network, no scripts.
 
-    python -m contrastive_jax.main --mode=report --workdir=runs/simclr
-    python -m contrastive_jax.main --mode=report --workdir=runs/simclr,runs/flatclr
+    contrastive-jax --mode=report --workdir=runs/simclr
+    contrastive-jax --mode=report --workdir=runs/simclr,runs/flatclr
 
 A run is read from its workdir as it is, also while it trains: config, metrics, result and the newest checkpoint.
 What it does not have is said in its place.
