@@ -72,6 +72,8 @@ flags
   --debug              show the stack trace of an error
   --version, --help, -h
 
+Tab completion: eval "$(contrastive-jax completion)"
+
 options of a config
   python -m contrastive_jax.config search WORDS     options by name and meaning
   python -m contrastive_jax.config show CONFIG      all options of a config
@@ -138,10 +140,15 @@ def _parse(argv: list[str]) -> list[str]:
     try:
         config, overrides, rest = split(argv)
         rest = flags.FLAGS(rest)
+    except flags.UnrecognizedFlagError as error:
+        _fail(f"--{error.flagname} is no flag. {_meant(error.flagname)}")
     except (ValueError, flags.Error) as error:
         _fail(str(error).replace("\n", " "))
     if len(rest) > 1:
-        _fail(f"{rest[1]!r} is not an option; options are written --name=value.")
+        name, equals, _ = rest[1].partition("=")
+        _fail(
+            f"{rest[1]!r} is not an option. {_meant(name) if equals else 'Options are written --name=value.'}"
+        )
     if _WORKDIR.value is not None and not any(part.strip() for part in _WORKDIR.value.split(",")):
         _fail(f"--workdir={_WORKDIR.value} names no folder; write --workdir=DIR, or leave it out.")
     if config is not None and not config.strip():
@@ -150,6 +157,24 @@ def _parse(argv: list[str]) -> list[str]:
         _fail("--config is missing; try --config=configs/flatclr_digits.py.")
     given = [] if config is None else [f"--config={config}"]
     return [*rest, *given, *(f"--config.{name}={text}" for name, text in overrides)]
+
+
+def _meant(name: str) -> str:
+    """Return which option of a config, or flag, a name may stand for."""
+    import difflib
+
+    from contrastive_jax import config as configs
+
+    near = difflib.get_close_matches(name, [*OWN_FLAGS, "config"], 1, cutoff=0.8)
+    if near:
+        return f"Did you mean --{near[0]}?"
+    hint = configs.suggest(name.removeprefix("config."), configs.leaves(configs.base()))
+    return (
+        re.sub("'(.*?)'", r"--config.\1=VALUE", hint) if hint.startswith("Did") else "--help lists the flags."
+    )
+
+
+OWN_FLAGS = ("workdir", "mode", "quiet", "allow", "distributed", "debug")
 
 
 def resolved(
@@ -387,6 +412,12 @@ def run() -> None:
     incomplete = console.protect()
     if sys.argv[1:2] == ["check"]:
         sys.exit(check(sys.argv[2:]) or int(incomplete() is not None))
+    if sys.argv[1:] == ["completion"]:
+        from contrastive_jax.commands import completion
+
+        flags_of_text = ("workdir=", "distributed=", "allow=", "quiet", "debug", "help", "version")
+        sys.stdout.write(completion.script(MODES, flags_of_text))
+        return
     if {"-h", "-help", "--help", "--version"} & set(sys.argv[1:]):
         sys.stdout.write(f"{contrastive_jax.__version__}\n" if "--version" in sys.argv else HELP)
         return
