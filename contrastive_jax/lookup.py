@@ -250,6 +250,7 @@ class Section(NamedTuple):
     """A function that a config names, with its options."""
 
     path: str  # "temperature", for messages
+    name: str  # by which the config names it; "" where a section is always the same one's
     function: Callable
     options: Mapping[str, Any]
 

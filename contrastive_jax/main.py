@@ -18,8 +18,8 @@ import os
 import pathlib
 import re
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from contrastive_jax.system import signals
 
@@ -34,6 +34,9 @@ from etils import epath
 
 import contrastive_jax
 from contrastive_jax.system import console, limits
+
+if TYPE_CHECKING:
+    from contrastive_jax import config as configs
 
 LONGEST = 2500  # characters of a message
 LEAVING = 3.0  # seconds for exit handlers and threads once all is said
@@ -176,8 +179,8 @@ OWN_FLAGS = ("workdir", "mode", "quiet", "allow", "distributed", "debug")
 
 def resolved(
     argv: Sequence[str], workdir: str | None, mode: str, debug: bool = False
-) -> Sequence[dict[str, Any]]:
-    """Return the config of the command line, or else of the workdir's run, as plain dictionaries; of replicas several.
+) -> "Sequence[configs.Settings]":
+    """Return the settings of the command line, or else of the workdir's run; of replicas several.
 
     Raises:
       ValueError: there is none, it cannot be read, or an override is none, in one sentence.
@@ -210,20 +213,21 @@ def resolved(
             f"--mode={mode} takes one run, and these are {len(settings)} replicas; name the folder of one of them, such"
             f" as {workdir or 'WORKDIR'}/replica_0."
         )
-    if spec is not None and saved and mode != "train" and not settings[0]["evaluate"]["checkpoint"]:
+    if spec is not None and saved and mode != "train" and not settings[0].evaluate.checkpoint:
         told = {name for name, _ in overrides}
-        _check_data(settings[0], configs.plain(configs.load(saved[0])), told, mode, str(workdir))
+        run = configs.saved_settings(configs.load(saved[0]))
+        _check_data(settings[0], run, told, mode, str(workdir))
     return settings
 
 
 def _check_data(
-    now: Mapping[str, Any], run: Mapping[str, Any], told: set[str], mode: str, workdir: str
+    now: "configs.Settings", run: "configs.Settings", told: set[str], mode: str, workdir: str
 ) -> None:
     """Refuse a config whose images are not those of the workdir's run, but for what the command line says."""
     from contrastive_jax import config as configs
 
     hint = "leave --config out to take the run's own, or set"
-    name, of_the_run = (config["data"]["name"] for config in (now, run))
+    name, of_the_run = now.data.name, run.data.name
     if name != of_the_run:
         if not any(leaf.partition(".")[0] == "data" for leaf in told):
             raise ValueError(
@@ -235,7 +239,7 @@ def _check_data(
         {"data.dir"} if name == "folder" else set()
     )  # other images are meant
     if mode in ("evaluate", "embed") and not told & of_others:
-        sections = ({part: config[part] for part in ("data", "compose")} for config in (run, now))
+        sections = (settings.only("data", "compose") for settings in (run, now))
         for leaf, (was, given) in configs.diff(*sections).items():
             if leaf not in told and not configs.may_change(leaf):
                 raise ValueError(
@@ -243,18 +247,18 @@ def _check_data(
                 )
 
 
-def default_workdir(settings: Sequence[Mapping[str, Any]]) -> str:
+def default_workdir(settings: "Sequence[configs.Settings]") -> str:
     """Return where a run lives that was given no workdir, by what its numbers depend on."""
     from contrastive_jax import config as configs
 
-    prints = [configs.fingerprint(config) for config in settings]
+    prints = [configs.fingerprint(one) for one in settings]
     if len(prints) == 1:
-        return f"runs/{settings[0]['name']}-{prints[0]}"
+        return f"runs/{settings[0].name}-{prints[0]}"
     together = hashlib.sha256(" ".join(prints).encode()).hexdigest()[:8]
-    return f"runs/{settings[0]['name']}-{len(prints)}-replicas-{together}"
+    return f"runs/{settings[0].name}-{len(prints)}-replicas-{together}"
 
 
-def perform(mode: str, settings: Sequence[dict[str, Any]], workdir: str, quiet: bool) -> None:
+def perform(mode: str, settings: "Sequence[configs.Settings]", workdir: str, quiet: bool) -> None:
     """Run a mode on a run, or on replicas."""
     together = len(settings) > 1 and mode != "report"
     if mode == "train":
