@@ -105,6 +105,19 @@ METHODS = {
         "loss": {"dcl": 1.0},
         "temperature": {"name": "fixed", "tau": 0.5},
     },
+    # Means over pairs, without a softmax: HaoChen et al. 2021; Koromilas et al. 2024
+    "spectral": ACROSS
+    | {
+        "loss": {"mean_contrast": 1.0},
+        "transform": {"name": "spectral"},
+        "temperature": {"name": "fixed", "tau": 1.0},
+    },
+    "kcl": {
+        "candidates": {"name": "own_view"},
+        "loss": {"mean_contrast": {"weight": 1.0, "gamma": 16.0}},
+        "transform": {"name": "gaussian_kernel"},
+        "temperature": {"name": "fixed", "tau": 1.0},
+    },
     # Transforms of the scores: 2501.17683; Manna et al. 2023; Wu et al. 2023; Zhang et al. 2025; Lan et al. 2025
     "temperature_free": {"transform": {"name": "temperature_free"}},
     "dystress": {"transform": {"name": "dystress"}},

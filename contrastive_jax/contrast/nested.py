@@ -25,7 +25,7 @@ def matryoshka_loss(
 
     So that embeddings can be cut: their first entries are embeddings too. Each width is normalised by itself, and its
     loss is :func:`contrastive_jax.contrastive_loss`, which takes all other arguments.
-    Source: Matryoshka representation learning (Kusupati et al., 2022), eq. 1.
+    Source: Matryoshka representation learning (Kusupati et al., 2022).
 
     Args:
       a: [N, D] embeddings, not normalised.

@@ -91,7 +91,7 @@ def sincere(
 
     :func:`ntxent`, which averages all pairs alike, where every label has as many rows; here each row counts once.
     Arguments, precision and errors are those of :func:`ntxent`. A batch without a pair is 0.
-    Source: SINCERE (Feeney and Hughes, 2023, arXiv 2309.14277), eq. 6.
+    Source: SINCERE (Feeney and Hughes, 2023, arXiv 2309.14277).
 
     Args:
       embeddings: [N, D], not normalised.

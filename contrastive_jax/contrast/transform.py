@@ -88,11 +88,40 @@ def hardness(*, alpha: NonNegative = 1.0) -> Transform:
 
 
 @checked("transform")
+def spectral(*, mu: Positive = 1.0) -> Transform:
+    """``mu s^2`` of negatives and ``2 s`` of the positive: with the loss ``mean_contrast`` the spectral loss over mu.
+
+    For embeddings of squared length mu; authors' code compares the two views of a batch with each other.
+    Source: Provable guarantees for self-supervised deep learning with spectral contrastive loss (HaoChen et al., 2021).
+
+    Args:
+      mu: squared length of the embeddings that the cosine stands for.
+    """
+    return Transform(lambda score, positive, tau: mu * score**2, lambda score, tau: 2.0 * score)
+
+
+@checked("transform")
+def gaussian_kernel(*, t: Positive = 2.0) -> Transform:
+    """``e^(-t ||x - y||^2) = e^(-2 t (1 - s))`` of cosines, for positives and negatives: KCL with ``mean_contrast``.
+
+    Source: Bridging mini-batch and asymptotic analysis in contrastive learning (Koromilas et al., 2024).
+
+    Args:
+      t: inverse width of the kernel.
+    """
+
+    def kernel(score, tau):
+        return jnp.exp(-2.0 * t * (1.0 - score))
+
+    return Transform(lambda score, positive, tau: kernel(score, tau), kernel, cosine_only=True)
+
+
+@checked("transform")
 def margin_mask(*, margin: Annotated[float, Gt(-2), Lt(2)] = 0.1) -> Transform:
     """No negative that scores above ``s+ + margin``: it may show what the positive shows.
 
     Such a candidate is left out of the sums and of K_i; a query that loses all its negatives has the loss 0.
-    Source: Qwen3 Embedding (Zhang et al., 2025, arXiv 2506.05176), section 4, with a margin of 0.1.
+    Source: Qwen3 Embedding (Zhang et al., 2025, arXiv 2506.05176), with a margin of 0.1.
 
     Args:
       margin: by how much a negative's score may exceed the positive's.

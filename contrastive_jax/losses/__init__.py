@@ -26,6 +26,7 @@ Almost all of them are one number per query, the contrast of its negatives with 
     rince                 e^(q s+ / tau) ((l (1 + e^c))^q - 1) / q      q = 0: info_nce + log l
     alpha_cl              sum_j sg(w_j) (s_j - s+) / tau                dc, as dcl
     label_smoothing       softplus(c) - e K / (K + 1) mean_j(s_j - s+) / tau      e = 0: info_nce
+    mean_contrast         w mean_j s_j - s+                             no softmax: spectral, KCL by a transform
     fenchel_legendre      u + e^(c - log K - u) - 1                     e^(c - log K - u) (dc - du) + du
     donsker_varadhan      log mean_ij e^(s_ij / tau) - s+ / tau         dcl's, negatives by their shares of the mean
 
@@ -85,7 +86,7 @@ from contrastive_jax.losses.information import (
 )
 from contrastive_jax.losses.invariance import byol, relic, relic_kl
 from contrastive_jax.losses.supervised import cross_entropy, cross_entropy_of_parts, sigmoid_cross_entropy
-from contrastive_jax.losses.variants import alpha_cl, ifm, label_smoothing, rince
+from contrastive_jax.losses.variants import alpha_cl, ifm, label_smoothing, mean_contrast, rince
 
 __all__ = [
     "alignment",
@@ -117,6 +118,7 @@ __all__ = [
     "logsumexp_distribution",
     "macl",
     "macl_w",
+    "mean_contrast",
     "nwj",
     "orthogonal_directions",
     "prior_samples",

@@ -1,4 +1,4 @@
-"""Later losses that are functions of the contrast: IFM, RINCE, alpha-CL, label smoothing."""
+"""Later losses of the contrast: IFM, RINCE, alpha-CL, label smoothing; and one without a softmax, of mean scores."""
 
 import math
 from typing import Annotated
@@ -25,7 +25,7 @@ def ifm(c: Array, temperature: Array, surplus: Array | None = None, *, epsilon: 
 
     The mean of InfoNCE and of InfoNCE whose positive's score is lowered, and whose negatives' are raised, by
     ``epsilon``: EqCo's with ``alpha = K e^(2 epsilon / tau)``. 0 is InfoNCE.
-    Source: Can contrastive learning avoid shortcut solutions? (Robinson et al., 2021), eq. 6.
+    Source: Can contrastive learning avoid shortcut solutions? (Robinson et al., 2021).
 
     Args:
       epsilon: by how much every score is moved.
@@ -48,7 +48,7 @@ def rince(
 
     The authors' ``-pos^q / q + (lam (pos + neg))^q / q`` of exponentiated scores. q to 0 is InfoNCE plus log lam; q = 1
     is robust to false positives. The larger power is taken out, so that the result overflows only where the loss does.
-    Source: Robust contrastive learning against noisy views (Chuang et al., 2022), eq. 5.
+    Source: Robust contrastive learning against noisy views (Chuang et al., 2022).
 
     Args:
       q: from 0 (InfoNCE) to 1 (robust).
@@ -77,7 +77,7 @@ def alpha_cl(c: Array, mean: Array, positive: Array, temperature: Array) -> Arra
 
     ``mean`` is the softmax mean of the negatives' scores. tau times this is the authors' loss, whose weights
     ``e^(-(1 - s_j) / tau)`` are these.
-    Source: Understanding deep contrastive learning via coordinate-wise optimization (Tian, 2022), eq. 4 to 6.
+    Source: Understanding deep contrastive learning via coordinate-wise optimization (Tian, 2022).
     """
     value = (mean - at_least_float32(positive)) / temperature
     return value_with_gradient_of(value, at_least_float32(c))
@@ -114,3 +114,29 @@ def label_smoothing(
 
 label_smoothing.scales = lambda *, smoothing=0.1: (1.0, FLAT)  # type: ignore[attr-defined]
 label_smoothing.no_margin = "is not defined for"  # type: ignore[attr-defined]
+
+
+def mean_contrast(
+    c_flat: Array, mean: Array, positive: Array, temperature: Array, *, gamma: NonNegative = 1.0
+) -> Array:
+    """Mean score of the negatives, weighted, less the positive's: ``gamma mean_j t(s_j) - t+(s+)``, no softmax.
+
+    With a transform of the scores it is the second family of contrastive losses, means over pairs: ``spectral``
+    (HaoChen et al., 2021) and, by ``gaussian_kernel``, KCL. Neither value nor gradient depends on tau.
+    ``c_flat`` is the contrast at a multiple of 1 / tau so small that all weights are equal; ``mean`` is the mean there.
+    Source: HaoChen et al. (2021); Bridging mini-batch and asymptotic analysis (Koromilas et al., 2024).
+
+    Args:
+      gamma: weight of the negatives' mean.
+    """
+    check_option("mean_contrast.gamma", gamma, lambda x: 0 <= x < math.inf, "at least 0 and finite")
+    c_flat, positive = at_least_float32(c_flat), at_least_float32(positive)
+    above = stop_gradient(mean - positive)
+    # The gradient of tau c_flat / FLAT in tau is cancelled by the second term's.
+    held = stop_gradient(temperature)
+    moved = temperature * (c_flat - stop_gradient(c_flat)) / FLAT + above * temperature / held
+    return gamma * moved + (gamma - 1.0) * positive
+
+
+mean_contrast.scales = lambda *, gamma=1.0: (FLAT,)  # type: ignore[attr-defined]
+mean_contrast.no_margin = "is not defined for"  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from contrastive_jax import contrastive_loss, losses, ntxent, sigmoid_loss, sincere
+from contrastive_jax.contrast import transform
 from contrastive_jax.losses.variants import FLAT
 
 ROWS, WIDTH, TAU = 12, 5, 0.3
@@ -206,3 +207,49 @@ def test_bad_input_is_refused(name, options, words):
         contrastive_loss(*np.float32(views()), name, 0.1, **options)
     with pytest.raises(ValueError, match="relative_bias"):
         sigmoid_loss(*np.float32(views()), 0.1, -3.0, relative_bias=0.3)
+
+
+# ------------------------------------------------------------------------------------------- mean scores
+
+
+def mean_by_definition(name, a, b):
+    """Spectral: the other view's negatives; KCL, gamma 3: the own view's."""
+    a, b = (z / jnp.linalg.norm(z, axis=1, keepdims=True) for z in (a, b))
+    off = 1 - jnp.eye(ROWS)
+    positive = jnp.sum(a * b, axis=1)
+    if name == "spectral":
+        squares = 0.7 * (a @ b.T) ** 2 * off / (ROWS - 1)
+        return jnp.concatenate([squares.sum(1), squares.sum(0)]) - 2 * jnp.tile(positive, 2)
+
+    def kernel(z):
+        distance = jnp.sum((z[:, None] - z[None]) ** 2, axis=-1)
+        return jnp.sum(jnp.exp(-2.0 * distance) * off, axis=1) / (ROWS - 1)
+
+    aligned = jnp.exp(-2.0 * jnp.sum((a - b) ** 2, axis=1))
+    return 3.0 * jnp.concatenate([kernel(a), kernel(b)]) - jnp.tile(aligned, 2)
+
+
+@pytest.mark.parametrize("engine", ["dense", "tiled"])
+@pytest.mark.parametrize("name", ["spectral", "kcl"])
+def test_means_over_pairs_are_their_definition_at_any_temperature(name, engine):
+    options = {
+        "spectral": {"transform": transform.spectral(mu=0.7), "candidates": "other_view"},
+        "kcl": {"transform": transform.gaussian_kernel(), "candidates": "own_view", "gamma": 3.0},
+    }[name]
+    with jax.enable_x64(True):
+        a, b = map(jnp.asarray, views())
+        loss = functools.partial(contrastive_loss, loss="mean_contrast", engine=engine, **options)
+
+        @jax.jit
+        def found(a, b, tau):
+            of_tau = {"temperature": tau, "differentiate_temperature": True}
+            return jax.value_and_grad(
+                lambda a, b, tau: loss(a, b, **of_tau | {"temperature": tau}).sum(), (0, 1, 2)
+            )(a, b, tau)
+
+        expected = jax.value_and_grad(lambda a, b: mean_by_definition(name, a, b).sum(), (0, 1))(a, b)
+        for tau in (1.0, 0.13):
+            value, (*slopes, of_tau) = found(a, b, tau)
+            assert abs(of_tau) < 1e-12 * len(a)
+            for x, y in zip((value, *slopes), jax.tree.leaves(expected), strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-12)
