@@ -318,7 +318,8 @@ TABLE: dict[str, list[Row]] = {
             source="Koromilas et al., 2024",
             form="gamma mean_j k(s_j) - k(s+)",
             equals="gamma times exp(uniformity), less a kernel of the alignment",
-            ours="kernel_loss(a, b, t=2.0, gamma=16.0)",
+            ours='contrastive_loss(a, b, "mean_contrast", tau, gamma=16.0, transform=kcl, candidates="own_view")',
+            config="digits:method=kcl",
             code="pakoromilas/DHEL-KCL@dc5a4779",
             golden="family_dhel_kcl",
             proofs=("gaussian_kcl_is_alignment_and_uniformity",),
@@ -328,7 +329,8 @@ TABLE: dict[str, list[Row]] = {
             source="HaoChen et al., 2021",
             form="mean_j s_j^2 - 2 s+",
             equals="the squared mean plus VRNS's variance, less 2 s+",
-            ours='contrastive_loss(a, b, spectral, 1.0, score="dot", candidates="other_view")',
+            ours='contrastive_loss(a, b, "mean_contrast", tau, transform=spectral, candidates="other_view")',
+            config="digits:method=spectral",
             code="jhaochenz96/spectral_contrastive_learning@ee431bdb",
             golden="family_spectral",
             proofs=("spectral_is_a_second_moment",),
@@ -566,23 +568,11 @@ OWN = '''import jax
 import jax.numpy as jnp
 
 from contrastive_jax import losses
+from contrastive_jax.contrast import transform
 
+kcl, spectral = transform.gaussian_kernel(t=2.0), transform.spectral()
 one_way = dict(candidates="other_view", directions="one_way")
 hold = jax.lax.stop_gradient
-
-
-def spectral(cross):
-    """Scores of the positive, then of the negatives; -inf where there is none."""
-    negative = cross[..., 1:]
-    return jnp.mean(negative**2, axis=-1, where=negative > -jnp.inf) - 2 * cross[..., 0]
-
-
-def kernel_loss(a, b, *, t, gamma):
-    """KCL of two views; the kernel is exp(-t distance^2)."""
-    views = jnp.stack([a, b], axis=1)
-    unit = views / jnp.linalg.norm(views, axis=-1, keepdims=True)
-    distance = jnp.sum((unit[:, 0] - unit[:, 1]) ** 2, axis=-1)
-    return gamma * jnp.exp(losses.uniformity(views, t=t)).sum() - 2 * jnp.exp(-t * distance).mean()
 
 
 def sogclr(log_u):

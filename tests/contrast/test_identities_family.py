@@ -347,13 +347,9 @@ def dhels_energy_is_a_gaussian_kernels(a, b):
 @identity()
 def gaussian_kcl_is_alignment_and_uniformity(a, b):
     t, gamma = 2.0, 16.0
-
-    def kernel(positive, negative):
-        gaussian = lambda s: jnp.exp(-t * (2 - 2 * s))  # noqa: E731
-        return gamma * mean_over(negative, gaussian(held(negative))) - gaussian(positive)
-
+    options = dict(gamma=gamma, candidates="own_view", transform=transform.gaussian_kernel(t=t))
     u, v = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
-    both = own_view(a, b, of_row(kernel), 1.0).mean() + own_view(b, a, of_row(kernel), 1.0).mean()
+    both = 2 * loss(a, b, "mean_contrast", **options).mean()
     energy = jnp.exp(losses.uniformity(jnp.stack([a, b], axis=1), t=t)).sum()
     return both, gamma * energy - 2 * jnp.exp(-t * jnp.sum((u - v) ** 2, axis=1)).mean()
 
@@ -362,15 +358,13 @@ def gaussian_kcl_is_alignment_and_uniformity(a, b):
 def spectral_is_a_second_moment(a, b):
     """The mean square is the squared mean plus the variance: the part that VRNS adds to InfoNCE."""
 
-    def spectral(positive, negative):
-        return mean_over(negative, scores(negative) ** 2) - 2 * TAU * positive
-
     def moments(positive, negative):
         mean = mean_over(negative, scores(negative))
         variance = mean_over(negative, (scores(negative) - mean[..., None]) ** 2)
         return mean**2 + variance - 2 * TAU * positive
 
-    return loss(a, b, of_row(spectral)), loss(a, b, of_row(moments))
+    ours = loss(a, b, "mean_contrast", transform=transform.spectral())
+    return ours, loss(a, b, of_row(moments))
 
 
 @identity()

@@ -17,6 +17,7 @@ from jax.scipy.special import logsumexp
 from contrastive_jax import contrastive_loss, losses, matryoshka_loss, ntxent, sincere
 from contrastive_jax.contrast import temperature as rules
 from contrastive_jax.contrast import transform
+from contrastive_jax.contrast.scores import Transform
 
 ENGINES = ("dense", "tiled")
 # Tests compile many small programs once: what XLA would do to make them fast is not worth its time.
@@ -346,22 +347,24 @@ KERNELS = {  # of the squared distance, for an alignment and for an energy: the 
 
 
 @golden("family_dhel_kcl", form="kcl")
-def test_kernel_losses_are_means_of_a_function_of_the_score(case):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_kernel_losses_are_means_of_a_function_of_the_score(case, engine):
     t, gamma, name = case["t"], case["gamma"], case["kernel"]
     align, energy = KERNELS["gaussian" if name == "gaussian_riesz" else name], KERNELS[name.split("_")[-1]]
-    half = 0.5 if name == "log" else 1.0
     align_t = 2.0 if name == "gaussian_riesz" else t
-
-    @of_row
-    def kernel(positive, x, permitted):
-        # 1 where no pair is, so that no kernel is infinite there
-        distance = jnp.where(permitted, 2 - 2 * x, 1.0)
-        mean = jnp.sum(jnp.where(permitted, energy(distance, t), 0.0), axis=-1) / permitted.sum(-1)
-        return -align(2 - 2 * positive, align_t) + gamma * half * mean
-
-    assert_is_theirs(
-        case, lambda a, b: (own_view(a, b, kernel, 1.0) + own_view(b, a, kernel, 1.0)).mean(), tolerance=1e-9
+    kernel = Transform(
+        lambda score, positive, tau: energy(2 - 2 * score, t),
+        lambda score, tau: align(2 - 2 * score, align_t),
     )
+    options = dict(candidates="own_view", engine=engine, gamma=gamma / 2 if name == "log" else gamma)
+    named = [transform.gaussian_kernel(t=t)] if name == "gaussian" else []
+    for rule in (kernel, *named):
+        assert_is_theirs(
+            case,
+            lambda a, b, rule=rule: (
+                2 * contrastive_loss(a, b, "mean_contrast", 1.0, transform=rule, **options).mean()
+            ),
+        )
 
 
 @golden("family_dhel_kcl", kernel="gaussian")
@@ -375,20 +378,19 @@ def test_the_gaussian_kernel_is_alignment_and_uniformity(case):
 
 
 @golden("family_spectral")
-def test_spectral_is_a_mean_of_squared_scores(case):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_spectral_is_a_mean_of_squared_scores(case, engine):
     mu = case["mu"]
 
     def shortened(z):
         return z * jnp.minimum(1.0, jnp.sqrt(mu) / jnp.linalg.norm(z, axis=1, keepdims=True))
 
-    @of_row
-    def spectral(positive, x, permitted):
-        return -2 * positive + jnp.sum(x**2, axis=-1) / permitted.sum(-1)
+    options = dict(candidates="other_view", score="dot", transform=transform.spectral(), engine=engine)
 
-    options = dict(score="dot", candidates="other_view")
-    assert_is_theirs(
-        case, lambda a, b: contrastive_loss(shortened(a), shortened(b), spectral, 1.0, **options).mean() / mu
-    )
+    def loss(a, b):
+        return contrastive_loss(shortened(a), shortened(b), "mean_contrast", 1.0, **options).mean() / mu
+
+    assert_is_theirs(case, loss)
 
 
 # ------------------------------------------------------- a number for each example, a temperature for each query
