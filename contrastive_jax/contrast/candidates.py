@@ -58,8 +58,8 @@ def other_view(batch_size: int, directions: int) -> Candidates:
 def own_view(batch_size: int, directions: int) -> Candidates:
     """The query's own view, of all other examples: B - 1 negatives (DHEL, Koromilas et al. 2024).
 
-    With the loss ``dcl`` it is DHEL. The authors' code with ``include_augs=True``, its default, is another: it adds both
-    views' sums of negatives to one positive, where the sum of DCL over both views has two.
+    With the loss ``dcl`` it is DHEL. The authors' code with ``include_augs=True``, its default, is another loss: it
+    adds both views' sums of negatives to one positive, where the sum of DCL over both views has two.
     The encoding that keys come from has to see the queries' views: not that of a slow target that is asked one way.
     """
 

@@ -139,4 +139,4 @@ def mean_contrast(
 
 
 mean_contrast.scales = lambda *, gamma=1.0: (FLAT,)  # type: ignore[attr-defined]
-mean_contrast.no_margin = "is not defined for"  # type: ignore[attr-defined]
+mean_contrast.no_margin = CANCELS  # type: ignore[attr-defined]
