@@ -1,4 +1,4 @@
-"""The command: ``python -m contrastive_jax.main --config=configs/flatclr_digits.py [--workdir=DIR] [--mode=MODE]``.
+"""The command: ``contrastive-jax --config=configs/flatclr_digits.py [--workdir=DIR] [--mode=MODE]``.
 
 ``train`` (default) trains, or goes on where the workdir's run stopped; the other modes are modules of
 :mod:`contrastive_jax.commands`: ``evaluate`` judges a checkpoint; ``embed`` writes features of images; ``export``

@@ -1,6 +1,6 @@
 """``--mode=embed``: what an encoder makes of the images of a set or a folder, for programs of any kind.
 
-    python -m contrastive_jax.main --mode=embed --config=configs/digits.py --workdir=runs/digits \\
+    contrastive-jax --mode=embed --config=configs/digits.py --workdir=runs/digits \\
       --config.data.name=folder --config.data.dir=photographs
     np.load("runs/digits/embeddings_train.npz")["pooled"]
 

@@ -1,6 +1,6 @@
 """Replicas: runs that differ in numbers, trained as one program.
 
-    python -m contrastive_jax.main --config=flatclr_digits --config.seed=0,1,2 --config.temperature.tau=0.1,0.2
+    contrastive-jax --config=flatclr_digits --config.seed=0,1,2 --config.temperature.tau=0.1,0.2
 
 In JAX a run is a pure function of its seed and its numbers, so N runs are that function mapped over N of them: small
 networks, which leave a GPU idle, train side by side. Replica k is the single run of its config: the same first
