@@ -13,11 +13,15 @@ _PUBLIC = {
     "in_microbatches": "contrastive_jax.contrast.microbatch",
     "load_encoder": "contrastive_jax.workdir.encoder",
     "macl_temperature": "contrastive_jax.contrast.contrastive_loss",
+    "matryoshka_loss": "contrastive_jax.contrast.nested",
     "ntxent": "contrastive_jax.contrast.pairwise",
     "sigmoid_loss": "contrastive_jax.contrast.pairwise",
+    "sincere": "contrastive_jax.contrast.pairwise",
     "train": "contrastive_jax.training.loop",
 }
-_IN_PROGRAMS_OF_OTHERS = ("contrastive_loss", "in_microbatches", "ntxent", "sigmoid_loss")
+_IN_PROGRAMS_OF_OTHERS = (
+    *("contrastive_loss", "in_microbatches", "matryoshka_loss", "ntxent", "sigmoid_loss", "sincere"),
+)
 __all__ = ["__version__", *_PUBLIC]
 
 

@@ -139,8 +139,8 @@ COMPARISON = of(
     ("a view is its own positive", "key = keys[:, ::-1][:, :directions]", "key = keys[:, :directions]"),
     ("tau carries a gradient", "tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)",
      "tau = tau", f"contrast/test_temperature.py {ONE_CALL}"),
-    ("negative orders of the scores as they are", "statistics(-query, -positive, [-m for m in below])",
-     "statistics(query, positive, [-m for m in below])"),
+    ("negative orders of the scores as they are", "statistics(-1, mirrored(self.transform), [-m for m in below])",
+     "statistics(1, self.transform, [-m for m in below])"),
     ("the margin is taken off", "c + (self.margin if margin else 0.0)", "c - (self.margin if margin else 0.0)"),
     ("several positives inside the logarithm", "return jnp.log(number)", "return -jnp.log(number)",
      "contrast/test_several_positives.py"),
@@ -159,8 +159,10 @@ CANDIDATES = of(
      "contrast/test_candidates.py"),
     ("a short queue holds the first keys", "jax.random.permutation(rng, entering)[:size]",
      "jnp.arange(entering)[:size]", "contrast/test_candidates.py"),
-    ("the other view is always the first", "Pool(key=keys[:, v], group=group)", "Pool(key=keys[:, 0], group=group)",
+    ("the other view is always the first", "for v in range(keys.shape[1])]", "for v in [0] * keys.shape[1]]",
      ONE_CALL),
+    ("the own view is always the first", "for v in range(positive_keys.shape[1])]", "for v in [0] * positive_keys.shape[1]]",
+     "contrast/test_family_rules.py"),
     ("both views have one candidate less", "lambda views: views * (batch_size - 1))", "lambda views: views * batch_size - 1)",
      "training/test_loop.py -k wrong_option"),
 )  # fmt: skip
@@ -179,7 +181,8 @@ TEMPERATURE = of(
     ("linear goes on beyond the end", "tau + (end - tau) * jnp.minimum(step / total_steps, 1.0)",
      "tau + (end - tau) * (step / total_steps)"),
     ("replay a step late", "np.arange(1, total_steps + 1)", "np.arange(total_steps)"),
-    ("cosine turned round", "end + (tau - end) * (1.0 + jnp.cos", "tau + (end - tau) * (1.0 + jnp.cos"),
+    ("cosine turned round", "(1.0 + jnp.cos(jnp.pi * progress))", "(1.0 - jnp.cos(jnp.pi * progress))"),
+    ("KL with the other sign", "rate * (divergence - target)", "rate * (target - divergence)", "contrast/test_family_rules.py"),
     ("ESS with the printed sign", "jnp.where(ess > goal, 1.0 + rate, 1.0 - rate)",
      "jnp.where(ess < goal, 1.0 + rate, 1.0 - rate)"),
     ("ESS without its upper clamp", "jnp.clip(beta, 1.0 / max_tau, 1.0 / min_tau)", "jnp.maximum(beta, 1.0 / max_tau)"),
@@ -252,6 +255,15 @@ SIMILARITY = of(
      "contrast/test_several_positives.py"),
     ("the sum of further positives is absolute", "jnp.where(permitted, score - reference[:, None], 0), axis=-1))",
      "jnp.where(permitted, score, 0), axis=-1))", "contrast/test_several_positives.py"),
+    run=True,
+)  # fmt: skip
+SCORES = of(
+    "contrast/scores.py",
+    "contrast/test_family_transforms.py",
+    ("what does not count has a slope", "jnp.where(values == -jnp.inf, 0, slope)", "slope"),
+    ("the positive's part is left out", "of_score * score + of_positive * positive[:, None] + of_tau * tau",
+     "of_score * score + of_tau * tau"),
+    ("a mask counts below 0", "jnp.where(value == -jnp.inf, -jnp.inf, -value)", "-value"),
     run=True,
 )  # fmt: skip
 PAIRWISE = of(
@@ -528,7 +540,11 @@ STEP = of(
         "jax.random.key(seed), zlib",
     ),
     ("uses of randomness draw alike", "zlib.crc32(name.encode())", "0 * zlib.crc32(name.encode())"),
-    ("ESS of the wrong weights", 'state.step, metrics["ess"])', 'state.step, metrics["ess_with_positive"])'),
+    (
+        "ESS of the wrong weights",
+        "state.step, metrics[rule.reads])",
+        'state.step, metrics["ess_with_positive"])',
+    ),
     ("the step stands still", "step=state.step + 1,", "step=state.step,"),
     (
         "the average follows the weights after the step",
@@ -691,7 +707,7 @@ DEVICES = [
 ]
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
-    *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *PAIRWISE, *DIAGNOSTICS,
+    *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *SCORES, *PAIRWISE, *DIAGNOSTICS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
     *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
 ]  # fmt: skip

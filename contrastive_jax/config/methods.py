@@ -1,7 +1,7 @@
 """The zoo on one screen: every method is what it changes in the base config, SimCLR.
 
-A choice (critic, target, candidates, negatives, margin, temperature, loss) replaces its section; of the other
-sections a method sets single leaves. Published values; a data set's config may scale queue and alpha.
+A choice (critic, target, candidates, negatives, margin, transform, temperature, loss) replaces its section; of the
+other sections a method sets single leaves. Published values; a data set's config may scale queue and alpha.
 """
 
 EMA = {"name": "ema", "decay": 0.999}
@@ -92,6 +92,38 @@ METHODS = {
     "swd_normal": generalized("normal", 1.0),
     "swd_hypercube": generalized("hypercube", 1.0),
     "swd_hypersphere": generalized("hypersphere", 1.0),
+    # Robinson et al. 2021; Chuang et al. 2022; Tian 2022; Szegedy et al. 2016
+    "ifm": {"loss": {"ifm": 1.0}},
+    "rince": {"loss": {"rince": 1.0}, "temperature": {"name": "fixed", "tau": 0.5}},
+    "alpha_cl": {"loss": {"alpha_cl": 1.0}},
+    "label_smoothing": {"loss": {"label_smoothing": 1.0}},
+    # Wei et al. 2024 (FastCLIP-v3's temperature); Kukleva et al. 2023; Koromilas et al. 2024
+    "kl_tau": {"temperature": {"name": "kl"}},
+    "periodic_tau": {"temperature": {"name": "periodic"}},
+    "dhel": {
+        "candidates": {"name": "own_view"},
+        "loss": {"dcl": 1.0},
+        "temperature": {"name": "fixed", "tau": 0.5},
+    },
+    # Means over pairs, without a softmax: HaoChen et al. 2021; Koromilas et al. 2024
+    "spectral": ACROSS
+    | {
+        "loss": {"mean_contrast": 1.0},
+        "transform": {"name": "spectral"},
+        "temperature": {"name": "fixed", "tau": 1.0},
+    },
+    "kcl": {
+        "candidates": {"name": "own_view"},
+        "loss": {"mean_contrast": {"weight": 1.0, "gamma": 16.0}},
+        "transform": {"name": "gaussian_kernel"},
+        "temperature": {"name": "fixed", "tau": 1.0},
+    },
+    # Transforms of the scores: 2501.17683; Manna et al. 2023; Wu et al. 2023; Zhang et al. 2025; Lan et al. 2025
+    "temperature_free": {"transform": {"name": "temperature_free"}},
+    "dystress": {"transform": {"name": "dystress"}},
+    "adnce": {"transform": {"name": "adnce"}},
+    "margin_mask": {"transform": {"name": "margin_mask"}},
+    "hardness": {"transform": {"name": "hardness"}},
     # Without negatives, and with labels
     "byol": {
         "target": {"name": "ema", "decay": 0.99, "schedule": "cosine"},

@@ -101,6 +101,7 @@ class Settings:
     candidates = _Function()
     negatives = _Function()
     margin = _Function()
+    transform = _Function()
     temperature = _Function()
     loss = _Columns()  # term -> its function; weight is among the options
     optimizer = _Function()

@@ -15,7 +15,7 @@ from contrastive_jax import augment, data, evaluators, kinds
 from contrastive_jax.augment import presets
 from contrastive_jax.config import sections
 from contrastive_jax.config.sections import defaults
-from contrastive_jax.contrast import candidates, margin, negatives, target, temperature
+from contrastive_jax.contrast import candidates, margin, negatives, target, temperature, transform
 from contrastive_jax.contrast.terms import canonical, find_loss
 from contrastive_jax.data import compose
 from contrastive_jax.lookup import find, functions_of, is_own, own
@@ -31,6 +31,7 @@ CHOICES = {
     "candidates": candidates,
     "negatives": negatives,
     "margin": margin,
+    "transform": transform,
     "temperature": temperature,
     "optimizer": optimizers,
     "schedule": schedules,
@@ -137,6 +138,7 @@ def base() -> ConfigDict:
             "candidates": {"name": "both_views"},
             "negatives": {"name": "all"},
             "margin": {"name": "none"},
+            "transform": {"name": "none"},
             "temperature": {"name": "fixed", "tau": 0.1},
             "loss": {"info_nce": {"weight": 1.0}},
             "optimizer": {"name": "lars", "momentum": 0.9, "weight_decay": 1e-6},

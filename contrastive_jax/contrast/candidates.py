@@ -55,6 +55,29 @@ def other_view(batch_size: int, directions: int) -> Candidates:
     return Candidates(lambda rng, width: (), apply, "exclude", lambda views: batch_size - 1)
 
 
+def own_view(batch_size: int, directions: int) -> Candidates:
+    """The query's own view, of all other examples: B - 1 negatives (DHEL, Koromilas et al. 2024).
+
+    With the loss ``dcl`` it is DHEL. The authors' code with ``include_augs=True``, its default, is another loss: it
+    adds both views' sums of negatives to one positive, where the sum of DCL over both views has two.
+    The encoding that keys come from has to see the queries' views: not that of a slow target that is asked one way.
+    """
+
+    def apply(state, keys, positive_keys, group, rng):
+        keys, group = replicate(keys), replicate(group)
+        return [Pool(key=keys[:, v], group=group) for v in range(positive_keys.shape[1])], state
+
+    def most(views: int) -> int:
+        if views < 2:
+            raise ValueError(
+                "candidates.name is 'own_view', and the target network sees the other view only: take"
+                " directions=both, or target=online."
+            )
+        return batch_size - 1
+
+    return Candidates(lambda rng, width: (), apply, "exclude", most)
+
+
 @checked("candidates")
 def queue(
     batch_size: int, directions: int, *, size: Count, same_group: Literal["exclude", "keep"] = "exclude"

@@ -11,6 +11,7 @@ from contrastive_jax.contrast.arguments import real_array
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.margin import Margin
 from contrastive_jax.contrast.negatives import AllNegatives, Rule, SampledNegatives
+from contrastive_jax.contrast.scores import Transform, mirrored, of_positive, transformed
 from contrastive_jax.contrast.similarity import normalize
 from contrastive_jax.contrast.temperature import Temperature
 from contrastive_jax.sharding import shard_batch
@@ -23,7 +24,8 @@ class Comparison:
 
     query: Array  # [B, V, D]
     key: Array  # [B, V, D] the positives
-    positive: Array  # [B, V] score of the positive
+    positive: Array  # [B, V] score of the positive, transformed as those of the negatives
+    raw_positive: Array  # [B, V] score of the positive as it was
     negatives: Negatives  # count [B, V], logsumexp of (score - positive) / tau [S, B, V], ...
     temperature: Array  # [] tau, without a gradient unless differentiate_temperature
     margin: Array  # [B, V] added to the contrast
@@ -66,6 +68,10 @@ class Comparison:
             return jnp.log(number)
         return self.above(multiple) - multiple / self.temperature * self.further.total / number
 
+    def mean(self, multiple: float = 1.0) -> Array:
+        """Return the softmax mean at multiple / tau of the negatives' scores, [B, V], without a gradient."""
+        return self.negatives.mean[self.multiples.index(multiple)]
+
     def soft_positive(self) -> Array:
         """Return tau logsumexp_p(s_p / tau) over a query's positives, [B, V]: the positive's score if it is one."""
         if self.further is None:
@@ -88,6 +94,7 @@ class Compare(NamedTuple):
     multiples: tuple[float, ...]
     summation: str = ""  # of several positives: "out" or "in"; needs the pools' rows
     differentiate_temperature: bool = False
+    transform: Transform = Transform()
 
     def __call__(
         self,
@@ -107,36 +114,42 @@ class Compare(NamedTuple):
         directions = prediction.shape[1]
         query, keys = self.embed(prediction) + query_offset, self.embed(keys)
         key = keys[:, ::-1][:, :directions]
-        positive = jnp.sum(query * key, axis=-1)
-        alignment = jax.lax.stop_gradient(jnp.mean(positive))
-        tau = jnp.asarray(self.temperature.value(state[1], step, alignment)).astype(positive.dtype)
+        raw_positive = jnp.sum(query * key, axis=-1)
+        alignment = jax.lax.stop_gradient(jnp.mean(raw_positive))
+        tau = jnp.asarray(self.temperature.value(state[1], step, alignment)).astype(raw_positive.dtype)
         tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)
+        positive = of_positive(self.transform, raw_positive, tau)
         pool_rng, subset_rng = jax.random.split(rng)
         pools, candidates = self.candidates.apply(state[0], keys, key, group, pool_rng)
         selections = list(self.negatives(subset_rng, group, pools, self.candidates.same_group))
         row = shard_batch(jnp.arange(group.shape[0], dtype=jnp.int32)) if self.summation else None
 
-        def statistics(query: Array, positive: Array, multiples: list[float]):
+        def statistics(sign: int, transform: Transform, multiples: list[float]):
             scale = jnp.asarray(multiples, tau.dtype) / tau
+            signed = (lambda x: x) if sign > 0 else jnp.negative
+            queries, positives, raw = signed(query), signed(positive), signed(raw_positive)
+            unit = multiples.index(1.0) if 1.0 in multiples else 0
 
             def ask(v: int, selection: AllNegatives | SampledNegatives) -> tuple[Negatives, Positives | None]:
+                read = transformed(transform, raw[:, v], tau, unit)
                 if row is None:
-                    return selection.statistics(query[:, v], positive[:, v], scale), None
-                return selection.several(query[:, v], group, row, positive[:, v], scale)
+                    return selection.statistics(queries[:, v], positives[:, v], scale, read), None
+                return selection.several(queries[:, v], group, row, positives[:, v], scale, read)
 
             answers = [ask(v, selection) for v, selection in enumerate(selections)]
             return jax.tree.map(lambda *directions: jnp.stack(directions, axis=-1), *answers)
 
         above = [m for m in self.multiples if m >= 0] or [1.0]
+        if self.transform.log_weight is not None and 1.0 not in above:
+            above.append(1.0)  # at which the weights' mean is 1
         below = [m for m in self.multiples if m < 0]
-        negatives, further = statistics(query, positive, above)
+        negatives, further = statistics(1, self.transform, above)
         if below:
-            negatives, further = _joined(
-                negatives, further, *statistics(-query, -positive, [-m for m in below])
-            )
+            others = statistics(-1, mirrored(self.transform), [-m for m in below])
+            negatives, further = _joined(negatives, further, *others)
         margin = real_array("margin", self.margin(negatives.count)).astype(positive.dtype)
         comparison = Comparison(
-            *(query, key, positive, negatives, tau, margin, selections, (*above, *below)),
+            *(query, key, positive, raw_positive, negatives, tau, margin, selections, (*above, *below)),
             *(further, self.summation, self.differentiate_temperature),
         )
         return comparison, candidates

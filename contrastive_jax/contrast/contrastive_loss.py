@@ -32,6 +32,7 @@ from contrastive_jax.contrast.margin import Margin
 from contrastive_jax.contrast.negatives import AllNegatives
 from contrastive_jax.contrast.negatives import all as all_negatives
 from contrastive_jax.contrast.negatives import random as sampled_negatives
+from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.similarity import RING
 from contrastive_jax.contrast.temperature import Temperature
 from contrastive_jax.contrast.terms import Term, make_term
@@ -39,7 +40,8 @@ from contrastive_jax.types import Array, Pool
 
 SCORES = {"cosine": cosine, "dot": dot}
 DIRECTIONS = {"both": 2, "one_way": 1}
-CANDIDATES = ("both_views", "other_view", "queue")
+CANDIDATES = ("both_views", "other_view", "own_view", "queue")
+SOURCES = {"both_views": sources.both_views, "other_view": sources.other_view, "own_view": sources.own_view}
 FORMS = {"exponential": (0.0, float("inf")), "linear": (-1.0, 1.0)}  # between which MACL's alpha must lie
 SUMMATIONS = ("out", "in")
 ENGINES = ("auto", "dense", "tiled", RING)
@@ -50,6 +52,7 @@ PROVIDED = (
     "cross",
     "same",
     "surplus",
+    "mean",
 )  # what two arrays of embeddings have
 
 
@@ -110,6 +113,7 @@ def contrastive_loss(
     summation: str = "out",
     differentiate_temperature: bool = False,
     margin: Margin | None = None,
+    transform: Transform | None = None,
     engine: str = "auto",
     **options: Any,
 ) -> Array:
@@ -158,7 +162,8 @@ def contrastive_loss(
         i with each other: :func:`macl_temperature`. It is held constant unless ``differentiate_temperature``.
       score: ``cosine`` normalises the rows; ``dot`` takes them as they are.
       candidates: negatives from ``both_views`` of the other examples (2N - 2; SimCLR), the ``other_view``
-        only (N - 1; MACL, Dual temperature), or from the ``queue`` alone (MoCo).
+        only (N - 1; MACL, Dual temperature), the query's ``own_view`` (N - 1; DHEL, with the loss ``dcl``), or from
+        the ``queue`` alone (MoCo).
       directions: ``both``, or ``one_way``: ``a`` queries ``b``.
       negatives: K negatives a query, drawn without replacement from those permitted; None takes all.
       shared: draw one choice for all queries (SiMo's code) instead of one for each.
@@ -174,6 +179,8 @@ def contrastive_loss(
       differentiate_temperature: whether gradients flow into ``temperature``.
       margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss but those
         in whose gradient it cancels (DCL's, FlatNCE's, MACL's), that have it (EqCo's) or read c as an estimate.
+      transform: of the scores, a rule of ``contrast.transform``: ``temperature_free()``, ``margin_mask(margin=0.1)``,
+        or a ``Transform`` of your own.
       engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size; drawn negatives
         are picked from all scores and take ``auto`` alone. On a mesh these hold all candidates on every device;
         ``ring`` is tiled and lets each device's share of them go round, so that memory does not grow with devices
@@ -354,6 +361,14 @@ def contrastive_loss(
         raise ValueError(
             f"contrastive_loss.margin is given to {loss!r}, which reads no contrast; it must be None."
         )
+    if transform is not None:
+        check_scalars(transform, "contrastive_loss.transform is")
+        if why := term.no_transform(transform):
+            raise ValueError(f"contrastive_loss.transform {why} {loss!r}; it must be None.")
+        if score != "cosine" and transform.cosine_only:
+            raise ValueError(
+                f"contrastive_loss.score is {score!r}; the transform is defined for cosine alone."
+            )
     if score != "cosine" and term.cosine_only:
         raise ValueError(
             f"contrastive_loss.score is {score!r}; {loss!r} as asked for is defined for cosine alone."
@@ -374,7 +389,7 @@ def contrastive_loss(
     if engine == RING:
         pools = _sharded(pools, candidates)
     if positives is not None:
-        own = {"both_views": 2 * rows, "other_view": rows, "queue": 0}[candidates]
+        own = {"both_views": 2 * rows, "other_view": rows, "own_view": rows, "queue": 0}[candidates]
         pools = _with_rows(pools, own, rows)
     if engine == RING:
         choose = lambda rng, group, pools, same_group: [  # noqa: E731
@@ -399,6 +414,7 @@ def contrastive_loss(
         multiples=term.multiples or (1.0,),
         summation="" if positives is None else summation,
         differentiate_temperature=differentiate_temperature,
+        transform=transform or Transform(),
     )
     views = jnp.stack([sharding.shard_batch(a), sharding.shard_batch(b)], axis=1)  # [N, 2, D]
     views = views.astype(
@@ -455,7 +471,7 @@ def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
 
 def _check_several(loss: str, term: Term, summation: str) -> None:
     """Raise ValueError unless the loss is defined for several positives, summed as asked for."""
-    one = [name for name in term.quantities if name in ("positive", "cross", "same")]
+    one = [name for name in term.quantities if name in ("positive", "cross", "same", "mean")]
     if "surplus" in term.quantities or not one and summation == "in":
         return
     if one:
@@ -509,7 +525,7 @@ def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candida
             "exclude",
             lambda views: extra.group.size,
         )
-    batch = {"both_views": sources.both_views, "other_view": sources.other_view}[name](rows, directions)
+    batch = SOURCES[name](rows, directions)
     if extra is None:
         return batch
 
@@ -543,8 +559,9 @@ def _sharded(source: Candidates, name: str) -> Candidates:
 
     def apply(state, keys, positive_keys, group, rng):
         directions, views = positive_keys.shape[1], keys.shape[1]
-        if name == "other_view":
-            return [Pool(positive_keys[:, v], group) for v in range(directions)], state
+        if name != "both_views":
+            views_of = {"other_view": positive_keys, "own_view": keys}[name]
+            return [Pool(views_of[:, v], group) for v in range(directions)], state
         ids = jnp.stack([group] * views, axis=1)
         return [Pool(keys.reshape(-1, keys.shape[-1]), ids.reshape(-1))] * directions, state
 

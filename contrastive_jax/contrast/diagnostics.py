@@ -80,6 +80,20 @@ def effective_sample_size(comparison: Comparison, with_positive: bool = False) -
     return jnp.sum(jnp.where(valid, share, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
 
 
+def kl_from_uniform(comparison: Comparison) -> Array:
+    """Compute KL(p || uniform) in nats of the negatives' softmax weights p, the mean over queries that have negatives.
+
+    ``log K - H(p)``, in [0, log K]: e^-KL is the effective number of negatives by Shannon's entropy as a share of K, as
+    the ESS is by the sum of squares. A margin changes no weight.
+    """
+    place, some = comparison.multiples.index(1.0), comparison.count > 0
+    negatives = comparison.negatives
+    above = jnp.where(some, negatives.mean[place] - comparison.positive, 0.0) / comparison.temperature
+    entropy = jnp.where(some, negatives.logsumexp[place], 0.0) - above
+    divergence = jnp.log(jnp.maximum(comparison.count, 1).astype(entropy.dtype)) - entropy
+    return jnp.sum(jnp.where(some, jnp.maximum(divergence, 0.0), 0.0)) / jnp.maximum(jnp.sum(some), 1)
+
+
 def query_effective_sample_size(c: Array, valid: Array) -> Array:
     """Compute the ESS of valid queries' weights W = sigmoid(c), a share of their number n: (sum W)^2 / (n sum W^2).
 
@@ -160,6 +174,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
         "contrast_accuracy": jnp.mean(jnp.where(valid, beats, False)) / valid_share,
         "tau": comparison.temperature,
         "ess": effective_sample_size(comparison),
+        "kl_uniform": kl_from_uniform(comparison),
         "ess_with_positive": effective_sample_size(comparison, with_positive=True),
         "query_ess": query_effective_sample_size(c, valid),
         "contrast_entropy": jnp.mean(jnp.where(valid, contrast_entropy(comparison), 0.0)) / valid_share,
@@ -167,7 +182,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
         **{f"w_p{p}": value for p, value in zip(("05", "50", "95"), of_w, strict=True)},
         "saturated": jnp.mean(valid & (jax.nn.sigmoid(comparison.contrast()) <= rounds_to_zero(dtype)))
         / valid_share,
-        "alignment": jnp.mean(comparison.positive),
+        "alignment": jnp.mean(comparison.raw_positive),
         "negatives": jnp.mean(comparison.count.astype(comparison.positive.dtype)),
     }
 

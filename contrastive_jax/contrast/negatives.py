@@ -11,6 +11,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from contrastive_jax.contrast.scores import Transformed
 from contrastive_jax.contrast.similarity import (
     further_positives,
     negative_statistics,
@@ -35,19 +36,29 @@ class AllNegatives:
     same_group: str = dataclasses.field(metadata={"static": True})
     engine: str = dataclasses.field(metadata={"static": True})
 
-    def statistics(self, query: Array, positive: Array, scale: Array) -> Negatives:
+    def statistics(
+        self, query: Array, positive: Array, scale: Array, transformed: Transformed | None = None
+    ) -> Negatives:
         """Return those of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
         return negative_statistics(
-            query, self.group, self.pool, scale, positive, engine=self.engine, same_group=self.same_group
+            *(query, self.group, self.pool, scale, positive),
+            **{"engine": self.engine, "same_group": self.same_group, "transformed": transformed},
         )
 
     def several(
-        self, query: Array, group: Array, row: Array, positive: Array, scale: Array
+        self,
+        query: Array,
+        group: Array,
+        row: Array,
+        positive: Array,
+        scale: Array,
+        transformed: Transformed | None = None,
     ) -> tuple[Negatives, Positives]:
         """Return :meth:`statistics` and those of the further positives, candidates of the query's ``group`` [Q]
         that show another example than its ``row`` [Q]."""
         return several_statistics(
-            query, group, row, self.pool, scale, positive, engine=self.engine, same_group=self.same_group
+            *(query, group, row, self.pool, scale, positive),
+            **{"engine": self.engine, "same_group": self.same_group, "transformed": transformed},
         )
 
     def scores(self, query: Array) -> Array:
@@ -64,16 +75,26 @@ class SampledNegatives:
     index: Array  # [Q, K]
     permitted: Array  # [Q, K]; False where a query has fewer than K
 
-    def statistics(self, query: Array, positive: Array, scale: Array) -> Negatives:
+    def statistics(
+        self, query: Array, positive: Array, scale: Array, transformed: Transformed | None = None
+    ) -> Negatives:
         """Return those of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
-        return selected_statistics(query, self.pool, self.index, self.permitted, scale, positive)
+        return selected_statistics(
+            query, self.pool, self.index, self.permitted, scale, positive, transformed=transformed
+        )
 
     def several(
-        self, query: Array, group: Array, row: Array, positive: Array, scale: Array
+        self,
+        query: Array,
+        group: Array,
+        row: Array,
+        positive: Array,
+        scale: Array,
+        transformed: Transformed | None = None,
     ) -> tuple[Negatives, Positives]:
         """Return :meth:`statistics`, and those of all further positives of the pool."""
-        further = further_positives(query, group, row, self.pool, scale, positive)
-        return self.statistics(query, positive, scale), further
+        further = further_positives(query, group, row, self.pool, scale, positive, transformed=transformed)
+        return self.statistics(query, positive, scale, transformed), further
 
     def scores(self, query: Array) -> Array:
         """Return [Q, K], -inf where not permitted."""

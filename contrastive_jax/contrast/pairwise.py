@@ -75,12 +75,57 @@ def ntxent(
       >>> jax.grad(ntxent)(views, labels).shape
       (6, 2)
     """
-    check_arrays("ntxent", embeddings=embeddings)
+    total, pairs = _of_pairs("ntxent", embeddings, labels, temperature, engine)
+    number = jnp.sum(pairs.astype(total.dtype))  # N^2 is too much for an int32
+    return jnp.sum(total) / jnp.maximum(number, 1.0)
+
+
+def sincere(
+    embeddings: Array, labels: Array, temperature: float | Array = 0.07, *, engine: str = "auto"
+) -> Array:
+    """Return SINCERE, a supervised contrastive loss whose positives do not repel each other.
+
+    The mean over rows i that have a positive, of the mean over these p, of
+
+        -log( exp(s_ip / tau) / (exp(s_ip / tau) + sum_j exp(s_ij / tau)) ),    j over rows of other labels:
+
+    :func:`ntxent`, which averages all pairs alike, where every label has as many rows; here each row counts once.
+    Arguments, precision and errors are those of :func:`ntxent`. A batch without a pair is 0.
+    Source: SINCERE (Feeney and Hughes, 2023, arXiv 2309.14277).
+
+    Args:
+      embeddings: [N, D], not normalised.
+      labels: [N] int, one id a group of positives.
+      temperature: tau > 0, a number or a scalar array; carries a gradient.
+      engine: ``dense`` holds the [N, N] scores, ``tiled`` never does, ``auto`` chooses by their number.
+
+    Returns:
+      A scalar, float32 (float64 where the embeddings are).
+
+    Raises:
+      ValueError: one sentence that names the argument, its value and what is allowed.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> from contrastive_jax import sincere
+      >>> rows = jnp.array([[1.0, 0.2], [-0.3, 1.0], [-1.0, -0.8], [0.9, -0.1], [0.2, 1.1]])
+      >>> print(f"{sincere(rows, jnp.array([0, 1, 1, 0, 0]), temperature=0.5):.3f}")
+      1.099
+    """
+    total, pairs = _of_pairs("sincere", embeddings, labels, temperature, engine)
+    some = pairs > 0
+    mean = total / jnp.maximum(pairs, 1).astype(total.dtype)
+    return jnp.sum(jnp.where(some, mean, 0.0)) / jnp.maximum(jnp.sum(some), 1).astype(total.dtype)
+
+
+def _of_pairs(function: str, embeddings, labels, temperature, engine: str) -> tuple[Array, Array]:
+    """Return, a row, the sum over its positives of softplus(c) and their number, [N] each; 0 without negatives."""
+    check_arrays(function, embeddings=embeddings)
     if labels is None:
-        raise ValueError("ntxent.labels is None; it must be ids, [N] whole numbers.")
-    (labels,) = ids_of("ntxent", labels=labels)
-    _check_rows("ntxent", "embeddings", embeddings, labels, "labels", engine)
-    tau = _temperature("ntxent.temperature", temperature).astype(
+        raise ValueError(f"{function}.labels is None; it must be ids, [N] whole numbers.")
+    (labels,) = ids_of(function, labels=labels)
+    _check_rows(function, "embeddings", embeddings, labels, "labels", engine)
+    tau = _temperature(f"{function}.temperature", temperature).astype(
         jnp.promote_types(embeddings.dtype, jnp.float32)
     )
     row = jnp.arange(labels.shape[0], dtype=jnp.int32)
@@ -97,16 +142,16 @@ def ntxent(
     total, pairs = pair_sums(
         query, own, sharding.shard_batch(row), pool, scale, level, reference, engine=engine
     )
-    number = jnp.sum(pairs.astype(total.dtype))  # N^2 is too much for an int32
-    return jnp.sum(jnp.where(some, total, 0.0)) / jnp.maximum(number, 1.0)
+    return jnp.where(some, total, 0.0), pairs
 
 
 def sigmoid_loss(
     a: Array,
     b: Array,
     temperature: float | Array = 0.1,
-    bias: float | Array = -10.0,
+    bias: float | Array | None = None,
     *,
+    relative_bias: float | Array | None = None,
     positives: Array | None = None,
     score: str = "cosine",
     engine: str = "auto",
@@ -125,7 +170,11 @@ def sigmoid_loss(
       b: [N, D] embeddings of the other, of the same examples.
       temperature: tau > 0, a number or a scalar array; carries a gradient. SigLIP starts at 0.1 and learns the
         logarithm of 1 / tau.
-      bias: added to every logit; carries a gradient. SigLIP starts at -10, as nearly all pairs are negatives.
+      bias: added to every logit; carries a gradient. SigLIP starts at -10, as nearly all pairs are negatives; None is
+        -10, or 0 beside a ``relative_bias``.
+      relative_bias: taken off every score before tau divides, ``(s_ij - relative_bias) / tau``: the score that parts
+        positives from negatives, whatever tau; carries a gradient. The same loss as a bias of -relative_bias / tau,
+        learnt in other steps (Bangachev et al., 2025, arXiv 2509.18552). Instead of ``bias``.
       positives: [N] int, ids: rows of ``a`` and ``b`` with the same id are positives. None: all differ.
       score: ``cosine`` normalises the rows; ``dot`` takes them as they are.
       engine: ``dense`` holds the [N, N] scores, ``tiled`` never does, ``auto`` chooses by their number. On a mesh
@@ -160,13 +209,20 @@ def sigmoid_loss(
     query, key = (SCORES[score](sharding.shard_batch(x)) for x in (a, b))
     dtype = jnp.promote_types(query.dtype, key.dtype)
     tau = _temperature("sigmoid_loss.temperature", temperature).astype(dtype)
-    bias = check_scalar("sigmoid_loss.bias", bias)
+    if bias is not None and relative_bias is not None:
+        raise ValueError("sigmoid_loss.relative_bias is given beside bias; give one of them.")
     nothing = jnp.zeros_like(query[:, 0], dtype)
+    reference = nothing
+    if relative_bias is not None:
+        bias = 0.0
+        reference = nothing + jnp.asarray(check_scalar("sigmoid_loss.relative_bias", relative_bias), dtype)
+    bias = check_scalar("sigmoid_loss.bias", -10.0 if bias is None else bias)
     gather = sharding.shard_batch if engine == RING else sharding.replicate
     pool = Pool(gather(key), gather(ids))
     level = nothing + jnp.asarray(bias).astype(dtype)
     sums = pair_sums(
-        query, sharding.shard_batch(ids), None, pool, 1.0 / tau, level, nothing, sides="both", engine=engine
+        *(query, sharding.shard_batch(ids), None, pool, 1.0 / tau, level, reference),
+        **{"sides": "both", "engine": engine},
     )
     return sums[0]
 

@@ -12,6 +12,7 @@ the scale multiplies, so that what weighs most in a softmax is exact at any temp
 
 import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from jax import lax
 
 from contrastive_jax import sharding
 from contrastive_jax.contrast import ring
+from contrastive_jax.contrast.scores import ScoreMap, Transformed, transform_scores, values_and_slopes
 from contrastive_jax.losses import geometry
 from contrastive_jax.types import Array, Negatives, Pool, Positives
 
@@ -29,6 +31,14 @@ FURTHER = "further positives"  # beside these two: of the query's group, and not
 DENSE_UP_TO = 1024 * 1024  # entries of the score matrix; measured in experiments/performance
 PICKED_UP_TO = 64 * 1024 * 1024  # entries of which some are picked at once
 TILE = (1024, 512)  # queries, candidates: the shape hardly matters from 512 up
+
+
+class Rule(NamedTuple):
+    """Which candidates a pass counts ("exclude", "keep" or FURTHER), and the transform of their scores."""
+
+    who: str
+    transform: ScoreMap | None = None
+    weights: bool = False  # it sums weights: relative to nothing, and without a gradient
 
 
 def normalize(x: Array) -> Array:
@@ -48,6 +58,7 @@ def negative_statistics(
     *,
     engine: str = "auto",
     same_group: str = "exclude",
+    transformed: Transformed | None = None,
 ) -> Negatives:
     """Count, logsumexp at every scale, softmax mean and hardest score of each query's negatives.
 
@@ -62,6 +73,7 @@ def negative_statistics(
       engine: "dense" forms the [Q, M] score matrix; "tiled" never does, and has reverse-mode gradients
         only (no ``jvp``); "auto" is dense up to about a million scores.
       same_group: "exclude", or "keep" for MoCo's queue as published, where every candidate counts.
+      transformed: a transform of the scores, applied tile by tile; the reference is a transformed score.
 
     Returns:
       :class:`Negatives`, float32 (float64 where an input is). ``mean`` and ``hardest`` carry no gradient.
@@ -70,10 +82,11 @@ def negative_statistics(
     Raises:
       ValueError: an unknown engine or same_group, or shapes that do not fit.
     """
-    if engine == RING:
+    if engine == RING or transformed is not None:
         _known(same_group)
-        arguments = _arguments(query, query_group, None, pool, scale, reference)
-        return Negatives(*_by_rules(engine, TILE, (same_group,), arguments)[0])
+        arguments = _arguments(query, query_group, None, pool, scale, reference, transformed)
+        fields, *weights = _by_rules(engine, TILE, _rules(same_group, transformed), arguments)
+        return _negatives(fields, arguments, transformed, *weights)
     statistics = dense_statistics if chosen_engine(engine, query, pool.key) == "dense" else tiled_statistics
     return statistics(query, query_group, pool, scale, reference, same_group=same_group)
 
@@ -99,7 +112,7 @@ def dense_statistics(
     """Compute :func:`negative_statistics` as it is defined, on the [Q, M] score matrix."""
     _known(same_group)
     arguments = _arguments(query, query_group, None, pool, scale, reference)
-    return Negatives(*_dense((same_group,), *arguments)[0])
+    return Negatives(*_dense(_rules(same_group), *arguments)[0])
 
 
 def several_statistics(
@@ -113,6 +126,7 @@ def several_statistics(
     engine: str = "auto",
     same_group: str = "exclude",
     tile: tuple[int, int] = TILE,
+    transformed: Transformed | None = None,
 ) -> tuple[Negatives, Positives]:
     """Compute :func:`negative_statistics` and those of the further positives, from one pass over the scores.
 
@@ -129,14 +143,16 @@ def several_statistics(
       engine: as in :func:`negative_statistics`.
       same_group: as in :func:`negative_statistics`, of the negatives.
       tile: queries and candidates a tile of the tiled engine.
+      transformed: as in :func:`negative_statistics`.
 
     Returns:
       Negatives and Positives, both relative to the reference; memory O((Q + M) * D) if tiled.
     """
     _known(same_group)
-    arguments = _arguments(query, query_group, query_row, pool, scale, reference)
-    negatives, positives = _by_rules(engine, tile, (same_group, FURTHER), arguments)
-    return Negatives(*negatives), _positives(positives)
+    arguments = _arguments(query, query_group, query_row, pool, scale, reference, transformed)
+    rules = (*_rules(same_group, transformed), _further(transformed))
+    fields, *weights, positives = _by_rules(engine, tile, rules, arguments)
+    return _negatives(fields, arguments, transformed, *weights), _positives(positives)
 
 
 def further_positives(
@@ -148,10 +164,59 @@ def further_positives(
     reference: Array,
     *,
     engine: str = "auto",
+    transformed: Transformed | None = None,
 ) -> Positives:
     """Compute the statistics of the further positives alone; the arguments are :func:`several_statistics`'s."""
-    arguments = _arguments(query, query_group, query_row, pool, scale, reference)
-    return _positives(_by_rules(engine, TILE, (FURTHER,), arguments)[0])
+    arguments = _arguments(query, query_group, query_row, pool, scale, reference, transformed)
+    return _positives(_by_rules(engine, TILE, (_further(transformed),), arguments)[0])
+
+
+def _rules(same_group: str, transformed: Transformed | None = None) -> tuple[Rule, ...]:
+    """Return the passes that the negatives' statistics take: of their scores, and of their weights if they have any."""
+    if transformed is None:
+        return (Rule(same_group),)
+    change, log_weight = transformed.negative or _same, transformed.log_weight
+    if log_weight is None:
+        return (Rule(same_group, change),)
+
+    def logarithm(score, positive, temperature):
+        return temperature * lax.stop_gradient(log_weight(score, positive, temperature))
+
+    def weighted(*scalars):
+        return change(*scalars) + logarithm(*scalars)
+
+    def weight(*scalars):
+        return jnp.where(change(*scalars) == -jnp.inf, -jnp.inf, logarithm(*scalars))
+
+    return Rule(same_group, weighted), Rule(same_group, weight, weights=True)
+
+
+def _same(score, positive, temperature):
+    return score
+
+
+def _further(transformed: Transformed | None) -> Rule:
+    return Rule(FURTHER, None if transformed is None else transformed.further)
+
+
+def _negatives(
+    fields, arguments, transformed: Transformed | None, weights: tuple[Array, ...] | None = None
+) -> Negatives:
+    """Return the negatives' statistics; with ``weights``, those of the weights' own pass, over the weights' mean."""
+    negatives = Negatives(*fields)
+    if transformed is None or weights is None:
+        return negatives
+    count, logsumexp, *_ = weights
+    scale, tau = arguments[-2:]
+    number = jnp.maximum(count, 1).astype(tau.dtype)
+    log_mean = jnp.where(count > 0, logsumexp[transformed.unit] - jnp.log(number), 0)
+    shift = lax.stop_gradient(tau * log_mean)  # as a score
+    return Negatives(
+        count=negatives.count,
+        logsumexp=negatives.logsumexp - lax.stop_gradient(scale)[:, None] * shift,
+        mean=negatives.mean - jnp.where(count > 0, shift, 0),
+        hardest=negatives.hardest - shift,
+    )
 
 
 def _positives(fields) -> Positives:
@@ -161,7 +226,7 @@ def _positives(fields) -> Positives:
 
 def _by_rules(engine, tile, rules, arguments):
     """Compute the statistics of each rule by the engine named."""
-    query, _, _, _, key, *_ = arguments
+    query, _, _, _, _, key, *_ = arguments
     if engine == RING:
         return _by_ring((*tile, rules), *arguments)
     if chosen_engine(engine, query, key) == "dense":
@@ -170,7 +235,14 @@ def _by_rules(engine, tile, rules, arguments):
 
 
 def selected_statistics(
-    query: Array, pool: Pool, index: Array, permitted: Array, scale: Array, reference: Array | None = None
+    query: Array,
+    pool: Pool,
+    index: Array,
+    permitted: Array,
+    scale: Array,
+    reference: Array | None = None,
+    *,
+    transformed: Transformed | None = None,
 ) -> Negatives:
     """Compute the statistics of K chosen candidates a query: random subsets of the negatives.
 
@@ -181,6 +253,7 @@ def selected_statistics(
       permitted: [Q, K] bool, which of them count; those of one query are distinct.
       scale: [S] or scalar, positive.
       reference: [Q] or None, as in :func:`negative_statistics`.
+      transformed: as in :func:`negative_statistics`.
 
     Returns:
       :class:`Negatives` as from :func:`negative_statistics`.
@@ -189,9 +262,13 @@ def selected_statistics(
         raise ValueError(
             f"index {index.shape} and permitted {permitted.shape} must both be [Q, K], Q={query.shape[0]}."
         )
-    query, key, scale, reference = _floating(query, pool.key, scale, reference)
+    query, key, scale, reference, positive, tau = _floating(query, pool.key, scale, reference, transformed)
     score = selected_scores(query, key, index, permitted)
-    return Negatives(*_statistics(score, permitted, scale, reference))
+    fields, *weights = (
+        _statistics(*_read(rule, score, permitted, positive, tau), scale, _reference(rule, reference))
+        for rule in _rules("exclude", transformed)
+    )
+    return _negatives(fields, (scale, tau), transformed, *weights)
 
 
 def selected_scores(query: Array, key: Array, index: Array, permitted: Array) -> Array:
@@ -213,18 +290,28 @@ def selected_scores(query: Array, key: Array, index: Array, permitted: Array) ->
     return sharding.each_device(in_parts, (query, jnp.where(permitted, index, key.shape[0])), (key,))
 
 
-def _dense(rules, query, query_group, query_row, reference, key, group, row, scale):
+def _dense(rules, query, query_group, query_row, reference, positive, key, group, row, scale, tau):
     """Compute the statistics of each rule, on the [Q, M] score matrix."""
-    score = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)  # [Q, M]
+    scores = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)  # [Q, M]
 
     def by(rule):
         permitted = _permitted(rule, query_group, query_row, group, row)
-        statistics = _statistics(score, permitted, scale, reference)
-        if rule != FURTHER:
+        score, permitted = _read(rule, scores, permitted, positive, tau)
+        statistics = _statistics(score, permitted, scale, _reference(rule, reference))
+        if rule.who != FURTHER:
             return statistics
         return (*statistics, jnp.sum(jnp.where(permitted, score - reference[:, None], 0), axis=-1))
 
     return tuple(by(rule) for rule in rules)
+
+
+def _read(rule: Rule, score, permitted, positive, tau) -> tuple[Array, Array]:
+    """Return scores [q, c] as the rule transforms them (0 where they do not count), and which count."""
+    if rule.transform is None:
+        return score, permitted
+    score = transform_scores(rule.transform, permitted, score, positive, tau)
+    permitted = score != -jnp.inf  # NaN stays
+    return jnp.where(permitted, score, 0), permitted
 
 
 def _statistics(score: Array, permitted: Array, scale: Array, reference: Array) -> tuple[Array, ...]:
@@ -262,10 +349,12 @@ def tiled_statistics(
     """
     _known(same_group)
     arguments = _arguments(query, query_group, None, pool, scale, reference)
-    return Negatives(*_tiled_on_devices((*tile, (same_group,)), *arguments)[0])
+    return Negatives(*_tiled_on_devices((*tile, _rules(same_group)), *arguments)[0])
 
 
-def _tiled_on_devices(options, query, query_group, query_row, reference, key, group, row, scale):
+def _tiled_on_devices(
+    options, query, query_group, query_row, reference, positive, key, group, row, scale, tau
+):
     """Run :func:`_tiled`, on a mesh every device for its own queries."""
     if min(options[:2]) < 1:
         raise ValueError(f"tile={options[:2]} must be two positive numbers: queries and candidates.")
@@ -273,26 +362,29 @@ def _tiled_on_devices(options, query, query_group, query_row, reference, key, gr
     fields = (sharding.ROWS, wide, wide, sharding.ROWS)
     return on_devices(
         functools.partial(_tiled, options),
-        (query, query_group, query_row, reference),
-        (key, group, row, scale),
-        tuple(fields + (sharding.ROWS,) * (rule == FURTHER) for rule in options[2]),
+        (query, query_group, query_row, reference, positive),
+        (key, group, row, scale, tau),
+        tuple(fields + (sharding.ROWS,) * (rule.who == FURTHER) for rule in options[2]),
     )
 
 
-def _by_ring(options, query, query_group, query_row, reference, key, group, row, scale):
+def _by_ring(options, query, query_group, query_row, reference, positive, key, group, row, scale, tau):
     """Run :func:`_tiled` on candidates that stay where they are laid out, by rows."""
     rules = options[2]
 
     def of_chunk(rows, chunk):
-        ((query, reference), (query_group, query_row), scale), ((key,), (group, row)) = rows, chunk
-        return _tiled(options, query, query_group, query_row, reference, key, group, row, scale)
+        (floats, (query_group, query_row), (scale, tau)), ((key,), (group, row)) = rows, chunk
+        query, reference, positive = floats
+        return _tiled(
+            options, query, query_group, query_row, reference, positive, key, group, row, scale, tau
+        )
 
     def merge(one, other):
         def by(rule, one, other):
             total = jnp.logaddexp(one[1], other[1])
             mean = _part_of(total, one[1]) * one[2] + _part_of(total, other[1]) * other[2]
             hardest = jnp.maximum(one[3], other[3])
-            added = (one[4] + other[4],) if rule == FURTHER else ()
+            added = (one[4] + other[4],) if rule.who == FURTHER else ()
             return (one[0] + other[0], total, mean, hardest, *added)
 
         return tuple(map(by, rules, one, other))
@@ -305,9 +397,9 @@ def _by_ring(options, query, query_group, query_row, reference, key, group, row,
 
     wide = jax.P(None, sharding.AXIS)
     fields = (sharding.ROWS, wide, wide, sharding.ROWS)
-    specs = tuple(fields + (sharding.ROWS,) * (rule == FURTHER) for rule in rules)
-    rows, chunk = ((query, reference), (query_group, query_row)), ((key,), (group, row))
-    return ring.around(of_chunk, merge, share, rows, chunk, scale, specs)
+    specs = tuple(fields + (sharding.ROWS,) * (rule.who == FURTHER) for rule in rules)
+    rows, chunk = ((query, reference, positive), (query_group, query_row)), ((key,), (group, row))
+    return ring.around(of_chunk, merge, share, rows, chunk, (scale, tau), specs)
 
 
 def _part_of(total, logsumexp):
@@ -342,53 +434,58 @@ def _varying_alike(arrays):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _tiled(options, query, query_group, query_row, reference, key, group, row, scale):
-    """Compute the statistics of each rule, blind to meshes. ``options``: query tile, candidate tile, rules."""
-    return _tiled_forward(options, query, query_group, query_row, reference, key, group, row, scale)[0]
+def _tiled(options, *arguments):
+    """Compute the statistics of each rule, blind to meshes. ``options``: query tile, candidate tile, rules.
+
+    ``arguments`` are those of :func:`_dense`.
+    """
+    return _tiled_forward(options, *arguments)[0]
 
 
-def _tiled_forward(options, query, query_group, query_row, reference, key, group, row, scale):
+def _tiled_forward(options, query, query_group, query_row, reference, positive, key, group, row, scale, tau):
     rows, columns, rules = options
     candidates = tiles(columns, key, group, jnp.ones(group.shape, bool), row)
 
     def of_queries(tile):
-        query, query_group, query_row, reference = tile
+        query, query_group, query_row, reference, positive = tile
         none = jnp.zeros_like(query[:, 0])
         nothing = jnp.zeros_like(scale[:, None] * none)  # [S, q]
         start = (jnp.zeros_like(query_group, jnp.int32), none - jnp.inf, nothing, nothing)
 
         def add(carry, candidates):
             key, group, valid, row = candidates
-            score = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
+            scores = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
 
             def by(rule, state):
                 permitted = _permitted(rule, query_group, query_row, group, row) & valid
+                score, permitted = _read(rule, scores, permitted, positive, tau)
                 added = _add(state[:4], score, permitted, scale)
-                if rule != FURTHER:
+                if rule.who != FURTHER:
                     return added
                 return (*added, state[4] + jnp.sum(jnp.where(permitted, score - reference[:, None], 0), -1))
 
             return tuple(map(by, rules, carry)), None
 
-        start = tuple((*start, none) if rule == FURTHER else start for rule in rules)
+        start = tuple((*start, none) if rule.who == FURTHER else start for rule in rules)
         return lax.scan(add, start, candidates)[0]
 
-    by_rule = lax.map(of_queries, tiles(rows, query, query_group, query_row, _if_further(rules, reference)))
+    read = _if_further(rules, reference)
+    by_rule = lax.map(of_queries, tiles(rows, query, query_group, query_row, read, positive))
     by_rule = [tuple(_rows(x, query.shape[0]) for x in of_rule) for of_rule in by_rule]
     results, residuals = [], []
-    for count, hardest, total, first, *rest in by_rule:
+    for rule, (count, hardest, total, first, *rest) in zip(rules, by_rule, strict=True):
         peak = jnp.where(count > 0, hardest, 0)
-        logsumexp = _relative(scale[:, None], peak, reference, jnp.log(total))
+        logsumexp = _relative(scale[:, None], peak, _reference(rule, reference), jnp.log(total))
         mean = jnp.where(count > 0, peak + first / jnp.where(count > 0, total, 1), 0)
         results.append((count, logsumexp, mean, hardest, *rest))
         residuals.append((count, peak, total, mean))
-    arguments = (query, query_group, query_row, reference, key, group, row, scale)
+    arguments = (query, query_group, query_row, reference, positive, key, group, row, scale, tau)
     return tuple(results), (arguments, residuals)
 
 
 def _if_further(rules, reference):
     """Return the reference, which a pass over the tiles reads for the sum over further positives only."""
-    return reference if FURTHER in rules else None
+    return reference if any(rule.who == FURTHER for rule in rules) else None
 
 
 def _add(state, score, permitted, scale):
@@ -411,11 +508,14 @@ def _add(state, score, permitted, scale):
 
 def _tiled_backward(options, residuals, cotangents):
     """Compute d logsumexp_s = sum_j p_sj (scale_s d(score_j - reference) + (score_j - reference) dscale_s), by tiles;
-    of the sum over further positives each d(score_p - reference) is 1."""
+    of the sum over further positives each d(score_p - reference) is 1. Transformed scores hand it on to the three
+    numbers that they are functions of."""
     rows, columns, rules = options
-    (query, query_group, query_row, reference, key, group, row, scale), residuals = residuals
+    (query, query_group, query_row, reference, positive, key, group, row, scale, tau), residuals = residuals
     reference_gradient, scale_gradient, weights = 0.0, 0.0, []
-    for (count, peak, total, mean), cotangent in zip(residuals, cotangents, strict=True):
+    passes = zip(rules, residuals, cotangents, strict=True)
+    rules = tuple(rule for rule in rules if not rule.weights)
+    for (count, peak, total, mean), cotangent in [x[1:] for x in passes if not x[0].weights]:
         slope = cotangent[1]  # [S, Q]; mean and hardest carry no gradient, count is an integer
         some = total > 0
         factor = jnp.where(some, scale[:, None] * slope / jnp.where(some, total, 1), 0)
@@ -427,43 +527,73 @@ def _tiled_backward(options, residuals, cotangents):
             reference_gradient -= count * of_sum
         weights.append((peak, factor.T, of_sum))
     candidates = tiles(columns, key, group, jnp.ones(group.shape, bool), row)
-    queries = tiles(rows, query, query_group, query_row, weights)
+    queries = tiles(rows, query, query_group, query_row, weights, positive)
 
     def of_queries(key_gradient, tile):
-        query, query_group, query_row, weights = tile
+        query, query_group, query_row, weights, positive = tile
 
-        def add(query_gradient, candidates):
+        def add(carry, candidates):
+            query_gradient, of_transform = carry
             key, group, valid, row = candidates
-            score = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
+            scores = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
 
             def by(rule, weights):
                 permitted = _permitted(rule, query_group, query_row, group, row) & valid
+                score, permitted, slopes = _read_with_slopes(rule, scores, permitted, positive, tau)
                 peak, factor, of_sum = weights
                 above = score - peak[:, None]
                 terms = [factor[:, s, None] * jnp.exp(scale[s] * above) for s in range(scale.shape[0])]
                 terms += [] if of_sum is None else [of_sum[:, None]]
-                return jnp.where(permitted, sum(terms), 0)
+                slope = jnp.where(permitted, sum(terms), 0)
+                return [slope] if slopes is None else [slope * x for x in slopes]
 
-            slope = sum(map(by, rules, weights))  # d/dscore [q, c]
+            of_score, *others = zip(*map(by, rules, weights), strict=True)
+            slope = sum(of_score)  # d/dscore [q, c]
+            sums = [jnp.sum(sum(x), axis=axis) for x, axis in zip(others, (-1, None), strict=False)]
             return (
-                query_gradient + jnp.matmul(slope, key, precision=lax.Precision.HIGHEST),
+                (
+                    query_gradient + jnp.matmul(slope, key, precision=lax.Precision.HIGHEST),
+                    tuple(map(jnp.add, of_transform, sums)),
+                ),
                 jnp.matmul(slope.T, query, precision=lax.Precision.HIGHEST),
             )
 
-        query_gradient, added = lax.scan(add, jnp.zeros_like(query), candidates)
-        return key_gradient + added, query_gradient
+        nothing = jnp.zeros_like(query[:, 0])
+        of_transform = () if positive is None else (nothing, nothing[0])
+        start = (jnp.zeros_like(query), of_transform)
+        (query_gradient, of_transform), added = lax.scan(add, start, candidates)
+        return key_gradient + added, (query_gradient, of_transform)
 
-    key_gradient, query_gradient = lax.scan(of_queries, jnp.zeros_like(candidates[0]), queries)
+    key_gradient, (query_gradient, of_transform) = lax.scan(
+        of_queries, jnp.zeros_like(candidates[0]), queries
+    )
+    of_positive, of_tau = of_transform or (None, None)
     return (
         query_gradient.reshape(-1, query.shape[1])[: query.shape[0]],
         None,
         None,
         reference_gradient,
+        None if of_positive is None else of_positive.reshape(-1)[: query.shape[0]],
         key_gradient.reshape(-1, key.shape[1])[: key.shape[0]],
         None,
         None,
         scale_gradient,
+        None if of_tau is None else jnp.sum(of_tau),
     )
+
+
+def _reference(rule: Rule, reference: Array) -> Array:
+    return jnp.zeros_like(reference) if rule.weights else reference
+
+
+def _read_with_slopes(rule, score, permitted, positive, tau):
+    """Return :func:`_read`, and the derivatives of that in score, positive and tau; None without a transform."""
+    if positive is None:
+        return score, permitted, None
+    transform = rule.transform or _same
+    score, slopes = values_and_slopes(transform, permitted, score, positive, tau)
+    permitted = score != -jnp.inf  # NaN stays
+    return jnp.where(permitted, score, 0), permitted, slopes
 
 
 _tiled.defvjp(_tiled_forward, _tiled_backward)
@@ -504,10 +634,10 @@ def permitted_candidates(query_group: Array, group: Array, same_group: str) -> A
     return different if same_group == "exclude" else jnp.ones_like(different)
 
 
-def _permitted(rule: str, query_group: Array, query_row: Array, group: Array, row: Array) -> Array:
+def _permitted(rule: Rule, query_group: Array, query_row: Array, group: Array, row: Array) -> Array:
     """Return which candidates count by the rule, [Q, M] bool."""
-    if rule != FURTHER:
-        return permitted_candidates(query_group, group, rule)
+    if rule.who != FURTHER:
+        return permitted_candidates(query_group, group, rule.who)
     return (query_group[:, None] == group[None, :]) & (query_row[:, None] != row[None, :])
 
 
@@ -534,9 +664,11 @@ def _compute_dtype(*arrays: Array) -> jnp.dtype:
     return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
 
 
-def _floating(query: Array, key: Array, scale: Array, reference: Array | None) -> tuple[Array, ...]:
+def _floating(
+    query: Array, key: Array, scale: Array, reference: Array | None, transformed: Transformed | None = None
+) -> tuple[Array | None, ...]:
     """Bring arguments to one floating type, the queries laid out by rows, the scales as [S], a reference for every
-    query."""
+    query; and what a transform reads, positive and temperature."""
     if query.ndim != 2 or key.ndim != 2 or query.shape[1] != key.shape[1] or not (query.size and key.size):
         raise ValueError(
             f"query {query.shape} and pool.key {key.shape} must be [Q, D] and [M, D], not empty."
@@ -551,18 +683,22 @@ def _floating(query: Array, key: Array, scale: Array, reference: Array | None) -
     reference = (
         jnp.zeros_like(query[:, 0]) if reference is None else sharding.shard_batch(reference.astype(dtype))
     )
-    return query, key.astype(dtype), scale, reference
+    if transformed is None:
+        return query, key.astype(dtype), scale, reference, None, None
+    positive = sharding.shard_batch(transformed.positive.astype(dtype))
+    return query, key.astype(dtype), scale, reference, positive, jnp.asarray(transformed.temperature, dtype)
 
 
-def _arguments(query, query_group, query_row, pool, scale, reference):
+def _arguments(query, query_group, query_row, pool, scale, reference, transformed=None):
     """Check the arguments of an engine and bring them to one floating type: of the queries, then of the candidates."""
     groups, expected = (query_group.shape, pool.group.shape), (query.shape[:1], pool.key.shape[:1])
     if groups != expected:
         raise ValueError(f"query_group and pool.group have shapes {groups}: they must be {expected}.")
-    query, key, scale, reference = _floating(query, pool.key, scale, reference)
+    query, key, scale, reference, positive, tau = _floating(query, pool.key, scale, reference, transformed)
     query_row = None if query_row is None else sharding.shard_batch(query_row)
     row = None if query_row is None else pool.row
-    return query, sharding.shard_batch(query_group), query_row, reference, key, pool.group, row, scale
+    rows = (query, sharding.shard_batch(query_group), query_row, reference, positive)
+    return *rows, key, pool.group, row, scale, tau
 
 
 def _known(same_group: str) -> None:

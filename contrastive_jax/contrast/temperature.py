@@ -1,7 +1,8 @@
 """Temperature rules: what divides the scores at a step, and what the step's outcome does to it.
 
 A rule is three functions: ``init() -> state``, ``value(state, step, alignment) -> tau`` before the
-negatives are weighed, and ``update(state, step, ess) -> state`` after. No gradient flows through tau.
+negatives are weighed, and ``update(state, step, outcome) -> state`` after, of the step's metric that the rule names
+(``reads``: the ESS unless it says otherwise). No gradient flows through tau.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,8 @@ class Temperature(NamedTuple):
 
     init: Callable[[], PyTree]
     value: Callable[[PyTree, Array, Array], Array]  # (state, step [], alignment []) -> tau []
-    update: Callable[[PyTree, Array, Array], PyTree]  # (state, step [], ess []) -> state
+    update: Callable[[PyTree, Array, Array], PyTree]  # (state, step [], outcome []) -> state
+    reads: str = "ess"  # the metric of the step that is the outcome
 
 
 def _stateless(value: Callable[[Array, Array], Array]) -> Temperature:
@@ -65,6 +67,27 @@ def cosine(total_steps: int, *, tau: Positive = 0.1, end: Positive = 0.5) -> Tem
     def value(step, alignment):
         progress = jnp.minimum(step / total_steps, 1.0)
         return end + (tau - end) * (1.0 + jnp.cos(jnp.pi * progress)) / 2.0
+
+    return _stateless(value)
+
+
+@checked("temperature")
+def periodic(
+    total_steps: int, *, tau: Positive = 0.5, end: Positive = 0.1, periods: Positive = 5.0
+) -> Temperature:
+    """From ``tau`` to ``end`` and back along a cosine, ``periods`` times (Kukleva et al. 2023, temperature schedules).
+
+    ``end + (tau - end) (1 + cos(2 pi periods t)) / 2`` at the share t of the run.
+
+    Args:
+      total_steps: length of the run.
+      tau: temperature at the start of a period.
+      end: temperature in the middle of a period.
+      periods: number of periods in the run.
+    """
+
+    def value(step, alignment):
+        return end + (tau - end) * (1.0 + jnp.cos(2.0 * jnp.pi * periods * step / total_steps)) / 2.0
 
     return _stateless(value)
 
@@ -143,6 +166,48 @@ def ess(
         return {"beta": jnp.clip(beta, 1.0 / max_tau, 1.0 / min_tau).astype(state["beta"].dtype)}
 
     return Temperature(init, value, update)
+
+
+@checked("temperature")
+def kl(
+    total_steps: int,
+    *,
+    tau: Positive = 0.1,
+    target: Positive = 0.5,
+    rate: Positive = 1e-3,
+    min_tau: Positive = 0.005,
+    max_tau: Positive = 10.0,
+) -> Temperature:
+    """Descent on a robust objective in one temperature (FastCLIP-v3, Wei et al. 2024; iSogCLR, Qiu et al. 2023).
+
+    The objective ``tau (log mean_j e^((s_j - s+) / tau) + target)``, the mean over queries, is the worst case over
+    weights p of the negatives within KL(p || uniform) <= target. Its derivative in tau is ``target - KL``, so after
+    each step tau moves by ``rate (KL - target)``; at rest the effective number of negatives, e to the entropy of p, is
+    a share e^-target of all. The authors feed the same derivative to Adam.
+
+    Args:
+      total_steps: length of the run.
+      tau: where it starts.
+      target: KL divergence of the negatives' weights from uniform ones to hold, in nats.
+      rate: move of tau a step for a nat of divergence above the target.
+      min_tau: lower clamp.
+      max_tau: upper clamp.
+    """
+    if not min_tau <= tau <= max_tau:
+        raise ValueError(
+            f"temperature.tau is {tau}; it must lie from temperature.min_tau={min_tau} to max_tau={max_tau}."
+        )
+
+    def update(state, step, divergence):
+        moved = state["tau"] + rate * (divergence - target)
+        return {"tau": jnp.clip(moved, min_tau, max_tau).astype(state["tau"].dtype)}
+
+    return Temperature(
+        lambda: {"tau": jnp.asarray(tau)},
+        lambda state, step, alignment: state["tau"],
+        update,
+        reads="kl_uniform",
+    )
 
 
 @checked("temperature")

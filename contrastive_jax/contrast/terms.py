@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from contrastive_jax import losses
 from contrastive_jax.contrast.arguments import real_array
 from contrastive_jax.contrast.comparison import Comparison
+from contrastive_jax.contrast.scores import Transform
 from contrastive_jax.kinds import basic, parameters
 from contrastive_jax.lookup import is_own, own
 from contrastive_jax.sharding import REPLICATED, automatic, replicate
@@ -44,7 +45,10 @@ QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]]
     "key": lambda comparison, extras: extras["rng"],
     "u": lambda comparison, extras: extras["u"],
     "surplus": lambda comparison, extras: comparison.surplus(),
+    "mean": lambda comparison, extras: comparison.mean(),
 }
+# Quantities at a multiple of 1 / tau -> which of the loss's multiples.
+AT_MULTIPLE = {"surplus": 0, "mean": -1}
 
 
 class Term(NamedTuple):
@@ -73,6 +77,18 @@ class Term(NamedTuple):
         """Return why a margin is not for the loss, as a verb; "" where it takes one."""
         return getattr(self.function, "no_margin", "")
 
+    def no_transform(self, transform: Transform) -> str:
+        """Return why a transform of the scores is not for the loss, as a verb; "" where it takes it."""
+        if transform[:3] == (None, None, None):
+            return ""
+        if self.cosine_only:
+            return "would be read as cosines by"
+        if {"cross", "same"} & set(self.quantities):
+            return "is not read by"
+        if transform.log_weight is not None and min(self.multiples, default=0.0) < 0:
+            return "has weights of mean 1, which are not defined at the negative multiples of 1 / tau of"
+        return ""
+
     def values(self, comparison: Comparison, extras: Mapping[str, Array]) -> Array:
         """Compute the loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
         value = self._called(self._read(comparison, extras))
@@ -85,8 +101,8 @@ class Term(NamedTuple):
     def _read(self, comparison: Comparison, extras: Mapping[str, Array]) -> list[Array | None]:
         """Return the contrasts and quantities that the loss reads."""
         return [comparison.contrast(multiple) for multiple in self.multiples] + [
-            comparison.surplus(self.multiples[0])
-            if name == "surplus" and self.multiples
+            getattr(comparison, name)(self.multiples[AT_MULTIPLE[name]])
+            if name in AT_MULTIPLE and self.multiples
             else QUANTITIES[name](comparison, extras)
             for name in self.quantities
         ]

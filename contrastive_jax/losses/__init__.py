@@ -22,6 +22,11 @@ Almost all of them are one number per query, the contrast of its negatives with 
     debiased              log(1 + max((e^c - t K) / (1 - t), least))    t = 0: info_nce
     hard_nce              softplus(log K + c' - c'')                    c' at tau / (1 + beta), c'' at tau / beta
     hardness_weighted     softplus(c' + alpha s+ / tau)                 sigmoid(value's c) dc' / (1 + alpha)
+    ifm                   (softplus(c) + softplus(c + 2 e / tau)) / 2     e = 0: info_nce
+    rince                 e^(q s+ / tau) ((l (1 + e^c))^q - 1) / q      q = 0: info_nce + log l
+    alpha_cl              sum_j sg(w_j) (s_j - s+) / tau                dc, as dcl
+    label_smoothing       softplus(c) - e K / (K + 1) mean_j(s_j - s+) / tau      e = 0: info_nce
+    mean_contrast         w mean_j s_j - s+                             no softmax: spectral, KCL by a transform
     fenchel_legendre      u + e^(c - log K - u) - 1                     e^(c - log K - u) (dc - du) + du
     donsker_varadhan      log mean_ij e^(s_ij / tau) - s+ / tau         dcl's, negatives by their shares of the mean
 
@@ -81,9 +86,11 @@ from contrastive_jax.losses.information import (
 )
 from contrastive_jax.losses.invariance import byol, relic, relic_kl
 from contrastive_jax.losses.supervised import cross_entropy, cross_entropy_of_parts, sigmoid_cross_entropy
+from contrastive_jax.losses.variants import alpha_cl, ifm, label_smoothing, mean_contrast, rince
 
 __all__ = [
     "alignment",
+    "alpha_cl",
     "byol",
     "cross_entropy",
     "dcl",
@@ -102,19 +109,23 @@ __all__ = [
     "hard_nce",
     "hardness_weighted",
     "hoelder_flat_nce",
+    "ifm",
     "info_nce",
     "info_nce_estimate",
     "interpolated",
     "jensen_shannon",
+    "label_smoothing",
     "logsumexp_distribution",
     "macl",
     "macl_w",
+    "mean_contrast",
     "nwj",
     "orthogonal_directions",
     "prior_samples",
     "relative",
     "relic",
     "relic_kl",
+    "rince",
     "row_statistics",
     "scaled",
     "sigmoid_cross_entropy",

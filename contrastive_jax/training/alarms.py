@@ -33,7 +33,7 @@ QUIET = 5  # log points without it that end an alarm
 CONSTANT = ("flat_nce", "flat_nce_plus", "hoelder_flat_nce")
 VANISHING = (
     *("info_nce", "flat_nce_plus", "eqco", "decoupled_nt_xent", "info_nce_estimate", "eqco_estimate"),
-    *("debiased", "hard_nce", "hardness_weighted", "relative", "donsker_varadhan"),
+    *("debiased", "hard_nce", "hardness_weighted", "relative", "donsker_varadhan", "ifm"),
 )
 
 
@@ -128,7 +128,7 @@ def stuck(record: Mapping[str, float], settings: Settings) -> str | None:
     count = max(record["negatives"], 1.0)
     nothing, chance = math.log1p(count), 1 / (1 + count)
     # With cosine scores aligned positives among orthogonal negatives are as good as can be hoped for.
-    best = math.log1p(count * math.exp(-1 / record["tau"])) if settings.score == "cosine" else 0.0
+    best = math.log1p(count * math.exp(-1 / record["tau"])) if _cosines(settings) else 0.0
     luck = 3 * math.sqrt(chance * (1 - chance) / settings.train.batch_size)
     fallen = (nothing - record["info_nce"]) / (nothing - best)
     if fallen > TOLD_APART or record["contrast_accuracy"] > chance + luck:
@@ -138,6 +138,11 @@ def stuck(record: Mapping[str, float], settings: Settings) -> str | None:
         f" gets that cannot tell a positive from its {count:.0f} negatives. Another schedule.learning_rate, a longer"
         " schedule.warmup or a milder augmentation may help."
     )
+
+
+def _cosines(settings: Settings) -> bool:
+    """Return whether the softmax is one of cosines over tau."""
+    return settings.score == "cosine" and settings.transform.name == "none"
 
 
 def ess_unreachable(record: Mapping[str, float], settings: Settings) -> str | None:

@@ -13,6 +13,7 @@ from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
 from contrastive_jax.contrast import target, temperature
 from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
+from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.terms import Term, make_terms
 from contrastive_jax.lookup import Section, is_own, placed
 from contrastive_jax.optim.gradient_snr import GradientSNR
@@ -97,7 +98,7 @@ def _shapes(
         return jax.ShapeDtypeStruct((batch_size, *shape), dtype)
 
     return {
-        **dict.fromkeys(("c", "positive", "count", "u"), of(directions)),
+        **dict.fromkeys(("c", "positive", "count", "mean", "u"), of(directions)),
         **dict.fromkeys(("cross", "same"), of(directions, batch_size)),  # any number of candidates
         **dict.fromkeys(("population", "projection", "prediction", "target"), of(views, width)),
         "temperature": jax.ShapeDtypeStruct((), "float32"),
@@ -147,6 +148,20 @@ def _check_scalar(rule: temperature.Temperature, name: str) -> None:
     if tau.shape:
         raise ValueError(
             f"temperature.name is {name!r}, which gives an array {tau.shape}; it must give a scalar."
+        )
+
+
+def _check_transform(terms: tuple[Term, ...], transform: Transform, name: str, score: str) -> None:
+    """Refuse a transform of the scores for losses or scores for which it is not defined."""
+    check_scalars(transform, f"transform.name is {name!r}, which returns")
+    for term in terms:
+        if term.weight and (why := term.no_transform(transform)):
+            raise ValueError(f"transform.name is {name!r}, which {why} loss.{term.name}: take none.")
+    if name != "none" and not any(term.weight and term.multiples for term in terms):
+        raise ValueError(f"transform.name is {name!r}, and no loss reads a contrast: take none.")
+    if score != "cosine" and transform.cosine_only:
+        raise ValueError(
+            f"score is {score!r}; transform={name} is defined for cosine alone: take another of the two."
         )
 
 
@@ -271,6 +286,8 @@ def build(
             f"score is {settings.score!r}; temperature={settings.temperature.name} reads the mean cosine of"
             " positives: take score=cosine, or another temperature."
         )
+    transform = settings.transform()
+    _check_transform(terms, transform, settings.transform.name, settings.score)
     tau = settings.temperature(total_steps)
     _check_scalar(tau, settings.temperature.name)
     multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
@@ -281,6 +298,7 @@ def build(
         temperature=tau,
         margin=settings.margin(),
         multiples=tuple(multiples),
+        transform=transform,
     )
     learning_rate = (schedule or settings.schedule)(total_steps, batch_size, steps_per_epoch)
     watching = () if settings.probe.gradient else ("probe",)  # its gradient is not the encoder's

@@ -51,6 +51,8 @@ def state_of(recipe: Recipe, seed: int, params: PyTree, stats: PyTree) -> TrainS
 def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> Callable:
     """Make ``(state, feed) -> (state, metrics)`` for jit. ``take(feed, step)`` is the data source's batch."""
 
+    rule = recipe.compare.temperature
+
     def train_step(state: TrainState, feed: PyTree) -> tuple[TrainState, dict[str, Array]]:
         batch = take(feed, state.step)
         rng = {name: step_key(state.seed, state.step, name) for name in ("target", "compare", "loss")}
@@ -117,7 +119,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
             optimizer=optimizer,
             target=target,
             candidates=candidates,
-            temperature=recipe.compare.temperature.update(state.temperature, state.step, metrics["ess"]),
+            temperature=rule.update(state.temperature, state.step, metrics[rule.reads]),
             gradient_snr=gradient_snr,
         )
         return state, metrics

@@ -45,6 +45,10 @@ METRICS = {
         "effective sample size of the negatives' weights, as a share of their number, see effective_sample_size.",
         "effective sample size / negatives", "curves", column="ESS",
     ),
+    "kl_uniform": Metric(
+        "divergence of the negatives' weights from uniform ones, log K minus their entropy; e^-KL is a share of the"
+        " negatives beside the ESS, see kl_from_uniform.", "KL of the negatives' weights", "diagnostics", "nats",
+    ),
     "probe_accuracy": Metric(
         "top-1 of the online probe on the augmented views, where an image has one label.",
         "online probe, accuracy", "curves",

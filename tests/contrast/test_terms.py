@@ -62,7 +62,7 @@ def test_losses_say_whether_a_margin_cancels_in_their_gradients():
     for name in known_losses():
         with contextlib.suppress(ValueError):  # a helper, or an estimate of quantities that a step has not
             found.append(make_term(name, {"alpha": 8.0} if "eqco" in name else {}))
-    known = {"positive": 0.5, "count": 8.0, "temperature": 0.2, "u": 0.1}
+    known = {"positive": 0.5, "count": 8.0, "temperature": 0.2, "u": 0.1, "mean": 0.3}
 
     def gradient(term, margin):
         given = [jnp.full(4, known[q]) for q in term.quantities if q != "surplus"]
@@ -77,7 +77,9 @@ def test_losses_say_whether_a_margin_cancels_in_their_gradients():
     cancels = {term.name for term in family if term.no_margin == CANCELS}
     assert cancels == {name for name in without if np.allclose(without[name], beside[name], rtol=1e-5)}
     others = {term.name for term in family if term.no_margin not in ("", CANCELS)}
-    assert others == {"eqco", "eqco_estimate", "debiased", "donsker_varadhan", "fenchel_legendre"}
+    assert others == {"eqco", "eqco_estimate", "debiased", "donsker_varadhan", "fenchel_legendre"} | {
+        "label_smoothing"
+    }
 
 
 @pytest.mark.parametrize("wrong", [lambda c: "a", lambda c: None, lambda c: {}, lambda c: 1j * c])

@@ -1,0 +1,143 @@
+"""What a transform of the scores is, and how it is applied; :mod:`contrastive_jax.contrast.transform` has some."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from contrastive_jax.types import Array
+
+ScoreMap = Callable[[Array, Array, Array], Array]  # of scalars (score, positive, temperature) -> score
+
+
+class Transform(NamedTuple):
+    """Functions of scalars, each None where scores stay as they are.
+
+    ``negative``: (score, score of the positive, tau) -> score, of a negative. -inf takes it out of the negatives, also
+    of their number. ``positive``: (score, tau) -> score, of a positive. ``log_weight``: (score, score of the positive,
+    tau) -> log w_j, held constant in the gradient; the weights are divided by their mean over a query's negatives.
+
+    A result is a score, which tau divides: a logit times tau. Each function sees one entry, so that a mean over scores
+    cannot be formed, and closes over constants only, not over traced arrays.
+    """
+
+    negative: ScoreMap | None = None
+    positive: Callable[[Array, Array], Array] | None = None
+    log_weight: ScoreMap | None = None
+    cosine_only: bool = False  # it takes scores for cosines
+
+
+class Transformed(NamedTuple):
+    """Functions and numbers by which an engine transforms scores; see :mod:`contrastive_jax.contrast.transform`.
+
+    ``logsumexp``, ``mean`` and ``hardest`` are then those of the transformed scores, the reference is one of them, and
+    a candidate whose score becomes -inf is not among the negatives that are counted.
+    """
+
+    positive: Array  # [Q] score of the query's positive, as it was
+    temperature: Array  # [] tau
+    negative: ScoreMap | None = None
+    further: ScoreMap | None = None  # for further positives
+    log_weight: ScoreMap | None = None  # of a negative; the weights have mean 1 over a query's negatives
+    unit: int = 0  # which of the scales is 1 / tau
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def transform_scores(
+    transform: ScoreMap, permitted: Array, score: Array, positive: Array, tau: Array
+) -> Array:
+    """Apply a transform to scores [q, c], with ``positive`` [q] and ``tau`` []: -inf where not permitted.
+
+    Entry by entry: the transform sees scalars. The derivative is 0 where the result is -inf, and an entry that is not
+    permitted does nothing, whatever the transform makes of it (NaN times 0 would be NaN).
+    """
+    return values_and_slopes(transform, permitted, score, positive, tau)[0]
+
+
+def values_and_slopes(transform, permitted, score, positive, tau):
+    """Return the transformed scores [q, c], and their derivatives in score, positive and tau, each [q, c]."""
+
+    def of_entry(*scalars):
+        return jnp.asarray(transform(*scalars), score.dtype)
+
+    every = jax.vmap(jax.vmap(jax.value_and_grad(of_entry, argnums=(0, 1, 2)), (0, None, None)), (0, 0, None))
+    values, slopes = every(score, positive, tau)
+    values = jnp.where(permitted, values, -jnp.inf)
+    return values, [jnp.where(values == -jnp.inf, 0, slope) for slope in slopes]
+
+
+@transform_scores.defjvp
+def _transform_scores_jvp(transform, primals, tangents):
+    values, (of_score, of_positive, of_tau) = values_and_slopes(transform, *primals)
+    _, score, positive, tau = tangents
+    return values, of_score * score + of_positive * positive[:, None] + of_tau * tau
+
+
+def of_positive(transform: Transform, score: Array, tau: Array) -> Array:
+    """Return the transformed scores [...] of positives."""
+    if transform.positive is None:
+        return score
+    return jnp.vectorize(transform.positive)(score, tau).astype(score.dtype)
+
+
+def mirrored(transform: Transform) -> Transform:
+    """Return the transform of negated scores whose result is negated: ``-t(-s)``; what is masked stays masked.
+
+    Not of weights: the mean of their inverses is another.
+    """
+    negative, positive = transform.negative, transform.positive
+
+    def negated(score, other, tau):
+        value = negative(-score, -other, tau)
+        return jnp.where(value == -jnp.inf, -jnp.inf, -value)
+
+    return transform._replace(
+        negative=None if negative is None else negated,
+        positive=None if positive is None else lambda score, tau: -positive(-score, tau),
+    )
+
+
+def transformed(transform: Transform, positive: Array, tau: Array, unit: int) -> Transformed | None:
+    """Return what an engine needs of a transform: None where scores stay as they are.
+
+    ``positive`` [Q] are scores as they were, ``unit`` is the place of 1 / tau among the scales.
+    """
+    further = transform.positive
+    if transform[:3] == (None, None, None):
+        return None
+    return Transformed(
+        positive=positive,
+        temperature=tau,
+        negative=transform.negative,
+        further=None if further is None else lambda score, _, tau: further(score, tau),
+        log_weight=transform.log_weight,
+        unit=unit,
+    )
+
+
+def check_scalars(transform: Transform, words: str) -> Transform:
+    """Return a transform whose functions are of scalars and return one.
+
+    Raises:
+      ValueError: one sentence that begins with ``words``.
+    """
+    if not isinstance(transform, Transform):
+        raise ValueError(f"{words} a {type(transform).__name__}; it must be a contrast.transform.Transform.")
+    scalar = jax.ShapeDtypeStruct((), "float32")
+    for name, number in (("negative", 3), ("positive", 2), ("log_weight", 3)):
+        function = getattr(transform, name)
+        if function is None:
+            continue
+        try:
+            shape = jax.eval_shape(lambda *x, f=function: jnp.asarray(f(*x)), *[scalar] * number)
+        except (TypeError, ValueError, IndexError) as error:
+            raise ValueError(
+                f"{words} one whose {name} cannot be called with {number} scalars: {error}"
+            ) from error
+        if shape.shape or not jnp.issubdtype(shape.dtype, jnp.floating):
+            raise ValueError(
+                f"{words} one whose {name} returns {shape.dtype}{list(shape.shape)}; it must return a floating scalar."
+            )
+    return transform

@@ -1,0 +1,142 @@
+"""Later losses of the contrast: IFM, RINCE, alpha-CL, label smoothing; and one without a softmax, of mean scores."""
+
+import math
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+
+from contrastive_jax.kinds import Ge, Le, NonNegative, PositiveFraction
+from contrastive_jax.losses.contrastive import (
+    CANCELS,
+    at_least_float32,
+    check_option,
+    plus,
+    value_with_gradient_of,
+)
+from contrastive_jax.types import Array
+
+FLAT = 2.0**-60  # a multiple of 1 / tau at which every softmax weight rounds to 1 / K
+
+
+def ifm(c: Array, temperature: Array, surplus: Array | None = None, *, epsilon: NonNegative = 0.1) -> Array:
+    """Implicit feature modification, ``(softplus(c) + softplus(c + 2 epsilon / tau)) / 2``.
+
+    The mean of InfoNCE and of InfoNCE whose positive's score is lowered, and whose negatives' are raised, by
+    ``epsilon``: EqCo's with ``alpha = K e^(2 epsilon / tau)``. 0 is InfoNCE.
+    Source: Can contrastive learning avoid shortcut solutions? (Robinson et al., 2021).
+
+    Args:
+      epsilon: by how much every score is moved.
+    """
+    check_option("ifm.epsilon", epsilon, lambda x: 0 <= x < math.inf, "at least 0 and finite")
+    c = at_least_float32(c)
+    moved = c + 2.0 * epsilon / temperature
+    return plus(0.5 * (jax.nn.softplus(c) + jax.nn.softplus(moved)), surplus)
+
+
+def rince(
+    c: Array,
+    positive: Array,
+    temperature: Array,
+    *,
+    q: Annotated[float, Ge(0), Le(1)] = 0.5,
+    lam: PositiveFraction = 0.025,
+) -> Array:
+    """Robust InfoNCE, ``e^(q s+ / tau) ((lam (1 + e^c))^q - 1) / q``.
+
+    The authors' ``-pos^q / q + (lam (pos + neg))^q / q`` of exponentiated scores. q to 0 is InfoNCE plus log lam; q = 1
+    is robust to false positives. The larger power is taken out, so that the result overflows only where the loss does.
+    Source: Robust contrastive learning against noisy views (Chuang et al., 2022).
+
+    Args:
+      q: from 0 (InfoNCE) to 1 (robust).
+      lam: weight of the negatives and the positive against the positive alone.
+    """
+    check_option("rince.q", q, lambda x: 0 <= x <= 1, "in [0, 1]")
+    check_option("rince.lam", lam, lambda x: 0 < x <= 1, "above 0 and at most 1")
+    c = at_least_float32(c)
+    x = at_least_float32(positive) / temperature
+    log_ratio = math.log(lam) + jax.nn.softplus(c)  # log of lam (pos + neg) / pos
+    if q == 0:
+        return log_ratio
+    above = log_ratio > 0
+    # Of the two powers the larger is taken out: 1 - e^-|q log_ratio| is left.
+    high, low = jnp.where(above, log_ratio, 0.0), jnp.where(above, 0.0, log_ratio)
+    larger = jnp.exp(q * (x + high)) * -jnp.expm1(-q * high)
+    smaller = jnp.exp(q * x) * jnp.expm1(q * low)
+    value = stop_gradient(jnp.where(above, larger, smaller) / q)
+    # By hand, as what overflows meets what underflows: d/dc is e^(q (x + log_ratio)) sigmoid(c), d/dx is q times value.
+    of_c = jnp.exp(q * (x + log_ratio) + jax.nn.log_sigmoid(c))
+    return value_with_gradient_of(value, c, of_c) + q * value * (x - stop_gradient(x))
+
+
+def alpha_cl(c: Array, mean: Array, positive: Array, temperature: Array) -> Array:
+    """alpha-CL of exponent 1, ``sum_j sg(w_j) (s_j - s+) / tau`` with ``w_j ~ e^(s_j / tau)``: DCL's gradient.
+
+    ``mean`` is the softmax mean of the negatives' scores. tau times this is the authors' loss, whose weights
+    ``e^(-(1 - s_j) / tau)`` are these.
+    Source: Understanding deep contrastive learning via coordinate-wise optimization (Tian, 2022).
+    """
+    value = (mean - at_least_float32(positive)) / temperature
+    return value_with_gradient_of(value, at_least_float32(c))
+
+
+alpha_cl.no_margin = CANCELS  # type: ignore[attr-defined]
+
+
+def label_smoothing(
+    c: Array,
+    c_flat: Array,
+    mean: Array,
+    count: Array,
+    positive: Array,
+    temperature: Array,
+    *,
+    smoothing: Annotated[float, Ge(0), Le(1)] = 0.1,
+) -> Array:
+    """InfoNCE against smoothed labels: a share ``smoothing`` of the label is spread over all K + 1 candidates.
+
+    ``softplus(c) - smoothing K / (K + 1) mean_j((s_j - s+) / tau)``, the cross-entropy of libraries. ``c_flat`` is the
+    contrast at a multiple of 1 / tau so small that all weights are equal; ``mean`` is the mean score there.
+    Source: Rethinking the Inception architecture (Szegedy et al., 2016), section 7.
+
+    Args:
+      smoothing: share of the label that is spread; 0 is InfoNCE.
+    """
+    check_option("label_smoothing.smoothing", smoothing, lambda x: 0 <= x <= 1, "in [0, 1]")
+    c, c_flat = at_least_float32(c), at_least_float32(c_flat)
+    number = count.astype(c.dtype)
+    above = value_with_gradient_of((mean - at_least_float32(positive)) / temperature, c_flat / FLAT)
+    return jax.nn.softplus(c) - smoothing * number / (number + 1.0) * above
+
+
+label_smoothing.scales = lambda *, smoothing=0.1: (1.0, FLAT)  # type: ignore[attr-defined]
+label_smoothing.no_margin = "is not defined for"  # type: ignore[attr-defined]
+
+
+def mean_contrast(
+    c_flat: Array, mean: Array, positive: Array, temperature: Array, *, gamma: NonNegative = 1.0
+) -> Array:
+    """Mean score of the negatives, weighted, less the positive's: ``gamma mean_j t(s_j) - t+(s+)``, no softmax.
+
+    With a transform of the scores it is the second family of contrastive losses, means over pairs: ``spectral``
+    (HaoChen et al., 2021) and, by ``gaussian_kernel``, KCL. Neither value nor gradient depends on tau.
+    ``c_flat`` is the contrast at a multiple of 1 / tau so small that all weights are equal; ``mean`` is the mean there.
+    Source: HaoChen et al. (2021); Bridging mini-batch and asymptotic analysis (Koromilas et al., 2024).
+
+    Args:
+      gamma: weight of the negatives' mean.
+    """
+    check_option("mean_contrast.gamma", gamma, lambda x: 0 <= x < math.inf, "at least 0 and finite")
+    c_flat, positive = at_least_float32(c_flat), at_least_float32(positive)
+    above = stop_gradient(mean - positive)
+    # The gradient of tau c_flat / FLAT in tau is cancelled by the second term's.
+    held = stop_gradient(temperature)
+    moved = temperature * (c_flat - stop_gradient(c_flat)) / FLAT + above * temperature / held
+    return gamma * moved + (gamma - 1.0) * positive
+
+
+mean_contrast.scales = lambda *, gamma=1.0: (FLAT,)  # type: ignore[attr-defined]
+mean_contrast.no_margin = CANCELS  # type: ignore[attr-defined]

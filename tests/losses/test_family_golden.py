@@ -1,0 +1,655 @@
+"""Losses and rules since 2021 against the numbers of their authors' code, by the public functions, in float64.
+
+``tests/golden/README.md`` names the sources, how each was called, and where code and paper differ.
+"""
+
+import functools
+
+import golden_cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dense_losses import cases, unit
+from jax.lax import stop_gradient
+from jax.scipy.special import logsumexp
+
+from contrastive_jax import contrastive_loss, losses, matryoshka_loss, ntxent, sincere
+from contrastive_jax.contrast import temperature as rules
+from contrastive_jax.contrast import transform
+from contrastive_jax.contrast.scores import Transform
+
+ENGINES = ("dense", "tiled")
+# Tests compile many small programs once: what XLA would do to make them fast is not worth its time.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def golden(file, **wanted):
+    """Parametrize over a file's cases whose settings are as wanted."""
+    found = [case for case in cases(file) if all(case.get(k) == v for k, v in wanted.items())]
+    assert found, (file, wanted)
+    return pytest.mark.parametrize("case", golden_cases.marked(file, found))
+
+
+def assert_is_theirs(case, loss, *inputs, value="loss", gradients=("g1", "g2"), tolerance=1e-10):
+    """Value and gradients of a scalar function of embeddings are a case's; an input is a field or an array."""
+    inputs = [jnp.asarray(case(x) if isinstance(x, str) else x) for x in inputs or ("z1", "z2")]
+    wanted = tuple(range(len(gradients)))
+    found, slopes = jit(jax.value_and_grad(loss, wanted))(*inputs)
+    if value:
+        np.testing.assert_allclose(found, case(value), rtol=tolerance, atol=1e-12)
+    for slope, name in zip(slopes, gradients, strict=True):
+        assert_norm_close(slope, case(name), tolerance, name)
+
+
+def assert_norm_close(found, expected, tolerance=1e-10, name=""):
+    error = np.linalg.norm(found - expected)
+    assert error <= tolerance * np.linalg.norm(expected) + 1e-13, (name, error)
+
+
+def one_way(a, b, loss, temperature, queue, group=None, queue_group=None, **options):
+    """``a`` queries ``b`` beside negatives of its own choice."""
+    return contrastive_loss(
+        *(a, b, loss, temperature),
+        **dict(candidates="queue", directions="one_way", queue=queue, group=group, queue_group=queue_group),
+        **options,
+    )
+
+
+def own_view(a, b, loss, temperature, **options):
+    """``a`` queries ``b`` with the other rows of ``a`` as negatives."""
+    return contrastive_loss(a, b, loss, temperature, candidates="own_view", directions="one_way", **options)
+
+
+# ------------------------------------------------------------------------------- functions of the contrast
+
+
+@golden("family_sincere", classes="own")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_sincere_of_two_views_is_info_nce(case, engine):
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "info_nce", case["temperature"], engine=engine).mean()
+    )
+
+
+@pytest.mark.parametrize(
+    "case", golden_cases.marked("family_sincere", [c for c in cases("family_sincere") if "classes" in c])
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_sincere_averages_the_positives_of_an_anchor_first(case, engine):
+    """Of classes of one size that is the mean over all pairs, NT-Xent of labels; else it is not."""
+    tau, ids = case["temperature"], jnp.tile(case("labels"), 2)
+    assert_is_theirs(case, lambda a, b: sincere(jnp.concatenate([a, b]), ids, tau, engine=engine))
+    pairs = ntxent(jnp.concatenate([case("z1"), case("z2")]), ids, tau, engine=engine)
+    same = abs(pairs / case("loss") - 1) < 1e-12
+    assert same == (case["classes"] != "unbalanced")
+
+
+@pytest.mark.parametrize(
+    "case", golden_cases.marked("family_sincere", [c for c in cases("family_sincere") if "epsilon" in c])
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_eps_sup_info_nce_is_eqco_less_a_constant(case, engine):
+    alpha = (2 * case["N"] - 2) * np.exp(case["epsilon"])
+
+    def loss(a, b):
+        values = contrastive_loss(a, b, "eqco", case["temperature"], alpha=alpha, engine=engine)
+        return values.mean() - case["epsilon"]
+
+    assert_is_theirs(case, loss)
+
+
+@pytest.mark.parametrize(
+    "case", golden_cases.marked("family_sincere", [c for c in cases("family_sincere") if "views" in c])
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_sincere_of_several_views_is_ntxent(case, engine):
+    ids = jnp.repeat(jnp.arange(case["N"]), case["views"])
+
+    def loss(z):
+        return ntxent(z.reshape(-1, case["D"]), ids, case["temperature"], engine=engine)
+
+    assert_is_theirs(case, loss, "z", gradients=("g1",))
+
+
+@golden("family_solo_learn", form="simclr")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_solo_learn_adds_several_positives_inside_the_logarithm(case, engine):
+    """Half of the views beside the other half, all of one example positives; their sum is not divided by its number."""
+    half = case["views"] // 2
+    ids = jnp.tile(jnp.arange(case["N"]), half)
+
+    def loss(z):
+        a, b = z[:half].reshape(-1, case["D"]), z[half:].reshape(-1, case["D"])
+        options = dict(positives=ids, summation="in", engine=engine)
+        values = contrastive_loss(a, b, "info_nce", case["temperature"], **options)
+        return values.mean() - jnp.log(case["views"] - 1.0)
+
+    assert_is_theirs(case, loss, "z", gradients=("g1",))
+
+
+@golden("family_solo_learn", form="mocov3")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_moco_v3_is_2_tau_times_info_nce(case, engine):
+    tau, options = case["temperature"], dict(candidates="other_view", directions="one_way", engine=engine)
+    assert_is_theirs(
+        case, lambda a, b: 2 * tau * contrastive_loss(a, stop_gradient(b), "info_nce", tau, **options).mean()
+    )
+
+
+@golden("family_solo_learn", form="nnclr")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nnclr_is_info_nce_of_neighbours(case, engine):
+    options = dict(candidates="other_view", directions="one_way", engine=engine)
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "info_nce", case["temperature"], **options).mean()
+    )
+
+
+@golden("family_rince", form="simclr")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rince_on_simclr(case, engine):
+    options = {"q": case["q"], "lam": case["lam"], "engine": engine}
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "rince", case["temperature"], **options).mean()
+    )
+
+
+@golden("family_rince", form="moco")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rince_on_moco_v3_is_one_way_and_2_tau_times_it(case, engine):
+    options = {"q": case["q"], "lam": case["lam"], "engine": engine}
+    options |= {"candidates": "other_view", "directions": "one_way"}
+    tau = case["temperature"]
+    assert_is_theirs(
+        case, lambda a, b: 2 * tau * contrastive_loss(a, stop_gradient(b), "rince", tau, **options).mean()
+    )
+
+
+@golden("family_ifm")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ifms_second_term_is_eqco(case, engine):
+    tau, share = case["temperature"], 1 / (1 + case["alpha"])
+    alpha = case["K"] * np.exp(2 * case["epsilon"] / tau)
+
+    def term(name, **options):
+        return lambda a, b: one_way(
+            *(a, stop_gradient(b), name, tau, jnp.asarray(case("queue"))), engine=engine, **options
+        ).mean()
+
+    original, second = term("info_nce"), term("eqco", alpha=alpha)
+    if share == 0.5:
+        assert_is_theirs(case, term("ifm", epsilon=case["epsilon"]))
+    assert_is_theirs(case, lambda a, b: share * original(a, b) + (1 - share) * second(a, b))
+    np.testing.assert_allclose(original(case("z1"), case("z2")), case("original"), rtol=1e-12)
+    np.testing.assert_allclose(second(case("z1"), case("z2")), case("adversarial"), rtol=1e-12)
+
+
+# --------------------------------------------------------------------------------------- transforms of scores
+
+
+def of_row(logit):
+    """A loss of one query's scores [1 + K] over tau, the positive first; -inf for no negative."""
+
+    def loss(cross):
+        permitted = cross[..., 1:] > -jnp.inf
+        negative = jnp.where(permitted, cross[..., 1:], 0.0)
+        return logit(cross[..., 0], negative, permitted)
+
+    return loss
+
+
+def masked_logsumexp(x, permitted):
+    return logsumexp(jnp.where(permitted, x, -jnp.inf), axis=-1)
+
+
+@golden("family_adnce")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_adnce_weighs_negatives_by_a_gaussian_of_the_score(case, engine):
+    tau, rule = case["temperature"], transform.adnce(mu=case["mu"], sigma=case["sigma"])
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "info_nce", tau, transform=rule, engine=engine).mean()
+    )
+    if case["sigma"] == 1e4:
+        plain = contrastive_loss(case("z1"), case("z2"), "info_nce", tau).mean()
+        np.testing.assert_allclose(plain, case("loss"), rtol=1e-7)
+
+
+@golden("family_alpha_cl")
+def test_alpha_cl_with_exponent_1_is_tau_times_dcl(case):
+    """Weights of the distance 1 - s, held; the gradient of exponential ones with exponent 1 is DCL's."""
+    tau, exponent, exponential = case["temperature"], case["exponent"], case["alpha_type"] == "exp"
+
+    def alpha_cl(positive, x, permitted):
+        distance = (1 - tau * x) ** exponent
+        cost = -distance / tau if exponential else -2 * jnp.log(distance + tau)
+        share = jax.nn.softmax(jnp.where(permitted, cost, -jnp.inf), axis=-1)
+        return jnp.sum(stop_gradient(share) * tau * (x - positive[..., None]), axis=-1)
+
+    loss = of_row(alpha_cl)
+    assert_is_theirs(case, lambda a, b: contrastive_loss(a, b, loss, tau).mean())
+    if exponential and exponent == 1:
+        assert_is_theirs(case, lambda a, b: tau * contrastive_loss(a, b, "dcl", tau).mean(), value=None)
+        for engine in ENGINES:
+            assert_is_theirs(
+                case, lambda a, b, e=engine: tau * contrastive_loss(a, b, "alpha_cl", tau, engine=e).mean()
+            )
+
+
+@golden("family_label_smoothing")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_label_smoothing_is_torchs(case, engine):
+    options = dict(smoothing=case["smoothing"], engine=engine)
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "label_smoothing", case["temperature"], **options).mean()
+    )
+
+
+@golden("family_dystress")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_dystress_divides_a_score_by_a_temperature_of_its_own(case, engine):
+    rule = transform.dystress(min_tau=case["tmin"], max_tau=case["tmax"])
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "info_nce", 1.0, transform=rule, engine=engine).mean()
+    )
+
+
+@golden("family_sentence_transformers", form="gist", own_guide=True)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gist_guided_by_the_model_itself_is_a_margin_mask(case, engine):
+    options = dict(
+        directions="one_way", candidates="both_views" if case["contrast_anchors"] else "other_view"
+    )
+    options |= dict(transform=transform.margin_mask(margin=-case["margin"]), engine=engine)
+    assert_is_theirs(
+        case, lambda a, b: contrastive_loss(a, b, "info_nce", case["temperature"], **options).mean()
+    )
+
+
+@golden("family_sentence_transformers", form="gist")
+def test_gists_guide_takes_negatives_out(case):
+    tau, margin = case["temperature"], case["margin"]
+    guide1, guide2 = unit(jnp.asarray(case("guide1"))), unit(jnp.asarray(case("guide2")))
+    others = jnp.stack([guide1, guide2], axis=1).reshape(
+        -1, guide1.shape[1]
+    )  # as the pool of both views lies
+    if not case["contrast_anchors"]:
+        others = guide2
+    positive = jnp.sum(guide1 * guide2, axis=1)
+    most = positive - margin * (jnp.abs(positive) if case["strategy"] == "relative" else 1)
+
+    def kept(guide):
+        return (guide @ others.T <= most[:, None])[:, None]  # [N, 1, M]
+
+    def row(x, mask):
+        x = jnp.where(mask & (x > -jnp.inf), x, -jnp.inf)
+        return x
+
+    def anchors_alone(cross):
+        return jax.nn.softplus(logsumexp(row(cross[..., 1:], kept(guide1)), axis=-1) - cross[..., 0])
+
+    def with_positives(cross, same):
+        """Their rows append the positive's scores with the other positives: the anchor is in none of them."""
+        second = jnp.arange(others.shape[0]) % 2 == 1
+        x = [row(cross[..., 1:], kept(guide1)), row(same[..., 1:], kept(guide2) & second)]
+        return jax.nn.softplus(logsumexp(jnp.concatenate(x, axis=-1), axis=-1) - cross[..., 0])
+
+    loss = with_positives if case["contrast_positives"] else anchors_alone
+    options = dict(
+        directions="one_way", candidates="both_views" if case["contrast_anchors"] else "other_view"
+    )
+    assert not kept(guide1).all()
+    assert_is_theirs(case, lambda a, b: contrastive_loss(a, b, loss, tau, **options).mean())
+
+
+@golden("family_sentence_transformers", form="matryoshka")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_matryoshka_is_a_sum_over_widths(case, engine):
+    options = dict(candidates="other_view", directions="one_way", engine=engine)
+    options |= {"widths": case["widths"], "weights": case["weights"]}
+    assert_is_theirs(
+        case, lambda a, b: matryoshka_loss(a, b, "info_nce", case["temperature"], **options).mean()
+    )
+
+
+# --------------------------------------------------------------------------- own-view candidates, and means of g
+
+
+@golden("family_dhel_kcl", form="dhel")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_dhel_is_dcl_with_the_own_view_as_candidates(case, engine):
+    """With both views in the denominator, the code has the positive once and not twice."""
+    tau = case["temperature"]
+
+    def loss(a, b):
+        total = own_view(a, b, "dcl", tau, engine=engine)
+        if case["include_augs"]:
+            both = contrastive_loss(a, b, "dcl", tau, candidates="own_view", engine=engine)
+            total = both.reshape(2, -1).sum(0) + jnp.sum(unit(a) * unit(b), axis=1) / tau
+        return total.mean()
+
+    assert_is_theirs(case, loss)
+
+
+KERNELS = {  # of the squared distance, for an alignment and for an energy: the code's log halves one of them
+    "gaussian": lambda d, t: jnp.exp(-t * d),
+    "log": lambda d, t: -jnp.log1p(t * d),
+    "imq": lambda d, t: t / jnp.sqrt(t**2 + d),
+    "riesz": lambda d, t: jnp.sign(t) * d ** (-t / 2),
+}
+
+
+@golden("family_dhel_kcl", form="kcl")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_kernel_losses_are_means_of_a_function_of_the_score(case, engine):
+    t, gamma, name = case["t"], case["gamma"], case["kernel"]
+    align, energy = KERNELS["gaussian" if name == "gaussian_riesz" else name], KERNELS[name.split("_")[-1]]
+    align_t = 2.0 if name == "gaussian_riesz" else t
+    kernel = Transform(
+        lambda score, positive, tau: energy(2 - 2 * score, t),
+        lambda score, tau: align(2 - 2 * score, align_t),
+    )
+    options = dict(candidates="own_view", engine=engine, gamma=gamma / 2 if name == "log" else gamma)
+    named = [transform.gaussian_kernel(t=t)] if name == "gaussian" else []
+    for rule in (kernel, *named):
+        assert_is_theirs(
+            case,
+            lambda a, b, rule=rule: (
+                2 * contrastive_loss(a, b, "mean_contrast", 1.0, transform=rule, **options).mean()
+            ),
+        )
+
+
+@golden("family_dhel_kcl", kernel="gaussian")
+def test_the_gaussian_kernel_is_alignment_and_uniformity(case):
+    def loss(a, b):
+        z, distance = jnp.stack([a, b], axis=1), jnp.sum((unit(a) - unit(b)) ** 2, axis=1)
+        energy = jnp.exp(losses.uniformity(z, t=case["t"])).sum()
+        return case["gamma"] * energy - 2 * jnp.exp(-case["t"] * distance).mean()
+
+    assert_is_theirs(case, loss)
+
+
+@golden("family_spectral")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_spectral_is_a_mean_of_squared_scores(case, engine):
+    mu = case["mu"]
+
+    def shortened(z):
+        return z * jnp.minimum(1.0, jnp.sqrt(mu) / jnp.linalg.norm(z, axis=1, keepdims=True))
+
+    options = dict(candidates="other_view", score="dot", transform=transform.spectral(), engine=engine)
+
+    def loss(a, b):
+        return contrastive_loss(shortened(a), shortened(b), "mean_contrast", 1.0, **options).mean() / mu
+
+    assert_is_theirs(case, loss)
+
+
+# ------------------------------------------------------- a number for each example, a temperature for each query
+
+
+def decay_of(case, step):
+    """Share of a batch's own value in u: two epochs of two steps, the first with nothing to average with."""
+    schedule = case.get("gamma_schedule", "constant")
+    second = {"constant": case["gamma"], "cosine": (1 + case["gamma"]) / 2}[
+        schedule
+    ]  # half of two epochs' way
+    return second if step > 1 else 1.0
+
+
+def log_mean(c, count, positive, temperature):
+    """Logarithm of the mean over a query's negatives of e^(s / tau)."""
+    return c + positive / temperature - jnp.log(count.astype(c.dtype))
+
+
+def minus_tuba_at(log_u):
+    """Fenchel-Legendre at log u - s+ / tau: minus TUBA of the baseline log u, one for each query, [N, V]."""
+
+    def loss(c, count, positive, temperature):
+        return losses.fenchel_legendre(c, count, log_u - positive / temperature)
+
+    return loss
+
+
+@golden("family_libauc", form="sogclr")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_sogclr_is_minus_tuba_of_a_baseline_for_each_example(case, engine):
+    """Its gradient is tau times r d logsumexp - ds+ / tau, with r = mean e^(s / tau) / u."""
+    tau = case["temperature"]
+    u = np.zeros(case["data"])
+
+    @jit
+    def now(a, b):
+        return jnp.exp(contrastive_loss(a, b, log_mean, tau, engine=engine)).reshape(2, -1)
+
+    @jit
+    @functools.partial(jax.grad, argnums=(0, 1))
+    def slopes(a, b, log_u):
+        return 2 * tau * contrastive_loss(a, b, minus_tuba_at(log_u.T), tau, engine=engine).mean()
+
+    for step in range(case["steps"]):
+        z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
+        decay = decay_of(case, step)
+        queries = (1 - decay) * u[index] + decay * now(z1, z2)
+        u[index] = queries.mean(0)
+        np.testing.assert_allclose(u, case("u")[step], rtol=1e-12)
+        for slope, name in zip(slopes(z1, z2, jnp.log(queries)), ("g1", "g2"), strict=True):
+            assert_norm_close(slope, case(name)[step], 1e-10)
+
+
+def one_tau_each(a, b, losses, tau):
+    """Both directions [2, N], each query at the temperature of its example: its row is divided by it."""
+    ids, queue = jnp.arange(len(a)), jnp.concatenate([unit(a), unit(b)])
+    options = dict(queue=queue, group=ids, queue_group=jnp.tile(ids, 2), score="dot")
+    return jnp.stack(
+        [
+            one_way(unit(x) / tau[:, None], unit(y), loss, 1.0, **options)
+            for loss, x, y in zip(losses, (a, b), (b, a), strict=True)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *golden_cases.marked("family_libauc", [c for c in cases("family_libauc") if c["form"] == "isogclr"]),
+        *golden_cases.marked("family_isogclr", cases("family_isogclr")),
+    ],
+)
+def test_isogclr_moves_a_temperature_for_each_example(case):
+    """d/dtau_i = log u + rho - r E[s] / tau, E the softmax mean over negatives, r as SogCLR has it."""
+    data, libauc = case["data"], "form" in case
+    rate, momentum = (case["eta"], case["beta"]) if libauc else (case["eta_init"], case["beta_u"])
+    u, moved, tau = np.zeros(data), np.zeros(data), np.full(data, case["temperature"])
+
+    @jit
+    def now(a, b, tau):
+        """Logarithms of u, and E[s] / tau, which is -tau times their derivative in tau."""
+        values, pull = jax.vjp(lambda tau: one_tau_each(a, b, [log_mean] * 2, tau), tau)
+        ones = jnp.ones_like(tau)
+        return values, -tau * jnp.stack([pull(jnp.outer(side, ones))[0] for side in jnp.eye(2)])
+
+    @jit
+    @functools.partial(jax.grad, argnums=(0, 1))
+    def slopes(a, b, tau, log_u):
+        values = one_tau_each(a, b, [minus_tuba_at(side[:, None]) for side in log_u], tau)
+        return (tau * values.sum(0)).mean()
+
+    for step in range(case["steps"]):
+        z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
+        decay = decay_of(case, step)
+        own = tau[index]
+        log_now, mean_logit = now(z1, z2, own)
+        queries = (1 - decay) * u[index] + decay * np.exp(log_now)
+        slope = (np.log(queries) + case["rho"] - np.exp(log_now) / queries * mean_logit).mean(0)
+        if not libauc:
+            slope = np.clip(slope, -3, 3)
+        for found, name in zip(slopes(z1, z2, own, jnp.log(queries)), ("g1", "g2"), strict=True):
+            assert_norm_close(found, case(name)[step], 1e-10)
+        u[index] = queries.mean(0)
+        moved[index] = (1 - momentum) * moved[index] + momentum * slope
+        tau[index] = np.clip(tau[index] - rate * moved[index], case["tau_min"], case["tau_max"])
+        for ours, name in ((u, "u"), (moved, "grad_tau"), (tau, "tau")):
+            np.testing.assert_allclose(ours, case(name)[step], rtol=1e-10, atol=1e-12, err_msg=name)
+    assert len(set(tau)) == data
+
+
+@pytest.mark.parametrize(
+    "case",
+    golden_cases.marked("family_fast_clip", [c for c in cases("family_fast_clip") if c["version"] != "v2"]),
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fast_clip_is_fenchel_legendre_at_a_u_for_each_example(case, engine):
+    """u is of e^((s - s+) / tau), so that e^(c - log K - u) dc is the gradient; v3 moves one tau by the same u."""
+    tau, rho, n = case["temperature"], case["rho"], case["N"]
+    options = dict(candidates="other_view", engine=engine)
+    u = np.zeros((2, case["data"]))
+
+    @jit
+    def now(a, b):
+        """u of a query: the mean of e^((s - s+) / tau)."""
+        values = contrastive_loss(a, b, lambda c, count: c - jnp.log(count.astype(c.dtype)), tau, **options)
+        return jnp.exp(values).reshape(2, -1)
+
+    @jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1, 2))
+    def theirs(a, b, scale, log_u):
+        """The directions' means of r, added: fenchel_legendre is log u + r - 1."""
+        loss = lambda c, count: losses.fenchel_legendre(c, count, log_u.T) - log_u.T + 1  # noqa: E731
+        values = contrastive_loss(a, b, loss, 1 / scale, differentiate_temperature=True, **options)
+        return 2 * values.mean()
+
+    for step in range(case["steps"]):
+        z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
+        decay = decay_of(case, step)
+        queries = (1 - decay) * u[:, index] + decay * now(z1, z2)
+        u[:, index] = queries
+        for ours, name in zip(u, ("u1", "u2"), strict=True):
+            np.testing.assert_allclose(ours, case(name)[step], rtol=1e-11)
+        log_u = jnp.log(queries)
+        value, (g1, g2, by_scale) = theirs(z1, z2, 1 / tau, log_u)
+        g1, g2 = g1 / 2, g2 / 2  # the code halves queries and keys; 1 / tau is in both halves
+        if case["version"] == "v3":  # tau (r + rho + log u), the directions' mean of log u
+            rest = rho + log_u.sum() / (2 * n)
+            if step == 0:  # u is the batch's own: the code's slope is not rho - KL
+                logit = by_scale / (2 * tau)  # mean of E[s - s+] / tau
+                kl = logit - log_u.mean()
+                np.testing.assert_allclose(-case("gscale")[0] / tau**2, rho - kl - logit, rtol=1e-8)
+            g1, g2 = tau * g1, tau * g2
+            value, by_scale = tau * (value + rest), tau * by_scale - tau**2 * rest
+        np.testing.assert_allclose(value, case("loss")[step], rtol=1e-8)  # their 1e-14 beside a u of 1e-6
+        for found, name in ((g1, "g1"), (g2, "g2"), (by_scale, "gscale")):
+            assert_norm_close(found, case(name)[step], 1e-8, name)
+
+
+@golden("family_fast_clip", version="v2")
+def test_fast_clip_v2_moves_a_temperature_for_each_image_and_each_text(case):
+    """As iSogCLR with u of e^((s - s+) / tau), and Adam in the place of momentum; u is kept over e^bound."""
+    n, rate, decays = case["N"], case["lr_tau"], (case["beta1"], case["beta2"])
+    u, first, second = np.zeros((3, 2, case["data"]))
+    tau = np.full((2, case["data"]), case["temperature"])
+    side = (np.arange(2)[:, None],)
+
+    def each(a, b, sides, tau):
+        ids, rows = jnp.arange(n), (unit(a), unit(b))
+        pairs = [(rows[0], rows[1]), (rows[1], rows[0])]
+        return jnp.stack(
+            [
+                one_way(x / t[:, None], y, loss, 1.0, y, ids, ids, score="dot")
+                for loss, (x, y), t in zip(sides, pairs, tau, strict=True)
+            ]
+        )
+
+    @jit
+    def now(a, b, tau):
+        """log u of a query, and E[s - s+] / tau, which is -tau times its derivative."""
+        mean = lambda c, count: c - jnp.log(count.astype(c.dtype))  # noqa: E731
+        values, pull = jax.vjp(lambda tau: each(a, b, [mean] * 2, tau), tau)
+        return values, -tau * pull(jnp.ones_like(values))[0]
+
+    @jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1))
+    def theirs(a, b, tau, log_u):
+        def ratio(log_u):
+            return lambda c, count: losses.fenchel_legendre(c, count, log_u[:, None]) - log_u[:, None] + 1
+
+        return each(a, b, [ratio(x) for x in log_u], tau).mean(1).sum()
+
+    for step in range(case["steps"]):
+        z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
+        here = (*side, index[None])
+        log_now, mean_logit = now(z1, z2, tau[here])
+        queries = (1 - decay_of(case, step)) * u[here] + decay_of(case, step) * np.exp(log_now)
+        value, slopes = theirs(z1, z2, tau[here], jnp.log(queries))
+        np.testing.assert_allclose(value, case("loss")[step], rtol=1e-9)
+        for found, name in zip(slopes, ("g1", "g2"), strict=True):
+            assert_norm_close(found / 2, case(name)[step], 1e-9, name)
+        slope = np.log(queries) + case["rho"] - np.exp(log_now) / queries * mean_logit
+        slope, epoch = np.clip(slope, -5, 5), step // 2
+        beta1, beta2 = decays if epoch else (0.0, 0.0)  # of Adam's means, whose count is the epoch's number
+        u[here] = queries
+        first[here] = beta1 * first[here] + (1 - beta1) * slope
+        second[here] = beta2 * second[here] + (1 - beta2) * slope**2
+        root = np.sqrt(second[here] / (1 - beta2 ** (epoch + 1)))
+        moved = rate * first[here] / (1 - beta1 ** (epoch + 1)) / (root + 1e-8)
+        tau[here] = np.clip(tau[here] - moved, case["tau_min"], case["tau_max"])
+        for view in (1, 2):
+            kept = case(f"u{view}")[step] * np.exp(case(f"bound{view}")[step])
+            np.testing.assert_allclose(u[view - 1], kept, rtol=1e-9)
+            np.testing.assert_allclose(tau[view - 1], case(f"tau{view}")[step], rtol=1e-9)
+
+
+@golden("family_tempnet")
+def test_tempnets_objective_is_dcl_at_a_temperature_for_each_query(case):
+    """Its networks move tau along rho - KL(p || uniform), the slope of tau (log mean e^((s - s+) / tau) + rho)."""
+    n, rho = case["N"], case["rho"]
+    taus = jnp.asarray(case("tau_image")), jnp.asarray(case("tau_text"))
+
+    def sides(a, b, taus, loss):
+        u, v = unit(a), unit(b)
+        ids = jnp.arange(n)
+        return [
+            one_way(x / tau[:, None], y, loss, 1.0, y, ids, ids, score="dot")
+            for x, y, tau in ((u, v, taus[0]), (v, u, taus[1]))
+        ]
+
+    def printed(cross):
+        """The softmax mean of s - s+ over the negatives, in units of tau."""
+        share = jax.nn.softmax(cross[..., 1:], axis=-1)
+        return jnp.sum(jnp.where(share > 0, share * (cross[..., 1:] - cross[..., :1]), 0.0), axis=-1)
+
+    def total(a, b):
+        value = sum((t * s).mean() for t, s in zip(taus, sides(a, b, taus, "dcl"), strict=True))
+        shown = sum((t * s).mean() for t, s in zip(taus, sides(a, b, taus, printed), strict=True))
+        return losses.value_with_gradient_of(shown, value)
+
+    assert_is_theirs(case, total)
+
+    def robust(taus):
+        values = sides(
+            case("z1"), case("z2"), taus, lambda c, count: c - jnp.log(count.astype(c.dtype)) + rho
+        )
+        return sum((t * s).sum() for t, s in zip(taus, values, strict=True))
+
+    slopes = jax.grad(robust)(taus)
+    found = sum((t * s).mean() for t, s in zip(taus, slopes, strict=True))
+    np.testing.assert_allclose(found, case("temperature_loss"), rtol=1e-9)
+
+
+@golden("family_temperature_schedules")
+def test_the_temperature_schedule_is_periodic(case):
+    """Their t_max is half a period, one value an epoch; the first half is the cosine rule."""
+    half, epochs = case["t_max"], len(case("tau"))
+    rule = rules.periodic(epochs, tau=case["tau_max"], end=case["tau_min"], periods=epochs / (2 * half))
+    first = rules.cosine(half, tau=case["tau_max"], end=case["tau_min"])
+    for expected, found, many in ((case("tau"), rule, epochs), (case("tau")[: half + 1], first, half + 1)):
+        steps = jnp.arange(many, dtype=jnp.float64)
+        np.testing.assert_allclose(found.value((), steps, jnp.zeros(())), expected, rtol=1e-12)
