@@ -129,7 +129,7 @@ def constant(
 
 
 class Lengths(NamedTuple):
-    """What a schedule knows of the run."""
+    """Lengths of a run that schedules use."""
 
     total_steps: Count
     batch_size: Count
