@@ -32,7 +32,7 @@ SOURCES = (SOURCE, *sorted(SOURCE.parent.glob("*.h")))
 HANDLERS = ("convolve", "image_gradient", "kernel_gradient", "moments", "sums")
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared", "-w")
-SECONDS, SECONDS_FOR_VERSION = 60, 10  # for the compiler, which takes 10 and 0.01
+SECONDS, SECONDS_FOR_VERSION = 90, 10  # for the compiler, which takes 10 and 0.01
 SECONDS_TO_END = 2  # for the compiler and its folder to go where the process ends first
 
 
@@ -110,7 +110,7 @@ def _reason(error: Exception) -> str:
         lines = (error.stderr or "").strip().splitlines()
         return f"{error.cmd[0]} failed ({lines[0] if lines else f'exit status {error.returncode}'})"
     if isinstance(error, subprocess.TimeoutExpired):
-        return f"{error.cmd[0]} did not end within {error.timeout:.0f} s"
+        return f"{error.cmd[0]} did not end within {error.timeout:g} s"
     return " ".join(str(error).split())
 
 

@@ -68,7 +68,7 @@ void convolutions(bool small) {
   s.columns = one_of({1, 2, 3, 4, 5, 6, 8, 11, 16, 33});
   s.in = channels;
   s.out = engine() % 2 ? channels : one_of({1, 5, 8, 12, 16, 24, 40, 64, 96, 100, 256});
-  if (!small && engine() % 8 == 0) s.images = 2, s.in = one_of({256, 300}), s.out = 256, s.rows = s.columns = 4;
+  if (engine() % 8 == 0) s.images = small ? 1 : 3, s.in = one_of({180, 300}), s.out = 200, s.rows = s.columns = 4;
   s.tall = s.wide = size;
   s.stride_y = s.stride_x = stride;
   s.top = plain ? engine() % (size + 1) : engine() % 4 ? 1 : engine() % 4;
@@ -77,7 +77,7 @@ void convolutions(bool small) {
   const int64_t down = s.rows + s.top + below - size, right = s.columns + s.left + after - size;
   if (down < 0 || right < 0) return;
   s.down = down / stride + 1, s.right = right / stride + 1;
-  if (s.images * s.down * s.right * size * size * s.in * s.out > (small ? 2000000 : 60000000)) return;
+  if (s.images * s.down * s.right * size * size * s.in * s.out > (small ? 9000000 : 60000000)) return;
 
   const Floats images = normal(s.images * s.rows * s.columns * s.in), kernel = normal(size * size * s.in * s.out),
                gradient = normal(s.images * s.down * s.right * s.out);

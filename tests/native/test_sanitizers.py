@@ -5,6 +5,7 @@ They are compiled by themselves, with a pool of threads in XLA's place.
 
 import pathlib
 import platform
+import signal
 import subprocess
 
 import pytest
@@ -32,6 +33,8 @@ def compiled(folder, *flags):
 
 def run(program, *arguments):
     done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode == -signal.SIGILL:
+        pytest.skip("this CPU has no such vectors")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -51,4 +54,4 @@ def test_random_shapes(machine, tmp_path):
 def test_sanitizers_find_nothing(sanitizer, tmp_path):
     flags = ("-O1", "-g", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
     program = compiled(tmp_path, *flags, f"-m{'arch' if X86 else 'cpu'}=native")
-    assert " 0 wrong" in run(program, 60, 1)
+    assert " 0 wrong" in run(program, 100, 1)
