@@ -1,8 +1,8 @@
 """DigitOnImageNet: Intriguing Properties (Chen, Luo and Li 2021), section 4.2, Figure 6.
 
-    python -m contrastive_jax.main --config=configs/digit_on_imagenet.py:unique=1000
-    python -m contrastive_jax.main --config=configs/digit_on_imagenet.py:unique=1000,method=supervised
-    python -m contrastive_jax.main --config=configs/digit_on_imagenet.py:unique=100,scale=cpu
+    contrastive-jax --config=configs/digit_on_imagenet.py:unique=1000
+    contrastive-jax --config=configs/digit_on_imagenet.py:unique=1000,method=supervised
+    contrastive-jax --config=configs/digit_on_imagenet.py:unique=100,scale=cpu
 
 Protocol: ResNet-50 on ImageNet images of 224 pixels, each with an MNIST digit at nine fixed places, added
 before augmentation: one of ``unique`` digits in training, any test digit in validation. Linear classifiers on

@@ -1,6 +1,6 @@
 """Any method on scikit-learn's handwritten digits: 1,797 real 8x8 images that need no download.
 
-    python -m contrastive_jax.main --config=configs/digits.py:method=moco_v2
+    contrastive-jax --config=configs/digits.py:method=moco_v2
 
 Not a replication: the small laboratory in which every method of the library trains in a minute on two
 CPU cores (``contrastive_jax.config.on_digits`` says what is scaled).

@@ -1,7 +1,7 @@
 """SimCLR on ImageNet with K negatives, with and without EqCo: EqCo (Zhu et al. 2020), Figure 2b.
 
-    python -m contrastive_jax.main --config=configs/eqco_simclr_imagenet.py:k=64
-    python -m contrastive_jax.main --config=configs/eqco_simclr_imagenet.py:alpha=4096
+    contrastive-jax --config=configs/eqco_simclr_imagenet.py:k=64
+    contrastive-jax --config=configs/eqco_simclr_imagenet.py:alpha=4096
 
 Protocol: ResNet-50, 128-d, N = 256 queries a batch, 200 epochs, SGD with momentum instead of LARS, K random
 negatives for each query; linear classifier on the frozen pooled features, top-1.

@@ -1,7 +1,7 @@
 """SimCLR and ReLIC on CIFAR-100 with K negatives: Less can be more (Mitrovic et al. 2020), Figures 1 to 4.
 
-    python -m contrastive_jax.main --config=configs/few_negatives_cifar100.py:method=relic,k=1
-    python -m contrastive_jax.main --config=configs/few_negatives_cifar100.py:method=simclr,k=2
+    contrastive-jax --config=configs/few_negatives_cifar100.py:method=relic,k=1
+    contrastive-jax --config=configs/few_negatives_cifar100.py:method=simclr,k=2
 
 Protocol: ResNet-50, batch 1,120, 2,000 epochs, LARS, heads 2048-128 (SimCLR) and 4096-2048-1024-512-128
 (ReLIC), 5 seeds; linear classifier on the frozen encoder ("as proposed in" Kolesnikov et al. 2019), top-1, the best

@@ -1,7 +1,7 @@
 """SimCLR and ReLIC on ImageNet 64 x 64 with K negatives: Less can be more (Mitrovic et al. 2020), Figure 1c.
 
-    python -m contrastive_jax.main --config=configs/few_negatives_imagenet64.py:method=relic,k=100
-    python -m contrastive_jax.main --config=configs/few_negatives_imagenet64.py:method=simclr,k=75
+    contrastive-jax --config=configs/few_negatives_imagenet64.py:method=relic,k=100
+    contrastive-jax --config=configs/few_negatives_imagenet64.py:method=simclr,k=75
 
 Protocol: as configs/few_negatives_cifar100.py ("the same protocol and experimental setup"), so 2,000 epochs,
 with batch 4,096; SimCLR's linear classifier as on ImageNet (batch 4,096, 90 epochs).

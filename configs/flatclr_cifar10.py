@@ -1,7 +1,7 @@
 """FlatCLR and SimCLR on CIFAR-10 at any batch size: FlatNCE (Chen et al. 2021), Figures 2, 5 and 6.
 
-    python -m contrastive_jax.main --config=configs/flatclr_cifar10.py --config.train.batch_size=16
-    python -m contrastive_jax.main --config=configs/flatclr_cifar10.py:method=simclr
+    contrastive-jax --config=configs/flatclr_cifar10.py --config.train.batch_size=16
+    contrastive-jax --config=configs/flatclr_cifar10.py:method=simclr
 
 Protocol: ResNet-50, 256-d, batches 16 to 256, learning rate linear in the batch; linear classifier on the
 frozen encoder "trained to convergence", top-1. Figures 5 and 6 look at epoch 50.

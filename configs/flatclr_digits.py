@@ -1,6 +1,6 @@
 """FlatCLR on scikit-learn's handwritten digits: the first run, about a minute on two CPU cores.
 
-    python -m contrastive_jax.main --config=configs/flatclr_digits.py --workdir=runs/flatclr
+    contrastive-jax --config=configs/flatclr_digits.py --workdir=runs/flatclr
 
 Method of FlatNCE (Chen et al. 2021); the data and scale are ours, so no number of the paper compares.
 Protocol: fixed stratified split into training and test images, ResNet-18 of width 16, 60 epochs; linear

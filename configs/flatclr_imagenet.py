@@ -1,7 +1,7 @@
 """FlatCLR and SimCLR on ImageNet: FlatNCE (Chen et al. 2021), Tables 2 and S3.
 
-    python -m contrastive_jax.main --config=configs/flatclr_imagenet.py
-    python -m contrastive_jax.main --config=configs/flatclr_imagenet.py:method=simclr
+    contrastive-jax --config=configs/flatclr_imagenet.py
+    contrastive-jax --config=configs/flatclr_imagenet.py:method=simclr
 
 Protocol: ResNet-50, batch 512, 100 epochs, 256-d; linear classifier on the frozen encoder "trained to
 convergence", top-1 (a lower bound, says the paper's footnote 8; Table S3 trains the classifier longer).

@@ -1,8 +1,8 @@
 """SimCLR on a folder of your own images, labelled or not: a start for 300 of them or 300,000, on a laptop or a GPU.
 
-    python -m contrastive_jax.main --config=configs/folder.py:dir=photos --mode=preview
-    python -m contrastive_jax.main --config=configs/folder.py:dir=photos
-    python -m contrastive_jax.main --config=configs/folder.py:dir=photos,size=128,scale=gpu
+    contrastive-jax --config=configs/folder.py:dir=photos --mode=preview
+    contrastive-jax --config=configs/folder.py:dir=photos
+    contrastive-jax --config=configs/folder.py:dir=photos,size=128,scale=gpu
 
 Not a replication. At scale cpu a ResNet-18 of width 16 sees 60,000 images (1,000 images 60 times); gpu has width 64 and
 sees 10 million. Without a test folder a tenth of every class is held out; where there are labels it judges the encoder

@@ -1,6 +1,6 @@
 """Generalized contrastive losses on CIFAR-10: Intriguing Properties (Chen, Luo and Li 2021), Table A.1.
 
-    python -m contrastive_jax.main --config=configs/intriguing_cifar10.py:loss=swd_hypersphere
+    contrastive-jax --config=configs/intriguing_cifar10.py:loss=swd_hypersphere
 
 Protocol: ResNet-50, batch 128, 100 to 800 epochs; SimCLR's linear classifier on the frozen encoder ("we follow
 SimCLR"; SGD on crops and flips, 100 epochs), top-1.

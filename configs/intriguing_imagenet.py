@@ -1,6 +1,6 @@
 """Generalized contrastive losses on ImageNet: Intriguing Properties (Chen, Luo and Li 2021), Tables A.2, A.3.
 
-    python -m contrastive_jax.main --config=configs/intriguing_imagenet.py:loss=swd_hypersphere,layers=3
+    contrastive-jax --config=configs/intriguing_imagenet.py:loss=swd_hypersphere,layers=3
 
 Protocol: ResNet-50, batch 1,024, 100 to 800 epochs; SimCLR's linear classifier on the frozen encoder (SGD on
 crops and flips, batch 4,096, 90 epochs), top-1.

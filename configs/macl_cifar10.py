@@ -1,7 +1,7 @@
 """MACL and its baselines on CIFAR-10: MACL (Huang et al. 2022), Tables 1, 2 and 4.
 
-    python -m contrastive_jax.main --config=configs/macl_cifar10.py
-    python -m contrastive_jax.main --config=configs/macl_cifar10.py:method=simclr
+    contrastive-jax --config=configs/macl_cifar10.py
+    contrastive-jax --config=configs/macl_cifar10.py:method=simclr
 
 Protocol: ResNet-18 (3x3 stem, no max-pool), Adam at a constant 1e-3, weight decay 1e-6, batch 256, 200
 epochs, tau0 0.1, alpha 2, beta 0.5; kNN with k = 200, and a linear classifier on the frozen encoder (SGD

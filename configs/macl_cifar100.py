@@ -1,7 +1,7 @@
 """MACL and its baselines on CIFAR-100: MACL (Huang et al. 2022), Tables 3 and 4.
 
-    python -m contrastive_jax.main --config=configs/macl_cifar100.py
-    python -m contrastive_jax.main --config=configs/macl_cifar100.py:method=simclr
+    contrastive-jax --config=configs/macl_cifar100.py
+    contrastive-jax --config=configs/macl_cifar100.py:method=simclr
 
 Protocol: as configs/macl_cifar10.py, on CIFAR-100; 100, 200, 300 or 500 epochs (--config.train.duration).
 Paper, kNN / linear at 200 epochs (Table 3):

@@ -1,7 +1,7 @@
 """MACL and its baselines on STL-10: MACL (Huang et al. 2022), Tables 2 and 4.
 
-    python -m contrastive_jax.main --config=configs/macl_stl10.py
-    python -m contrastive_jax.main --config=configs/macl_stl10.py:method=simclr
+    contrastive-jax --config=configs/macl_stl10.py
+    contrastive-jax --config=configs/macl_stl10.py:method=simclr
 
 Protocol: as configs/macl_cifar10.py, on the 105,000 training images, labelled or not; tau0 from 0.07 to 0.5
 (--config.temperature.tau).

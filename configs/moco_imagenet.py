@@ -1,7 +1,7 @@
 """MoCo on ImageNet with K negatives, with and without EqCo: EqCo (Zhu et al. 2020), Figure 2a.
 
-    python -m contrastive_jax.main --config=configs/moco_imagenet.py
-    python -m contrastive_jax.main --config=configs/moco_imagenet.py:k=256,alpha=65536
+    contrastive-jax --config=configs/moco_imagenet.py
+    contrastive-jax --config=configs/moco_imagenet.py:k=256,alpha=65536
 
 Protocol: ResNet-50, 128-d, N = 256 queries a batch, 200 epochs, augmentation as in MoCo (He et al. 2020);
 linear classifier on the frozen pooled features, top-1 (MoCo's: SGD, learning rate 30, 100 epochs).

@@ -1,9 +1,9 @@
 """MultiDigits: Intriguing Properties (Chen, Luo and Li 2021), sections 3.1 and 4.3, Tables 3 and 4.
 
-    python -m contrastive_jax.main --config=configs/multidigits.py:count=8,placement=grid
-    python -m contrastive_jax.main --config=configs/multidigits.py:size=60
-    python -m contrastive_jax.main --config=configs/multidigits.py:size=60,method=supervised
-    python -m contrastive_jax.main --config=configs/multidigits.py:count=4,scale=cpu
+    contrastive-jax --config=configs/multidigits.py:count=8,placement=grid
+    contrastive-jax --config=configs/multidigits.py:size=60
+    contrastive-jax --config=configs/multidigits.py:size=60,method=supervised
+    contrastive-jax --config=configs/multidigits.py:count=4,scale=cpu
 
 Protocol: ResNet-18 on MNIST digits of 28 pixels (or one of 20 and one of ``size``) on a canvas of 112; crop and
 resize alone; linear classifiers on the frozen encoder, trained and tested on canvases with one digit, top-1.

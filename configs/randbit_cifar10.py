@@ -1,7 +1,7 @@
 """RandBit on CIFAR-10: Intriguing Properties (Chen, Luo and Li 2021), appendix B.1, Figure B.1.
 
-    python -m contrastive_jax.main --config=configs/randbit_cifar10.py:bits=10
-    python -m contrastive_jax.main --config=configs/randbit_cifar10.py:bits=10,method=moco_v2
+    contrastive-jax --config=configs/randbit_cifar10.py:bits=10
+    contrastive-jax --config=configs/randbit_cifar10.py:bits=10,method=moco_v2
 
 Protocol: as configs/randbit_mnist.py: bits behind RGB, SimCLR's augmentation on RGB alone, SimCLR's linear
 classifier on the frozen encoder (SGD on crops and flips, 100 epochs), top-1, over b, losses, batch sizes

@@ -1,6 +1,6 @@
 """RandBit on ImageNet: Intriguing Properties (Chen, Luo and Li 2021), section 4.4 and appendix B.1, Figure B.2.
 
-    python -m contrastive_jax.main --config=configs/randbit_imagenet.py:bits=10
+    contrastive-jax --config=configs/randbit_imagenet.py:bits=10
 
 Protocol: as configs/randbit_cifar10.py; top-1 by SimCLR's linear evaluation on ImageNet.
 Paper: curves without printed numbers; fewer than 15 bits suffice to ruin the representation.

@@ -1,8 +1,8 @@
 """RandBit on MNIST: Intriguing Properties (Chen, Luo and Li 2021), section 4.4, Figure 7.
 
-    python -m contrastive_jax.main --config=configs/randbit_mnist.py:bits=10
-    python -m contrastive_jax.main --config=configs/randbit_mnist.py:bits=10,method=byol
-    python -m contrastive_jax.main --config=configs/randbit_mnist.py:bits=4,scale=cpu
+    contrastive-jax --config=configs/randbit_mnist.py:bits=10
+    contrastive-jax --config=configs/randbit_mnist.py:bits=10,method=byol
+    contrastive-jax --config=configs/randbit_mnist.py:bits=4,scale=cpu
 
 Protocol: b channels of random bits, the same in both views, behind the image's own; SimCLR's linear classifier on
 the frozen encoder (which sees the bits in the test too), on crops as in pretraining, top-1, over b. ``mi_floor``,

@@ -1,7 +1,7 @@
 """Saturation of the distribution term: Intriguing Properties (Chen, Luo and Li 2021), appendix B.2, Figure B.3.
 
-    python -m contrastive_jax.main --config=configs/saturation.py:bits=12,batch=256
-    python -m contrastive_jax.main --config=configs/saturation.py:loss=swd_normal,bits=12,scale=cpu
+    contrastive-jax --config=configs/saturation.py:bits=12,batch=256
+    contrastive-jax --config=configs/saturation.py:loss=swd_normal,bits=12,scale=cpu
 
 Protocol: square images of nothing but binary channels, ResNet-18 with a 2-layer head of 64 outputs, no
 augmentation, the distribution term alone, 400 epochs; the term's value over bits, batch and tau. Besides, ``nats``

@@ -1,6 +1,6 @@
 """SimCLR on CIFAR-10 as its authors' README runs it (Chen et al. 2020; google-research/simclr).
 
-    python -m contrastive_jax.main --config=configs/simclr_cifar10.py
+    contrastive-jax --config=configs/simclr_cifar10.py
 
 Protocol: ResNet-18, batch 512, 1,000 epochs; linear classifier on the frozen pooled features, top-1 (theirs:
 SGD with Nesterov momentum, 0.1 x batch / 256, batch 512, 100 epochs, crop and flip).

@@ -1,6 +1,6 @@
 """SimCLR on CIFAR-10 for 90 % kNN in the fewest minutes of one GPU, by the recipe of github.com/dkobak/simclr-cifar10.
 
-    python -m contrastive_jax.main --config=configs/simclr_cifar10_fast.py:scale=gpu
+    contrastive-jax --config=configs/simclr_cifar10_fast.py:scale=gpu
     python experiments/performance/time_to_90.py      # the same, timed: see experiments/performance/records.md
 
 Protocol: ResNet-18, batch 512, 500 epochs; kNN (k = 10, cosine, one vote each) on the frozen pooled features, top-1.

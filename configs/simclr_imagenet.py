@@ -1,6 +1,6 @@
 """SimCLR on ImageNet as its authors' README runs it (Chen et al. 2020; google-research/simclr).
 
-    python -m contrastive_jax.main --config=configs/simclr_imagenet.py
+    contrastive-jax --config=configs/simclr_imagenet.py
 
 Protocol: ResNet-50, batch 4,096, 100 epochs; linear classifier on the frozen pooled features, top-1 (theirs:
 SGD with Nesterov momentum, 0.1 x batch / 256, batch 4,096, 90 epochs, crop and flip).

@@ -1,6 +1,6 @@
 """SimCLR on MNIST: the smallest prepared data set, minutes on two CPU cores.
 
-    python -m contrastive_jax.main --config=configs/simclr_mnist.py:scale=cpu
+    contrastive-jax --config=configs/simclr_mnist.py:scale=cpu
 
 Protocol: linear (L-BFGS) on all labels and on 10 a class, kNN (k = 10, cosine), last epoch.
 Paper: not printed; MNIST is one of FlatNCE's trials (Chen et al. 2021, appendix D), without settings.

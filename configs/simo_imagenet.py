@@ -1,7 +1,7 @@
 """SiMo on ImageNet, MoCo v2 with 16 negatives and no queue: EqCo (Zhu et al. 2020), Figure 3, Table 2.
 
-    python -m contrastive_jax.main --config=configs/simo_imagenet.py
-    python -m contrastive_jax.main --config=configs/simo_imagenet.py:alpha=65536
+    contrastive-jax --config=configs/simo_imagenet.py
+    contrastive-jax --config=configs/simo_imagenet.py:alpha=65536
 
 Protocol: ResNet-50, N = 256 queries a batch, 200 epochs; K of the 255 other keys of the batch, all from the
 momentum encoder (0.999); linear classifier on the frozen pooled features, top-1 (MoCo's: SGD, learning rate

@@ -95,6 +95,22 @@ def file_of(module: str) -> str | None:
     return next((os.path.realpath(place) for place in places if os.path.exists(place)), "".join(places[:1]))
 
 
+class Ended(ValueError):
+    """A module ended the program as it was imported."""
+
+
+def imported(module: str) -> ModuleType:
+    """Import a module of the user's own.
+
+    Raises:
+      Ended: it ended the program, as a script does that has no ``if __name__ == "__main__"``.
+    """
+    try:
+        return importlib.import_module(module)
+    except SystemExit as ended:
+        raise Ended(f"{module} ended the program (exit status {ended.code}) as it was imported.") from None
+
+
 def own(name: str, option: str) -> Callable:
     """Import the function that ``module:function``, the value of an option, names.
 
@@ -109,7 +125,7 @@ def own(name: str, option: str) -> Callable:
     try:
         if name in UNKNOWN:
             raise ModuleNotFoundError(name=module)
-        loaded = importlib.import_module(module)
+        loaded = imported(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise  # one that the module itself imports
@@ -234,6 +250,7 @@ class Section(NamedTuple):
     """A function that a config names, with its options."""
 
     path: str  # "temperature", for messages
+    name: str  # by which the config names it; "" where a section is always the same one's
     function: Callable
     options: Mapping[str, Any]
 

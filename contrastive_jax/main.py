@@ -1,4 +1,4 @@
-"""The command: ``python -m contrastive_jax.main --config=configs/flatclr_digits.py [--workdir=DIR] [--mode=MODE]``.
+"""The command: ``contrastive-jax --config=configs/flatclr_digits.py [--workdir=DIR] [--mode=MODE]``.
 
 ``train`` (default) trains, or goes on where the workdir's run stopped; the other modes are modules of
 :mod:`contrastive_jax.commands`: ``evaluate`` judges a checkpoint; ``embed`` writes features of images; ``export``
@@ -18,8 +18,8 @@ import os
 import pathlib
 import re
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from contrastive_jax.system import signals
 
@@ -34,6 +34,9 @@ from etils import epath
 
 import contrastive_jax
 from contrastive_jax.system import console, limits
+
+if TYPE_CHECKING:
+    from contrastive_jax import config as configs
 
 LONGEST = 2500  # characters of a message
 LEAVING = 3.0  # seconds for exit handlers and threads once all is said
@@ -68,6 +71,8 @@ flags
   --distributed=auto   one program on several processes, or HOST:PORT,N,I
   --debug              show the stack trace of an error
   --version, --help, -h
+
+Tab completion: eval "$(contrastive-jax completion)"
 
 options of a config
   python -m contrastive_jax.config search WORDS     options by name and meaning
@@ -135,10 +140,15 @@ def _parse(argv: list[str]) -> list[str]:
     try:
         config, overrides, rest = split(argv)
         rest = flags.FLAGS(rest)
+    except flags.UnrecognizedFlagError as error:
+        _fail(f"--{error.flagname} is no flag. {_meant(error.flagname)}")
     except (ValueError, flags.Error) as error:
         _fail(str(error).replace("\n", " "))
     if len(rest) > 1:
-        _fail(f"{rest[1]!r} is not an option; options are written --name=value.")
+        name, equals, _ = rest[1].partition("=")
+        _fail(
+            f"{rest[1]!r} is not an option. {_meant(name) if equals else 'Options are written --name=value.'}"
+        )
     if _WORKDIR.value is not None and not any(part.strip() for part in _WORKDIR.value.split(",")):
         _fail(f"--workdir={_WORKDIR.value} names no folder; write --workdir=DIR, or leave it out.")
     if config is not None and not config.strip():
@@ -149,10 +159,28 @@ def _parse(argv: list[str]) -> list[str]:
     return [*rest, *given, *(f"--config.{name}={text}" for name, text in overrides)]
 
 
+def _meant(name: str) -> str:
+    """Return which option of a config, or flag, a name may stand for."""
+    import difflib
+
+    from contrastive_jax import config as configs
+
+    near = difflib.get_close_matches(name, [*OWN_FLAGS, "config"], 1, cutoff=0.8)
+    if near:
+        return f"Did you mean --{near[0]}?"
+    hint = configs.suggest(name.removeprefix("config."), configs.leaves(configs.base()))
+    return (
+        re.sub("'(.*?)'", r"--config.\1=VALUE", hint) if hint.startswith("Did") else "--help lists the flags."
+    )
+
+
+OWN_FLAGS = ("workdir", "mode", "quiet", "allow", "distributed", "debug")
+
+
 def resolved(
     argv: Sequence[str], workdir: str | None, mode: str, debug: bool = False
-) -> Sequence[dict[str, Any]]:
-    """Return the config of the command line, or else of the workdir's run, as plain dictionaries; of replicas several.
+) -> "Sequence[configs.Settings]":
+    """Return the settings of the command line, or else of the workdir's run; of replicas several.
 
     Raises:
       ValueError: there is none, it cannot be read, or an override is none, in one sentence.
@@ -185,20 +213,21 @@ def resolved(
             f"--mode={mode} takes one run, and these are {len(settings)} replicas; name the folder of one of them, such"
             f" as {workdir or 'WORKDIR'}/replica_0."
         )
-    if spec is not None and saved and mode != "train" and not settings[0]["evaluate"]["checkpoint"]:
+    if spec is not None and saved and mode != "train" and not settings[0].evaluate.checkpoint:
         told = {name for name, _ in overrides}
-        _check_data(settings[0], configs.plain(configs.load(saved[0])), told, mode, str(workdir))
+        run = configs.saved_settings(configs.load(saved[0]))
+        _check_data(settings[0], run, told, mode, str(workdir))
     return settings
 
 
 def _check_data(
-    now: Mapping[str, Any], run: Mapping[str, Any], told: set[str], mode: str, workdir: str
+    now: "configs.Settings", run: "configs.Settings", told: set[str], mode: str, workdir: str
 ) -> None:
     """Refuse a config whose images are not those of the workdir's run, but for what the command line says."""
     from contrastive_jax import config as configs
 
     hint = "leave --config out to take the run's own, or set"
-    name, of_the_run = (config["data"]["name"] for config in (now, run))
+    name, of_the_run = now.data.name, run.data.name
     if name != of_the_run:
         if not any(leaf.partition(".")[0] == "data" for leaf in told):
             raise ValueError(
@@ -210,7 +239,7 @@ def _check_data(
         {"data.dir"} if name == "folder" else set()
     )  # other images are meant
     if mode in ("evaluate", "embed") and not told & of_others:
-        sections = ({part: config[part] for part in ("data", "compose")} for config in (run, now))
+        sections = (settings.only("data", "compose") for settings in (run, now))
         for leaf, (was, given) in configs.diff(*sections).items():
             if leaf not in told and not configs.may_change(leaf):
                 raise ValueError(
@@ -218,18 +247,18 @@ def _check_data(
                 )
 
 
-def default_workdir(settings: Sequence[Mapping[str, Any]]) -> str:
+def default_workdir(settings: "Sequence[configs.Settings]") -> str:
     """Return where a run lives that was given no workdir, by what its numbers depend on."""
     from contrastive_jax import config as configs
 
-    prints = [configs.fingerprint(config) for config in settings]
+    prints = [configs.fingerprint(one) for one in settings]
     if len(prints) == 1:
-        return f"runs/{settings[0]['name']}-{prints[0]}"
+        return f"runs/{settings[0].name}-{prints[0]}"
     together = hashlib.sha256(" ".join(prints).encode()).hexdigest()[:8]
-    return f"runs/{settings[0]['name']}-{len(prints)}-replicas-{together}"
+    return f"runs/{settings[0].name}-{len(prints)}-replicas-{together}"
 
 
-def perform(mode: str, settings: Sequence[dict[str, Any]], workdir: str, quiet: bool) -> None:
+def perform(mode: str, settings: "Sequence[configs.Settings]", workdir: str, quiet: bool) -> None:
     """Run a mode on a run, or on replicas."""
     together = len(settings) > 1 and mode != "report"
     if mode == "train":
@@ -383,6 +412,12 @@ def run() -> None:
     incomplete = console.protect()
     if sys.argv[1:2] == ["check"]:
         sys.exit(check(sys.argv[2:]) or int(incomplete() is not None))
+    if sys.argv[1:] == ["completion"]:
+        from contrastive_jax.commands import completion
+
+        flags_of_text = ("workdir=", "distributed=", "allow=", "quiet", "debug", "help", "version")
+        sys.stdout.write(completion.script(MODES, flags_of_text))
+        return
     if {"-h", "-help", "--help", "--version"} & set(sys.argv[1:]):
         sys.stdout.write(f"{contrastive_jax.__version__}\n" if "--version" in sys.argv else HELP)
         return

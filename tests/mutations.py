@@ -515,7 +515,7 @@ LOOP = of(
     ("a divergence is saved", "recorder.fetch()  # check all pending", "pass  # nothing is saved", "training/test_loop.py"),
     ("a signal is not heeded", "if stop and step < run.total_steps:", "if False:"),
     ("the last state is not saved", "if stop or save_due or keep_due or step == run.total_steps:", "if stop or save_due or keep_due:"),
-    ("a changed config goes on", "if wrong := configs.forbidden_changes(before, run.config):", "if wrong := {}:",
+    ("a changed config goes on", "if wrong := configs.forbidden_changes(before, run.settings.to_dict()):", "if wrong := {}:",
      "training/test_loop.py -k changed_config"),
     run=True,
 )  # fmt: skip
@@ -559,8 +559,8 @@ REPLICAS = [
     *of(
         "training/replicas.py",
         "training/test_replicas.py",
-        ("every replica has the first one's seed", 'seeds=[run.config["seed"] for run in self.runs],',
-         'seeds=[self.run.config["seed"] for run in self.runs],'),
+        ("every replica has the first one's seed", 'seeds=[run.settings.seed for run in self.runs],',
+         'seeds=[self.run.settings.seed for run in self.runs],'),
         ("every replica is left the first one's state", "lambda x: jnp.asarray(x[number])", "lambda x: jnp.asarray(x[0])"),
         ("any leaf may differ", 'if name != "seed" and any(', 'if False and any('),
         ("a number that no step reads may differ", "if _same_bits(self._states[0], again):", "if False:"),
@@ -606,14 +606,14 @@ ENCODERS = [
         "workdir/encoder.py",
         "commands/test_export.py",
         ("replicas are read as one run", 'if count := len(meta.get("replicas", ())):', "if count := 0:"),
-        ("evaluation's size is not seen", "for c in (config, saved.config))), 0)", "for c in ())), 0)"),
-        ("the run's size is not seen", "for c in (config, saved.config))), 0)", "for c in (config,))), 0)"),
+        ("evaluation's size is not seen", "for of in (command, saved.settings) if of and of.ev", "for of in () if of and of.ev"),
+        ("the run's size is not seen", "for of in (command, saved.settings) if of and of.ev", "for of in (command,) if of and of.ev"),
     ),
     *of(
         "training/loop.py",
         "commands/test_export.py",
-        ("another max-pooling reads the weights", 'if "encoder.variant" in changed and run.config["encoder"]["name"] == "resnet":', "if False:"),
-        ("one's own option called variant is refused", ' and run.config["encoder"]["name"] == "resnet":', ":"),
+        ("another max-pooling reads the weights", 'if "encoder.variant" in changed and run.settings.encoder.name == "resnet":', "if False:"),
+        ("one's own option called variant is refused", ' and run.settings.encoder.name == "resnet":', ":"),
         ("statistics are not compared", "in zip((saved.params, saved.stats), wanted, strict=True):", "in zip((saved.params,), wanted):"),
     ),
 ]  # fmt: skip
@@ -636,7 +636,7 @@ PROGRAMS = (
         "training/compilation.py",
         "native/test_compiler.py",
         ("a GPU's step adds in any order", 'if deterministic and platform == "gpu" else', "if not deterministic else"),
-        ("train.deterministic is not read", 'options = compiler_options(run.mesh, run.config["train"]["deterministic"])\n    return',
+        ("train.deterministic is not read", 'options = compiler_options(run.mesh, run.settings.train.deterministic)\n    return',
          "options = compiler_options(run.mesh)\n    return"),
     ),
     *of(

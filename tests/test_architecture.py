@@ -119,6 +119,33 @@ def test_heavy_libraries_are_imported_where_they_are_used(path):
         assert module.split(".")[0] not in LAZY, module
 
 
+def look_ups(tree: ast.AST):
+    """Readings of a config by name: ``config["train"]["batch_size"]``, ``run.settings.get("seed")``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            whole, name = node.value, node.slice
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            whole, name = node.func.value, node.args[0] if node.args else node
+        else:
+            continue
+        if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+            continue
+        while isinstance(whole, ast.Subscript):
+            whole = whole.value
+        holder = ast.unparse(whole).rpartition(".")[2]
+        if re.fullmatch(r"\w*(config|settings)\w*", holder) and ast.unparse(whole) != "jax.config":
+            yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+def test_settings_are_read_by_attributes():
+    """Whoever needs an option of a config gets it from :class:`contrastive_jax.config.Settings`."""
+    text = 'a = config["train"]["size"] + run.config.get("seed") + settings["seed"] + config.train\nconfig["a"] = 1'
+    assert len(list(look_ups(ast.parse(text)))) == 4  # of the first, each of its two halves
+    files = [path for path in FILES if path.relative_to(PACKAGE).parts[0] != "config"]
+    found = {path.relative_to(PACKAGE): list(look_ups(ast.parse(path.read_text()))) for path in files}
+    assert {str(path): lines for path, lines in found.items() if lines} == {}
+
+
 def test_flax_lives_in_models_only():
     users = {
         p.relative_to(PACKAGE).parts[0] for p in FILES if any(m.split(".")[0] == "flax" for m in imports(p))

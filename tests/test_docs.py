@@ -134,8 +134,10 @@ def check(argv):
         assert all(a.startswith("-") or (ROOT / a).exists() for a in argv[1:]), argv
     elif argv[0] in ("jupyter", "jupytext"):
         assert (ROOT / argv[-1]).exists()
-    elif argv[:3] == ["python", "-m", "contrastive_jax.main"]:
-        check_training(argv[3:])
+    elif argv == ["python", "-m", "contrastive_jax.main"]:
+        pass  # the same command, said once
+    elif argv[0] == "contrastive-jax" and argv[1:2] != ["check"]:
+        check_training(argv[1:])
     elif argv[:3] == ["python", "-m", "contrastive_jax.config"]:
         check_looking(argv[3:])
     elif argv[:2] == ["python", "-m"] and argv[2].startswith("experiments."):
@@ -177,11 +179,11 @@ def test_every_command_exists(written):
 @pytest.mark.parametrize(
     "command",
     [
-        "python -m contrastive_jax.main --config=configs/digits.py --config.temperature.tua=0.1",
-        "python -m contrastive_jax.main --config=configs/digits.py --mode=trian",
-        "python -m contrastive_jax.main --config=configs/digit.py",
-        "python -m contrastive_jax.main --config=configs/digits.py:method=simcrl",
-        "python -m contrastive_jax.main --config=configs/digits.py --work=runs/a",
+        "contrastive-jax --config=configs/digits.py --config.temperature.tua=0.1",
+        "contrastive-jax --config=configs/digits.py --mode=trian",
+        "contrastive-jax --config=configs/digit.py",
+        "contrastive-jax --config=configs/digits.py:method=simcrl",
+        "contrastive-jax --config=configs/digits.py --work=runs/a",
         "python -m contrastive_jax.config look temperature",
         "python -m contrastive_jax.config show configs/digit.py",
         "python -m experiments.flatnce.figure_2 play",

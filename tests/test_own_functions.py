@@ -74,7 +74,7 @@ def numbers(workdir):
 @pytest.fixture(scope="module")
 def config(mine):
     arguments = [*mine[1], "--config.evaluators={}", "--config.encoder.width=0.125", "--config.log.every=1"]
-    return main.resolved(arguments, None, "train")[0]
+    return main.resolved(arguments, None, "train")[0].to_dict()
 
 
 def test_the_config_has_their_options_and_no_others(config):
@@ -88,10 +88,11 @@ def test_the_config_has_their_options_and_no_others(config):
 
 def test_an_evaluator_of_ones_own_is_a_column_beside_the_others(modules):
     (config,) = main.resolved(arguments(2), None, "train")
-    assert {"linear", "knn", "centroid"} <= set(config["evaluators"])
-    assert config["evaluators"]["centroid"] == {"name": "judges:centroid", "layer": "pooled"}
+    assert {"linear", "knn", "centroid"} <= set(config.evaluators)
+    assert config.evaluators["centroid"][:2] == ("evaluators.centroid", "judges:centroid")
+    assert config.evaluators["centroid"].options == {"layer": "pooled"}
     run = runs.prepare(config, jax.devices()[:1])
-    judge = evaluation.Evaluator(run.config, run.source, run.mesh, run.evaluators)
+    judge = evaluation.Evaluator(run.settings, run.source, run.mesh, run.evaluators)
     subject = judge.subject("raw pixels", None, ["centroid"])
     found = table.scores([subject], {"centroid": run.evaluators[""]["centroid"]})["raw pixels"]["centroid"]
     train, test = run.source.train, run.source.test
@@ -127,7 +128,7 @@ def test_an_encoder_of_ones_own_reaches_what_a_resnet_reaches(
     options = {"cnn": {"channels": 8}, "layer": {"channels": 16}, "mlp": {"hidden": 64}}[encoder]
     leaves = ["train.duration=4 steps", "log.every=1", "evaluators={'knn': {'name': 'knn', 'k': 3}}"]
     (config,) = main.resolved([*given, *(f"--config.{leaf}" for leaf in leaves)], None, "train")
-    assert config["encoder"] == {"name": f"encoders:{encoder}"} | options
+    assert config.encoder.name == f"encoders:{encoder}" and config.encoder.options == options
     loop.train(config, str(tmp_path / "whole"), quiet=True, devices=jax.devices()[:1])
     stopped_and_gone_on(config, tmp_path / "run", monkeypatch)
     assert numbers(tmp_path / "run") == numbers(tmp_path / "whole")
@@ -159,6 +160,7 @@ def test_an_untrained_encoder_normalises_by_its_images_whatever_its_momentum(mod
     (tmp_path / "slow_encoders.py").write_text(slow)
     monkeypatch.syspath_prepend(tmp_path)
     (config,) = main.resolved([*arguments(1)[:1], "--config.encoder=slow_encoders:cnn"], None, "train")
+    config = config.to_dict()
     config["data"] = {"name": "mine:threes_and_eights", "invert": False}
     mesh = sharding.make_mesh(jax.devices()[:1])
     with jax.set_mesh(mesh):
@@ -240,11 +242,11 @@ def test_a_loss_of_ones_own_may_lie_in_a_package_and_says_where_it_fails(tmp_pat
     )
     monkeypatch.syspath_prepend(tmp_path)
     named = [("loss", "parts.losses:power"), ("loss.parts.losses:power.to", "2.0")]
-    assert configs.resolve("digits", named).loss.to_dict() == {
+    assert configs.resolve("digits", named).to_dict()["loss"] == {
         "parts/losses:power": {"weight": 1.0, "to": 2.0}
     }
     section = {"parts.losses:power": {"weight": 0.5}}
-    assert configs.resolve("digits", {"loss": section}).loss["parts/losses:power"].weight == 0.5
+    assert configs.resolve("digits", {"loss": section}).loss["parts/losses:power"].options["weight"] == 0.5
     for name, message in (
         ("asks", r"TracerBoolConversionError: .*losses.py, line 2\)"),
         ("shapes", r"Incompatible shapes .*losses.py, line 3\)"),

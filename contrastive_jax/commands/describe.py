@@ -11,6 +11,7 @@ import jax
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, distributed, sharding
+from contrastive_jax.config import Settings
 from contrastive_jax.data import stream
 from contrastive_jax.training import alarms, compilation, memory, utilisation
 from contrastive_jax.training.loop import One
@@ -30,13 +31,13 @@ class Parameter:
     size: int
 
 
-def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
+def describe(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
     """Print the config, the network, the mesh, the steps and what the compiled step costs; train nothing.
 
     A set that is not here is replaced by synthetic images of its shape, classes and number, which is said.
 
     Args:
-      config: a plain config.
+      config: settings, or a config as plain dictionaries.
       workdir: is neither read nor written.
       quiet: changes nothing: what is asked for is printed, by the first process.
 
@@ -48,12 +49,12 @@ def describe(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
 
 
 def describe_replicas(
-    given: Sequence[Mapping[str, Any]], workdir: str, *, quiet: bool = False
+    given: Sequence[Settings | Mapping[str, Any]], workdir: str, *, quiet: bool = False
 ) -> dict[str, Any]:
     """Describe replicas: what differs between them, the first, and the step of all of them.
 
     Args:
-      given: their plain configs.
+      given: their settings.
       workdir, quiet: see :func:`describe`.
 
     Returns:
@@ -78,10 +79,10 @@ def _describe(trainee: One, sentences: Sequence[str]) -> dict[str, Any]:
                 speed = race(run, feed, step, state, trainee.together)
         except memory.OutOfMemory as error:
             speed, unfit = {}, str(error)
-    images = run.config["train"]["batch_size"] * trainee.together / trainee.mesh.size
+    images = run.settings.train.batch_size * trainee.together / trainee.mesh.size
     needed = utilisation.model_flops(run) * images / 1e9
     log(f"network, forward and backward, per device\n  gflops_per_step = {needed:,.2f}")
-    kind, dtype = run.mesh.devices.flat[0].device_kind, run.config["dtype"]
+    kind, dtype = run.mesh.devices.flat[0].device_kind, run.settings.dtype
     if utilisation.peak(kind, dtype) is None:
         log(f"  no published peak of {kind} in {dtype} is known: the log has no utilisation")
     facts = {"compile_seconds": seconds} | costs(step)
@@ -97,7 +98,7 @@ def _describe(trainee: One, sentences: Sequence[str]) -> dict[str, Any]:
     return facts | {f"images_per_second/{name}": value for name, value in speed.items()}
 
 
-def prepared(config: Mapping[str, Any]) -> tuple[Run, list[str]]:
+def prepared(config: Settings | Mapping[str, Any]) -> tuple[Run, list[str]]:
     """Prepare the run, with synthetic images in the place of those that are not here; and a sentence for each such set.
 
     Raises:
@@ -126,7 +127,7 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
     from clu import parameter_overview  # needs no TensorFlow, which the rest of clu does
 
     yield "config"
-    for name, value in configs.leaves(run.config).items():
+    for name, value in configs.leaves(run.settings).items():
         yield f"  {name} = {value!r}"
     rows, totals = run.recipe.network.describe(run.recipe.view_shape)
     yield "network"
@@ -140,13 +141,13 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
     train = run.source.train
     size = "x".join(map(str, train.shape)) if None not in train.shape else "of different sizes"
     yield f"data\n  {run.source.name}: {len(train):,} images {size}, {len(run.source.classes)} classes"
-    for sentence in (*missing, *alarms.notes(run.config)):
+    for sentence in (*missing, *alarms.notes(run.settings)):
         yield f"  {sentence}"
     devices = run.mesh.devices.reshape(-1)
     yield f"mesh\n  {run.mesh.size} x {devices[0].device_kind}, axis {sharding.AXIS!r}"
     yield (
         f"steps\n  {run.total_steps:,} in all, {run.steps_per_epoch:.2f} an epoch,"
-        f" batch {run.config['train']['batch_size']}"
+        f" batch {run.settings.train.batch_size}"
     )
 
 
@@ -176,7 +177,7 @@ def race(
 ) -> dict:
     """Measure images a second of the compiled step (of so many runs) on one batch again and again and, where data is
     streamed, of the data path alone, each looked at for about ``SECONDS``; the step's state is thrown away."""
-    batch_size, first = together * run.config["train"]["batch_size"], feed.feed(0)
+    batch_size, first = together * run.settings.train.batch_size, feed.feed(0)
     state, _ = jax.block_until_ready(step(state, first))
     began, steps = time.perf_counter(), 0
     while distributed.agreed((spent := time.perf_counter() - began) < SECONDS):  # a step is everybody's

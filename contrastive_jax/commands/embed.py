@@ -1,6 +1,6 @@
 """``--mode=embed``: what an encoder makes of the images of a set or a folder, for programs of any kind.
 
-    python -m contrastive_jax.main --mode=embed --config=configs/digits.py --workdir=runs/digits \\
+    contrastive-jax --mode=embed --config=configs/digits.py --workdir=runs/digits \\
       --config.data.name=folder --config.data.dir=photographs
     np.load("runs/digits/embeddings_train.npz")["pooled"]
 
@@ -18,10 +18,10 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, kinds, sharding
+from contrastive_jax import augment, data, distributed, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.config import sections
+from contrastive_jax.config import Settings
 from contrastive_jax.evaluators import features
 from contrastive_jax.lookup import call
 from contrastive_jax.training.run import source_of
@@ -31,7 +31,9 @@ SPLITS = ("train", "test")
 
 
 @remote.supports_remote
-def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, pathlib.Path]:
+def embed(
+    config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False
+) -> dict[str, pathlib.Path]:
     """Write ``<workdir>/embeddings_<split>.npz`` for each split of ``embed.splits`` that the data has.
 
     Of n images each holds, in the order of the set: an array [n, F] float32 for each layer of
@@ -47,34 +49,35 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
       ValueError: a layer or split that there is not, or images that the encoder cannot read.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
-    if config["data"].get("corrupt") == "replace":
+    settings = configs.settings_of(config)
+    if settings.data.options.get("corrupt") == "replace":
         raise ValueError(
             "data.corrupt is 'replace'; embeddings are of the images they name: take 'raise', with damaged files moved"
             " elsewhere."
         )
-    path = config["evaluate"]["checkpoint"] or workdir
-    known = encoder.config_of(path)
-    source = source_of(config)
-    splits, layers = chosen_splits(config, source), chosen_layers(config, known)
-    images = {name: dict(config[name]) for name in ("data", "compose")}  # not those of the training run
+    path = settings.evaluate.checkpoint or workdir
+    known = encoder.read_settings(path)
+    source = source_of(settings)
+    splits, layers = chosen_splits(settings, source), chosen_layers(settings, known)
+    images = settings.only("data", "compose")  # not those of the training run
     mesh, written = sharding.make_mesh(), {}
     with jax.set_mesh(mesh):
         saved = encoder.read(path, sharding=sharding.named(mesh, sharding.REPLICATED))
         encoder.check_channels(saved.channels, source, path)
         if distributed.first():
             workdirs.check_writable(workdir)
-        if (note := encoder.size_note(config, saved.config)) and distributed.first() and not quiet:
+        if (note := encoder.size_note(settings, saved.settings)) and distributed.first() and not quiet:
             workdirs.log(note)
-        section = encoder.view_of(saved, config)
+        section = encoder.view_of(saved, settings)
         view = call(augment.make_eval, "augment", section)
         about = {
             "classes": np.array(source.classes, str),
-            "config": json.dumps(saved.config | {"augment": dict(section), **images}),
+            "config": json.dumps(saved.settings.to_dict() | {"augment": dict(section), **images}),
             "checkpoint": str(path),
             "step": -1 if saved.step is None else saved.step,
         }
         for name, split in splits.items():
-            arrays = of_split(saved, split, view, layers, config["evaluate"]["batch_size"])
+            arrays = of_split(saved, split, view, layers, settings.evaluate.batch_size)
             file = f"embeddings_{name}.npz"
             written[name] = remote.place(workdir, file)
             if distributed.first():
@@ -85,27 +88,27 @@ def embed(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> di
     if distributed.first() and not quiet:
         for name in SPLITS:
             other = pathlib.Path(workdir, f"embeddings_{name}.npz")
-            if name not in written and other.is_file() and not _is_of(other, config):
+            if name not in written and other.is_file() and not _is_of(other, settings):
                 workdirs.log(f"{remote.place(workdir, other.name)} is of other images, an earlier call's.")
     return written
 
 
-def _is_of(file: pathlib.Path, config: Mapping[str, Any]) -> bool:
-    """Return whether a file has embeddings of the config's images."""
+def _is_of(file: pathlib.Path, settings: Settings) -> bool:
+    """Return whether a file has embeddings of the images of these settings."""
     try:
         with np.load(file) as arrays:
             known = json.loads(str(arrays["config"]))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # none of ours, or damaged
         return False
     images = {name: known[name] for name in ("data", "compose") if name in known}
-    return configs.fingerprint({**config, **images}) == configs.fingerprint(config)
+    return configs.fingerprint(settings.replaced(**images)) == configs.fingerprint(settings)
 
 
 def of_split(
     saved: encoder.Saved, split: Any, view: Any, layers: tuple[str, ...], batch_size: int
 ) -> dict[str, np.ndarray]:
     """Compute features of every layer, labels, ids and, where images are files, paths of a split, in host memory."""
-    encode = Partial(encoder.network_of(saved.config).encode, saved.params, saved.stats)
+    encode = Partial(encoder.network_of(saved.settings).encode, saved.params, saved.stats)
     batch_size = features.batch_rows(min(batch_size, len(split)))
     encoded, label = features.encode_rows(
         encode, split.batches(batch_size, view), split.finish(view), count=len(split),
@@ -122,29 +125,21 @@ def write(path: pathlib.Path, arrays: Mapping[str, Any]) -> None:
         np.savez(file, **arrays)
 
 
-def chosen_splits(config: Mapping[str, Any], source: data.Source) -> dict[str, Any]:
+def chosen_splits(settings: Settings, source: data.Source) -> dict[str, Any]:
     """Return the splits that ``embed.splits`` names and the data has, by name."""
-    kinds.check(sections.Embed, config["embed"], "embed")
-    splits = {name: getattr(source, name) for name in config["embed"]["splits"]}
+    splits: dict[str, Any] = {name: getattr(source, name) for name in settings.embed.splits}
     splits = {name: split for name, split in splits.items() if split is not None}
     if not splits:
         raise ValueError(
-            f"embed.splits={config['embed']['splits']!r}: data.name={source.name!r} has none of them."
+            f"embed.splits={list(settings.embed.splits)!r}: data.name={source.name!r} has none of them."
         )
     return splits
 
 
-def chosen_layers(config: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, ...]:
+def chosen_layers(settings: Settings, known: Settings) -> tuple[str, ...]:
     """Return ``embed.layers``, of those that the network of ``known`` has."""
-    layers, there = tuple(config["embed"]["layers"]), known_layers(known)
+    layers, there = settings.embed.layers, encoder.known_layers(known)
     for layer in layers or ("",):
         if layer not in there:
             raise ValueError(f"embed.layers names {layer!r}; this encoder has {', '.join(there)}.")
     return layers
-
-
-def known_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the layers that a config's network has."""
-    projector = config["projector"]
-    depth = len(projector.get("widths", ())) or projector["layers"]
-    return ("pooled", *(f"projection_{i + 1}" for i in range(depth)))

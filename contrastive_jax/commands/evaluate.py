@@ -15,6 +15,7 @@ from etils import epath
 from contrastive_jax import config as configs
 from contrastive_jax import data, distributed, sharding
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.config import Settings
 from contrastive_jax.evaluators.table import of_replicas
 from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.run import source_of
@@ -26,7 +27,7 @@ OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment
 
 
 @remote.supports_remote
-def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
+def evaluate(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
     """Judge the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
 
     Returns:
@@ -37,7 +38,7 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
       ValueError: the encoder cannot read these images, or an evaluator cannot work, in a sentence.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
-    evaluator, result = _judged(config, workdir, quiet)
+    evaluator, result = _judged(configs.settings_of(config), workdir, quiet)
     if distributed.first():
         evaluator.print(result["results"])
     return result
@@ -45,12 +46,12 @@ def evaluate(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) ->
 
 @remote.supports_remote
 def evaluate_replicas(
-    given: Sequence[Mapping[str, Any]], workdir: str, *, quiet: bool = False
+    given: Sequence[Settings | Mapping[str, Any]], workdir: str, *, quiet: bool = False
 ) -> list[dict[str, Any]]:
     """Judge every replica of a workdir as :func:`evaluate` does, in one table; say which of them diverged.
 
     Args:
-      given: their plain configs.
+      given: their settings.
       workdir: theirs.
       quiet: show no progress.
 
@@ -71,33 +72,33 @@ def evaluate_replicas(
             if distributed.first():
                 workdirs.log(f"replica {number} is not evaluated: {why}")
         else:
-            evaluator, judged[number] = _judged(config, str(replicas.folder(workdir, number)), quiet)
+            evaluator, judged[number] = _judged(
+                configs.settings_of(config), str(replicas.folder(workdir, number)), quiet
+            )
     if evaluator and distributed.first():
         names = [replicas.words([difference]) for difference in differences]
         evaluator.print(of_replicas(names, differences, [one.get("results", {}) for one in judged]))
     return judged
 
 
-def _judged(config: Mapping[str, Any], workdir: str, quiet: bool) -> tuple[Evaluator, dict[str, Any]]:
+def _judged(settings: Settings, workdir: str, quiet: bool) -> tuple[Evaluator, dict[str, Any]]:
     """Judge an encoder, and write and return what came out."""
-    began, path = time.perf_counter(), config["evaluate"]["checkpoint"] or workdir
+    began, path = time.perf_counter(), settings.evaluate.checkpoint or workdir
     first = distributed.first()
     log = workdirs.log if first and not quiet else lambda message: None
     mesh = sharding.make_mesh()
-    trained = encoder.config_of(path)
+    trained = encoder.read_settings(path)
     with jax.set_mesh(mesh):
-        evaluator = Evaluator(as_trained(config, trained, log), source_of(config), mesh)
+        evaluator = Evaluator(as_trained(settings, trained, log), source_of(settings), mesh)
         if not evaluator.has_labels:
-            raise ValueError(
-                f"data.name={config['data']['name']!r} has no labelled test images to evaluate on."
-            )
+            raise ValueError(f"data.name={settings.data.name!r} has no labelled test images to evaluate on.")
         saved = restored(path, evaluator)
         if first:
             workdirs.check_writable(workdir)
         log(path if saved.step is None else f"step {saved.step} of {path}")
         train = evaluator.source.train
         now, began_with = (len(train), data.files_digest(train.paths)), (saved.examples, saved.files)
-        notes = changed(config, trained, now, began_with)
+        notes = changed(settings, trained, now, began_with)
         for note in notes:
             log(note)
         results = evaluator.table((saved.params, saved.stats), quiet=True, show_progress=first and not quiet)
@@ -105,9 +106,9 @@ def _judged(config: Mapping[str, Any], workdir: str, quiet: bool) -> tuple[Evalu
         "checkpoint": str(path),
         "step": saved.step,
         "config": configs.fingerprint(trained),
-        "images": configs.fingerprint({name: config[name] for name in OF_THE_IMAGES}),
-        **{name: dict(config[name]) for name in OF_THE_IMAGES},
-        "size": evaluator.config["augment"]["size"],
+        "images": configs.fingerprint(settings.only(*OF_THE_IMAGES)),
+        **settings.only(*OF_THE_IMAGES),
+        "size": evaluator.view["size"],
         "metric": evaluator.metric(),
         "results": results,
         "notes": notes,
@@ -120,27 +121,27 @@ def _judged(config: Mapping[str, Any], workdir: str, quiet: bool) -> tuple[Evalu
     return evaluator, result
 
 
-def as_trained(config: Mapping[str, Any], trained: Mapping[str, Any], log: Any) -> dict[str, Any]:
-    """Return the config with the sections of the encoder that its checkpoint was saved with; say what differed.
+def as_trained(settings: Settings, trained: Settings, log: Any) -> Settings:
+    """Return the settings with the sections of the encoder that its checkpoint was saved with; say what differed.
 
-    A file that is not a run's own may not say all of them: the config's stay.
+    A file that is not a run's own may not say all of them: the command's stay.
     """
-    saved_sections = {name: trained[name] for name in OF_THE_ENCODER if name in trained}
+    sections = trained.only(*OF_THE_ENCODER)
     differs = [
         name
-        for name, section in saved_sections.items()
-        if name != "seed" and configs.diff({name: config[name]}, {name: section})
+        for name, section in sections.items()
+        if name != "seed" and configs.diff(settings.only(name), {name: section})
     ]
     if differs:
         log(f"{', '.join(differs)}: as the checkpoint has it, not the config.")
-    if note := encoder.size_note(config, trained):
+    if note := encoder.size_note(settings, trained):
         log(note)
-    return dict(config) | saved_sections
+    return settings.replaced(**sections)
 
 
 def changed(
-    config: Mapping[str, Any],
-    trained: Mapping[str, Any],
+    settings: Settings,
+    trained: Settings,
     now: tuple[int, str | None],
     had: tuple[int | None, str | None],
 ) -> list[str]:
@@ -148,13 +149,14 @@ def changed(
 
     ``now`` and ``had``: how many training images there are and were, and the digest of their files; None: unknown.
     """
-    images = {name: config[name] for name in OF_THE_IMAGES}
-    drawn = config["data"].get("test_fraction") or config["data"].get("validation")
+    options = settings.data.options
+    drawn = options.get("test_fraction") or options.get("validation")
     (examples, files), (had_examples, had_files) = now, had
     others = None not in (files, had_files) and files != had_files
     if not drawn or had_examples is None or (had_examples == examples and not others):
         return []
-    if configs.fingerprint({**trained, **images}) != configs.fingerprint(trained):
+    as_here = trained.replaced(**settings.only(*OF_THE_IMAGES))
+    if configs.fingerprint(as_here) != configs.fingerprint(trained):
         return []  # other images
     what = (
         f"{examples:,} training images, and the run began with {had_examples:,}"
@@ -175,7 +177,7 @@ def restored(path: str, evaluator: Evaluator) -> encoder.Saved:
     """
     saved = encoder.read(path, sharding=sharding.named(evaluator.mesh, sharding.REPLICATED))
     encoder.check_channels(saved.channels, evaluator.source, path)
-    size = evaluator.config["augment"]["size"]
+    size = evaluator.view["size"]
     expected = evaluator.network.shapes((size, size, saved.channels))
     found = saved.params | {"probe": {}}, saved.stats | {"probe": {}}
     if jax.tree.map(np.shape, expected) != jax.tree.map(np.shape, found):

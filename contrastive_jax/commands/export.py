@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 
-from contrastive_jax import augment, distributed, kinds
+from contrastive_jax import augment, distributed
+from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.config import sections
+from contrastive_jax.config import Settings
 from contrastive_jax.lookup import call
 from contrastive_jax.models import norm
 from contrastive_jax.workdir import encoder, remote, weights
@@ -24,7 +25,7 @@ FILE = "encoder" + weights.SUFFIX
 
 
 @remote.supports_remote
-def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
+def export(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
     """Write the encoder of ``evaluate.checkpoint`` (default: the workdir's) to ``<workdir>/encoder.safetensors``.
 
     With ``export.architecture`` "torchvision" what PyTorch would load without a word and compute otherwise is
@@ -37,16 +38,15 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
       ValueError: torchvision's ResNet does not compute what this encoder does.
       FileNotFoundError: no checkpoint.
     """
-    wanted = config["export"]["architecture"]
-    kinds.check(sections.Export, config["export"], "export")
-    path = config["evaluate"]["checkpoint"] or workdir
-    trained = encoder.config_of(path)
-    if (name := trained["encoder"].get("name", "resnet")) != "resnet":
+    settings = configs.settings_of(config)
+    path = settings.evaluate.checkpoint or workdir
+    trained = encoder.read_settings(path)
+    if (name := trained.encoder.name) != "resnet":
         raise ValueError(
             f"encoder.name of {path} is {name!r}; export writes ResNets, whose names PyTorch's libraries share."
             " Take --mode=embed for features, or contrastive_jax.load_encoder."
         )
-    if wanted == "torchvision" and (otherwise := differences(trained)):
+    if settings.export.architecture == "torchvision" and (otherwise := differences(trained)):
         raise ValueError(
             f"torchvision's ResNet computes something else than the encoder of {path}: {'; '.join(otherwise)}."
             " export.architecture=own writes it all the same, for this package or for a model changed alike"
@@ -56,7 +56,7 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
         workdirs.check_writable(workdir)
     saved = encoder.read(path, modules=("encoder",))
     params, stats = jax.device_get((saved.params["encoder"], saved.stats["encoder"]))
-    metadata = about(saved, config)
+    metadata = about(saved, settings)
     file = pathlib.Path(workdir, FILE)
     if distributed.first():
         weights.save(file, params, stats, metadata)
@@ -70,40 +70,38 @@ def export(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> d
     return metadata
 
 
-def differences(config: Mapping[str, Any]) -> list[str]:
+def differences(settings: Settings) -> list[str]:
     """Return where torchvision's model would take the arrays and compute something else, each as a clause."""
-    section, differing = config["encoder"], []
-    if section["variant"] == "simclr" and section["depth"] < 50:
+    options, differing = settings.encoder.options, []
+    if options["variant"] == "simclr" and options["depth"] < 50:
         differing.append(
             "encoder.variant='simclr' has a projection shortcut in the first block, torchvision none"
         )
-    if section["variant"] == "simclr" and section["stem"] == "imagenet":
+    if options["variant"] == "simclr" and options["stem"] == "imagenet":
         differing.append(
             "encoder.variant='simclr' pads its max-pooling at the far sides only, torchvision alike on all"
         )
-    if (epsilon := _epsilon(config)) != EPSILON:
+    if (epsilon := _epsilon(settings)) != EPSILON:
         differing.append(f"norm.epsilon is {epsilon:g}, PyTorch's {EPSILON:g}")
     return differing
 
 
-def about(saved: encoder.Saved, config: Mapping[str, Any]) -> dict[str, Any]:
+def about(saved: encoder.Saved, command: Settings) -> dict[str, Any]:
     """Return the metadata of a checkpoint's encoder, by the names of :data:`weights.FACTS`.
 
-    ``config``: of the command, as :func:`encoder.view_of` reads it.
+    ``command``: as :func:`encoder.view_of` reads it.
     """
-    network = encoder.network_of(saved.config | {"projector": {"layers": 0}, "predictor": {"layers": 0}})
-    section = encoder.view_of(saved, config)
-    shown = {
-        "augment": dict(section),
-        "evaluate": saved.config.get("evaluate", {}) | {"size": 0},  # as augment says
-    }
+    trained = saved.settings
+    network = encoder.network_of(trained.replaced(projector={"layers": 0}, predictor={"layers": 0}))
+    section = encoder.view_of(saved, command)
+    evaluate = trained.only("evaluate").pop("evaluate", {}) | {"size": 0}  # as augment says
     image = (section["size"], section["size"], saved.channels)
     return {
-        "encoder": dict(saved.config["encoder"])
-        | {"epsilon": _epsilon(saved.config), "channels": saved.channels, "dtype": saved.config["dtype"]}
+        "encoder": trained.only("encoder").pop("encoder")
+        | {"epsilon": _epsilon(trained), "channels": saved.channels, "dtype": trained.dtype}
         | {"features": network.width(image)},
         "preprocessing": preprocessing(section, saved.channels),
-        "config": saved.config | shown,
+        "config": trained.to_dict() | {"augment": dict(section), "evaluate": evaluate},
         "step": saved.step,
     }
 
@@ -135,5 +133,5 @@ def preprocessing(section: Mapping[str, Any], channels: int) -> dict[str, Any]:
     }
 
 
-def _epsilon(config: Mapping[str, Any]) -> float:
-    return norm.norm(**config["norm"]).epsilon
+def _epsilon(settings: Settings) -> float:
+    return norm.norm(**settings.norm.options).epsilon

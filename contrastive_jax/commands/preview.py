@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-from contrastive_jax import augment, data, kinds, native
+from contrastive_jax import augment, data, native
+from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.config import sections
+from contrastive_jax.config import Settings
 from contrastive_jax.lookup import call
 from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import remote
@@ -23,7 +24,7 @@ GAP = 4
 
 
 @remote.supports_remote
-def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
+def preview(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
     """Write ``<workdir>/preview.png`` and return its path; no network is built.
 
     A row is an image, of those that the first steps of training take: as evaluation sees it, then its
@@ -39,23 +40,23 @@ def preview(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> 
     Raises:
       ValueError: an option that is out of range.
     """
-    settings = config["preview"]
-    source = source_of(config)
-    count = len(source.train)
-    kinds.check(sections.Preview, settings, "preview")
-    if settings["images"] > count:
+    settings = configs.settings_of(config)
+    source = source_of(settings)
+    count, rows = len(source.train), settings.preview.images
+    if rows > count:
         raise ValueError(
-            f"preview.images is {settings['images']}; it must be at most {count}, the training images there are."
+            f"preview.images is {rows}; it must be at most {count}, the training images there are."
         )
     workdirs.check_writable(workdir)
-    ids, _ = data.rows(config["seed"], count, 0, settings["images"])
-    seen, views, labels, groups = shown(config, source.train, ids)
+    ids, _ = data.rows(settings.seed, count, 0, rows)
+    seen, views, labels, groups = shown(settings, source.train, ids)
     captions = [caption(*row, source.classes) for row in zip(ids, groups, labels, strict=True)]
     seen, views, captions = without_bits(seen, views, captions, source.train.made.composition.constant)
+    section = settings.augment
     options = ", ".join(
-        f"{name}={_short(value)}" for name, value in config["augment"].items() if name != "preset"
+        f"{name}={_short(value)}" for name, value in section.options.items() if name != "preset"
     )
-    sheet = contact_sheet(f"{source.name}, {config['augment']['preset']}: {options}", captions, seen, views)
+    sheet = contact_sheet(f"{source.name}, {section.name}: {options}", captions, seen, views)
     path = epath.Path(workdir) / "preview.png"
     with workdirs.replacing(path) as temporary:
         sheet.save(temporary, "PNG")
@@ -71,14 +72,11 @@ def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def shown(config: Mapping[str, Any], split: data.Split | data.Streamed, ids: np.ndarray) -> tuple:
+def shown(settings: Settings, split: data.Split | data.Streamed, ids: np.ndarray) -> tuple:
     """Make evaluation's view of each image [n, s, s, c] and its training views [n, draws, W, s, s, c], in [0, 1] but
     for rounding; labels and groups."""
-    section, seed = config["augment"], config["seed"]
-    views, evaluate = (
-        call(augment.make_views, "augment", section),
-        call(augment.make_eval, "augment", section),
-    )
+    section, seed = settings.augment, settings.seed
+    views, evaluate = section(), call(augment.make_eval, section.path, section.options)
     whole, _ = next(split.batches(len(ids), evaluate, ids))
     seen = native.jit(jax.vmap(split.finish(evaluate)))(whole)
 
@@ -87,7 +85,7 @@ def shown(config: Mapping[str, Any], split: data.Split | data.Streamed, ids: np.
         return jax.vmap(split.finish(views))(augment.example_keys(jnp.uint32(seed), epoch, ids), images)
 
     drawn = []
-    for epoch in range(config["preview"]["draws"]):
+    for epoch in range(settings.preview.draws):
         batch = split.drawn(views, ids, seed=seed, epoch=epoch)
         drawn.append(jax.device_get(finish(batch["image"], jnp.full(len(ids), epoch))))
     images = (visible(jax.device_get(seen), evaluate), visible(np.stack(drawn, axis=1), evaluate))

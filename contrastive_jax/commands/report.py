@@ -1,7 +1,7 @@
 """``--mode=report``: runs on one HTML page that needs nothing else: no network, no scripts.
 
-    python -m contrastive_jax.main --mode=report --workdir=runs/simclr
-    python -m contrastive_jax.main --mode=report --workdir=runs/simclr,runs/flatclr
+    contrastive-jax --mode=report --workdir=runs/simclr
+    contrastive-jax --mode=report --workdir=runs/simclr,runs/flatclr
 
 A run is read from its workdir as it is, also while it trains: config, metrics, result and the newest checkpoint.
 What it does not have is said in its place.
@@ -21,12 +21,12 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, evaluators, kinds, native, sharding
+from contrastive_jax import augment, data, distributed, evaluators, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.commands import embed, preview
+from contrastive_jax.commands import preview
 from contrastive_jax.commands.evaluate import OF_THE_IMAGES
-from contrastive_jax.config import sections
+from contrastive_jax.config import Settings, sections
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.table import METRICS, cell, measure, measured, over_seeds
 from contrastive_jax.lookup import call
@@ -55,14 +55,14 @@ class Shown(NamedTuple):
     name: str
     colour: str
     workdir: str
-    config: dict[str, Any]
+    settings: Settings
     records: list[dict[str, Any]]
     result: dict[str, Any]  # of result.json; {} while there is none
     evaluations: dict[str, dict[str, Any]]  # rows of the table, by what they are of; "": the run as it ended
     seen: Seen | str  # or why not
 
 
-def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
+def report(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
     """Write the page of one run, or of several side by side, and return its path.
 
     Args:
@@ -74,7 +74,7 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
       ValueError: an option out of range, or no workdir.
       FileNotFoundError: a workdir without a run.
     """
-    settings = check(config["report"])
+    options = check(configs.as_settings(config).report)
     one = os.path.isdir(workdir)  # a comma in its name parts nothing
     given = [str(workdir)] if one else [part for part in str(workdir).split(",") if part]
     if not given:
@@ -90,11 +90,11 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
         for path, _ in paths:
             if not pathlib.Path(path, "config.json").is_file():
                 raise FileNotFoundError(f"{path} holds no run: there is no config.json in it.")
-        check_layer(settings["layer"], [path for path, _ in paths])
+        check_layer(options.layer, [path for path, _ in paths])
         if distributed.first():
             workdirs.check_writable(folders[0])
         runs = [
-            read(path, name, COLOURS[i % len(COLOURS)], settings, log)
+            read(path, name, COLOURS[i % len(COLOURS)], options, log)
             for i, ((path, _), name) in enumerate(
                 zip(paths, names([called for _, called in paths]), strict=True)
             )
@@ -106,25 +106,25 @@ def report(config: Mapping[str, Any], workdir: str, *, quiet: bool = False) -> s
             means += over_seeds_of(name, several, differences)
         file = pathlib.Path(folders[0], "report.html")
         if distributed.first():
-            workdirs.write_text(file, page(runs, settings, means))
+            workdirs.write_text(file, page(runs, options, means))
             log(f"report of {', '.join(run.name for run in runs)}: {remote.place(folders[0], file.name)}")
         return str(remote.place(folders[0], file.name))
 
 
-def check(settings: Mapping[str, Any]) -> dict[str, Any]:
+def check(options: sections.Report) -> sections.Report:
     """Return the section ``report``; refuse what cannot be drawn."""
-    kinds.check(sections.Report, settings, "report")
-    if settings["queries"] > settings["images"] or settings["neighbours"] >= settings["images"]:
+    if options.queries > options.images or options.neighbours >= options.images:
         raise ValueError(
-            f"report.queries is {settings['queries']} and report.neighbours {settings['neighbours']}; they are among"
-            f" report.images={settings['images']}."
+            f"report.queries is {options.queries} and report.neighbours {options.neighbours}; they are among"
+            f" report.images={options.images}."
         )
-    return dict(settings)
+    return options
 
 
 def check_layer(layer: str, runs: Sequence[Any]) -> None:
     """Refuse a layer that none of the runs has; where another run has it, one without it shows no images."""
-    known = [embed.known_layers(configs.plain(configs.load(str(pathlib.Path(run))))) for run in runs]
+    read = (configs.saved_settings(configs.load(str(pathlib.Path(run)))) for run in runs)
+    known = list(map(encoder.known_layers, read))
     if not any(layer in layers for layers in known):
         raise ValueError(f"report.layer is {layer!r}; there is {', '.join(max(known, key=len))}.")
 
@@ -146,12 +146,12 @@ def read(
     workdir: str | os.PathLike,
     name: str,
     colour: str,
-    settings: Mapping[str, Any],
+    options: sections.Report,
     log: Callable[[str], None],
 ) -> Shown:
     """Read a run from its workdir."""
     path = pathlib.Path(workdir)
-    config = configs.plain(configs.load(str(path)))
+    settings = configs.saved_settings(configs.load(str(path)))
     records = workdirs.read_metrics(path, log) if (path / workdirs.METRICS).is_file() else []
     result = workdirs.read_result(path / "diverged.json", log) or workdirs.read_result(
         path / "result.json", log
@@ -159,22 +159,26 @@ def read(
     result = _readable(result)
     later = workdirs.read_result(path / "evaluation.json", log)
     try:
-        evaluations = judged(config, result, later and later | {"results": workdirs.tables(later, "results")})
+        evaluations = judged(
+            settings, result, later and later | {"results": workdirs.tables(later, "results")}
+        )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         log(
             f"{path / 'evaluation.json'} is not what this version writes ({type(error).__name__}: {error}); it is left"
             " out."
         )
-        evaluations = judged(config, result, {})
+        evaluations = judged(settings, result, {})
     try:
-        seen = features_of(workdir, config, settings)
+        seen = features_of(workdir, settings, options)
     except (OSError, ValueError, RuntimeError) as error:  # no checkpoint yet, a data set that is elsewhere
         seen = str(error)
         log(f"{workdir}: no images are shown: {error}")
     if isinstance(seen, str):
         seen = workdirs.shareable(seen)
-    told = map(workdirs.shareable, (str(workdir), config, records, result, evaluations))
-    return Shown(name, colour, *told, seen)  # type: ignore[call-arg]
+    place, config, *told = map(
+        workdirs.shareable, (str(workdir), settings.to_dict(), records, result, evaluations)
+    )
+    return Shown(name, colour, place, configs.saved_settings(config), *told, seen)  # type: ignore[call-arg]
 
 
 def _readable(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,24 +218,22 @@ def _readable(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judged(
-    config: Mapping[str, Any], result: Mapping[str, Any], later: Mapping[str, Any]
+    settings: Settings, result: Mapping[str, Any], later: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Return the rows of a run's own evaluations, with those of ``--mode=evaluate`` (``evaluation.json``) among them
     where these are of the same weights and images and no column is another; else these by what they are of."""
     evaluations = result.get("evaluations") or {}
     if not later:
         return {"": evaluations} if evaluations else {}
-    step, size = result.get("step"), config["augment"]["size"]
-    images, here = (
-        later.get("data", config["data"]),
-        configs.fingerprint({n: config[n] for n in OF_THE_IMAGES}),
-    )
+    step, size = result.get("step"), settings.augment.options["size"]
+    images = later.get("data") or settings.only("data").pop("data")
+    here = configs.fingerprint(settings.only(*OF_THE_IMAGES))
     clauses = {
-        f"the encoder of {later['checkpoint']}": later["config"] != configs.fingerprint(config),
+        f"the encoder of {later['checkpoint']}": later["config"] != configs.fingerprint(settings),
         f"step {later['step']}": later["step"] != step,
         f"images of {images.get('dir') or images['name']}": later.get("images", here) != here,
         "images that have changed since": bool(later.get("notes")),
-        f"at {later.get('size')} pixels": later.get("size", size) != (config["evaluate"]["size"] or size),
+        f"at {later.get('size')} pixels": later.get("size", size) != (settings.evaluate.size or size),
     }
     rows = {
         row: evaluations.get(row, {}) | later["results"].get(row, {})
@@ -268,19 +270,20 @@ def shown(source: data.Source) -> tuple[str, Any]:
     return ("training", train) if test is None else ("test", test)
 
 
-def features_of(workdir: str | os.PathLike, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Seen:
+def features_of(workdir: str | os.PathLike, settings: Settings, options: sections.Report) -> Seen:
     """Compute the newest checkpoint's features of ``report.images`` test images (training images if there are none)."""
     mesh = sharding.make_mesh()
     with jax.set_mesh(mesh):
         saved = encoder.read(workdir, sharding=sharding.named(mesh, sharding.REPLICATED))
-        source, layer = source_of(config), settings["layer"]
+        source, layer = source_of(settings), options.layer
         name, split = shown(source)
-        rows = np.sort(np.random.default_rng(0).permutation(len(split))[: settings["images"]])
-        network = encoder.network_of(saved.config)
-        section = evaluators.resized(config["augment"], config["evaluate"]["size"], network, saved.channels)
+        rows = np.sort(np.random.default_rng(0).permutation(len(split))[: options.images])
+        network = encoder.network_of(saved.settings)
+        view_options = settings.augment.options
+        section = evaluators.resized(view_options, settings.evaluate.size, network, saved.channels)
         view = call(augment.make_eval, "augment", section)
         encode = Partial(network.encode, saved.params, saved.stats)
-        size = features.batch_rows(min(config["evaluate"]["batch_size"], len(rows)))
+        size = features.batch_rows(min(settings.evaluate.batch_size, len(rows)))
         layers, label = features.encode_rows(
             encode, split.batches(size, view, rows), split.finish(view), count=len(rows), batch_size=size,
             layers=(layer,),
@@ -332,7 +335,7 @@ def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
 # ------------------------------------------------------------------------------------------------ the page
 
 
-def page(runs: Sequence[Shown], settings: Mapping[str, Any], means: Sequence[Shown] = ()) -> str:
+def page(runs: Sequence[Shown], options: sections.Report, means: Sequence[Shown] = ()) -> str:
     """Return the whole page: ``report.html`` beside this file, filled in; ``means`` are rows of its tables alone."""
     import jinja2
 
@@ -358,8 +361,8 @@ def page(runs: Sequence[Shown], settings: Mapping[str, Any], means: Sequence[Sho
         panels=[(panel, _svg(curves.draw(records, panel, colours))) for panel in PANELS],
         histogram=histogram,
         contrasts=any(_quantiles(record) for run in runs for record in run.records),
-        embedding_map=lambda run: embedding_map(run, settings),
-        nearest=lambda run: nearest(run, settings),
+        embedding_map=lambda run: embedding_map(run, options),
+        nearest=lambda run: nearest(run, options),
         config=config_tables(runs),
     )
 
@@ -376,7 +379,7 @@ def state(run: Shown) -> str:
         return "no result.json yet: stopped, or still training"
     if "diverged" in run.result:
         return f"diverged: {run.result['diverged']}"
-    ended = "" in run.evaluations or not run.config["evaluate"]["final"]
+    ended = "" in run.evaluations or not run.settings.evaluate.final
     return "finished" if ended else "trained to its end, not judged: the same command does that"
 
 
@@ -389,11 +392,11 @@ def facts(run: Shown) -> dict[str, str]:
         "step": last.get("step", 0),
         "epoch": last.get("epoch", 0.0),
         "state": state(run),
-        "loss terms": ", ".join(run.config["loss"]),
+        "loss terms": ", ".join(run.settings.loss),
         "seconds": result.get("seconds"),
         "images a second": result.get("images_per_second"),
         "devices": f"{device['count']} x {device['kind']}" if device else None,
-        "to be known": " ".join(result.get("notes") or alarms.notes(run.config)) or None,
+        "to be known": " ".join(result.get("notes") or alarms.notes(run.settings)) or None,
         "commit": f"{commit[:10]}{' + changes' if result.get('git_modified') else ''}" if commit else None,
     }
     return {name: _number(value) for name, value in values.items() if value is not None}
@@ -474,7 +477,7 @@ def config_tables(runs: Sequence[Shown]) -> list[tuple[str, list[str], list[list
     Each as a title, headings, and rows: the leaf and its values.
     """
     base = configs.leaves(configs.plain(configs.complete(configs.base())))
-    by_run, names = [configs.leaves(run.config) for run in runs], [run.name for run in runs]
+    by_run, names = [configs.leaves(run.settings) for run in runs], [run.name for run in runs]
     alone = len(runs) == 1
     compared = [base, *by_run] if alone else by_run
     every = list(dict.fromkeys(name for leaves in [base, *by_run] for name in leaves))
@@ -515,7 +518,7 @@ def histogram(run: Shown) -> str:
     return _svg(figure)
 
 
-def embedding_map(run: Shown, settings: Mapping[str, Any]) -> tuple[str, str]:
+def embedding_map(run: Shown, options: sections.Report) -> tuple[str, str]:
     """Draw the images as points on a plane, coloured by class; the drawing, and what it shows or why there is none."""
     if isinstance(run.seen, str):
         return "", run.seen
@@ -526,7 +529,7 @@ def embedding_map(run: Shown, settings: Mapping[str, Any]) -> tuple[str, str]:
             "",
             f"{count} {seen.split} images with features of {wide} numbers make no map: 2 of each at least.",
         )
-    points, how = plane(seen.features, settings["map"])
+    points, how = plane(seen.features, options.map)
     figure, axes = curves.grid(1, 1, 5.0, 4.2)
     place, known = axes.flat[0], sorted(set(seen.label[seen.label >= 0].tolist()))
     import matplotlib
@@ -543,21 +546,21 @@ def embedding_map(run: Shown, settings: Mapping[str, Any]) -> tuple[str, str]:
     if 0 < len(known) <= 20:
         beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
         place.legend(drawn, classes, fontsize=7, frameon=False, labelcolor=INK, markerscale=2, **beside)
-    caption = f"{len(points)} {seen.split} images, layer {settings['layer']}, step {seen.step}: {how}."
+    caption = f"{len(points)} {seen.split} images, layer {options.layer}, step {seen.step}: {how}."
     return _svg(figure), caption
 
 
-def nearest(run: Shown, settings: Mapping[str, Any]) -> tuple[list, str]:
+def nearest(run: Shown, options: sections.Report) -> tuple[list, str]:
     """Return some images, each followed by those of the nearest features, as (class, address, name); and a sentence."""
     if isinstance(run.seen, str):
         return [], run.seen
     seen = run.seen
-    if not settings["queries"]:
+    if not options.queries:
         return [], "report.queries is 0."
     if len(seen.features) < 2:
         return [], f"there is one {seen.split} image, and none beside it."
-    queries = np.random.default_rng(0).permutation(len(seen.features))[: settings["queries"]]
-    places = neighbours(seen.features, queries, settings["neighbours"])
+    queries = np.random.default_rng(0).permutation(len(seen.features))[: options.queries]
+    places = neighbours(seen.features, queries, options.neighbours)
     positions = np.concatenate([queries[:, None], places], axis=1)
     images = seen.pictures(positions.reshape(-1))
     labels = seen.label[positions]

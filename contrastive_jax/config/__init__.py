@@ -17,7 +17,7 @@ from contrastive_jax.config.identity import (
     may_change,
 )
 from contrastive_jax.config.overrides import expand, resolve
-from contrastive_jax.config.resolved import Settings, section, settings_of
+from contrastive_jax.config.resolved import Settings, as_settings, saved_settings, settings_of
 from contrastive_jax.config.scales import SCALES, SMALL, at_scale, limit, on_digits, on_small_images
 from contrastive_jax.config.settings import (
     CHOICES,
@@ -37,6 +37,7 @@ __all__ = [
     "SMALL",
     "Settings",
     "allow",
+    "as_settings",
     "at_scale",
     "base",
     "complete",
@@ -56,7 +57,7 @@ __all__ = [
     "plain",
     "raised",
     "resolve",
-    "section",
+    "saved_settings",
     "settings_of",
     "settle",
     "sibling",

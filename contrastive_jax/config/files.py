@@ -83,7 +83,16 @@ def use_method(config: ConfigDict, name: str) -> ConfigDict:
 
 
 # Names of options in other libraries -> the last name here.
-ELSEWHERE = {"lr": "learning_rate", "wd": "weight_decay", "epochs": "duration", "max_epochs": "duration"}
+ELSEWHERE = {
+    **{"lr": "learning_rate", "wd": "weight_decay", "epochs": "duration", "max_epochs": "duration"},
+    **{
+        "num_epochs": "duration",
+        "steps": "duration",
+        "bs": "batch_size",
+        "batch": "batch_size",
+        "temp": "tau",
+    },
+}
 
 
 def suggest(name: str, known: Mapping[str, Any]) -> str:

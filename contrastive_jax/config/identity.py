@@ -45,7 +45,7 @@ def _under(prefixes: tuple[str, ...]) -> re.Pattern:
 def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return ``section.option`` -> value."""
     by_name = {}
-    for name, value in config.items():
+    for name, value in (config if isinstance(config, Mapping | ConfigDict) else config.to_dict()).items():
         if isinstance(value, Mapping | ConfigDict):
             by_name |= leaves(value, f"{prefix}{name}.")
         else:

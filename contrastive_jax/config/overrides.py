@@ -27,8 +27,8 @@ from contrastive_jax.contrast.terms import canonical
 _LIST = re.compile(r"[^,()\[\]{}'\"]+(,[^,()\[\]{}'\"]+)+")  # of words, with commas between
 
 
-def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str, Any] = ()) -> ConfigDict:
-    """Return the config of a file, a workdir or a name, with overrides applied and every option filled in.
+def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str, Any] = ()) -> Settings:
+    """Return the settings of a file, a workdir or a name, with overrides applied and every option filled in.
 
     Args:
       spec: as :func:`contrastive_jax.config.load` takes it; None is the base config.
@@ -39,9 +39,7 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str
       ValueError: an unknown leaf or function, or a value that is not allowed, in one sentence.
     """
     find = Finder()
-    config = _resolve(spec, overrides, find)
-    schema.check(plain(config), find)
-    return config
+    return settings_of(_resolve(spec, overrides, find), find)
 
 
 def _resolve(
@@ -78,7 +76,7 @@ def _resolve(
 
 
 def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[Settings]:
-    """Return the configs of a command line: one, or every combination where numbers have several values.
+    """Return the settings of a command line: one, or every combination where numbers have several values.
 
     ``--config.seed=0,1,2 --config.temperature.tau=0.1,0.2`` are six, the last option's values next to each other.
 

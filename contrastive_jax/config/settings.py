@@ -97,6 +97,24 @@ class Finder:
         return self._own[name]
 
 
+class SavedFinder(Finder):
+    """A :class:`Finder` for saved configs: a function that is not here raises an error when it is called."""
+
+    def __call__(self, path: str, name: Any) -> Callable | None:
+        """Return the function, or one that raises what looking it up raised."""
+        try:
+            return super().__call__(path, name)
+        except ValueError as error:
+            return _absent(str(error))
+
+
+def _absent(sentence: str) -> Callable:
+    def absent(*arguments: Any, **options: Any) -> Any:
+        raise ValueError(sentence)
+
+    return absent
+
+
 def base() -> ConfigDict:
     """Return the common ground of all configs: SimCLR with a CIFAR-stem ResNet-18, LARS and a cosine schedule."""
     return ConfigDict(
@@ -310,8 +328,8 @@ def _check_kind(option: str, default: Any) -> None:
         )
 
 
-def plain(config: ConfigDict) -> dict[str, Any]:
-    """Return the config as plain dictionaries, tuples as lists: what ``config.json`` holds."""
+def plain(config: Any) -> dict[str, Any]:
+    """Return a ConfigDict or Settings as plain dictionaries, tuples as lists: what ``config.json`` holds."""
     return json.loads(config.to_json())
 
 

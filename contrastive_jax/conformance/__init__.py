@@ -84,7 +84,7 @@ def check(
 
     del formula, numerics  # imported: they register their checks
     if not callable(function):
-        raise ValueError(f"function is a {type(function).__name__}; it must be callable.")
+        raise ValueError(f"function is {str(function)[:60]!r}; it must be callable.")
     name, spec = specs.find(as_)
     framework = framework_of(function) if framework is None else framework
     for argument, given, allowed in (("framework", framework, FRAMEWORKS), ("memory", memory, MEMORY)):
@@ -104,8 +104,9 @@ def check(
     passed = {key: value for key, value in values.items() if key in names and key in (options or {})}
     session = Session(Bridge(function, framework, passed), name, spec, tau, values, memory, ranks)
     chosen = [one for one in CHECKS if (not only or one in only) and one not in skip]
+    chosen = ["value"] if session.refused else chosen  # it cannot be called
     results = [CHECKS[one].run(session) for one in chosen]
-    return Report(getattr(function, "__qualname__", repr(function)), name, framework, tuple(results))
+    return Report(getattr(function, "__qualname__", type(function).__name__), name, framework, tuple(results))
 
 
 def assert_conforms(function: Callable, as_: str = "nt_xent", **options: Any) -> None:

@@ -15,6 +15,10 @@ PARTS = ("parts", "microbatches", "mini_batch_size", "chunks")
 DIFFERENCE = 1e-5  # of central differences, relative to the largest entry
 
 
+class NoLoss(TypeError):
+    """A value that a function returned, and that is no loss."""
+
+
 class Refused(Exception):
     """The function raised an error, or returned something other than numbers."""
 
@@ -51,6 +55,13 @@ def framework_of(function: Callable) -> str:
     return "numpy"
 
 
+def said(error: BaseException) -> str:
+    """Return what a user's function did, in a line."""
+    if isinstance(error, NoLoss):
+        return str(error)
+    return f"raised {type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
 class Bridge:
     """A function and how it is called.
 
@@ -67,6 +78,10 @@ class Bridge:
         self.parts = next((name for name in PARTS if name in names), None)
         self.names = names
         self._compiled: dict[Any, Callable] = {}
+        if framework == "jax":
+            from contrastive_jax.native import compiler
+
+            compiler.set_flag()  # else XLA's own mistakes would count as the loss's
 
     def differentiate(
         self, arrays: Sequence[np.ndarray], argument: float | None, dtype: str = "float32", **extra: Any
@@ -85,9 +100,8 @@ class Bridge:
         call = {"jax": self._jax, "torch": self._torch, "numpy": self._numpy}[self.framework]
         try:
             value, gradients, slope = call(arrays, argument, dtype, {**self.options, **extra})
-        except Exception as error:  # a user's function raises anything
-            text = " ".join(str(error).split())
-            raise Refused(f"{type(error).__name__}: {text[:160]}") from error
+        except (Exception, SystemExit) as error:  # a user's function raises anything
+            raise Refused(said(error)) from error
         return np.asarray(value, float), [np.asarray(x, float) for x in gradients], slope
 
     def _named(self, argument: Any) -> dict[str, Any]:
@@ -149,7 +163,7 @@ class Bridge:
         given = leaves()
         value = first(self.function(*given, **self._named(argument), **extra))
         if not torch.is_tensor(value):
-            raise TypeError(f"it returned a {type(value).__name__}, not a tensor")
+            raise NoLoss(f"returned a {type(value).__name__}, not a tensor")
         if value.requires_grad:
             value.float().mean().backward()  # not autograd.grad: hooks of cached gradients write to .grad
         inputs = [x for x in given if x.is_floating_point()]
@@ -197,8 +211,8 @@ class Bridge:
             return {"jax": self._jax_memory, "torch": self._torch_memory, "numpy": self._numpy_memory}[
                 self.framework
             ](arrays, argument)
-        except Exception as error:
-            raise Refused(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}") from error
+        except (Exception, SystemExit) as error:
+            raise Refused(said(error)) from error
 
     def _jax_memory(self, arrays, argument):
         import jax
@@ -253,5 +267,20 @@ class Bridge:
 
 
 def first(value: Any) -> Any:
-    """Return the loss of what a function returned: the first of several values, such as a queue behind it."""
-    return value[0] if isinstance(value, tuple | list) else value
+    """Return the loss of what a function returned: the first of several values, such as a queue behind it.
+
+    Raises:
+      NoLoss: it is neither a real number nor a vector of them.
+    """
+    found = value[0] if isinstance(value, tuple | list) and value else value
+    shape = getattr(found, "shape", () if isinstance(found, int | float) else None)
+    if shape is None:
+        raise NoLoss(f"returned a {type(found).__name__}; {WANTED}")
+    if 0 in shape or sum(side > 1 for side in shape) > 1:
+        raise NoLoss(f"returned an array of shape {tuple(shape)}; {WANTED}")
+    if "complex" in str(found.dtype if hasattr(found, "dtype") else ""):
+        raise NoLoss(f"returned complex numbers; {WANTED}")
+    return found
+
+
+WANTED = "a loss returns a number, or one a query"

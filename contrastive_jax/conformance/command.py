@@ -3,6 +3,7 @@
 import json
 import pathlib
 import sys
+import traceback
 from collections.abc import Sequence
 
 from contrastive_jax import lookup
@@ -92,18 +93,22 @@ def _number(flag: str, text: str, kind: type):
 
 def _function(name: str):
     """Import ``module:function``, which the user has named, with its folder."""
-    import importlib
-
     module = lookup.check_name(name, "function")
     lookup.use_folders()
     try:
-        loaded = importlib.import_module(module)
+        loaded = lookup.imported(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise ValueError(f"{module} imports {error.name!r}, which is not installed.") from None
         raise ValueError(
             f"function is {name!r}: there is no module {error.name!r} in this folder or where Python looks for modules."
         ) from None
+    except lookup.Ended:
+        raise
+    except Exception as error:  # a module of the user's raises anything
+        frames = traceback.extract_tb(error.__traceback__)
+        line = getattr(error, "lineno", None) or frames[-1].lineno
+        raise ValueError(f"{module} raised {type(error).__name__} at line {line}: {error}") from None
     function = getattr(loaded, name.partition(":")[2], None)
     if function is None:
         known = lookup.functions_of(loaded)
@@ -126,12 +131,17 @@ def run(words: Sequence[str]) -> int:
     try:
         name, arguments = parse(words)
         file = arguments.pop("json", None)
+        if file not in (None, "-") and not pathlib.Path(file).absolute().parent.is_dir():
+            raise ValueError(f"--json is {file!r}; there is no such folder.")
         report = conformance.check(_function(name), **arguments)
-        if file is not None and file != "-":
+        if file not in (None, "-"):
             pathlib.Path(file).write_text(json.dumps(report.as_json(), indent=2) + "\n")
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+        return 130
     print(json.dumps(report.as_json(), indent=2) if file == "-" else report, flush=True)
     return 0 if report.passed else 1
 

@@ -330,8 +330,8 @@ def memory(session: Session):
         small, large, wide, both = (bytes_of(n, d) for n, d in ((64, 16), (128, 16), (64, 128), (128, 128)))
     except Refused as refused:
         raise NotApplicable(f"not measured: {refused}"[:200]) from None
-    if not small:
-        raise NotApplicable("nothing was measured")
+    if not (small and large and wide and both):
+        raise NotApplicable("too little to measure: it forms no scores")
     growth, by_width = math.log2(large / small), wide / small
     square, measured = growth > 1.5, f"{large / 1e6:.1f} MB at N = 128, D = 16"
     if growth > 2.5:

@@ -1,8 +1,9 @@
-"""One rank of :mod:`contrastive_jax.conformance.ranks`: a process that reads a request and prints what it computed."""
+"""One rank of :mod:`contrastive_jax.conformance.ranks`: a process that reads a request and writes what it computed."""
 
 import importlib
 import json
 import os
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +13,14 @@ from contrastive_jax.conformance.bridge import first
 
 
 def main(request: dict[str, Any]) -> None:
-    """Compute a rank's value and gradient of shared weights, and print them as one line of JSON."""
+    """Compute a rank's value and gradient of shared weights, and write them as JSON."""
     module, _, name = request["function"].partition(":")
     function: Any = importlib.import_module(module)
     for part in name.split("."):
         function = getattr(function, part)
     arrays = [np.asarray(x) for x in request["arrays"]]
-    print(
-        json.dumps({"torch": torch_rank, "jax": jax_ranks}[request["framework"]](function, arrays, request))
-    )
+    answer = {"torch": torch_rank, "jax": jax_ranks}[request["framework"]](function, arrays, request)
+    pathlib.Path(request["answer"]).write_text(json.dumps(answer))
 
 
 def named(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Run a function on several ranks: PyTorch processes joined by gloo on 127.0.0.1, or emulated devices of JAX."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from typing import Any
 
 import numpy as np
@@ -65,36 +67,48 @@ def run(session: Session) -> list[dict]:
     processes = number if session.bridge.framework == "torch" else 1
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
     environment["JAX_NUM_CPU_DEVICES"] = str(number)
-    with tempfile.TemporaryDirectory() as folder:
-        started = []
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        started, complaints = [], []  # files: a function may print more than a pipe holds
         try:
             for rank in range(processes):
-                asked = json.dumps(request | {"rank": rank, "store": str(pathlib.Path(folder, "store"))})
+                files = {name: os.path.join(folder, f"{name}{rank}") for name in ("answer", "complaint")}
+                asked = json.dumps(
+                    request
+                    | {"rank": rank, "store": os.path.join(folder, "store"), "answer": files["answer"]}
+                )
+                complaint = stack.enter_context(open(files["complaint"], "w+", errors="replace"))
+                complaints.append(complaint)
                 process = subprocess.Popen(
                     [sys.executable, "-P", "-c", START],
                     stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=complaint,
                     text=True,
                     env=environment,
                 )
-                assert process.stdin is not None
-                process.stdin.write(asked)
-                process.stdin.close()
-                process.stdin = None
                 started.append(process)
-            printed = [process.communicate(timeout=SECONDS) for process in started]
+                assert process.stdin is not None
+                with contextlib.suppress(BrokenPipeError), process.stdin:  # it is gone: see its status
+                    process.stdin.write(asked)
+            end = time.monotonic() + SECONDS
+            for process in started:
+                process.wait(max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise Failed(f"the ranks did not end within {SECONDS:.0f} s: one waits for another") from None
         finally:
             for process in started:
                 process.kill()
                 process.wait()
-    for process, (_, complaint) in zip(started, printed, strict=True):
-        if process.returncode:
-            lines = [line for line in complaint.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
-            raise Failed(f"a rank raised {(lines or complaint.splitlines() or ['no message'])[-1][:200]}")
-    return [json.loads(text.strip().splitlines()[-1]) for text, _ in printed]
+        for process, complaint in zip(started, complaints, strict=True):
+            complaint.seek(0)
+            said = complaint.read().splitlines()
+            lines = [line for line in said if re.match(r"[\w.]*(Error|Exception)\b", line)]
+            if process.returncode:
+                raise Failed(f"a rank raised {(lines or said or ['no message'])[-1][:200]}")
+        answers = [pathlib.Path(folder, f"answer{rank}") for rank in range(processes)]
+        if not all(answer.is_file() for answer in answers):
+            raise Failed("the function ended a rank's program")
+        return [json.loads(answer.read_text()) for answer in answers]
 
 
 def compare(session: Session) -> tuple[float, str]:
@@ -104,6 +118,8 @@ def compare(session: Session) -> tuple[float, str]:
     value = float(np.mean([answer["value"] for answer in answers]))
     whole, whole_value = np.asarray(answers[0]["whole_gradient"]), answers[0]["whole_value"]
     wrong, wrong_value = error(gradient, whole), error(value, whole_value)
+    if not (np.isfinite(gradient).all() and np.isfinite([value, whole_value]).all()):
+        raise Failed("value or gradient is not finite on plain rows")
     if max(wrong, wrong_value) < CLOSE:
         return wrong, f"{number} ranks ({session.bridge.framework})"
     if "part_gradient" in answers[0]:
@@ -115,11 +131,13 @@ def compare(session: Session) -> tuple[float, str]:
                 raise Failed(
                     f"nothing is gathered, and the gradient is {word} by the number of ranks", factor
                 )
-    if wrong < CLOSE and abs(value / whole_value / number - 1) < CLOSE:
+    if not np.any(whole):
+        raise Failed("the gradient of the whole batch is 0 on one rank", wrong)
+    by_value = value / whole_value if whole_value else np.nan
+    if wrong < CLOSE and abs(by_value / number - 1) < CLOSE:
         return wrong, f"the gradient is that of one rank; the value is {number} x (it undoes DDP's mean)"
     ratio = float(np.ravel(gradient) @ np.ravel(whole) / (np.ravel(whole) @ np.ravel(whole)))
     if error(gradient, ratio * whole) < CLOSE:
-        by_value = value / whole_value
         if abs(ratio * number - 1) < CLOSE and abs(by_value * number - 1) < CLOSE:
             return (
                 wrong,
@@ -137,7 +155,8 @@ def compare(session: Session) -> tuple[float, str]:
             + (" (the gather's backward pass does not sum over ranks)" if ratio < 1 else ""),
             ratio,
         )
-    cosine = float(np.ravel(gradient) @ np.ravel(whole) / (np.linalg.norm(gradient) * np.linalg.norm(whole)))
+    lengths = np.linalg.norm(gradient) * np.linalg.norm(whole)
+    cosine = float(np.ravel(gradient) @ np.ravel(whole) / lengths) if lengths else 0.0
     if wrong_value < CLOSE and session.name != "flatnce":  # whose value carries no information
         raise Failed(
             f"the value is right, the gradient is not (cosine {cosine:.3f}): gathered rows are detached",

@@ -71,7 +71,7 @@ class Check:
         except Failed as failed:
             return Result(self.name, FAILED, failed.number, failed.cause, failed.given, failed.tau)
         except Refused as refused:
-            return Result(self.name, FAILED, None, f"the function raised {refused}")
+            return Result(self.name, FAILED, None, f"the function {refused}")
         return Result(self.name, PASSED, number, words)
 
 

@@ -109,11 +109,12 @@ class Session:
         self.bridge, self.name, self.spec, self.tau = bridge, name, spec, tau
         self.options, self.memory, self.ranks = dict(options), memory, ranks
         self.problem = ""  # why no convention was found
+        self.refused = False  # whether the function cannot be called at all
         self.convention: Convention | None = None
         try:
             self.convention = self._find()
         except Refused as refused:
-            self.problem = f"the function raised {refused}"
+            self.problem, self.refused = f"the function {refused}", True
 
     # -------------------------------------------------------------------------------------- calls
 

@@ -414,6 +414,16 @@ def contrastive_loss(
     return sharding.shard_batch(sharding.replicate(values).T.reshape(-1))
 
 
+# Names of its arguments in other libraries.
+ELSEWHERE = {
+    "tau": "temperature",
+    "t": "temperature",
+    "labels": "positives",
+    "label": "positives",
+    "memory": "queue",
+}
+
+
 def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
     """Return the loss with its options; a wrong option may have been meant for :func:`contrastive_loss` itself."""
     own = [name for name in inspect.signature(contrastive_loss).parameters if name != "options"]
@@ -425,8 +435,14 @@ def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
         else:
             term = make_term(getattr(loss, "__name__", "loss"), options, loss)
     except ValueError as error:
-        near = [match for name in options for match in difflib.get_close_matches(name, own, 1)]
+        near = [
+            match
+            for name in options
+            for match in difflib.get_close_matches(ELSEWHERE.get(name, name), own, 1, cutoff=0.75)
+        ]
         hint = f" Did you mean contrastive_loss's own {near[0]!r}?" if near else ""
+        if "reduction" in options:
+            hint = " It returns one value a query: take jnp.mean of them."
         raise ValueError(f"{error}{hint}") from None
     if other := [name for name in term.quantities if name not in PROVIDED]:
         whose = "contrastive_jax.losses." if isinstance(loss, str) else ""

@@ -107,6 +107,8 @@ class Term(NamedTuple):
 # Names that the field has for losses of the package, as `canonical` reads them.
 ALIASES = {
     "ntxent": "info_nce",
+    "simclr": "info_nce",
+    "moco": "info_nce",
     "decoupledcontrastive": "dcl",
     "decoupledcontrastiveloss": "dcl",
     "hcl": "hard_nce",
@@ -161,7 +163,7 @@ def find_loss(name: str) -> Callable[..., Array]:
             f"loss is {name!r}: replicas differ in seed and in numbers; run the command once for each loss."
         )
     if known_as not in losses.__all__ or not is_loss(getattr(losses, known_as)):
-        near = difflib.get_close_matches(known_as, known_losses(), 1)
+        near = difflib.get_close_matches(known_as, known_losses(), 1, cutoff=0.65)
         near = near or [name[::-1].replace(".", ":", 1)[::-1]] * ("." in name)
         hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known_losses())}."
         raise ValueError(f"loss: there is no loss {name!r}.{hint} (Your own: 'module:function'.)")

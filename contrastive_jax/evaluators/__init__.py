@@ -4,8 +4,7 @@ Evaluators of features read arrays, ``[n, F]`` and ``[n]``, and never see a netw
 (augmentation, fine-tuning) read the encoder's weights and train copies.
 """
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +14,8 @@ from contrastive_jax import data, models
 from contrastive_jax.evaluators import measures, protocols
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, known_labels, labelled
 from contrastive_jax.evaluators.table import METRICS, OF_SEVERAL
-from contrastive_jax.lookup import call, functions_of, is_own, near, own
+from contrastive_jax.kinds import parameters
+from contrastive_jax.lookup import Section, functions_of, is_own, near, own
 
 
 def known() -> dict[str, Callable]:
@@ -28,42 +28,40 @@ def find(name: str, column: str) -> Callable | None:
     return own(name, f"evaluators.{column}.name") if is_own(name) else known().get(name)
 
 
-def options_of(column: str, section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a column's options with the defaults of its protocol."""
-    function = find(section.get("name", ""), column)
-    defaults = {} if function is None else inspect.signature(function).parameters
-    options = {k: p.default for k, p in defaults.items() if p.kind is p.KEYWORD_ONLY}
-    return options | {k: v for k, v in section.items() if k != "name"}
+def section_of(column: str, given: Mapping[str, Any]) -> Section:
+    """Return a column of a config, ``{"name": "knn", "k": 20}``, with the function that it names.
+
+    Raises:
+        ValueError: no name, or an unknown one.
+    """
+    path = f"evaluators.{column}"
+    if not isinstance(given, Mapping) or "name" not in given:
+        raise ValueError(f"{path} is {given!r}; it needs a name and options: {{'name': 'knn', 'k': 20}}.")
+    options = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    name = options.pop("name")
+    if (function := find(name, column)) is None:
+        raise ValueError(f"{path}.name is {name!r}. {near(name, known())}")
+    return Section(path, name, function, options)
 
 
-def build(
-    sections: Mapping[str, Mapping[str, Any]],
-    facts: EvalSpec,
-    find: Callable[[str, str], Callable | None] = find,
-) -> dict[str, Callable]:
-    """Build the config's ``evaluators``: column -> ``evaluate(subject)``; ``find(name, column)`` looks up functions.
+def build(columns: Mapping[str, Section | Mapping[str, Any]], facts: EvalSpec) -> dict[str, Callable]:
+    """Build the columns of a config's ``evaluators``, sections or plain dictionaries: column -> ``evaluate(subject)``.
 
     Raises:
         ValueError: an unknown protocol or option, or one that cannot work on these labels, in a sentence.
     """
     built = {}
-    for column, section in sections.items():
-        path = f"evaluators.{column}"
-        if not isinstance(section, Mapping) or "name" not in section:
+    for column, given in columns.items():
+        section = given if isinstance(given, Section) else section_of(column, given)
+        if section.options.get("seed") == RUN_SEED:
             raise ValueError(
-                f"{path} is {section!r}; it needs a name and options: {{'name': 'knn', 'k': 20}}."
+                f"{section.path}: seed is {RUN_SEED}; it must be at least 0 where there is no run."
             )
-        function = find(section["name"], column)
-        if function is None:
-            raise ValueError(f"{path}.name is {section['name']!r}. {near(section['name'], known())}")
-        options = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items() if k != "name"}
-        if options.get("seed") == RUN_SEED:
-            raise ValueError(f"{path}: seed is {RUN_SEED}; it must be at least 0 where there is no run.")
-        built[column] = call(function, path, options, facts)
+        built[column] = section(facts)
         if not callable(built[column]):
             raise ValueError(
-                f"{path}.name={section['name']!r} returned a {type(built[column]).__name__}; it must return a function"
-                " of what is evaluated."
+                f"{section.path}.name={section.name!r} returned a {type(built[column]).__name__}; it must return a"
+                " function of what is evaluated."
             )
     return built
 
@@ -95,48 +93,54 @@ RUN_SEED = -1  # as the seed of a column: the run's own
 
 
 def prepare(
-    config: Mapping[str, Any], source: data.Source, find: Callable[[str, str], Callable | None] = find
+    columns: Mapping[str, Section],
+    source: data.Source,
+    *,
+    layers: tuple[str, ...],
+    rows: Sequence[str],
+    metric: str,
+    seed: int,
 ) -> dict[str, dict[str, Callable]]:
-    """Build the evaluators of a config, for each set that an encoder is judged on (``source.judged``): all that they
-    would refuse after hours of training is refused now.
+    """Build the evaluators of a run for each set that an encoder is judged on (``source.judged``): all that they would
+    refuse after hours of training is refused now.
+
+    Args:
+        columns: of the config.
+        source: what to evaluate on.
+        layers: that the network has.
+        rows: ``evaluate.rows``.
+        metric: ``evaluate.metric``.
+        seed: of the run.
 
     Raises:
         ValueError: one sentence.
     """
-    settings, projector = config["evaluate"], config["projector"]
-    depth = len(projector.get("widths", ())) or projector["layers"]
-    layers = ("pooled", *(f"projection_{i + 1}" for i in range(depth)))
-    if not settings["rows"]:
+    if not rows:
         raise ValueError(f"evaluate.rows is empty; it must name some of {', '.join(ROWS)}.")
     train, test = source.judged[""]
-    if test is not None and train.labelled and settings["metric"] != "auto":
+    if test is not None and train.labelled and metric != "auto":
         several = bool(train.label_shape)
-        if several != (settings["metric"] in OF_SEVERAL):
+        if several != (metric in OF_SEVERAL):
             fitting = [name for name in METRICS if (name in OF_SEVERAL) == several]
             raise ValueError(
-                f"evaluate.metric is {settings['metric']!r}; with {'several labels' if several else 'one label'}"
+                f"evaluate.metric is {metric!r}; with {'several labels' if several else 'one label'}"
                 f" an image it is auto or one of {', '.join(fitting)}."
             )
-        if settings["metric"] == "top5" and len(source.classes) <= 5:
+        if metric == "top5" and len(source.classes) <= 5:
             raise ValueError(
                 f"evaluate.metric is 'top5'; the {len(source.classes)} classes of data.name={source.name!r} are all"
                 " among the first five: take top1."
             )
-    sections = config["evaluators"]
-    if per_run(sections):
-        sections = {
-            column: dict(section) | {"seed": config["seed"]} if per_run({column: section}) else section
-            for column, section in sections.items()
-        }
-    return {
-        name: build(sections, _facts(layers, train, test), find)
-        for name, (train, test) in source.judged.items()
+    seeded = {
+        column: section._replace(options={**section.options, "seed": seed}) if per_run([section]) else section
+        for column, section in columns.items()
     }
+    return {name: build(seeded, _facts(layers, train, test)) for name, (train, test) in source.judged.items()}
 
 
-def per_run(sections: Mapping[str, Any]) -> bool:
+def per_run(columns: Iterable[Section]) -> bool:
     """Return whether a column uses the run's seed, so that runs of several seeds have evaluators of their own."""
-    return any(isinstance(of, Mapping) and of.get("seed") == RUN_SEED for of in sections.values())
+    return any(section.options.get("seed") == RUN_SEED for section in columns)
 
 
 def _facts(layers: tuple[str, ...], train: Any, test: Any) -> EvalSpec:
@@ -147,7 +151,12 @@ def _facts(layers: tuple[str, ...], train: Any, test: Any) -> EvalSpec:
     return EvalSpec(layers, labels if labels is None or rows is None else labels[rows], len(train))
 
 
-def layers_of(sections: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+def layers_of(columns: Iterable[Section]) -> tuple[str, ...]:
     """Return the encoder's layers that some column reads."""
-    layers = {options_of(*item).get("layer", "pooled") for item in sections.items()}
-    return tuple(sorted(layers))
+    return tuple(sorted({_layer(section) for section in columns}))
+
+
+def _layer(section: Section) -> str:
+    """Return the layer that a column reads, by default its function's."""
+    layer = parameters(section.function).get("layer")
+    return section.options.get("layer", layer.default if layer else "pooled")

@@ -135,6 +135,28 @@ def effective_ranks(features: np.ndarray, eps: float = 1e-7) -> tuple[float, flo
     )
 
 
+def lidar(views: np.ndarray, delta: float = 1e-4, eps: float = 1e-7) -> float:
+    """Compute LiDAR, the effective rank of what tells images apart from what their augmentation changes.
+
+    Each image is a class of its augmented views. ``exp`` of the entropy of the shares of the eigenvalues of
+    ``S_w^(-1/2) S_b S_w^(-1/2)``: S_b is the covariance of the images' means, S_w that of views about them plus
+    ``delta`` times the identity. Source: Thilak et al. (2024), equations 1 to 3.
+
+    Args:
+        views: ``[n, q, F]``, q of at least 2 views of n of at least 2 images.
+        delta: 1e-4 in the paper.
+        eps: added to each share, 1e-7 in the paper.
+    """
+    views = np.asarray(views, np.float64)
+    means = views.mean(axis=1)
+    centred, spread = means - means.mean(axis=0), (views - means[:, None]).reshape(-1, views.shape[2])
+    within = spread.T @ spread / len(spread) + delta * np.eye(views.shape[2])
+    values, vectors = np.linalg.eigh(within)
+    whitened = centred @ vectors / np.sqrt(values)  # its squares have the eigenvalues sought, times n
+    shares = np.maximum(np.linalg.eigvalsh(whitened.T @ whitened), 0.0)
+    return float(definitions.spectral_entropy_rank(shares, eps))
+
+
 def _gram(features: np.ndarray) -> np.ndarray:
     features = np.asarray(features, np.float64)
     return features.T @ features if features.shape[0] >= features.shape[1] else features @ features.T

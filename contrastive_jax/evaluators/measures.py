@@ -16,6 +16,7 @@ import numpy as np
 from contrastive_jax.evaluators import geometry as _geometry
 from contrastive_jax.evaluators import mutual_information as _information
 from contrastive_jax.evaluators import resolved as _resolved
+from contrastive_jax.evaluators import retrieval as _retrieval
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, Seed, check_seed, left_out
 from contrastive_jax.evaluators.features import NotFinite as _NotFinite
 from contrastive_jax.kinds import Count, CountOrZero, Ge, Positive, checked
@@ -91,6 +92,75 @@ def rankme(facts: EvalSpec, *, images: CountOrZero = 0, seed: Seed = 0, layer: s
             "largest": float(min(features.shape)),
             "protocol": f"RankMe of {len(features)} test images, not centred, not normalised,"
             f" layer {subject.layer(layer)}",
+            "settings": {"layer": subject.layer(layer), "images": len(features), "seed": seed},
+        }
+
+    return evaluate
+
+
+@checked()
+def lidar(
+    facts: EvalSpec,
+    *,
+    views: Annotated[int, Ge(2)] = 50,
+    images: Literal[0] | Annotated[int, Ge(2)] = 1_000,
+    seed: Seed = 0,
+    layer: str = "pooled",
+) -> Evaluate:
+    """Effective rank of what tells test images apart from what augmentation changes (LiDAR, Thilak et al., 2024).
+
+    Each image is a class of its own, of views augmented as in the pretraining: see :func:`geometry.lidar`. The paper
+    draws 1,000 images and 50 views, as this does by default; ``largest`` is the least of the features' width and the
+    number of images less one.
+
+    Args:
+      views: augmented views of an image; an odd number is rounded up.
+      seed: of the choice of images and of the augmentation.
+    """
+    facts.check_layer(layer)
+    check_seed(seed)
+
+    def evaluate(subject):
+        if subject.encoder is None:
+            return left_out("raw pixels have no augmented views of one encoder")
+        number = subject.some(images, seed)
+        pairs = [subject.two_views(layer, number, seed + i) for i in range((views + 1) // 2)]
+        seen = np.concatenate(pairs, axis=1)
+        if not np.isfinite(seen).all():
+            raise _NotFinite("the features hold values that are not finite: the encoder has diverged.")
+        return {
+            "lidar": _geometry.lidar(seen),
+            "largest": float(min(seen.shape[2], len(seen) - 1)),
+            "protocol": f"LiDAR of {len(seen)} test images, {seen.shape[1]} views each as in the pretraining, layer"
+            f" {subject.layer(layer)}",
+            "settings": {
+                "layer": subject.layer(layer), "images": len(seen), "views": seen.shape[1], "seed": seed,
+            },
+        }  # fmt: skip
+
+    return evaluate
+
+
+@checked()
+def retrieval(facts: EvalSpec, *, images: CountOrZero = 0, seed: Seed = 0, layer: str = "pooled") -> Evaluate:
+    """Recall@1, 5 and 10 and MAP@R of test images, each a query among all others, by cosine.
+
+    See :func:`retrieval.retrieval`; MAP@R is of Musgrave et al. (2020).
+
+    Args:
+      seed: of the choice of images.
+    """
+    facts.check_layer(layer)
+    check_seed(seed)
+
+    def evaluate(subject):
+        features, labels, _ = _test(subject, layer, images, seed)
+        if labels.ndim == 2:
+            return left_out("neighbours of one class need one label an image")
+        if len(features) < 11 or len(np.unique(labels)) == len(labels):
+            return left_out("it needs at least 11 images, and a class with two")
+        return _retrieval.retrieval(features, labels) | {
+            "protocol": f"each of {len(features)} test images among the others, cosine, layer {subject.layer(layer)}",
             "settings": {"layer": subject.layer(layer), "images": len(features), "seed": seed},
         }
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contrastive_jax import config as configs
+from contrastive_jax.config import Settings
 from contrastive_jax.contrast.diagnostics import rounds_to_zero
 from contrastive_jax.contrast.terms import Term, make_term
 from contrastive_jax.data.noise import NOTE
@@ -36,19 +37,19 @@ VANISHING = (
 )
 
 
-def notes(config: Mapping[str, Any]) -> list[str]:
-    """Return what is to be known of a config's metrics before there are any."""
-    sentences = [f"{NOTE}."] if config["data"]["name"] == "synthetic" else []
-    named = [*config["loss"], *configs.leaves(config).values()]
+def notes(settings: Settings) -> list[str]:
+    """Return what is to be known of a run's metrics before there are any."""
+    sentences = [f"{NOTE}."] if settings.data.name == "synthetic" else []
+    named = [*settings.loss, *configs.leaves(settings).values()]
     if here := [name for name in named if isinstance(name, str) and name.startswith("__main__:")]:
         sentences.append(
             f"{here[0]} is found by this script or notebook alone; another program can read the run once the function"
             " is in a file that it imports."
         )
-    constant = [name for name in config["loss"] if name in CONSTANT]
+    constant = [name for name in settings.loss if name in CONSTANT]
     if not constant:
         return sentences
-    what = "the loss" if len(config["loss"]) == 1 else f"its part of the loss, {' and '.join(constant)},"
+    what = "the loss" if len(settings.loss) == 1 else f"its part of the loss, {' and '.join(constant)},"
     return [
         *sentences,
         f"{constant[0]} is 1 by definition, its gradient is not: {what} stays there while the network learns."
@@ -56,25 +57,25 @@ def notes(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def alarms(record: Mapping[str, float], config: Mapping[str, Any]) -> dict[str, str]:
+def alarms(record: Mapping[str, float], settings: Settings) -> dict[str, str]:
     """Return what is wrong: name -> sentence.
 
     Args:
       record: step, epoch and the metrics of a training step, as in ``metrics.jsonl``.
-      config: of the run.
+      settings: of the run.
     """
     sentences: dict[str, str] = {}
     for alarm in ALARMS if record["step"] >= LEAST else ():
-        if sentence := alarm(record, config):
+        if sentence := alarm(record, settings):
             sentences[alarm.__name__] = sentence
     if "ess_unreachable" in sentences:  # which says as much
         sentences.pop("temperature_clamped", None)
     return sentences
 
 
-def collapse(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+def collapse(record: Mapping[str, float], settings: Settings) -> str | None:
     """All embeddings are one point."""
-    if not _compares(config) or _share(record, config) < SETTLED or not record["embedding_std"] < STD:
+    if not _compares(settings) or _share(record, settings) < SETTLED or not record["embedding_std"] < STD:
         return None
     return (
         f"collapse: all embeddings are nearly one point (embedding_std {record['embedding_std']:.2g}; spread over"
@@ -83,9 +84,9 @@ def collapse(record: Mapping[str, float], config: Mapping[str, Any]) -> str | No
     )
 
 
-def dimensional_collapse(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+def dimensional_collapse(record: Mapping[str, float], settings: Settings) -> str | None:
     """The embeddings vary along one line."""
-    if not _compares(config) or _share(record, config) < SETTLED:
+    if not _compares(settings) or _share(record, settings) < SETTLED:
         return None
     if not record["effective_rank"] < RANK or record["embedding_std"] < STD:
         return None
@@ -96,9 +97,9 @@ def dimensional_collapse(record: Mapping[str, float], config: Mapping[str, Any])
     )
 
 
-def unbounded(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+def unbounded(record: Mapping[str, float], settings: Settings) -> str | None:
     """The embeddings' length grows, which a cosine does not see but for its gradient."""
-    if not _compares(config) or not record.get("embedding_largest", 0.0) > LARGEST:
+    if not _compares(settings) or not record.get("embedding_largest", 0.0) > LARGEST:
         return None
     return (
         f"unbounded embeddings: their largest entry is {record['embedding_largest']:.2g} (embedding_largest), and the"
@@ -107,28 +108,28 @@ def unbounded(record: Mapping[str, float], config: Mapping[str, Any]) -> str | N
     )
 
 
-def saturation(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+def saturation(record: Mapping[str, float], settings: Settings) -> str | None:
     """The loss's gradient gives most queries next to no weight."""
-    contrasts = [name for name, term in _terms(config) if term.multiples]
+    contrasts = [name for name, term in _terms(settings) if term.multiples]
     if not contrasts or not set(contrasts) <= set(VANISHING) or not record["saturated"] > SATURATED:
         return None
     return (
         f"saturation: {record['saturated']:.0%} of the queries have a weight of W <="
-        f" {rounds_to_zero(config['dtype']):.1g} in the gradient of {' and '.join(contrasts)}: next to nothing is"
+        f" {rounds_to_zero(settings.dtype):.1g} in the gradient of {' and '.join(contrasts)}: next to nothing is"
         " learnt from them. More negatives, stronger augmentation, a higher temperature, or a loss whose gradient does"
         " not vanish (flat_nce, dcl) helps."
     )
 
 
-def stuck(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+def stuck(record: Mapping[str, float], settings: Settings) -> str | None:
     """InfoNCE is where a network is that tells nothing apart, log(1 + K)."""
-    if not any(term.multiples for _, term in _terms(config)) or _share(record, config) < PATIENCE:
+    if not any(term.multiples for _, term in _terms(settings)) or _share(record, settings) < PATIENCE:
         return None
     count = max(record["negatives"], 1.0)
     nothing, chance = math.log1p(count), 1 / (1 + count)
     # With cosine scores aligned positives among orthogonal negatives are as good as can be hoped for.
-    best = math.log1p(count * math.exp(-1 / record["tau"])) if config["score"] == "cosine" else 0.0
-    luck = 3 * math.sqrt(chance * (1 - chance) / config["train"]["batch_size"])
+    best = math.log1p(count * math.exp(-1 / record["tau"])) if settings.score == "cosine" else 0.0
+    luck = 3 * math.sqrt(chance * (1 - chance) / settings.train.batch_size)
     fallen = (nothing - record["info_nce"]) / (nothing - best)
     if fallen > TOLD_APART or record["contrast_accuracy"] > chance + luck:
         return None
@@ -139,30 +140,30 @@ def stuck(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
     )
 
 
-def ess_unreachable(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+def ess_unreachable(record: Mapping[str, float], settings: Settings) -> str | None:
     """The ESS schedule asks for what no permitted temperature gives."""
-    section = config["temperature"]
-    if section["name"] != "ess":
+    if settings.temperature.name != "ess":
         return None
-    end = section["target_end"] or section["target"]
-    goal = section["target"] + (end - section["target"]) * min(1.0, _share(record, config))
+    rule = settings.temperature.options
+    start, end = rule["target"], rule["target_end"] or rule["target"]
+    goal = start + (end - start) * min(1.0, _share(record, settings))
     if goal * record["negatives"] < 1:
         why = f"of {record['negatives']:.0f} negatives the smallest share is {1 / record['negatives']:.3g}"
-    elif _at(record["tau"], section["max_tau"]) and record["ess"] < goal:
-        why = f"ESS is {record['ess']:.3g} at temperature.max_tau={section['max_tau']:g}"
-    elif _at(record["tau"], section["min_tau"]) and record["ess"] > goal:
-        why = f"ESS is {record['ess']:.3g} at temperature.min_tau={section['min_tau']:g}"
+    elif _at(record["tau"], rule["max_tau"]) and record["ess"] < goal:
+        why = f"ESS is {record['ess']:.3g} at temperature.max_tau={rule['max_tau']:g}"
+    elif _at(record["tau"], rule["min_tau"]) and record["ess"] > goal:
+        why = f"ESS is {record['ess']:.3g} at temperature.min_tau={rule['min_tau']:g}"
     else:
         return None
     return f"the ESS target cannot be reached: it is {goal:.3g}, and {why}. Change temperature.target or the clamp."
 
 
-def temperature_clamped(record: Mapping[str, float], config: Mapping[str, Any]) -> str | None:
+def temperature_clamped(record: Mapping[str, float], settings: Settings) -> str | None:
     """The temperature is not what its rule says, but a limit."""
-    section = config["temperature"]
+    rule = settings.temperature.options
     for clamp in ("min_tau", "max_tau"):
-        if clamp in section and _at(record["tau"], section[clamp]):
-            limit = f"temperature.{clamp}={section[clamp]:g}"
+        if clamp in rule and _at(record["tau"], rule[clamp]):
+            limit = f"temperature.{clamp}={rule[clamp]:g}"
             return f"the temperature is clamped: tau is {limit}, not what its rule gives."
     return None
 
@@ -173,12 +174,12 @@ ALARMS = (collapse, dimensional_collapse, unbounded, saturation, stuck, ess_unre
 class Watch:
     """The listener that says each alarm when it begins, and that it is over once it was quiet for some log points."""
 
-    def __init__(self, config: Mapping[str, Any]):
-        self._config, self._silent = config, {}  # alarm -> log points since it last rang
+    def __init__(self, settings: Settings):
+        self._settings, self._silent = settings, {}  # alarm -> log points since it last rang
 
     def hear(self, record: Mapping[str, float]) -> tuple[dict[str, int], list[str]]:
         """Return the record's own entries, ``{"alarm/collapse": 1}``, and what there is to say."""
-        ringing, sentences = alarms(record, self._config), []
+        ringing, sentences = alarms(record, self._settings), []
         for name, sentence in ringing.items():
             if name not in self._silent:
                 sentences.append(f"alarm, step {record['step']}: {sentence}")
@@ -191,7 +192,7 @@ class Watch:
         return {PREFIX + name: 1 for name in ringing}, sentences
 
 
-def summary(records: list[Mapping[str, Any]], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+def summary(records: list[Mapping[str, Any]], settings: Settings) -> list[dict[str, Any]]:
     """Return what ``result.json`` keeps: every alarm with its first and last step and what it last said."""
     trained, entries = [record for record in records if "loss" in record], {}
     for record in trained:
@@ -202,25 +203,25 @@ def summary(records: list[Mapping[str, Any]], config: Mapping[str, Any]) -> list
             with contextlib.suppress(
                 KeyError, TypeError, ValueError, ArithmeticError
             ):  # a record of another version
-                entry["sentence"] = alarms(record, config).get(name, "")
+                entry["sentence"] = alarms(record, settings).get(name, "")
             entry["at_the_end"] = record is trained[-1]
     return list(entries.values())
 
 
-def _terms(config: Mapping[str, Any]) -> tuple[tuple[str, Term], ...]:
-    return tuple((name, make_term(name, section)) for name, section in config["loss"].items())
+def _terms(settings: Settings) -> tuple[tuple[str, Term], ...]:
+    return tuple((name, make_term(name, of.options, of.function)) for name, of in settings.loss.items())
 
 
-def _compares(config: Mapping[str, Any]) -> bool:
+def _compares(settings: Settings) -> bool:
     """Return whether the loss shapes embeddings at all: supervised learning leaves the projector alone."""
-    return any(term.multiples or set(term.quantities) - {"logits", "label"} for _, term in _terms(config))
+    return any(term.multiples or set(term.quantities) - {"logits", "label"} for _, term in _terms(settings))
 
 
-def _share(record: Mapping[str, float], config: Mapping[str, Any]) -> float:
+def _share(record: Mapping[str, float], settings: Settings) -> float:
     """Return the share of the run that is done."""
-    section = config["train"]
-    examples = round(record["step"] * section["batch_size"] / record["epoch"])
-    return record["step"] / _steps(section["duration"], examples, section["batch_size"])
+    train = settings.train
+    examples = round(record["step"] * train.batch_size / record["epoch"])
+    return record["step"] / _steps(train.duration, examples, train.batch_size)
 
 
 @functools.cache

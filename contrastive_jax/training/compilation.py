@@ -65,7 +65,7 @@ def compiled_step(
 ) -> tuple[jax.stages.Compiled, float]:
     """Compile the train step for these shapes, its metrics packed, ahead of its first call; time it in seconds."""
     step = packed(make_train_step(run.recipe, feed.take))
-    options = compiler_options(run.mesh, run.config["train"]["deterministic"])
+    options = compiler_options(run.mesh, run.settings.train.deterministic)
     return compiled(step, options, state, feed.feed(int(state.step)))
 
 
@@ -88,11 +88,11 @@ def compiled_from_shapes(run: Run) -> jax.stages.Compiled:
     take, feed = data.feed_shapes(
         run.source.train,
         view=run.recipe.views,
-        batch_size=run.config["train"]["batch_size"],
+        batch_size=run.settings.train.batch_size,
         mesh=run.mesh,
     )
     with jax.set_mesh(run.mesh):
-        options = compiler_options(run.mesh, run.config["train"]["deterministic"])
+        options = compiler_options(run.mesh, run.settings.train.deterministic)
         step = native.jit(
             packed(make_train_step(run.recipe, take)), donate_argnums=0, compiler_options=options
         )
@@ -111,8 +111,8 @@ def state_shapes(run: Run) -> TrainState:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.named(run.mesh, spec))
 
     weights = run.recipe.network.shapes(run.recipe.view_shape)
-    state = replicated(jax.eval_shape(functools.partial(state_of, run.recipe, run.config["seed"]), *weights))
-    if run.config["optimizer"].get("shard_state", False):
+    state = replicated(jax.eval_shape(functools.partial(state_of, run.recipe, run.settings.seed), *weights))
+    if run.settings.optimizer.options.get("shard_state", False):
         optimizer = jax.tree.map(shared, jax.eval_shape(run.recipe.optimizer.init, state.params))
         state = dataclasses.replace(state, optimizer=optimizer)
     return state

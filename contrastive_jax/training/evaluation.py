@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from contrastive_jax import config as configs
 from contrastive_jax import data, evaluators, native
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.config import Settings
 from contrastive_jax.evaluators import features, table
 from contrastive_jax.evaluators.evaluation_data import (
     EvaluationData,
@@ -20,7 +22,7 @@ from contrastive_jax.evaluators.evaluation_data import (
     several,
 )
 from contrastive_jax.lookup import is_own
-from contrastive_jax.training.run import replicate
+from contrastive_jax.training.run import evaluators_of, replicate
 from contrastive_jax.types import PyTree, TrainState
 from contrastive_jax.workdir import checkpoint
 from contrastive_jax.workdir.encoder import network_of
@@ -67,7 +69,7 @@ class Evaluator:
     """Evaluation of encoders of one architecture on labelled data, which checks that judging changed nothing.
 
     Args:
-        config: sections of the encoder, ``evaluate`` and ``evaluators``.
+        config: settings, or a config as plain dictionaries: sections of the encoder, ``evaluate``, ``evaluators``.
         source: what to evaluate on.
         mesh: the devices; must be in context when a method is called.
         built: the evaluators of the config for the source's sets, where they are built already (``Run.evaluators``).
@@ -78,17 +80,16 @@ class Evaluator:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Settings | Mapping[str, Any],
         source: data.Source,
         mesh: Mesh,
         built: Mapping[str, Mapping[str, Any]] | None = None,
     ):
-        self.source, self.mesh, self.settings = source, mesh, config["evaluate"]
-        self.network = network_of(config)
-        size, channels = self.settings["size"], source.train.shape[2]
-        seen = evaluators.resized(config["augment"], size, self.network, channels)
-        self.config = dict(config) | {"augment": seen}
-        self._prepared = evaluators.prepare(config, source) if built is None else built
+        self.settings = settings = configs.as_settings(config)
+        self.source, self.mesh, self.network = source, mesh, network_of(settings)
+        size, channels = settings.evaluate.size, source.train.shape[2]
+        self.view = evaluators.resized(settings.augment.options, size, self.network, channels)
+        self._prepared = evaluators_of(settings, source) if built is None else built
         self.evaluators = self._prepared[""]
         self.sets = {
             name: (labelled(train), labelled(test))
@@ -103,13 +104,13 @@ class Evaluator:
         self, name: str, weights: tuple[PyTree, PyTree] | None, columns: Any = None, on: str = ""
     ) -> EvaluationData:
         """Make a row of the table; ``columns``: those that will be judged, default all; ``on``: one of ``sets``."""
-        sections = self.config["evaluators"]
-        layers = evaluators.layers_of({k: v for k, v in sections.items() if columns is None or k in columns})
+        known = self.settings.evaluators
+        layers = evaluators.layers_of(known[name] for name in known if columns is None or name in columns)
         if weights is not None:  # one structure for every row, so that one program encodes them all
             weights = weights[0] | {"probe": {}}, weights[1] | {"probe": {}}
-        seen = None if weights is None else Pretrained(self.network, *weights, self.config["augment"])
+        seen = None if weights is None else Pretrained(self.network, *weights, self.view)
         return EvaluationData(
-            name, seen, *self.sets[on], layers=layers, batch_size=self.settings["batch_size"]
+            name, seen, *self.sets[on], layers=layers, batch_size=self.settings.evaluate.batch_size
         )
 
     def look(self, state: TrainState, report: Callable[[str], None] = print) -> dict[str, float]:
@@ -120,7 +121,7 @@ class Evaluator:
         Raises:
             NotFinite: the encoder's features are not finite, which is the training's failure.
         """
-        columns = self.settings["look"]
+        columns = self.settings.evaluate.look
         subject = self.subject("", (state.params, state.stats), columns)
         scores = {}
         for column in columns:
@@ -147,8 +148,8 @@ class Evaluator:
         With the initial statistics (mean 0, variance 1) nothing would be normalised, and the baseline would
         say less of the architecture than of that.
         """
-        seed = self.config["seed"] if seed is None else seed
-        size, channels = self.config["augment"]["size"], self.source.train.shape[2]
+        seed = self.settings.seed if seed is None else seed
+        size, channels = self.view["size"], self.source.train.shape[2]
         params, stats = replicate(self.network.init(seed, (size, size, channels)), self.mesh)
         share = math.lcm(self.mesh.size, 8)  # one device takes as many images as eight
         there = min(1024, len(self.source.train))
@@ -157,7 +158,7 @@ class Evaluator:
         order = np.random.default_rng(seed).permutation(len(self.source.train))  # a folder is sorted by class
         rows = np.resize(order, count)
         images = np.concatenate([some for some, _ in self.source.train.batches(count, view, rows)])
-        forgetful, finish = network_of(self.config, momentum=0.0), self.source.train.finish(view)
+        forgetful, finish = network_of(self.settings, momentum=0.0), self.source.train.finish(view)
         images = features.on_devices(images)
 
         def update(stats: PyTree) -> PyTree:
@@ -165,11 +166,11 @@ class Evaluator:
             return jax.block_until_ready(_statistics(forgetful.apply, finish, params, stats, images))
 
         # An own encoder's batch norm may have a momentum that norm.momentum does not reach.
-        return params, settled(update, stats) if is_own(self.config["encoder"].get("name")) else update(stats)
+        return params, settled(update, stats) if is_own(self.settings.encoder.name) else update(stats)
 
     def subjects(self, weights: tuple[PyTree, PyTree]) -> Iterator[tuple[str, EvaluationData]]:
         """Yield the rows of the table on each of ``sets``, by its name, one at a time."""
-        for row in self.settings["rows"]:
+        for row in self.settings.evaluate.rows:
             seen = {"trained": lambda: weights, "untrained": self.untrained}.get(row, lambda: None)()
             for name, parts in self.sets.items():
                 if seen is not None or pixels_fit(*parts):
@@ -217,23 +218,23 @@ class Evaluator:
             f"{len(train):,} training and {len(test):,} {self._held} images{f' of {name}' if name else ''}"
             for name, (train, test) in self.sets.items()
         ]
-        rows = ", ".join(self.settings["rows"])
+        rows = ", ".join(self.settings.evaluate.rows)
         return f"evaluating {rows} by {', '.join(self.evaluators)}; {', '.join(sizes)}"
 
     def metric(self) -> str:
         """Return the score that the table shows: ``evaluate.metric``, or the one that the set's literature reports."""
-        chosen = self.settings["metric"]
+        chosen = self.settings.evaluate.metric
         test = self.sets[""][1].split
-        return table.metric_of(self.config["data"]["name"], several(test)) if chosen == "auto" else chosen
+        return table.metric_of(self.settings.data.name, several(test)) if chosen == "auto" else chosen
 
     def print(self, results: dict) -> None:
         """Print the table."""
         metric = self.metric()
         beside = {"top1": "mean_per_class" if self._unbalanced else "", "top5": "top1"}.get(metric, "")
-        kind = "synthetic" if self.config["data"]["name"] == "synthetic" else "the"
+        kind = "synthetic" if self.settings.data.name == "synthetic" else "the"
         table.print_table(results, metric=metric, beside=beside, images=f"{kind} {self._held} images")
 
     @property
     def _held(self) -> str:
         """Return what the images are that judge: of training, where ``data.validation`` holds some of them out."""
-        return "validation" if self.config["data"].get("validation") else "test"
+        return "validation" if self.settings.data.options.get("validation") else "test"

@@ -15,7 +15,7 @@ import jax
 from contrastive_jax import config as configs
 from contrastive_jax import data, distributed, sharding
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.config import approval
+from contrastive_jax.config import Settings, approval
 from contrastive_jax.models import norm
 from contrastive_jax.system import signals
 from contrastive_jax.training import memory
@@ -45,7 +45,7 @@ def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
       FileNotFoundError: nothing is there.
       ValueError: it is another encoder than the config's; both name the option.
     """
-    path, everywhere = run.config["init"]["checkpoint"], sharding.named(run.mesh, sharding.REPLICATED)
+    path, everywhere = run.settings.init.checkpoint, sharding.named(run.mesh, sharding.REPLICATED)
     try:
         saved = encoder.read(path, modules=("encoder",), sharding=everywhere, report=report)
     except (FileNotFoundError, ValueError) as error:
@@ -58,8 +58,8 @@ def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
                 f"init.checkpoint={path!r} holds another encoder than this config's: its {other};"
                 " compare the encoder sections of their configs."
             )
-    changed = _changed(saved, run.config)
-    if "encoder.variant" in changed and run.config["encoder"]["name"] == "resnet":
+    changed = _changed(saved, run.settings)
+    if "encoder.variant" in changed and run.settings.encoder.name == "resnet":
         was, now = changed["encoder.variant"]
         raise ValueError(
             f"init.checkpoint={path!r} has encoder.variant={was}, this config {now}: the same arrays in another"
@@ -72,36 +72,38 @@ def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
     return saved
 
 
-def _changed(saved: encoder.Saved, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _changed(saved: encoder.Saved, settings: Settings) -> dict[str, tuple[Any, Any]]:
     """Return by leaf what the saved encoder computes otherwise than this config's; of a foreign file nothing.
 
     The arrays need not show it: an option of one's own encoder, batch norm's epsilon, how images are normalized.
     ResNet's variants with the same arrays differ in the max-pooling of the ImageNet stem.
     """
 
-    def of_function(config: Mapping[str, Any]) -> dict[str, Any]:
-        network = dict(config["encoder"])
-        if network.get("name", "resnet") == "resnet" and network["stem"] != "imagenet":
+    def of_function(settings: Settings) -> dict[str, Any]:
+        network = {"name": settings.encoder.name, **settings.encoder.options}
+        if settings.encoder.name == "resnet" and network["stem"] != "imagenet":
             del network["variant"]
-        epsilon = norm.norm(**config["norm"]).epsilon
-        images = {name: config["augment"][name] for name in ("mean", "std") if name in config["augment"]}
+        epsilon = norm.norm(**settings.norm.options).epsilon
+        images = {name: value for name, value in settings.augment.options.items() if name in ("mean", "std")}
         return {"encoder": network, "norm": {"epsilon": epsilon}, "augment": images}
 
-    return configs.diff(of_function(saved.config), of_function(config)) if "augment" in saved.config else {}
+    if "augment" not in saved.settings:
+        return {}
+    return configs.diff(of_function(saved.settings), of_function(settings))
 
 
 def check_init(run: Run, workdir: str) -> None:
     """Refuse an ``init.checkpoint`` that does not fit, before anything is written; a begun run needs it no more."""
-    if run.config["init"]["checkpoint"] and not checkpoint.steps_in(remote.checkpoints(workdir)):
+    if run.settings.init.checkpoint and not checkpoint.steps_in(remote.checkpoints(workdir)):
         pretrained(run, lambda message: None)
 
 
 def first_state(run: Run, report: Callable[[str], None]) -> TrainState:
     """Return the state before step 0, with the encoder of ``init.checkpoint`` where there is one."""
-    if not run.config["init"]["checkpoint"]:
+    if not run.settings.init.checkpoint:
         return initial_state(run)
     saved = pretrained(run, report)
-    params, stats = run.recipe.init_network(run.config["seed"])
+    params, stats = run.recipe.init_network(run.settings.seed)
     loaded, loaded_stats = jax.device_get((saved.params, saved.stats))
     return initial_state(run, (params | loaded, stats | loaded_stats))
 
@@ -114,12 +116,14 @@ def about(run: Run) -> dict[str, Any]:
         "files": data.files_digest(train.paths),
         "streamed": isinstance(train, data.Streamed),
     }
-    return {"config": run.config, "channels": train.shape[2], **images}
+    return {"config": run.settings.to_dict(), "channels": train.shape[2], **images}
 
 
 def durations(before: Mapping[str, Any], now: str) -> list[str]:
     """Return every ``train.duration`` that a run has had, by what its last checkpoint says, and the one of now."""
-    had = before.get("durations") or ([before["config"]["train"]["duration"]] if before else [])
+    had = before.get("durations") or (
+        [configs.saved_settings(before["config"]).train.duration] if before else []
+    )
     return had if had[-1:] == [now] else [*had, now]
 
 
@@ -173,7 +177,7 @@ class One:
 
     def evaluator(self) -> Any:
         """Return what judges the state."""
-        return Evaluator(self.run.config, self.run.source, self.run.mesh, self.run.evaluators)
+        return Evaluator(self.run.settings, self.run.source, self.run.mesh, self.run.evaluators)
 
     def recorder(self, *arguments: Any, **options: Any) -> Any:
         """Return what keeps the metrics, a :class:`Recorder`."""
@@ -205,11 +209,11 @@ def restored(
         trainee.check(meta[1])
         if done > run.total_steps:
             raise ValueError(
-                f"train.duration is {run.config['train']['duration']!r}, {run.total_steps} steps, and this"
+                f"train.duration is {run.settings.train.duration!r}, {run.total_steps} steps, and this"
                 f" workdir's run has done {done}: take at least as many, or begin another run in another --workdir."
             )
         approval.check(before, workdir)
-        if wrong := configs.forbidden_changes(before, run.config):
+        if wrong := configs.forbidden_changes(before, run.settings.to_dict()):
             changes = "; ".join(f"{name} was {was!r}, is {now!r}" for name, (was, now) in wrong.items())
             raise ValueError(
                 f"this workdir's run has another config: {changes}. Take those back, or choose another --workdir."
@@ -237,11 +241,9 @@ def restored(
                 f" Set data.stream={'on' if had else 'off'} or the data.memory_limit of before, or choose another"
                 " --workdir."
             )
-        if before["train"]["duration"] != run.config["train"]["duration"]:
-            report(
-                f"train.duration was {before['train']['duration']}, is {run.config['train']['duration']}:"
-                " schedules stretch to the new length from here on."
-            )
+        was, now = (of.train.duration for of in (configs.saved_settings(before), run.settings))
+        if was != now:
+            report(f"train.duration was {was}, is {now}: schedules stretch to the new length from here on.")
     newest = saved.restore(trainee.initial_state(), report)
     assert newest is not None  # there are steps
     state, step, _ = newest
@@ -262,18 +264,18 @@ def check_contents(train: data.Split | data.Streamed, now: Mapping | None, had: 
 
 def words(run: Run) -> str:
     """Return what a step of the run is, in a line."""
-    encoder, size = run.config["encoder"], run.config["augment"]["size"]
-    depth = "-".join(str(encoder[name]) for name in ("name", "depth") if name in encoder)
+    encoder, size = run.settings.encoder, run.settings.augment.options["size"]
+    depth = f"{encoder.name}-{encoder.options['depth']}" if "depth" in encoder.options else encoder.name
     count, kind = run.mesh.size, run.mesh.devices.flat[0].platform
     return (
-        f"batches of {run.config['train']['batch_size']:,} images of {size} x {size} pixels, encoder {depth}, on"
+        f"batches of {run.settings.train.batch_size:,} images of {size} x {size} pixels, encoder {depth}, on"
         f" {count} {kind} device{'s' if count > 1 else ''}"
     )
 
 
 @remote.supports_remote
 def train(
-    config: Mapping[str, Any] | str,
+    config: Settings | Mapping[str, Any] | str,
     workdir: str,
     *,
     quiet: bool = False,
@@ -283,8 +285,8 @@ def train(
     """Train to the end of ``train.duration``, or go on where the workdir's run stopped.
 
     Args:
-      config: what :func:`contrastive_jax.config.resolve` gives, the same as plain dictionaries (``config.plain``), or
-        the name of a config, "digits:scale=smoke".
+      config: settings, which :func:`contrastive_jax.config.resolve` gives, the same as plain dictionaries, or the name
+        of a config, "digits:scale=smoke".
       workdir: a folder, or ``gs://bucket/run``: config.json, config_diff.txt, metrics.jsonl, checkpoints/,
         result.json, curves.png.
       quiet: print the final table only.
@@ -355,27 +357,26 @@ def _keeping(
 
 def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
     """Train a run that is prepared, or replicas, to the end; see :func:`train`."""
-    began, run, config = time.perf_counter(), trainee.run, trainee.run.config
+    began, run, settings = time.perf_counter(), trainee.run, trainee.run.settings
     alone = distributed.alone()
     first = distributed.first()  # of several processes one writes and speaks
     log = workdirs.log if first and not quiet else lambda message: None
     check_init(run, workdir)
-    every, settings = config["log"]["every"], config["checkpoint"]
-    profile = workdirs.Profile(workdir, config["profile"]["steps"] if first else (0, 0))
+    profile = workdirs.Profile(workdir, settings.profile.steps if first else (0, 0))
     lock = workdirs.lock(workdir, log) if first else contextlib.nullcontext()
     with workdirs.translate_errors(workdir), jax.set_mesh(trainee.mesh), lock, checkpoint.Checkpoints(
-        remote.checkpoints(workdir), keep_last=settings["keep_last"], keep_every=run.keep_every
+        remote.checkpoints(workdir), keep_last=settings.checkpoint.keep_last, keep_every=run.keep_every
     ) as saved:  # fmt: skip
         if first:
-            approval.keep(config, workdir)
+            approval.keep(settings.to_dict(), workdir)
         state = restored(trainee, saved, workdir, log)
         step = start = int(state.step)
         trainee.check_workdir(workdir, start)
         if first and start < run.total_steps:
             size = sum(x.nbytes for x in jax.tree.leaves(state))
-            workdirs.check_room(workdir, size, settings["keep_last"], len(saved.steps()))
+            workdirs.check_room(workdir, size, settings.checkpoint.keep_last, len(saved.steps()))
         _, meta = saved.read_meta() or (0, {})
-        facts = trainee.about | {"durations": durations(meta, config["train"]["duration"])}
+        facts = trainee.about | {"durations": durations(meta, settings.train.duration)}
         feed = trainee.feed(meta.get("data", {}).get("replaced", 0), log)
         evaluator = trainee.evaluator()
         if not evaluator.has_labels:
@@ -409,7 +410,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
                         recorder.add(step + 1, metrics)
                     del batch  # else there is one more on the device while the next is waited for
                     step += 1
-                    log_due = step % every == 0 or step == run.total_steps
+                    log_due = step % settings.log.every == 0 or step == run.total_steps
                     if log_due:
                         recorder.log_point()
                     if evaluator.has_labels and run.evaluate_every and step % run.evaluate_every == 0:
@@ -422,7 +423,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
                             scores = evaluator.look(state, log)
                         recorder.write(step, scores)
                     save_due = log_due and distributed.agreed(
-                        time.monotonic() - last_save > settings["every_seconds"]
+                        time.monotonic() - last_save > settings.checkpoint.every_seconds
                     )
                     keep_due = run.keep_every and step % run.keep_every == 0
                     stop = stop_requested(step)
@@ -436,7 +437,7 @@ def train_to_end(trainee: One, workdir: str, *, quiet: bool) -> Any:
                 saved.wait()
                 trainee.finish(workdir, state)
             stop = stop or stop_requested(step + 1)  # since the last step
-        final = evaluator.has_labels and config["evaluate"]["final"]
+        final = evaluator.has_labels and settings.evaluate.final
         try:
             trained = f"The run is trained and saved in {workdir}; the same command evaluates it."
             with signals.phase(signals.GRACE, trained), distributed.ended_by_sigterm() as ended:

@@ -173,7 +173,7 @@ class Evaluators:
 
     def __init__(self, replicas: Any):
         self._replicas = replicas
-        self._each = [Evaluator(run.config, run.source, run.mesh, run.evaluators) for run in replicas.runs]
+        self._each = [Evaluator(run.settings, run.source, run.mesh, run.evaluators) for run in replicas.runs]
         self.has_labels = self._each[0].has_labels
 
     def _of_each(self, weights: tuple[PyTree, PyTree]) -> Iterator[tuple[int, tuple[PyTree, PyTree] | None]]:

@@ -47,7 +47,7 @@ def waiting(run: Run) -> int:
     train = run.source.train
     if not isinstance(train, data.Streamed):
         return 0
-    batch_size = run.config["train"]["batch_size"]
+    batch_size = run.settings.train.batch_size
     _, fed = data.feed_shapes(train, view=run.recipe.views, batch_size=batch_size, mesh=run.mesh)
     batch = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(fed))
     return (IN_FLIGHT + stream.AHEAD) * batch // run.mesh.size
@@ -74,7 +74,7 @@ def translate_errors(
 
 
 def _sentence(run: Run, why: str, together: int) -> str:
-    what = f"train.batch_size={run.config['train']['batch_size']}"
+    what = f"train.batch_size={run.settings.train.batch_size}"
     if together > 1:
         return f"{what} of {together} replicas does not fit: the step {why}; take fewer replicas at a time."
     return f"{what} does not fit: the step {why}; {LESS}."

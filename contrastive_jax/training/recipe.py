@@ -10,19 +10,13 @@ import optax
 
 from contrastive_jax import augment, models, optim
 from contrastive_jax import config as configs
+from contrastive_jax.config import Settings
 from contrastive_jax.contrast import target, temperature
 from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
-from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import Term, make_terms
-from contrastive_jax.lookup import call, is_own, placed
-from contrastive_jax.optim.gradient_snr import GradientSNR, gradient_snr
+from contrastive_jax.lookup import Section, is_own, placed
+from contrastive_jax.optim.gradient_snr import GradientSNR
 from contrastive_jax.types import Array, Outputs, PyTree
-
-# Sections whose functions the recipe is made of.
-CHOSEN = (
-    *("encoder", "critic", "target", "candidates", "negatives", "margin", "temperature"),
-    *("schedule", "optimizer"),
-)
 
 
 class Recipe(NamedTuple):
@@ -170,8 +164,9 @@ def _check_critic(terms: tuple[Term, ...], name: str) -> None:
 
 
 def build(
-    config: Mapping[str, Any],
+    config: Settings | Mapping[str, Any],
     *,
+    schedule: Section | None = None,
     image_shape: tuple[int, int, int],
     classes: int,
     several_labels: bool = False,
@@ -182,8 +177,8 @@ def build(
     """Build the recipe of a resolved config.
 
     Args:
-      config: every section of :func:`contrastive_jax.config.base`, as plain dictionaries; durations of
-        its schedule (warmup, milestones) in steps.
+      config: settings, or every section of :func:`contrastive_jax.config.base` as plain dictionaries.
+      schedule: its section with durations (warmup, milestones) in steps; None: the config has them so.
       image_shape: (h, w, c) of the stored images; of streamed ones, c alone counts.
       classes: width of the online probe; 0 without labels.
       several_labels: an image has any number of them, [n, C]: there is no online probe.
@@ -194,45 +189,46 @@ def build(
     Raises:
       ValueError: one sentence that names the option, its value and what is allowed.
     """
-    batch_size = config["train"]["batch_size"]
-    choice = {name: configs.section(config, name) for name in CHOSEN}
-    directions = {"both": 2, "one_way": 1}[config["directions"]]
+    settings = configs.as_settings(config)
+    batch_size = settings.train.batch_size
+    directions = {"both": 2, "one_way": 1}[settings.directions]
     scores = {"cosine": cosine, "dot": dot}
 
-    views = call(augment.make_views, "augment", config["augment"])
+    views, view_count = settings.augment(), settings.augment.options.get("views", 2)
     if streamed:
         size = views.cut.size  # or why the host cannot cut
         augmented = views.finish
-        image_shape = (config["augment"].get("views", 2), size, size, image_shape[-1])
+        image_shape = (view_count, size, size, image_shape[-1])
     else:
         augmented = views
     view_shape = jax.eval_shape(
         augmented, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, "uint8")
     ).shape[1:]
-    if config["augment"].get("views", 2) != 2:
-        raise ValueError(f"augment.views is {config['augment']['views']}; a step compares 2 views.")
-    find = config.find if isinstance(config, configs.Settings) else configs.Finder()
-    terms = make_terms(config["loss"], functools.partial(find, "loss"))
+    if view_count != 2:
+        raise ValueError(f"augment.views is {view_count}; a step compares 2 views.")
+    chosen = settings.loss
+    terms = make_terms({name: chosen[name].options for name in chosen}, lambda name: chosen[name].function)
     _check_signs(terms)
     if not _check_labels(terms, classes, several_labels) and several_labels:
         classes = 0
-    _check_gradient(terms, config["probe"]["gradient"], config["probe"]["weight"])
-    if not config["probe"]["weight"] and not any("logits" in term.quantities for term in terms):
+    _check_gradient(terms, settings.probe.gradient, settings.probe.weight)
+    if not settings.probe.weight and not any("logits" in term.quantities for term in terms):
         classes = 0  # a probe that nothing trains has nothing to report
-    _check_critic(terms, config["critic"]["name"])
-    norm = dict(config["norm"])
-    modules: dict[str, Any] = {
-        module: dict(config[module]) for module in ("encoder", "projector", "predictor", "critic")
-    }
-    modules |= {"classes": classes, "probe_gradient": config["probe"]["gradient"], "dtype": config["dtype"]}
-    microbatches = config["train"]["microbatches"]
+    _check_critic(terms, settings.critic.name)
+    norm, microbatches = dict(settings.norm.options), settings.train.microbatches
     try:
         network = models.network(
+            encoder={"name": settings.encoder.name, **settings.encoder.options},
+            projector=dict(settings.projector.options),
+            predictor=dict(settings.predictor.options),
+            critic={"name": settings.critic.name, **settings.critic.options},
             norm=norm,
-            **modules,
+            classes=classes,
+            probe_gradient=settings.probe.gradient,
+            dtype=settings.dtype,
             microbatches=microbatches,
-            remat=config["train"]["remat"],
-            functions={module: choice[module].function for module in ("encoder", "critic")},
+            remat=settings.train.remat,
+            functions={"encoder": settings.encoder.function, "critic": settings.critic.function},
         )
     except TypeError as error:  # an option that one of them does not have
         raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None
@@ -243,21 +239,21 @@ def build(
         )
     if batch_size % groups:
         raise ValueError(f"norm.groups is {groups}; it must divide train.batch_size, {batch_size}.")
-    keys_from = choice["target"](network.apply, total_steps, groups)
-    pool = choice["candidates"](batch_size, directions)
-    choose = choice["negatives"]()
+    keys_from = settings.target(network.apply, total_steps, groups)
+    pool = settings.candidates(batch_size, directions)
+    choose = settings.negatives()
     apart = directions == 1 and not keys_from.shared  # one view's queries, the other's keys
     views_seen, width = 1 if apart else 2, network.width(view_shape)
     shapes = functools.partial(_shapes, batch_size, directions, width, classes, several_labels)
-    _check_quantities(terms, shapes, views_seen, config["target"]["name"])
-    wanted, most = config["negatives"].get("k", 0), pool.most(views_seen)
+    _check_quantities(terms, shapes, views_seen, settings.target.name)
+    wanted, most = settings.negatives.options.get("k", 0), pool.most(views_seen)
     if wanted > most:
         raise ValueError(
-            f"negatives.k is {wanted}, but candidates={config['candidates']['name']} at train.batch_size={batch_size},"
-            f" directions={config['directions']} and target={config['target']['name']} offers a query {most}; take"
+            f"negatives.k is {wanted}, but candidates={settings.candidates.name} at train.batch_size={batch_size},"
+            f" directions={settings.directions} and target={settings.target.name} offers a query {most}; take"
             f" k <= {most} or negatives.name=all."
         )
-    shift = config["margin"]["name"]
+    shift = settings.margin.name
     refusing = [t for t in terms if t.weight and t.no_margin]
     if refusing and shift != "none":
         raise ValueError(
@@ -266,27 +262,27 @@ def build(
     if shift != "none" and not any(t.weight and t.multiples for t in terms):
         raise ValueError(f"margin.name is {shift!r}, and no loss reads a contrast: take none.")
     bounded = [t.name for t in terms if t.weight and t.cosine_only]
-    if bounded and config["score"] != "cosine":
+    if bounded and settings.score != "cosine":
         raise ValueError(
-            f"score is {config['score']!r}; loss.{bounded[0]} as asked for is defined for cosine alone."
+            f"score is {settings.score!r}; loss.{bounded[0]} as asked for is defined for cosine alone."
         )
-    if config["score"] != "cosine" and getattr(choice["temperature"].function, "cosine_only", False):
+    if settings.score != "cosine" and getattr(settings.temperature.function, "cosine_only", False):
         raise ValueError(
-            f"score is {config['score']!r}; temperature={config['temperature']['name']} reads the mean cosine of"
+            f"score is {settings.score!r}; temperature={settings.temperature.name} reads the mean cosine of"
             " positives: take score=cosine, or another temperature."
         )
-    tau = choice["temperature"](total_steps)
-    _check_scalar(tau, config["temperature"]["name"])
+    tau = settings.temperature(total_steps)
+    _check_scalar(tau, settings.temperature.name)
     multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
     compare = Compare(
-        embed=scores[config["score"]],
+        embed=scores[settings.score],
         candidates=pool,
         negatives=choose,
         temperature=tau,
-        margin=choice["margin"](),
+        margin=settings.margin(),
         multiples=tuple(multiples),
     )
-    rate, rule = choice["schedule"], choice["optimizer"]
+    rate, rule = schedule or settings.schedule, settings.optimizer
     if rate.function is optim.schedule:
         given = dict(rate.options)
         warmup = given.pop("warmup")
@@ -294,7 +290,7 @@ def build(
         learning_rate = rate._replace(options=given | lengths | {"warmup_steps": warmup})()
     else:
         learning_rate = rate(total_steps)
-    watching = () if config["probe"]["gradient"] else ("probe",)  # its gradient is not the encoder's
+    watching = () if settings.probe.gradient else ("probe",)  # its gradient is not the encoder's
     optimizer = rule(learning_rate, *[watching] * (rule.function is optim.optimizer))
 
     def init_network(seed: int) -> tuple[PyTree, PyTree]:
@@ -310,13 +306,13 @@ def build(
         terms=terms,
         optimizer=optimizer,
         learning_rate=learning_rate,
-        diagnose=call(diagnostics, "diagnostics", config["diagnostics"], config["dtype"]),
-        gradient_snr=call(gradient_snr, "gradient_snr", config["gradient_snr"]),
+        diagnose=settings.diagnostics(settings.dtype),
+        gradient_snr=settings.gradient_snr(),
         online_views=slice(0, 1) if apart else slice(0, 2),
         target_views=slice(1, 2) if apart else slice(0, 2),
         directions=directions,
         view_shape=view_shape,
         embedding_width=width,
-        probe_weight=float(config["probe"]["weight"]) if classes and not several_labels else 0.0,
-        parameter_dtype="float64" if config["dtype"] == "float64" else "float32",
+        probe_weight=float(settings.probe.weight) if classes and not several_labels else 0.0,
+        parameter_dtype="float64" if settings.dtype == "float64" else "float32",
     )

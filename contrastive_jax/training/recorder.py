@@ -65,17 +65,18 @@ class Recorder(contextlib.ExitStack):
         self._run, self._workdir, self._feed, self._saved = run, workdir, feed, saved
         self._log, self._active, self._start = log, active, start
         self._pending, self._step, self._last, self._together = [], start, {}, together
-        self._watch = alarms.Watch(run.config)
+        self._watch = alarms.Watch(run.settings)
         if active:
+            config = run.settings.to_dict()
             base = configs.plain(configs.complete(configs.base()))
-            workdirs.write_config(workdir, run.config, configs.diff_text(base, run.config))
+            workdirs.write_config(workdir, config, configs.diff_text(base, config))
         self._book = workdirs.Logbook(
             workdir,
             start_step=start,
             active=active,
-            config=run.config,
-            tensorboard=run.config["log"]["tensorboard"],
-            wandb=run.config["log"]["wandb"],
+            config=run.settings.to_dict(),
+            tensorboard=run.settings.log.tensorboard,
+            wandb=run.settings.log.wandb,
             verbose=not quiet and start == 0,
             report=log,
         )
@@ -83,7 +84,7 @@ class Recorder(contextlib.ExitStack):
         self._progress = workdirs.Progress(
             run.total_steps,
             run.steps_per_epoch,
-            run.config["train"]["batch_size"],
+            run.settings.train.batch_size,
             start,
             utilisation=utilisation.of_one_image_a_second(run, together) if known else None,
             quiet=quiet,
@@ -96,7 +97,7 @@ class Recorder(contextlib.ExitStack):
         super().__enter__()
         self.enter_context(self._book)
         self.enter_context(self._progress)
-        for note in alarms.notes(self._run.config):
+        for note in alarms.notes(self._run.settings):
             self._log(note)
         return self
 
@@ -215,8 +216,8 @@ class Recorder(contextlib.ExitStack):
             step=step,
             epoch=step / self._run.steps_per_epoch,
             **measured | ({"evaluations": evaluations} if evaluations else {}),
-            alarms=alarms.summary(rows, self._run.config),
-            notes=[*alarms.notes(self._run.config), *self._stretched()],
+            alarms=alarms.summary(rows, self._run.settings),
+            notes=[*alarms.notes(self._run.settings), *self._stretched()],
         )
         if self._active:
             workdirs.plot_curves(self._workdir)

@@ -1,6 +1,6 @@
 """Replicas: runs that differ in numbers, trained as one program.
 
-    python -m contrastive_jax.main --config=flatclr_digits --config.seed=0,1,2 --config.temperature.tau=0.1,0.2
+    contrastive-jax --config=flatclr_digits --config.seed=0,1,2 --config.temperature.tau=0.1,0.2
 
 In JAX a run is a pure function of its seed and its numbers, so N runs are that function mapped over N of them: small
 networks, which leave a GPU idle, train side by side. Replica k is the single run of its config: the same first
@@ -20,7 +20,7 @@ import numpy as np
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, evaluators, native, sharding
-from contrastive_jax.config import identity
+from contrastive_jax.config import Settings, identity
 from contrastive_jax.data.resident import Arrays, ResidentReplicas
 from contrastive_jax.training import compilation, loop, members
 from contrastive_jax.training.lifting import Lifted, Unlike, lift
@@ -44,7 +44,7 @@ class NotReplicas(ValueError):
 
 @remote.supports_remote
 def train(
-    given: Sequence[Mapping[str, Any]],
+    given: Sequence[Settings | Mapping[str, Any]],
     workdir: str,
     *,
     quiet: bool = False,
@@ -54,7 +54,7 @@ def train(
     """Train runs that differ in numbers as one program, or go on where they stopped.
 
     Args:
-      given: the plain configs; they differ in ``seed`` and in numbers that the step reads.
+      given: settings, or configs as plain dictionaries; they differ in ``seed`` and in numbers that the step reads.
       workdir: a folder, or ``gs://bucket/run``: replicas.json says what differs, checkpoints/ holds all replicas,
         replica_0/ and so on are the workdirs of the runs.
       quiet: print the final table only.
@@ -80,13 +80,14 @@ class Replicas(loop.One):
 
     def __init__(
         self,
-        given: Sequence[Mapping[str, Any]],
+        given: Sequence[Settings | Mapping[str, Any]],
         devices: Sequence[jax.Device] | None = None,
         *,
         source: data.Source | None = None,
     ):
         if jax.process_count() > 1:
             raise ValueError(f"replicas train in one process; here are {jax.process_count()}.")
+        given = list(map(configs.as_settings, given))
         self.differences = _differences(given)
         devices = list(devices or jax.devices())
         first = prepare(given[0], devices[:1], source=source)  # a replica's batch is not divided
@@ -97,7 +98,9 @@ class Replicas(loop.One):
             )
         runs = [first, *(prepare(config, devices[:1], source=first.source) for config in given[1:])]
         everywhere = sharding.make_mesh(devices)  # where each is judged
-        shared = {} if evaluators.per_run(first.config["evaluators"]) else {"evaluators": first.evaluators}
+        shared = (
+            {} if evaluators.per_run(first.settings.evaluators.values()) else {"evaluators": first.evaluators}
+        )
         self.runs = [run._replace(**shared, mesh=everywhere) for run in runs]
         self.run, self.together = self.runs[0], len(given)
         self.mesh = sharding.make_replica_mesh(len(given), devices)
@@ -105,7 +108,7 @@ class Replicas(loop.One):
         self.about = self.each_about[0] | {"replicas": self.differences}
         self.diverged: dict[int, str] = {}  # which, and why: kept by their recorder
         self._states = [  # on the host: the devices hold them stacked
-            jax.device_get(init_state(run.recipe, run.config["seed"])) for run in self.runs
+            jax.device_get(init_state(run.recipe, run.settings.seed)) for run in self.runs
         ]
         for number, state in enumerate(self._states):
             if _shapes(state) != _shapes(self._states[0]):
@@ -118,7 +121,7 @@ class Replicas(loop.One):
         programs: dict[str, int] = {}
         of_replica, functions, owners = [], [], []
         for number, run in enumerate(self.runs):
-            text = json.dumps(dict(run.config) | {"seed": 0}, sort_keys=True)
+            text = json.dumps(run.settings.to_dict() | {"seed": 0}, sort_keys=True)
             if text not in programs:
                 programs[text] = len(programs)
                 functions.append(packed(make_train_step(run.recipe, take)))
@@ -133,7 +136,7 @@ class Replicas(loop.One):
         for program, number in enumerate(owners[1:], start=1):
             if lifted.differing[program]:
                 continue
-            again = init_state(self.runs[number].recipe, self.run.config["seed"])
+            again = init_state(self.runs[number].recipe, self.run.settings.seed)
             if _same_bits(self._states[0], again):
                 raise NotReplicas(
                     _no_replica(self.differences[number], "no number of the step depends on it")
@@ -152,7 +155,7 @@ class Replicas(loop.One):
 
     def first_state(self, report: Callable[[str], None]) -> TrainState:
         """Return the states before step 0, stacked; with the encoder of ``init.checkpoint`` where there is one."""
-        if not self.run.config["init"]["checkpoint"]:
+        if not self.run.settings.init.checkpoint:
             return self.initial_state()
         with jax.set_mesh(self.run.mesh):
             return self._stacked([jax.device_get(loop.first_state(run, report)) for run in self.runs])
@@ -198,14 +201,14 @@ class Replicas(loop.One):
         return Feed(
             self.lifted.numbers,
             self.run.source.train,
-            seeds=[run.config["seed"] for run in self.runs],
-            batch_size=self.run.config["train"]["batch_size"],
+            seeds=[run.settings.seed for run in self.runs],
+            batch_size=self.run.settings.train.batch_size,
             mesh=self.mesh,
         )
 
     def compiled_step(self, feed: Any, state: TrainState) -> tuple[jax.stages.Compiled, float]:
         """Compile the step of all replicas; with the seconds that it took."""
-        options = compilation.compiler_options(self.mesh, self.run.config["train"]["deterministic"])
+        options = compilation.compiler_options(self.mesh, self.run.settings.train.deterministic)
         step = make_replica_step(self.lifted, self.mesh)
         return compilation.compiled(step, options, state, feed.feed(int(state.step)))
 
@@ -292,7 +295,7 @@ def make_replica_step(lifted: Lifted, mesh: jax.sharding.Mesh, side_by_side: boo
 # ------------------------------------------------------------------------------------------- refusing
 
 
-def _differences(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _differences(given: Sequence[Settings]) -> list[dict[str, Any]]:
     """Return the leaves in which the configs differ from one another, and their values, of each.
 
     Raises:
@@ -301,9 +304,9 @@ def _differences(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if len(given) < 2:
         raise ValueError(f"replicas are two runs or more; here is {len(given)}.")
     names: dict[str, None] = {}
-    for config in given[1:]:
-        names |= dict.fromkeys(configs.diff(given[0], config))
-    every = [configs.leaves(config) for config in given]
+    every = [configs.leaves(settings) for settings in given]
+    for other in every[1:]:
+        names |= dict.fromkeys(configs.diff(every[0], other))
     for name in names:
         values = [of_run.get(name) for of_run in every]
         if name != "seed" and any(name == part or name.startswith(f"{part}.") for part in SHARED):
@@ -341,5 +344,5 @@ def _same_bits(one: PyTree, two: PyTree) -> bool:
 
 def _feed_shapes(run: Run) -> Arrays:
     """Return what a single run's step is fed, as shapes of no mesh."""
-    shapes = ResidentReplicas.shapes(run.source.train, run.config["train"]["batch_size"], run.mesh)
+    shapes = ResidentReplicas.shapes(run.source.train, run.settings.train.batch_size, run.mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)

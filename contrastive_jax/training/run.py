@@ -15,16 +15,18 @@ from jax.sharding import Mesh
 from contrastive_jax import augment, data, evaluators, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.config import Settings
 from contrastive_jax.lookup import call, is_own, near
 from contrastive_jax.training.recipe import Recipe, build
 from contrastive_jax.training.step import init_state, state_of
 from contrastive_jax.types import PyTree, TrainState
+from contrastive_jax.workdir.encoder import known_layers
 
 
 class Run(NamedTuple):
     """A config with its data and functions: all that a run needs to know before its first array."""
 
-    config: dict[str, Any]
+    settings: Settings
     source: data.Source
     recipe: Recipe
     mesh: Mesh
@@ -35,7 +37,9 @@ class Run(NamedTuple):
     evaluators: dict[str, dict[str, Callable[..., dict]]]  # column -> evaluate, of each set that is judged
 
 
-def source_of(config: Mapping[str, Any], load: Callable[..., data.Source] = data.load) -> data.Source:
+def source_of(
+    config: Settings | Mapping[str, Any], load: Callable[..., data.Source] = data.load
+) -> data.Source:
     """Load the images that ``data`` names, and what ``compose`` makes of them.
 
     Args:
@@ -47,33 +51,35 @@ def source_of(config: Mapping[str, Any], load: Callable[..., data.Source] = data
       FileNotFoundError: a missing data set, with the command that prepares it.
     """
 
+    settings = configs.as_settings(config)
+    composed, stored = settings.compose, settings.data
+    validation = stored.options.get("validation", 0)
+
     def another(name: str, dir: str) -> data.Source:
         if not dir and data.accepts(name, "dir"):
-            dir = config["data"].get("dir", "")
+            dir = stored.options.get("dir", "")
         held_out = {"validation": validation} if validation else {}  # else its test images would be looked at
         try:
             return load(name=name, dir=dir, **held_out)
         except (ValueError, FileNotFoundError) as error:
             raise type(error)(f"compose.digits={name!r}: {error}") from None
 
-    name, validation = config["compose"]["name"], config["data"].get("validation", 0)
-    composed, stored = configs.section(config, "compose"), configs.section(config, "data")
     if validation and getattr(composed.function, "draws_all", False):
         raise ValueError(
-            f"data.validation is {validation}; compose.name={name} uses no images of data and draws its own test"
-            " images: take 0."
+            f"data.validation is {validation}; compose.name={composed.name} uses no images of data and draws its own"
+            " test images: take 0."
         )
     source = stored._replace(function=load)() if stored.function is data.load else stored()
     if not isinstance(source, data.Source):
         raise ValueError(
-            f"data.name={config['data']['name']!r} returned a {type(source).__name__}; it must return a data set,"
+            f"data.name={stored.name!r} returned a {type(source).__name__}; it must return a data set,"
             " see contrastive_jax.data.from_arrays."
         )
     return composed(source, another)
 
 
 def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
-    """Refuse an augmentation that would not leave binary channels alone.
+    """Refuse options of ``augment`` that would not leave binary channels alone.
 
     Raises:
       ValueError: one sentence.
@@ -83,8 +89,20 @@ def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
         call(augment.make_views, "augment", section).check_constant(source.train.shape[2], constant)
 
 
+def evaluators_of(settings: Settings, source: data.Source) -> dict[str, dict[str, Callable[..., dict]]]:
+    """Build the evaluators of settings, see :func:`contrastive_jax.evaluators.prepare`."""
+    return evaluators.prepare(
+        settings.evaluators,
+        source,
+        layers=known_layers(settings),
+        rows=settings.evaluate.rows,
+        metric=settings.evaluate.metric,
+        seed=settings.seed,
+    )
+
+
 def prepare(
-    config: Mapping[str, Any],
+    config: Settings | Mapping[str, Any],
     devices: Sequence[jax.Device] | None = None,
     *,
     source: data.Source | None = None,
@@ -95,11 +113,11 @@ def prepare(
       ValueError: one sentence that names an option, its value and what is allowed.
       FileNotFoundError: a missing data set, with the command that prepares it.
     """
-    config = configs.settings_of(config)
-    source = source or source_of(config)
-    check_constant(config["augment"], source)
+    settings = configs.settings_of(config)
+    source = source or source_of(settings)
+    check_constant(settings.augment.options, source)
     mesh = sharding.make_mesh(devices)
-    examples, batch_size = len(source.train), config["train"]["batch_size"]
+    examples, batch_size = len(source.train), settings.train.batch_size
     if examples < 2:
         raise ValueError(
             f"data.name={source.name!r} has {examples} training image{'' if examples == 1 else 's'}; a contrast"
@@ -109,7 +127,7 @@ def prepare(
         raise ValueError(
             f"train.batch_size is {batch_size}; it must be at most {examples}, the examples there are."
         )
-    parts = config["train"]["microbatches"]
+    parts = settings.train.microbatches
     if batch_size % (mesh.size * parts):
         share = f"the {mesh.size} devices" + (f" and {parts} micro-batches" if parts > 1 else "")
         raise ValueError(
@@ -120,24 +138,25 @@ def prepare(
     def steps(option: str, text: str) -> int:
         return configs.steps_of(option, text, examples, batch_size)
 
-    total_steps = steps("train.duration", config["train"]["duration"])
+    duration = settings.train.duration
+    total_steps = steps("train.duration", duration)
     if total_steps < 1:
-        raise ValueError(f"train.duration is {config['train']['duration']!r}; it must be at least one step.")
-    if config["log"]["wandb"] and importlib.util.find_spec("wandb") is None:
-        project = config["log"]["wandb"]
+        raise ValueError(f"train.duration is {duration!r}; it must be at least one step.")
+    if (project := settings.log.wandb) and importlib.util.find_spec("wandb") is None:
         raise ValueError(f"log.wandb is {project!r}; it needs wandb: pip install 'contrastive_jax[wandb]'.")
-    workdirs.check_steps(config["profile"]["steps"])
-    schedule = dict(config["schedule"])
-    if not is_own(schedule["name"]):
+    workdirs.check_steps(settings.profile.steps)
+    schedule = dict(settings.schedule.options)
+    if not is_own(settings.schedule.name):
         schedule["warmup"] = steps("schedule.warmup", given := schedule["warmup"])
         if schedule["warmup"] >= total_steps:
             raise ValueError(
                 f"schedule.warmup is {given!r}, {schedule['warmup']} steps; it must be shorter than train.duration,"
-                f" {config['train']['duration']!r}, {total_steps} steps."
+                f" {duration!r}, {total_steps} steps."
             )
         schedule["milestones"] = tuple(steps("schedule.milestones", m) for m in schedule["milestones"])
     recipe = build(
-        config.replaced(schedule=schedule),
+        settings,
+        schedule=settings.schedule._replace(options=schedule),
         image_shape=source.train.shape,
         classes=len(source.classes),
         several_labels=bool(source.train.label_shape),
@@ -146,25 +165,22 @@ def prepare(
         steps_per_epoch=max(1, round(examples / batch_size)),
     )
 
-    def evaluator_of(name: str, column: str) -> Callable | None:
-        return config.find(f"evaluators.{column}", name)
-
-    looks = steps("evaluate.every", config["evaluate"]["every"])
-    for column in config["evaluate"]["look"] if looks else ():
-        if column not in config["evaluators"]:
-            raise ValueError(f"evaluate.look names {column!r}. {near(column, config['evaluators'])}")
-    size, channels = config["evaluate"]["size"], source.train.shape[2]
-    evaluators.resized(config["augment"], size, recipe.network, channels)  # or why not
+    looks = steps("evaluate.every", settings.evaluate.every)
+    for column in settings.evaluate.look if looks else ():
+        if column not in settings.evaluators:
+            raise ValueError(f"evaluate.look names {column!r}. {near(column, settings.evaluators)}")
+    size, channels = settings.evaluate.size, source.train.shape[2]
+    evaluators.resized(settings.augment.options, size, recipe.network, channels)  # or why not
     return Run(
-        dict(config),
+        settings,
         source,
         recipe,
         mesh,
         total_steps,
         examples / batch_size,
         looks,
-        steps("checkpoint.keep_every", config["checkpoint"]["keep_every"]),
-        evaluators.prepare(config, source, evaluator_of),  # refused before hours of training, not after them
+        steps("checkpoint.keep_every", settings.checkpoint.keep_every),
+        evaluators_of(settings, source),  # refused before hours of training, not after them
     )
 
 
@@ -175,8 +191,8 @@ def feed_of(
     return data.feed(
         run.source.train,
         view=run.recipe.views,
-        seed=run.config["seed"],
-        batch_size=run.config["train"]["batch_size"],
+        seed=run.settings.seed,
+        batch_size=run.settings.train.batch_size,
         steps=run.total_steps,
         mesh=run.mesh,
         replaced=replaced,
@@ -197,9 +213,9 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
 
 def initial_state(run: Run, weights: tuple[PyTree, PyTree] | None = None) -> TrainState:
     """Make the state before step 0 on the run's mesh, which is in context, of the seed's weights or of others."""
-    seed = run.config["seed"]
+    seed = run.settings.seed
     state = init_state(run.recipe, seed) if weights is None else state_of(run.recipe, seed, *weights)
     state = replicate(state, run.mesh)
-    if run.config["optimizer"].get("shard_state", False):
+    if run.settings.optimizer.options.get("shard_state", False):
         state = dataclasses.replace(state, optimizer=native.jit(run.recipe.optimizer.init)(state.params))
     return state

@@ -55,7 +55,7 @@ def of_one_image_a_second(run: Run, together: int = 1) -> float | None:
 
     ``together``: runs that the devices train at once, at that speed each.
     """
-    most = peak(run.mesh.local_devices[0].device_kind, run.config["dtype"])
+    most = peak(run.mesh.local_devices[0].device_kind, run.settings.dtype)
     return None if most is None else together * model_flops(run) / (run.mesh.size * most)
 
 
@@ -68,7 +68,7 @@ def model_flops(run: Run) -> float:
     """
     online = len(range(*run.recipe.online_views.indices(2)))
     target = 0 if run.recipe.target.shared else len(range(*run.recipe.target_views.indices(2)))
-    return (3 * online + target) * _forward_flops(network_of(run.config), run.recipe.view_shape)
+    return (3 * online + target) * _forward_flops(network_of(run.settings), run.recipe.view_shape)
 
 
 @functools.lru_cache(maxsize=16)

@@ -21,7 +21,7 @@ from jax.tree_util import Partial
 from contrastive_jax import augment, data, evaluators, models
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.config import approval
+from contrastive_jax.config import Settings, approval
 from contrastive_jax.data import pixels
 from contrastive_jax.data.records import opened
 from contrastive_jax.evaluators import features
@@ -39,7 +39,7 @@ class Saved(NamedTuple):
     params: PyTree  # {module: arrays}
     stats: PyTree
     step: int | None
-    config: dict[str, Any]  # the sections that are known: all of a run's; of a foreign file the network's
+    settings: Settings  # with the sections that are known: all of a run's; of a foreign file the network's
     channels: int  # of the images that it reads
     examples: int | None = None  # training images that its run began with, where that is known
     files: str | None = None  # their digest, where they were files
@@ -72,32 +72,32 @@ def read(
     names = [f"{kind}/{module}" for kind in ("params", "stats") for module in modules]
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as checkpoints:
         part, step, meta = checkpoints.restore_part(names, step=step, sharding=sharding, report=report)
-    config = _config(meta, path)
+    settings = _settings(meta, path)
     channels = meta.get("channels") or weights.channels(part["params"]["encoder"])  # of old: ResNets, all
     return Saved(
-        part["params"], part["stats"], step, config, channels, meta.get("examples"), meta.get("files")
+        part["params"], part["stats"], step, settings, channels, meta.get("examples"), meta.get("files")
     )
 
 
-def config_of(path: str | os.PathLike) -> dict[str, Any]:
-    """Read :attr:`Saved.config` alone, without the arrays of a checkpoint."""
+def read_settings(path: str | os.PathLike) -> Settings:
+    """Read :attr:`Saved.settings` alone, without the arrays of a checkpoint."""
     path = expanded(path)
     if weights.is_file(path):
-        return _read_file(path, MODULES).config
+        return _read_file(path, MODULES).settings
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as checkpoints:
         if (meta := checkpoints.read_meta()) is None:
             raise FileNotFoundError(
                 f"{path} holds no checkpoint; name a run's workdir or a file.safetensors."
             )
-        return _config(meta[1], path)
+        return _settings(meta[1], path)
 
 
-def _config(meta: Mapping[str, Any], path: str | os.PathLike) -> dict[str, Any]:
-    """Return the config of a checkpoint that is one run's."""
+def _settings(meta: Mapping[str, Any], path: str | os.PathLike) -> Settings:
+    """Return the settings of a checkpoint that is one run's."""
     if count := len(meta.get("replicas", ())):
         raise ValueError(f"{path} holds {count} replicas; name the folder of one of them, {path}/replica_0.")
     approval.check(meta["config"], checkpoints_of(path).parent)
-    return configs.plain(configs.completed(meta["config"]))
+    return configs.saved_settings(configs.completed(meta["config"]))
 
 
 def _read_file(path: str | os.PathLike, modules: tuple[str, ...]) -> Saved:
@@ -107,21 +107,23 @@ def _read_file(path: str | os.PathLike, modules: tuple[str, ...]) -> Saved:
     approval.check(about.get("config") or {}, pathlib.Path(path).parent)
     config = about.get("config") or {"norm": {}, "dtype": "float32", "encoder": weights.architecture(params)}
     config |= {"projector": {"layers": 0}, "predictor": {"layers": 0}}
+    config |= {"encoder": {"name": "resnet", **config.pop("encoder")}}
     empty = {module: {} for module in modules}
     params, stats = empty | {"encoder": params}, empty | {"encoder": stats}
-    return Saved(params, stats, about.get("step"), config, weights.channels(params["encoder"]))
+    settings = configs.saved_settings(config)
+    return Saved(params, stats, about.get("step"), settings, weights.channels(params["encoder"]))
 
 
-def view_of(saved: Saved, config: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
-    """Return the section ``augment`` at the size that images are judged at; None where a file does not say.
+def view_of(saved: Saved, command: Settings | None = None) -> Mapping[str, Any] | None:
+    """Return the options of ``augment`` at the size that images are judged at; None where a file does not say.
 
-    ``config``: of a command; its ``evaluate.size`` comes before the run's, its ``augment`` is for files without one.
+    ``command``: its ``evaluate.size`` comes before the run's, its ``augment`` is for files without one.
     """
-    config = config or {}
-    if (section := saved.config.get("augment", config.get("augment"))) is None:
+    known = next((of for of in (saved.settings, command) if of and "augment" in of), None)
+    if known is None:
         return None
-    size = next(filter(None, (c.get("evaluate", {}).get("size", 0) for c in (config, saved.config))), 0)
-    return evaluators.resized(section, size, network_of(saved.config), saved.channels)
+    size = next((of.evaluate.size for of in (command, saved.settings) if of and of.evaluate.size), 0)
+    return evaluators.resized(known.augment.options, size, network_of(saved.settings), saved.channels)
 
 
 def check_channels(channels: int, source: data.Source, path: str) -> None:
@@ -134,12 +136,24 @@ def check_channels(channels: int, source: data.Source, path: str) -> None:
         )
 
 
-def size_note(config: Mapping[str, Any], trained: Mapping[str, Any]) -> str:
+def size_note(settings: Settings, trained: Settings) -> str:
     """Say where ``data.size`` is another than in the run that trained an encoder; nothing where it is not."""
-    now, then = (sections.get("data", {}).get("size") for sections in (config, trained))
+    now, then = (_images(of, "size") for of in (settings, trained))
     if then in (None, now):
         return ""
     return f"data.size is {now}, and {then} in the encoder's run: it sees images otherwise."
+
+
+def _images(settings: Settings, option: str, default: Any = None) -> Any:
+    """Return an option of ``data``, of settings that may not know it."""
+    return settings.data.options.get(option, default) if "data" in settings else default
+
+
+def known_layers(settings: Settings) -> tuple[str, ...]:
+    """Return the layers that a network has: ``pooled``, ``projection_1``, ..."""
+    projector = settings.projector.options
+    depth = len(projector.get("widths", ())) or projector["layers"]
+    return ("pooled", *(f"projection_{i + 1}" for i in range(depth)))
 
 
 def _place(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
@@ -149,14 +163,21 @@ def _place(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
     return jax.tree.map(put, tree)
 
 
-def network_of(config: Mapping[str, Any], **norm: Any) -> models.Network:
+def network_of(config: Settings | Mapping[str, Any], **norm: Any) -> models.Network:
     """Build the network of a config without its online probe, its batch norm over whole batches.
 
     ``norm``: options that replace the config's.
     """
-    modules = {module: dict(config[module]) for module in MODULES}
-    options = dict(config["norm"]) | {"scope": "joint", "groups": 1} | norm
-    return models.network(norm=options, classes=0, dtype=config["dtype"], **modules)
+    settings = configs.as_settings(config)
+    return models.network(
+        encoder={"name": settings.encoder.name, **settings.encoder.options},
+        projector=dict(settings.projector.options),
+        predictor=dict(settings.predictor.options),
+        norm={**settings.norm.options, "scope": "joint", "groups": 1, **norm},
+        classes=0,
+        dtype=settings.dtype,
+        functions={"encoder": settings.encoder.function},
+    )
 
 
 class LoadedEncoder:
@@ -173,8 +194,9 @@ class LoadedEncoder:
     """
 
     def __init__(self, saved: Saved, section: Mapping[str, Any]):
-        self.params, self.stats, self.step, self.config, self.channels, *_ = saved
-        self.network = network_of(saved.config)
+        self.params, self.stats, self.step, self._settings, self.channels, *_ = saved
+        self.config = saved.settings.to_dict()
+        self.network = network_of(saved.settings)
         self.prepare = call(augment.make_eval, "augment", section)
         view = jax.ShapeDtypeStruct((1, section["size"], section["size"], self.channels), "float32")
         shapes = jax.eval_shape(self.network.encode, self.params, self.stats, view)
@@ -189,8 +211,7 @@ class LoadedEncoder:
           OSError: a file that is not there.
           ValueError: one that is no image, or of another number of channels, or, with ``data.size=0``, another size.
         """
-        settings = self.config.get("data", {})
-        white, size = settings.get("white", pixels.WHITE), settings.get("size", 0)
+        white, size = _images(self._settings, "white", pixels.WHITE), _images(self._settings, "size", 0)
         images: list[np.ndarray] = []
         if wrong := [file for file in files if not isinstance(file, str | os.PathLike)]:
             hint = "; write encoder.open(*files)" if isinstance(wrong[0], Iterable) else ""
@@ -220,9 +241,8 @@ class LoadedEncoder:
         return np.stack(images)
 
     def __repr__(self) -> str:
-        name = self.config.get("encoder", {}).get("name", "resnet")
         return (
-            f"LoadedEncoder({name}, step {self.step}, images of {self.channels} channels, layers"
+            f"LoadedEncoder({self._settings.encoder.name}, step {self.step}, images of {self.channels} channels, layers"
             f" {', '.join(self.layers)})"
         )
 

@@ -85,16 +85,16 @@ def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
     runs = [run for path in workdirs for run in replicas.folders(path) or [pathlib.Path(path)]]
     judged = [_evaluation(run) for run in runs]  # alone, without a run of its own
     read = [
-        {} if alone else configs.plain(configs.load(run / "config.json"))
+        configs.saved_settings({} if alone else configs.load(run / "config.json"))
         for run, alone in zip(runs, judged, strict=True)
     ]
-    settings = [leaves(config) for config in read]
-    every = dict.fromkeys(name for config in settings for name in config)
-    differing = [name for name in every if len({json.dumps(config.get(name)) for config in settings}) > 1]
+    known = list(map(leaves, read))
+    every = dict.fromkeys(name for of_run in known for name in of_run)
+    differing = [name for name in every if len({json.dumps(of_run.get(name)) for of_run in known}) > 1]
     rows = []
-    for run, whole, config, result in zip(runs, read, settings, judged, strict=True):
-        own: dict[str, Any] = {"workdir": str(run), "loss": "+".join(whole.get("loss", ()))}
-        own |= {name: config.get(name) for name in differing}
+    for run, settings, of_run, result in zip(runs, read, known, judged, strict=True):
+        own: dict[str, Any] = {"workdir": str(run), "loss": "+".join(settings.loss)}
+        own |= {name: of_run.get(name) for name in differing}
         if (run / "diverged.json").is_file():
             rows.append(own | {"row": "diverged"})
             continue

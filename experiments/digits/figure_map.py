@@ -44,7 +44,7 @@ def untrained(config: dict, source: data.Source) -> LoadedEncoder:
     """Return the encoder of step 0."""
     run = runs.prepare(config, source=source)
     with jax.set_mesh(run.mesh):
-        params, stats = jax.device_get(evaluate.Evaluator(run.config, source, run.mesh).untrained())
+        params, stats = jax.device_get(evaluate.Evaluator(run.settings, source, run.mesh).untrained())
     return LoadedEncoder(Saved(params, stats, 0, config, source.train.shape[2]), config["augment"])
 
 

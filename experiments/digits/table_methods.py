@@ -44,15 +44,15 @@ def judged(judge: evaluate.Evaluator, weights) -> dict[str, float]:
 def run(method: str) -> dict:
     """Train the method once for each seed, by one compiled step, and judge the last state."""
     run = runs.prepare(configs.plain(configs.load(CONFIG + method)))
-    judge = evaluate.Evaluator(run.config, run.source, run.mesh, run.evaluators)
-    results = {"method": method, "config": run.config, "seeds": {}}
+    judge = evaluate.Evaluator(run.settings, run.source, run.mesh, run.evaluators)
+    results = {"method": method, "config": run.settings.to_dict(), "seeds": {}}
     with jax.set_mesh(run.mesh):
         compiled = None
         for seed in SEEDS:
             began = time.perf_counter()
             state = runs.replicate(init_state(run.recipe, seed), run.mesh)
             feed = data.Resident(
-                run.source.train, seed=seed, batch_size=run.config["train"]["batch_size"], mesh=run.mesh
+                run.source.train, seed=seed, batch_size=run.settings.train.batch_size, mesh=run.mesh
             )
             if compiled is None:
                 compiled, _ = loop.compiled_step(run, feed, state)

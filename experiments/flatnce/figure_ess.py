@@ -50,7 +50,7 @@ def histories(steps: int, rules: dict[tuple[str, float], Temperature]) -> dict[t
     found = {}
     with jax.set_mesh(run.mesh):
         feed = data.Resident(
-            run.source.train, seed=0, batch_size=run.config["train"]["batch_size"], mesh=run.mesh
+            run.source.train, seed=0, batch_size=run.settings.train.batch_size, mesh=run.mesh
         )
         for name, rule in rules.items():
             recipe = run.recipe._replace(compare=run.recipe.compare._replace(temperature=rule))

@@ -149,7 +149,7 @@ def predicted(counts: Counts, chip: Chip, batch: int, n: int) -> dict | None:
 def counts_of(run, cost) -> Counts:
     """Return the counts of a run's step."""
     return Counts(
-        batch=run.config["train"]["batch_size"],
+        batch=run.settings.train.batch_size,
         devices=run.mesh.size,
         flops=cost.flops,
         traffic=cost.traffic,

@@ -62,8 +62,8 @@ def run_of(workload: str, devices: list[jax.Device], leaves: dict[str, Any]) -> 
 
 def parts(run: runs.Run) -> dict[str, tuple[Callable, tuple]]:
     """Return the parts of a step: a function each, and the shapes of its arguments."""
-    recipe, batch = run.recipe, run.config["train"]["batch_size"]
-    tau, dtype = run.config["temperature"]["tau"], "float32"
+    recipe, batch = run.recipe, run.settings.train.batch_size
+    tau, dtype = run.settings.temperature.options["tau"], "float32"
     images = jax.ShapeDtypeStruct((batch, *run.source.train.shape), np.uint8)
     number = jax.ShapeDtypeStruct((batch,), np.int32)
     views = jax.ShapeDtypeStruct((batch, 2, *recipe.view_shape), dtype)
@@ -193,9 +193,10 @@ def main() -> None:
             found[name]["seconds"] = seconds(function, shapes, run, options.turns)
         print(name, found[name], flush=True)
     rates = {"this CPU": measured_rates(options.turns)} if here else dict(MAKERS)
+    network = run.settings.encoder.options
     report = {
-        "what": f"{run.config['name']}, ResNet-{run.config['encoder']['depth']} x {run.config['encoder']['width']:g},"
-        f" {run.recipe.view_shape[0]} px, batch {run.config['train']['batch_size']}, {run.config['dtype']}; {note}",
+        "what": f"{run.settings.name}, ResNet-{network['depth']} x {network['width']:g},"
+        f" {run.recipe.view_shape[0]} px, batch {run.settings.train.batch_size}, {run.settings.dtype}; {note}",
         "device": devices[0].device_kind,
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],

@@ -108,7 +108,7 @@ def run(
     from experiments.harness import packs
 
     run = runs.prepare(config, source=packs.source_of(config))
-    judge = evaluate.Evaluator(run.config, run.source, run.mesh, run.evaluators)
+    judge = evaluate.Evaluator(run.settings, run.source, run.mesh, run.evaluators)
     between = max(1, round(settings["epochs"] * run.steps_per_epoch))
     looks: list[dict[str, float]] = []
     seconds, before, start, starts = {"looks": 0.0, "compiling the step": 0.0}, 0.0, 0, 1

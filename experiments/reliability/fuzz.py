@@ -221,12 +221,12 @@ def forced(config: dict[str, Any]) -> dict[str, Any]:
 
 def trace(made: run.Run) -> None:
     """Trace the train step by shapes: the state keeps its shapes and types, metrics are numbers."""
-    rows, several = made.config["train"]["batch_size"], made.source.train.label_shape
+    rows, several = made.settings.train.batch_size, made.source.train.label_shape
     number = jax.ShapeDtypeStruct((rows,), jnp.int32)
     image = jax.ShapeDtypeStruct((rows, *made.source.train.shape), jnp.uint8)
     label = jax.ShapeDtypeStruct((rows, *several), jnp.uint8) if several else number
     batch = Batch(image=image, label=label, id=number, group=number, epoch=number)
-    state = jax.eval_shape(lambda: step.init_state(made.recipe, made.config["seed"]))
+    state = jax.eval_shape(lambda: step.init_state(made.recipe, made.settings.seed))
     after, metrics = jax.eval_shape(step.make_train_step(made.recipe, lambda feed, at: feed), state, batch)
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, after)]
     if shapes[0] != shapes[1] or any(value.shape for name, value in metrics.items() if name != "c_quantiles"):

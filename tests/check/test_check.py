@@ -205,6 +205,31 @@ def test_a_wrong_argument_is_named(options, words):
         check(broken.nt_xent, **options)
 
 
+@pytest.mark.parametrize("framework", ["numpy", "jax"])
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda a, b: None, "returned a NoneType; a loss returns a number, or one a query"),
+        (lambda a, b: {"loss": 1.0}, "returned a dict"),
+        (lambda a, b: a @ b.T, "returned an array of shape (3, 3)"),
+        (lambda a, b: (a @ b.T).mean() * 1j, "returned complex numbers"),
+        (lambda a, b: sys.exit(3), "raised SystemExit: 3"),
+        (lambda a: a.sum(), "raised TypeError"),
+    ],
+)
+def test_what_is_no_loss_is_told_once(returned, words, framework):
+    report = check(returned, "info_nce", framework=framework)
+    assert (
+        [result.name for result in report.failures] == [result.name for result in report.results] == ["value"]
+    )
+    assert words in report["value"].words
+
+
+def test_a_loss_without_scores_ends_every_check():
+    report = check(lambda a, b: (a * b).mean(), "info_nce", framework="jax", skip=["n_ranks"])
+    assert [result.name for result in report.failures] == ["value"]
+
+
 def test_the_command_line_is_read():
     name, found = parse(["m:f", "--as=supcon", "--skip", "memory,n_ranks", "--tau=0.1", "--sigma=2"])
     assert name == "m:f" and found == {
@@ -231,17 +256,23 @@ def test_the_command_line_is_read():
         (["mine:none", "--as=nt_xent"], 2),
         (["absent:good", "--as=nt_xent"], 2),
         (["json:dumps", "--as=nt_xent"], 2),
+        (["ends:good", "--as=nt_xent"], 2),
+        (["raises:good", "--as=nt_xent"], 2),
+        (["mine:good", "--as=nt_xent", "--json=absent/found.json"], 2),
         (["--help"], 0),
     ],
 )
 def test_the_exit_status(words, status, tmp_path):
     text = f"import sys; sys.path.insert(0, {str(broken.__file__.rpartition('/')[0])!r})\n"
     (tmp_path / "mine.py").write_text(f"{text}from broken import nt_xent as good, self_in_the_sum as bad\n")
+    (tmp_path / "ends.py").write_text("import sys; sys.exit(4)")
+    (tmp_path / "raises.py").write_text("1 / 0")
     command = [sys.executable, "-m", "contrastive_jax", "check", *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == status, done
     assert "Traceback" not in done.stderr
     assert ((tmp_path / "found.json").exists()) == ("--json=found.json" in words)
+    assert status != 2 or done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.run

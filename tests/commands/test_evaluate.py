@@ -14,6 +14,7 @@ from saved_runs import config_of, workdir_of
 from contrastive_jax import config as configs
 from contrastive_jax import data, load_encoder, models, sharding
 from contrastive_jax.commands import embed, evaluate, export, report
+from contrastive_jax.config import sections
 from contrastive_jax.data import compose
 from contrastive_jax.training import loop
 from contrastive_jax.training import run as runs
@@ -124,11 +125,10 @@ def test_whatever_judges_sees_images_of_evaluate_size(trained, tmp_path):
         "embed": config["embed"] | {"splits": ("test",)},
     }
     built = runs.prepare(config)
-    judge = evaluate.Evaluator(built.config, built.source, built.mesh, built.evaluators)
+    judge = evaluate.Evaluator(built.settings, built.source, built.mesh, built.evaluators)
     subject = judge.subject("", ({}, {}))
     assert subject.view()(built.source.test.image[0]).shape == (12, 12, 1)
-    settings = {"images": 20, "layer": "pooled"}
-    found = report.features_of(run, config, settings).features
+    found = report.features_of(run, built.settings, sections.Report(images=20)).features
     with np.load(embed.embed(config, str(run), quiet=True)["test"]) as file:
         rows = np.sort(np.random.default_rng(0).permutation(len(file["id"]))[:20])
         np.testing.assert_allclose(found, file["pooled"][rows], rtol=1e-4, atol=1e-5)
@@ -201,7 +201,7 @@ def test_a_look_is_at_any_columns(trained):
     with pytest.raises(ValueError, match="evaluate.look names 'nearr'. Did you mean 'nearer'"):
         loop.train(changed | {"evaluate": settings | {"look": ["nearr"]}}, "unused", quiet=True)
     run = runs.prepare(changed)
-    judge = evaluate.Evaluator(run.config, run.source, run.mesh)
+    judge = evaluate.Evaluator(run.settings, run.source, run.mesh)
     with jax.set_mesh(run.mesh):
         seen = judge.look(runs.replicate(init_state(run.recipe, 0), run.mesh))
     assert set(seen) == {"eval/knn_top1", "eval/nearer_top1"}
@@ -212,9 +212,10 @@ def test_a_column_that_fails_in_a_look_takes_no_training_with_it(trained):
     settings = config["evaluate"] | {"look": ["bad", "knn"], "every": "1 step", "final": False}
     columns = {"knn": config["evaluators"]["knn"], "bad": {"name": "sgd", "learning_rate": 1e38, "epochs": 1}}
     run = runs.prepare(config | {"evaluate": settings, "evaluators": columns})
-    judge, said = evaluate.Evaluator(run.config, run.source, run.mesh), []
+    judge, said = evaluate.Evaluator(run.settings, run.source, run.mesh), []
     own = {"nothing": lambda subject: None, "single": lambda subject: {"top1": np.float32(0.5)}}
-    judge.evaluators, judge.settings = judge.evaluators | own, settings | {"look": [*settings["look"], *own]}
+    judge.evaluators |= own
+    judge.settings = run.settings.replaced(evaluate=settings | {"look": [*settings["look"], *own]})
     with jax.set_mesh(run.mesh):
         state = runs.replicate(init_state(run.recipe, 0), run.mesh)
         looks = [judge.look(state, said.append) for _ in range(2)]
@@ -239,6 +240,7 @@ def test_images_that_were_added_or_removed_since_the_run_are_said(tmp_path):
     config = other(tmp_path, tmp_path)
     drawn = config | {"data": config["data"] | {"test_fraction": 0.1}}
     moved = drawn | {"data": drawn["data"] | {"dir": "elsewhere", "size": 8}}
+    config, drawn, moved = map(configs.as_settings, (config, drawn, moved))
     fewer, begun = (269, "a"), (270, "b")
     (note,) = evaluate.changed(drawn, drawn, fewer, begun)
     assert "data has 269 training images, and the run began with 270" in note

@@ -157,7 +157,7 @@ def test_a_run_starts_from_a_file(trained, tmp_path):
     with jax.set_mesh(run.mesh):
         loop.first_state(run, said.append)
     assert re.search("computes something else .*: norm.epsilon 1e-05 there and 0.001 here", said[-1])
-    assert "augment.std None there and [0.25] here" in said[-1]
+    assert "augment.std None there and (0.25,) here" in said[-1]
     wider = config_of(**{"encoder.width": 0.25}) | {"init": config["init"]}
     run = runs.prepare(wider, jax.devices()[:1])
     with (

@@ -22,6 +22,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import data
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import evaluate, report
+from contrastive_jax.config import sections
 from contrastive_jax.data import compose
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.step import init_state
@@ -150,9 +151,8 @@ def test_the_page_of_a_run_is_whole_escaped_and_needs_nothing_else(workdir):
 
 
 def test_the_nearest_neighbours_are_scikit_learns_and_their_pictures_the_images(workdir):
-    settings = report.check(SETTINGS)
-    config = configs.plain(configs.load(str(workdir)))
-    seen = report.features_of(workdir, config, settings)
+    settings = configs.saved_settings(configs.load(str(workdir)))
+    seen = report.features_of(workdir, settings, report.check(sections.Report(**SETTINGS)))
     queries = np.random.default_rng(0).permutation(40)[:3]
     found = report.neighbours(seen.features, queries, 4)
     unit = seen.features / np.linalg.norm(seen.features, axis=1, keepdims=True)
@@ -164,7 +164,7 @@ def test_the_nearest_neighbours_are_scikit_learns_and_their_pictures_the_images(
     _, page = of(workdir)
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert len(images) == 3 * 5 and [i["class"] for i in images].count("query") == 3
-    source = runs.source_of(config)
+    source = runs.source_of(settings)
     rows = np.sort(np.random.default_rng(0).permutation(len(source.test))[:40])
     for tag, position in zip(
         images, np.concatenate([queries[:, None], found], axis=1).reshape(-1), strict=True
@@ -219,6 +219,7 @@ def test_what_evaluate_added_is_beside_the_runs_own_or_says_what_it_is_of(tmp_pa
     config["evaluate"] |= {"rows": ["trained"]}
     evaluate.evaluate(config, str(path), quiet=True)
     own, result = (json.loads((path / f"{name}.json").read_text()) for name in ("config", "result"))
+    own = configs.saved_settings(own)
     later = json.loads((path / "evaluation.json").read_text())
     rows = report.judged(own, result, later)[""]
     assert rows["trained"] == result["evaluations"]["trained"] | later["results"]["trained"]
@@ -260,14 +261,14 @@ def seen(count, classes, width=3):
 
 
 def test_an_image_is_no_neighbour_of_its_own_where_there_are_few():
-    given = {"queries": 4, "neighbours": 7, "map": "pca", "layer": "pooled"}
+    given = sections.Report(queries=4, neighbours=7, map="pca")
     lines, said = report.nearest(seen(4, ("a", "b", "c", "d")), given)
     assert np.shape(lines) == (4, 4, 3) and "the other 3 by cosine; 0% are of" in said
     assert report.nearest(seen(1, ("a",)), given) == ([], "there is one test image, and none beside it.")
 
 
 def test_a_map_shows_every_class_or_says_why_there_is_none():
-    given = {"map": "pca", "layer": "pooled"}
+    given = sections.Report(map="pca")
     drawn, _ = report.embedding_map(seen(6, ("_b", "$^$")), given)
     assert "_b" in drawn and "$^$" in drawn
     for one in (seen(1, ("a",)), seen(6, ("a",), width=1)):
@@ -297,7 +298,7 @@ def test_the_maps_say_what_they_are():
 )
 def test_wrong_options_are_one_sentence(leaf, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        report.check(SETTINGS | leaf)
+        report.report({"report": SETTINGS | leaf}, "unused", quiet=True)
 
 
 def test_a_layer_that_there_is_not_leaves_the_page_as_it_is(tmp_path):

@@ -98,7 +98,9 @@ def test_every_axis_of_the_base_config_is_looked_at():
     ],
 )
 def test_naming_a_function_allows_it(override, save):
-    assert configs.resolve(str(save(PLACES["temperature.name"])), [override]).temperature.tau == 0.1
+    assert (
+        configs.resolve(str(save(PLACES["temperature.name"])), [override]).temperature.options["tau"] == 0.1
+    )
 
 
 def test_a_run_that_was_allowed_once_asks_for_nothing_and_no_other_does(save, tmp_path, monkeypatch):

@@ -307,7 +307,7 @@ def test_paper_traces(name):
 @over(NAMES)
 def test_docstring_says_how_to_run_it_and_what_is_assumed(name):
     text = (FOLDER / f"{name}.py").read_text().split('"""')[1]
-    assert f"    python -m contrastive_jax.main --config=configs/{name}.py" in text
+    assert f"    contrastive-jax --config=configs/{name}.py" in text
     for spec in re.findall(r"--config=(configs/\S+)", text):  # the commands are commands
         config = configs.load(str(FOLDER.parent / spec))
         for option in re.findall(rf"{re.escape(spec)}(?: --config\.([\w.]+)=\S+)+", text):

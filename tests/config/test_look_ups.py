@@ -9,8 +9,10 @@ import pytest
 
 from contrastive_jax import config as configs
 from contrastive_jax import main
-from contrastive_jax.config import schema, settings
+from contrastive_jax.config import schema, sections, settings
 from contrastive_jax.contrast import temperature
+from contrastive_jax.evaluators import protocols
+from contrastive_jax.models import heads
 from contrastive_jax.training import run as runs
 
 OVERRIDES = {
@@ -42,7 +44,7 @@ def test_each_function_is_looked_up_once(looked_up, monkeypatch):
     checked = []
     monkeypatch.setattr(schema, "check", lambda *given, check=schema.check: checked.append(check(*given)))
     (found,) = main.resolved(COMMAND, None, "train")
-    names = {section: [found[section]["name"]] for section in (*configs.CHOICES, *settings.TAKERS)}
+    names = {section: [getattr(found, section).name] for section in (*configs.CHOICES, *settings.TAKERS)}
     names |= {"augment": ["digits"], "loss": ["dcl"], "evaluators": ["knn", "lbfgs"]}  # two columns are lbfgs
     replaced = {"temperature": ["fixed"], "loss": ["flat_nce"]}  # of the config file
     expected = {section: sorted([*names[section], *replaced.get(section, [])]) for section in names}
@@ -58,33 +60,68 @@ def test_a_function_of_ones_own_is_looked_up_once(looked_up, monkeypatch, tmp_pa
     monkeypatch.syspath_prepend(tmp_path)
     (found,) = configs.expand("digits:scale=smoke", [("temperature", "mine_once:warm")])
     runs.prepare(found, jax.devices()[:1])
-    assert looked_up["temperature"].count("mine_once:warm") == 1 and found["temperature"]["tau"] == 0.1
+    assert looked_up["temperature"].count("mine_once:warm") == 1 and found.temperature.options["tau"] == 0.1
 
 
 def test_a_section_is_its_function_and_its_options():
     (found,) = configs.expand("digits:scale=smoke", [("temperature", "linear"), ("temperature.end", "0.3")])
-    section = configs.section(found, "temperature")
-    assert section == ("temperature", temperature.linear, {"tau": 0.1, "end": 0.3})
-    assert float(section(10).value((), 5, 0.0)) == pytest.approx(0.2)
+    section = found.temperature
+    assert section == ("temperature", "linear", temperature.linear, {"tau": 0.1, "end": 0.3})
+    assert float(section(10).value((), 5, 0.0)) == pytest.approx(0.2) and found.temperature is section
     plain = configs.plain(configs.resolve("digits:scale=smoke"))
-    assert (
-        configs.section(plain, "temperature").function is temperature.fixed
-    )  # without settings, looked up here
-    assert configs.section(found, "optimizer").options["name"] == "adamw"  # an option of the one function
+    assert configs.as_settings(plain).temperature.function is temperature.fixed  # looked up here
+    assert found.optimizer.options["name"] == "adamw"  # an option of the one function
     plain["temperature"]["name"] = "ess_"
     with pytest.raises(
         ValueError, match="temperature.name is 'ess_'; it must be one of .* Did you mean 'ess'"
     ):
-        configs.section(plain, "temperature")
+        configs.as_settings(plain).temperature  # noqa: B018
 
 
-def test_settings_are_dictionaries():
+def test_sections_are_values():
+    found = configs.resolve(
+        "digits:scale=smoke", {"loss": {"dcl": 2.0, "uniformity": {"weight": 0.5, "t": 3.0}}}
+    )
+    assert found.train == sections.Train(duration="4 steps", batch_size=32) and found.evaluate.look == (
+        "knn",
+    )
+    assert found.projector.function is heads.projector and found.augment.options["ratio"] == (0.8, 1.25)
+    assert {name: term.options for name, term in found.loss.items()} == {
+        "dcl": {"weight": 2.0},
+        "uniformity": {"weight": 0.5, "t": 3.0, "normalize": True},
+    }
+    assert found.evaluators["knn"].function is protocols.knn and found.evaluators["knn"].options["k"] == 10
+    with pytest.raises(AttributeError, match="settings do not change"):
+        found.seed = 3
+
+
+def test_settings_are_what_config_json_holds():
     (found,) = configs.expand("digits:scale=smoke")
-    assert found == configs.plain(configs.resolve("digits:scale=smoke"))
-    assert configs.settings_of(found) is found
+    assert found == configs.resolve("digits:scale=smoke") and configs.settings_of(found) is found
+    plain = configs.plain(configs.complete(configs.load("digits:scale=smoke")))
+    assert found.to_dict() == configs.plain(found) == plain and found == configs.settings_of(plain)
+    found.to_dict()["train"]["batch_size"] = 8  # a copy
+    assert found.train.batch_size == plain["train"]["batch_size"]
     other = found.replaced(seed=3)
-    assert other == found | {"seed": 3} and other.find is found.find and isinstance(other, configs.Settings)
+    assert other.to_dict() == plain | {"seed": 3} and other.find is found.find and other != found
     for again in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
-        assert again == found and configs.section(again, "target") == configs.section(found, "target")
-    with pytest.raises(ValueError, match="seed is -1; it must be at least 0"):
-        configs.settings_of(found | {"seed": -1})
+        assert again == found and again.target == found.target and configs.settings_of(again) is again
+    for wrong in (configs.as_settings(plain | {"seed": -1}), plain | {"seed": -1}):
+        with pytest.raises(ValueError, match="seed is -1; it must be at least 0"):
+            configs.settings_of(wrong)
+
+
+def test_a_saved_config_is_read_where_functions_or_sections_are_missing():
+    plain = configs.plain(configs.resolve("digits:scale=smoke"))
+    gone = plain | {"loss": {"gone:away": {"weight": 1.0}}, "target": {"name": "gone:too"}}
+    saved = configs.saved_settings(gone)
+    assert list(saved.loss) == ["gone:away"] and saved.target.name == "gone:too" and saved.to_dict() == gone
+    with pytest.raises(ValueError, match="target.name is 'gone:too': there is no module 'gone'"):
+        saved.target()
+    with pytest.raises(ValueError, match="target.name is 'gone:too': there is no module 'gone'"):
+        configs.as_settings(gone).target  # noqa: B018
+    part = configs.saved_settings({"norm": {}, "dtype": "bfloat16"})
+    assert "augment" not in part and part.evaluate.size == 0 and part.dtype == "bfloat16"
+    assert part.only("norm", "augment") == {"norm": {}}
+    with pytest.raises(ValueError, match="augment is missing; it is a section"):
+        part.augment  # noqa: B018

@@ -180,7 +180,7 @@ def test_a_config_of_an_address_is_not_split_at_its_colon():
     ],
 )
 def test_what_changes_no_number_of_training_is_the_same_run(change):
-    config = configs.resolve(DIGITS)
+    config = configs.load(DIGITS)
     first = configs.fingerprint(configs.plain(config))
     with config.unlocked(), config.ignore_type():
         for name, value in change.items():

@@ -469,6 +469,8 @@ def test_a_loss_may_be_a_function_too():
         (dict(loss="eqco"), r"needs 'alpha'; it is eqco\(c"),
         (dict(engin="tiled"), "no option 'engin'.*Did you mean contrastive_loss's own 'engine'"),
         (dict(weight=2.0), "has no weight"),
+        (dict(tau=2.0), "Did you mean contrastive_loss's own 'temperature'"),
+        (dict(reduction="mean"), "take jnp.mean of them"),
         (
             dict(loss="uniformity"),
             r"reads 'population', none of two views' contrasts: call contrastive_jax.losses.unif",

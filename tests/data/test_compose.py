@@ -191,12 +191,11 @@ def test_images_of_bits_alone():
     )
     np.testing.assert_array_equal(made.train.label, [[x >> k & 1 for k in range(3)] for x in integers])
     settings = configs.resolve("configs/digits.py", [("compose", "binary"), ("data.validation", 0.2)])
-    settings.data.dir = "/nowhere"  # refused before anything is read
-    settings.data.name = "folder"
+    nowhere = settings.only("data")["data"] | {"dir": "/nowhere", "name": "folder"}  # nothing is read
     with pytest.raises(
         ValueError, match="data.validation is 0.2; compose.name=binary uses no images of data"
     ):
-        source_of(configs.plain(settings))
+        source_of(settings.replaced(data=nowhere))
 
 
 def test_streamed_images_get_the_same_bits():

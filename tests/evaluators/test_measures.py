@@ -13,7 +13,7 @@ from sklearn.metrics import silhouette_score
 from sklearn.metrics.pairwise import cosine_similarity
 
 from contrastive_jax import augment, data, evaluators, sharding
-from contrastive_jax.evaluators import geometry, measures
+from contrastive_jax.evaluators import geometry, measures, retrieval
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, LabelledSubset, Pretrained
 from contrastive_jax.lookup import functions_of
 
@@ -263,3 +263,52 @@ def test_every_option_is_a_leaf_with_a_default_and_every_measure_names_its_sourc
         options = list(inspect.signature(function).parameters.values())[1:]
         assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in options), function
         assert re.search(r", 20\d\d", function.__doc__), function
+
+
+def test_retrieval_is_a_direct_computation():
+    on = subject()
+    found, f = measure("retrieval", on), features(on)
+    cosine = cosine_similarity(f)
+    recall, precision = {1: [], 5: [], 10: []}, []
+    for i, row in enumerate(cosine):
+        order = [j for j in np.argsort(-row, kind="stable") if j != i]
+        same = LABELS[order] == LABELS[i]
+        number = int(same.sum())
+        for k, of in recall.items():
+            of.append(same[:k].any())
+        precision.append(sum(same[: j + 1].mean() for j in range(number) if same[j]) / number)
+    assert {k: found[f"recall_at_{k}"] for k in recall} == {k: float(np.mean(of)) for k, of in recall.items()}
+    assert abs(found["map_at_r"] - np.mean(precision)) < 1e-12 and found["queries"] == 60
+
+
+def test_retrieval_leaves_out_classes_of_one_and_takes_the_earlier_of_equals():
+    labels = np.array([0, 0, 1, 2, 2, 3])
+    same = np.repeat([[1.0, 0.0]], 6, axis=0)  # all are equally near: the order decides
+    found = retrieval.retrieval(same, labels, at=(1, 2))
+    # queries 0, 1, 3, 4; their nearest are 1, 0, 0, 0
+    assert found == {"recall_at_1": 0.5, "recall_at_2": 0.5, "map_at_r": 0.5, "queries": 4}
+    perfect = np.eye(4)[np.array([0, 0, 1, 2, 2, 3])]
+    assert retrieval.retrieval(perfect, labels, at=(1,))["map_at_r"] == 1.0
+    assert measure("retrieval", subject(test=split(np.arange(60), 1)))["left_out"]
+
+
+def test_lidar_is_a_direct_computation():
+    on = subject()
+    pairs = np.concatenate([views(on, seed) for seed in (0, 1)], axis=1)
+    found = measure("lidar", on, views=4, images=0)
+    means = pairs.mean(1)
+    between = np.cov(means.T, bias=True)
+    rest = (pairs - means[:, None]).reshape(-1, means.shape[1])
+    within = rest.T @ rest / len(rest) + 1e-4 * np.eye(means.shape[1])
+    values = np.linalg.eigvals(np.linalg.solve(within, between)).real
+    share = values / values.sum() + 1e-7
+    assert abs(found["lidar"] - np.exp(-np.sum(share * np.log(share)))) < 1e-3
+    assert found["largest"] == 6.0 and found["settings"]["views"] == 4
+    assert "left_out" in measure("lidar", subject(pixels=True))
+
+
+def test_lidar_counts_directions_that_augmentation_leaves_alone():
+    draw = np.random.default_rng(0)
+    images, noise = draw.standard_normal((400, 1, 8)), draw.standard_normal((400, 10, 8))
+    assert geometry.lidar(images + 0.01 * noise) > 7.5
+    assert geometry.lidar(images * np.array([1, 1] + [0] * 6) + 0.1 * noise) < 3

@@ -13,6 +13,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import data, evaluators
 from contrastive_jax.evaluators import knn, linear_probe, table
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, LabelledSubset
+from contrastive_jax.training import run as runs
 
 RANDOM = np.random.default_rng(0)
 LABELS = np.arange(60) % 3
@@ -181,10 +182,9 @@ def test_the_row_of_several_seeds_is_their_mean_and_deviation():
 def test_top5_of_five_classes_is_refused():
     images, labels = np.zeros((10, 8, 8, 1), np.uint8), np.arange(10) % 5
     source = data.from_arrays(images, labels, images, labels, name="five")
-    config = configs.plain(configs.complete(configs.base()))
-    config["evaluate"]["metric"] = "top5"
+    settings = configs.resolve(None, {"evaluate.metric": "top5"})
     with pytest.raises(ValueError, match="evaluate.metric is 'top5'; the 5 classes of data.name='five'"):
-        evaluators.prepare(config, source)
+        runs.evaluators_of(settings, source)
 
 
 def test_the_metric_is_that_of_the_sets_literature():
@@ -246,12 +246,12 @@ def test_draws_by_the_seed_of_the_run():
     """A column's seed -1 is the run's own: other draws of labels for each run, the same as if they were named."""
     images = np.zeros((60, 8, 8, 1), np.uint8)
     source = data.from_arrays(images, LABELS, images, LABELS, name="drawn")
-    config = configs.plain(configs.complete(configs.base()))
+    settings = configs.resolve(None)
     row = Given("trained", *np.random.default_rng(0).normal(size=(2, 60, 4)), "pooled")
 
     def score(run: int, column: int) -> float:
         section = {"few": {"name": "lbfgs", "labels_per_class": 2, "draws": 3, "seed": column}}
-        built = evaluators.prepare(config | {"seed": run, "evaluators": section}, source)
+        built = runs.evaluators_of(settings.replaced(seed=run, evaluators=section), source)
         return built[""]["few"](row)["top1"]
 
     assert score(5, -1) == score(0, 5) == score(9, 5) != score(6, -1) == score(0, 6)

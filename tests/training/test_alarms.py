@@ -31,8 +31,8 @@ def config(loss=None, section=None, **leaves):
     made["loss"] = loss or {"info_nce": {"weight": 1.0}}
     if section:
         made["temperature"] = section
-        return configs.plain(configs.complete(ConfigDict(made)))
-    return made
+        made = configs.plain(configs.complete(ConfigDict(made)))
+    return configs.as_settings(made)
 
 
 ESS = {"name": "ess", "target": 0.3, "target_end": 0.0, "rate": 0.01, "min_tau": 0.005, "max_tau": 10.0}
@@ -148,7 +148,7 @@ def compared(query, key, tau):
 
 def rung(metrics, **leaves):
     return list(
-        alarms.alarms(HEALTHY | metrics, config(**leaves) | {"dtype": leaves.get("dtype", "float32")})
+        alarms.alarms(HEALTHY | metrics, config(**leaves).replaced(dtype=leaves.get("dtype", "float32")))
     )
 
 

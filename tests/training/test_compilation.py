@@ -30,7 +30,7 @@ def test_shapes_are_those_of_the_arrays(shard_state):
         _, feed_shapes = data.feed_shapes(
             run.source.train,
             view=run.recipe.views,
-            batch_size=run.config["train"]["batch_size"],
+            batch_size=run.settings.train.batch_size,
             mesh=run.mesh,
         )
         shapes = compilation.state_shapes(run)
@@ -58,7 +58,7 @@ def _added_in_any_order(program):
 
 def _step(config):
     run = runs.prepare(config, jax.devices()[:1])
-    batch = run.config["train"]["batch_size"]
+    batch = run.settings.train.batch_size
     take, feed = data.feed_shapes(run.source.train, view=run.recipe.views, batch_size=batch, mesh=run.mesh)
     with jax.set_mesh(run.mesh), native.tracing_for("cuda"):
         return jax.make_jaxpr(make_train_step(run.recipe, take))(compilation.state_shapes(run), feed).jaxpr

@@ -504,11 +504,11 @@ def test_a_config_file_that_is_none_is_one_sentence(name, text, message, tmp_pat
 
 
 def test_a_workdir_says_what_its_run_is_and_refuses_other_data(tmp_path):
-    config = configs.plain(configs.resolve("configs/digits.py", [("seed", "3")]))
-    workdirs.write_config(tmp_path, config, "")
+    settings = configs.resolve("configs/digits.py", [("seed", "3")])
+    workdirs.write_config(tmp_path, settings.to_dict(), "")
     for mode in ("train", "embed"):
-        assert main.resolved([], str(tmp_path), mode) == [config]
-    assert main.resolved(["--config.log.every=1"], str(tmp_path), "train")[0]["log"]["every"] == 1
+        assert main.resolved([], str(tmp_path), mode) == [settings]
+    assert main.resolved(["--config.log.every=1"], str(tmp_path), "train")[0].log.every == 1
     with pytest.raises(ValueError, match="holds no run; to begin one name its config"):
         main.resolved([], str(tmp_path / "none"), "embed")
     other = ["--config=configs/simclr_cifar10.py"]
@@ -517,13 +517,14 @@ def test_a_workdir_says_what_its_run_is_and_refuses_other_data(tmp_path):
     ):
         main.resolved(other, str(tmp_path), "embed")
     (told,) = main.resolved([*other, "--config.data.name=cifar10"], str(tmp_path), "embed")
-    assert told["data"]["name"] == "cifar10"
+    assert told.data.name == "cifar10"
     held_out = "--config.data.validation=0.1"
-    workdirs.write_config(tmp_path, main.resolved(["--config=digits", held_out], None, "train")[0], "")
+    (other,) = main.resolved(["--config=digits", held_out], None, "train")
+    workdirs.write_config(tmp_path, other.to_dict(), "")
     with pytest.raises(ValueError, match=r"data.validation is 0.0, and 0.1 in the run of --workdir="):
         main.resolved(["--config=digits"], str(tmp_path), "evaluate")
     for given, value in (([], 0.1), (["--config=digits", "--config.data.validation=0"], 0.0)):
-        assert main.resolved(given, str(tmp_path), "evaluate")[0]["data"]["validation"] == value
+        assert main.resolved(given, str(tmp_path), "evaluate")[0].data.options["validation"] == value
 
 
 @pytest.mark.run

@@ -398,12 +398,12 @@ def test_untrained_networks_are_a_row_of_their_own():
 def test_numbers_with_several_values_are_every_combination_of_them():
     given = [("seed", "0,1"), ("temperature.tau", "0.1, 0.2"), ("evaluate.look", "knn,linear")]
     found = configs.expand("configs/flatclr_digits.py", given)
-    assert [(c["seed"], c["temperature"]["tau"]) for c in found] == [(0, 0.1), (0, 0.2), (1, 0.1), (1, 0.2)]
-    assert {tuple(c["evaluate"]["look"]) for c in found} == {("knn", "linear")}
+    assert [(c.seed, c.temperature.options["tau"]) for c in found] == [(0, 0.1), (0, 0.2), (1, 0.1), (1, 0.2)]
+    assert {c.evaluate.look for c in found} == {("knn", "linear")}
     eqco = [("margin", "eqco"), ("margin.alpha", "64,256")]  # an option without a default
-    assert [c["margin"]["alpha"] for c in configs.expand("configs/digits.py", eqco)] == [64, 256]
+    assert [c.margin.options["alpha"] for c in configs.expand("configs/digits.py", eqco)] == [64, 256]
     (tuples,) = configs.expand("configs/digits.py", [("projector.widths", "128,64")])  # one value
-    assert tuples["projector"]["widths"] == [128, 64]
+    assert tuples.projector.options["widths"] == (128, 64)
     with pytest.raises(ValueError, match=r"seed is 'a'"):
         configs.expand("configs/digits.py", [("seed", "0,a")])
     with pytest.raises(ValueError, match=r"no such option"):
@@ -412,7 +412,8 @@ def test_numbers_with_several_values_are_every_combination_of_them():
 
 def test_the_command_line_of_replicas(whole):
     given, workdir, _ = whole
-    assert main.resolved([], str(workdir), "train") == [configs.plain(configs.completed(c)) for c in given]
+    found = main.resolved([], str(workdir), "train")
+    assert [one.to_dict() for one in found] == [configs.plain(configs.completed(c)) for c in given]
     with pytest.raises(
         ValueError, match=f"--mode=embed takes one run, and these are 2 replicas; .*{workdir}/replica_0"
     ):

@@ -44,7 +44,7 @@ def whole(tmp_path_factory):
     workdir, printed = tmp_path_factory.mktemp("story") / "whole", io.StringIO()
     built, prepare = [], evaluators.prepare
     with contextlib.redirect_stdout(printed), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluators, "prepare", lambda *given: built.append(given) or prepare(*given))
+        patch.setattr(evaluators, "prepare", lambda *a, **k: built.append(a) or prepare(*a, **k))
         result = loop.train(CONFIG, workdir, devices=ONE)
     assert len(built) == 1
     return workdir, result, printed.getvalue()

@@ -1,0 +1,36 @@
+"""The command ``contrastive-jax completion``: a script by which Tab completes modes, configs and options.
+
+eval "$(contrastive-jax completion)"    # in ~/.bashrc, or in ~/.zshrc after `autoload bashcompinit && bashcompinit`
+"""
+
+from collections.abc import Sequence
+
+SCRIPT = """_contrastive_jax() {
+  local line="${COMP_LINE:0:COMP_POINT}"
+  local word="${line##* }"
+  COMPREPLY=($(compgen -W "$_contrastive_jax_words" -- "$word"))
+  # bash replaces what stands behind the last = alone
+  if [[ "$word" == *=* ]]; then COMPREPLY=("${COMPREPLY[@]#"${word%%=*}="}"); fi
+}
+complete -o nospace -o default -F _contrastive_jax contrastive-jax
+"""
+
+
+def words(modes: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Return what a command line may have: flags, modes, names of configs and options of a config."""
+    from contrastive_jax.config import files, schema
+
+    options = {option.name for option in schema.every()}
+    options |= {name.replace("evaluators.*", "evaluators.knn") for name in options}
+    return [
+        *(f"--{flag}" for flag in flags),
+        *(f"--mode={mode}" for mode in modes),
+        *(f"--config={name}" for name in files.names()),
+        *(f"--config.{name}=" for name in sorted(options) if "*" not in name),
+    ]
+
+
+def script(modes: Sequence[str], flags: Sequence[str]) -> str:
+    """Return the script for bash, and for zsh with ``bashcompinit``."""
+    listed = "\n".join(words(modes, flags))
+    return f"_contrastive_jax_words='\n{listed}\n'\n{SCRIPT}"
