@@ -49,6 +49,13 @@ def winograd() -> bool:
     return os.environ.get(SWITCH, "on") == "on"
 
 
+def kernels() -> str:
+    """Return which kernels a program for a CPU calls: winograd, direct or, where there are none, off."""
+    if not available():
+        return "off"
+    return "winograd" if winograd() else "direct"
+
+
 def available() -> bool:
     """Return whether programs for a CPU can call the kernels; compiles and loads them at the first call."""
     return check_switch() and _loaded()

@@ -51,8 +51,8 @@ def trained(width: float, batch: int, steps: int, nudge: float = 0.0):
     """
     config = configs.load("configs/digits.py:method=simclr")
     config.augment.size, config.encoder.width, config.train.batch_size = 32, width, batch
-    config.train.duration = f"{steps} steps"
-    run = runs.prepare(configs.resolve(config), devices=jax.devices()[:1])
+    config.train.duration, config.schedule.warmup = f"{steps} steps", f"{steps // 10} steps"
+    run = runs.prepare(configs.plain(configs.complete(config)), devices=jax.devices()[:1])
     with jax.set_mesh(run.mesh):
         feed, state = runs.feed_of(run), runs.initial_state(run)
         if nudge:
@@ -103,9 +103,7 @@ def layers(run, state, feed) -> list[tuple[np.ndarray, ...]]:
 
 def passes(images, kernel, gradient):
     """Return the convolution, and the gradients of images and kernel."""
-    value, pull = jax.vjp(
-        lambda x, k: convolution.convolve(x, k, (1, 1), ((1, 1), (1, 1))), images, kernel
-    )
+    value, pull = jax.vjp(lambda x, k: convolution.convolve(x, k, (1, 1), ((1, 1), (1, 1))), images, kernel)
     return value, *pull(gradient)
 
 
