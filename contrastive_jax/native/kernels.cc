@@ -438,7 +438,7 @@ void kernel_gradient(ffi::ThreadPool& pool, const Shape& s, const float* images,
 template <int K, int L, typename Term>
 void add_up(int64_t positions, int64_t channels, int64_t c, int64_t lanes, const Term& term, float* const (&out)[K]) {
   constexpr int APART = 4;  // sums of positions that are 4 apart: additions need not wait for each other
-  Vector<L> sum[APART][K] = {};
+  alignas(4 * L) Vector<L> sum[APART][K] = {};  // `term` deduces its type, and not that it is less aligned
   auto all = [&](const auto& read) {
     int64_t p = 0;
     for (; p + APART <= positions; p += APART)
