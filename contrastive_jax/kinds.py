@@ -88,6 +88,13 @@ Count = Annotated[int, Ge(1)]
 CountOrZero = Annotated[int, Ge(0)]
 
 
+class Steps:
+    """The mark of a duration: text in a config, "10 epochs", and a number of steps in a call."""
+
+
+Duration = Annotated[int | str, Steps]
+
+
 # ------------------------------------------------------------------------------------------------ signatures
 
 
@@ -150,6 +157,11 @@ def fits(value: Any, kind: Any) -> bool:
     return not isinstance(kind, type) or isinstance(value, kind)
 
 
+def is_duration(kind: Any) -> bool:
+    """Return whether values of a kind are durations, or tuples of these."""
+    return kind == Duration or Duration in typing.get_args(kind)
+
+
 def basic(kind: Any) -> set[Any]:
     """Return the types of a kind's values, without bounds and choices: {float} of ``Positive``, {tuple} of a tuple."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
@@ -175,6 +187,8 @@ def refusal(option: str, value: Any, kind: Any) -> str:
 def words(kind: Any) -> str:
     """Return in words what values of a kind are."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if kind == Duration:
+        return "a duration"
     if origin is Annotated:
         return _bounded("a whole number" if parts[0] is int else "a number", parts[1:])
     if origin is Literal:
@@ -254,6 +268,8 @@ def _range(bounds: Sequence[Any]) -> str:
 def _plural(kind: Any) -> str:
     """Return in words what several values of a kind are."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if kind == Duration:
+        return "durations"
     if origin is Annotated:
         return _bounded("whole numbers" if parts[0] is int else "numbers", parts[1:])
     if origin is Literal:

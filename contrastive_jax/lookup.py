@@ -200,6 +200,8 @@ def near(name: str, known: Any) -> str:
 def call(function: Callable, path: str, section: Mapping[str, Any], *context: Any) -> Any:
     """Call ``function(*context, **section)``; an option that it does not have is an error with its signature.
 
+    Of the context a function gets as much as it has positional parameters.
+
     Args:
       function: what the section configures; its options are keyword-only.
       path: the section's name in the config, for messages.
@@ -211,6 +213,9 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
     """
     parameters = inspect.signature(function).parameters.values()
     options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        context = context[: len(positional)]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)  # make_views, whose preset checks the rest
     shown = f"{function.__name__}({', '.join(str(p.replace(annotation=p.empty)) for p in options)})"
     for name in section:

@@ -399,8 +399,8 @@ SCHEDULES = of(
     ("the cosine's root", "jnp.sin(jnp.pi / 2 * left) ** 2", "jnp.sin(jnp.pi / 2 * left)"),
     (
         "warm-up a step ahead",
-        "step / max(warmup_steps, 1), factor)",
-        "(step + 1) / max(warmup_steps, 1), factor)",
+        "step / max(warmup, 1), factor(at, left))",
+        "(step + 1) / max(warmup, 1), factor(at, left))",
     ),
     ("milestones a step late", 'side="right"', 'side="left"'),
     (
@@ -408,18 +408,18 @@ SCHEDULES = of(
         "step // steps_per_epoch * steps_per_epoch if per_epoch else step",
         "step",
     ),
-    ("linear ends at 0", "factor = end_factor + (1 - end_factor) * left", "factor = left"),
+    ("linear ends at 0", "return end_factor + (1 - end_factor) * left", "return left"),
 )
 OPTIMIZERS = of(
     "optim/optimizers.py",
     "optim/test_optimizers.py",
     ("LARS in another order", '"classic": (decay, ratio, rate, trace)', '"classic": (decay, trace, ratio, rate)'),
-    ("AdamW is Adam", '"adamw": (moments, decay, rate)', '"adamw": (decay, moments, rate)'),
+    ("AdamW is Adam", "lambda rate: (moments, decay, rate)", "lambda rate: (decay, moments, rate)"),
     ("norms are decayed and kernels not", '"bias" if path[:-1] in with_weight else "norm"', '"norm"'),
     ("a weight must be called kernel", 'or (axes > 1 and OF_A_NORM.isdisjoint(path[-1:]))', "or False"),
     ("turns are of one half", "rate(2 * count + turn)", "rate(count)"),
     ("gradients are not clipped", "_clip(clip_norm, apart) if clip_norm", "optax.identity() if clip_norm"),
-    ("nothing is adapted by its norm", "trust_coefficient=trust_coefficient), _mask(exclude_from_adaptation)",
+    ("nothing is adapted by its norm", "trust_coefficient=trust_coefficient), _mask(unadapted)",
      "trust_coefficient=trust_coefficient), _mask(exclude)"),
 )  # fmt: skip
 SNR = of(

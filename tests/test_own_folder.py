@@ -41,7 +41,7 @@ def photographs(root, labelled):
 
 def run(command):
     """Run a line of the page in this process, with a short training."""
-    words = shlex.split(command)[3:]
+    words = shlex.split(command)[1:]
     spec, overrides, rest = main.split(
         [*words, *SHORT] if any("config=" in word for word in words) else words
     )

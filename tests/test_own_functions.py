@@ -43,7 +43,7 @@ def modules(tmp_path_factory):
 
 
 def arguments(command):
-    return shlex.split(COMMANDS[command].replace("\\\n", " "))[3:]
+    return shlex.split(COMMANDS[command].replace("\\\n", " "))[1:]
 
 
 @pytest.fixture(scope="module")

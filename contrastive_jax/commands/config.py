@@ -184,6 +184,9 @@ def metrics_page() -> str:
     )
 
 
+NOUNS = {"augment": "presets", "optimizer": "optimizers", "schedule": "schedules"}
+
+
 def options_page() -> str:
     """Write the text of ``docs/options.md``."""
     page = [
@@ -205,7 +208,7 @@ def options_page() -> str:
         if plain:
             page.append(_table(plain))
         if shared:
-            page.append(f"\nOf several {'presets' if section == 'augment' else 'protocols'}:\n")
+            page.append(f"\nOf several {NOUNS.get(section, 'protocols')}:\n")
             page.append(_table(list(shared.values()), defaults=False))
         for function in dict.fromkeys(option.function for option in options if _chosen(section, option)):
             own = [option for option in options if option.function is function]

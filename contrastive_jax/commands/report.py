@@ -9,6 +9,7 @@ What it does not have is said in its place.
 
 import base64
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -104,11 +105,19 @@ def report(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
             differences = replicas.differences(path)
             several, left = left[: len(differences) or 1], left[len(differences) or 1 :]
             means += over_seeds_of(name, several, differences)
-        file = pathlib.Path(folders[0], "report.html")
+        file = pathlib.Path(folders[0], file_name([path.name for path in map(pathlib.Path, given)]))
         if distributed.first():
             workdirs.write_text(file, page(runs, options, means))
             log(f"report of {', '.join(run.name for run in runs)}: {remote.place(folders[0], file.name)}")
         return str(remote.place(folders[0], file.name))
+
+
+def file_name(folders: Sequence[str]) -> str:
+    """Return the name of the page, in the first folder: comparisons leave the run's own page and one another alone."""
+    others = "_".join(re.sub(r"[^\w.+=-]", "-", name) for name in folders[1:])
+    if len(others) > 120:
+        others = f"{others[:100]}_{hashlib.sha256(others.encode()).hexdigest()[:8]}"
+    return f"report_with_{others}.html" if others else "report.html"
 
 
 def check(options: sections.Report) -> sections.Report:

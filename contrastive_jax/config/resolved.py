@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from ml_collections import ConfigDict
 
 from contrastive_jax.config import schema, sections
-from contrastive_jax.config.settings import TAKERS, Finder, SavedFinder, plain
+from contrastive_jax.config.settings import TAKERS, Finder, SavedFinder, plain, strangers
 from contrastive_jax.kinds import check
 from contrastive_jax.lookup import Section
 
@@ -176,6 +176,8 @@ class Settings:
         function = self.find(part if part == "loss" else path, name)
         if function is None:
             raise ValueError(schema.unknown(path, name))
+        for option in strangers(path, given, self.find):
+            del options[option]
         if part == "augment":
             function = schema.functions(part)[0]  # whose options the preset is one of
         elif function is not TAKERS.get(path):

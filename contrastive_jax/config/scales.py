@@ -24,7 +24,6 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
     _reduce(config, 0.125 if smoke else 0.25, zero_init=False)
     config.schedule = {
         "name": "cosine", "learning_rate": 3e-3, "scaling": "none", "warmup": "1 step" if smoke else "2 epochs",
-        "milestones": (),
     }  # fmt: skip
     config.train.update({"duration": "4 steps" if smoke else "30 epochs", "batch_size": 32 if smoke else 128})
     config.log.every = 25
@@ -46,7 +45,7 @@ def on_small_images(config: ConfigDict, scale: str = "small") -> ConfigDict:
         config.augment = {"preset": "digits", "size": 14, "shift": 1.5, "erase": 0.5, "erase_sides": (3, 5)}
     _reduce(config, 0.125, zero_init=config.encoder.get("zero_init", True))
     config.schedule = {
-        "name": "cosine", "learning_rate": 2.5e-4, "scaling": "sqrt", "warmup": "1 epoch", "milestones": (),
+        "name": "cosine", "learning_rate": 2.5e-4, "scaling": "sqrt", "warmup": "1 epoch",
     }  # fmt: skip
     config.train.update({"duration": "20 epochs", "batch_size": 128})
     config.evaluators.linear.tolerance = 1e-4  # raw pixels reach the default's 1e-5 after minutes
@@ -101,9 +100,11 @@ def at_scale(config: ConfigDict, scale: str, gpu: Mapping[str, Any] | None = Non
         published = config.train.duration
         config.update_from_flattened_dict(gpu)
         config.schedule.warmup = _share(config.schedule.warmup, published, config.train.duration)
-        config.schedule.milestones = tuple(
-            _share(milestone, published, config.train.duration) for milestone in config.schedule.milestones
-        )
+        if "milestones" in config.schedule:
+            config.schedule.milestones = tuple(
+                _share(milestone, published, config.train.duration)
+                for milestone in config.schedule.milestones
+            )
     return complete(config)
 
 

@@ -31,8 +31,6 @@ from contrastive_jax.optim.gradient_snr import gradient_snr
 LEAVES = {
     "loss.*.weight": "of this term in the sum that is minimised.",
     "evaluators.*.name": "what this column is: a function of contrastive_jax.evaluators.protocols or measures.",
-    "schedule.warmup": "duration of the linear warm-up from 0.",
-    "schedule.milestones": "when a step schedule decays, as durations since the start.",
 }
 LEAVES |= {  # what the module says that the function is from
     f"{section}.name": f"{(module.__doc__ or '').partition(chr(10))[0]} A function of {module.__name__}."
@@ -179,7 +177,8 @@ def every() -> list[Option]:
                     and leaf not in LEAVES
                     and _reachable(path, leaf, defaults)
                 ):
-                    default = p.default if path in CHOICES or "*" in path else defaults.get(leaf, p.default)
+                    own_default = (path in CHOICES or "*" in path) and p.default is not p.empty
+                    default = p.default if own_default else defaults.get(leaf, p.default)
                     options.append(Option(leaf, default, meanings(function)[name], function))
     return options
 

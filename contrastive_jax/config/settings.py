@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, config_dict
 
-from contrastive_jax import augment, data, evaluators, kinds, optim
+from contrastive_jax import augment, data, evaluators, kinds
 from contrastive_jax.augment import presets
 from contrastive_jax.config import sections
 from contrastive_jax.config.sections import defaults
 from contrastive_jax.contrast import candidates, margin, negatives, target, temperature
 from contrastive_jax.contrast.terms import canonical, find_loss
 from contrastive_jax.data import compose
-from contrastive_jax.lookup import find, is_own, own
+from contrastive_jax.lookup import find, functions_of, is_own, own
 from contrastive_jax.models import critics, encoders, norm
+from contrastive_jax.optim import optimizers, schedules
 
 # Sections that name a function of a module; their leaves are that function's options.
 CHOICES = {
@@ -31,23 +32,19 @@ CHOICES = {
     "negatives": negatives,
     "margin": margin,
     "temperature": temperature,
+    "optimizer": optimizers,
+    "schedule": schedules,
 }
 
 
 # Arguments of functions that a config does not say, but the run.
 GIVEN = {
-    "schedule": ("total_steps", "warmup_steps", "batch_size", "steps_per_epoch"),
     "augment": ("views",),
     "encoder": ("remat",),
-    "optimizer": ("apart",),
 }
 # Sections whose built-in names one function tells apart: their options are its own, whatever the name (but for
 # data.name=synthetic, whose options are those of data.synthetic).
-TAKERS: dict[str, Callable[..., Any]] = {
-    "data": data.load,
-    "optimizer": optim.optimizer,
-    "schedule": optim.schedule,
-}
+TAKERS: dict[str, Callable[..., Any]] = {"data": data.load}
 
 
 def function_of(path: str, name: Any) -> Callable | None:
@@ -148,7 +145,6 @@ def base() -> ConfigDict:
                 "learning_rate": 0.3,
                 "scaling": "linear",
                 "warmup": "10 epochs",
-                "milestones": (),
             },
             "train": defaults(sections.Train),
             "evaluate": defaults(sections.Evaluate),
@@ -176,6 +172,8 @@ def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
     find = find or Finder()
     for section in (*CHOICES, *TAKERS, "augment"):
         name = config[section].get("preset" if section == "augment" else "name")
+        for option in strangers(section, config[section], find):
+            del config[section][option]
         _fill(config, section, find(section, name), leave=GIVEN.get(section, ()))
     _fill(config, "norm", norm.norm)  # a config may have the section anew
     config.loss = ConfigDict({
@@ -187,6 +185,21 @@ def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
     for column in config.evaluators:
         _fill(config.evaluators, column, find(f"evaluators.{column}", config.evaluators[column].name))
     return config
+
+
+def strangers(section: str, options: Mapping[str, Any], find: Finder) -> list[str]:
+    """Return the options of another function of the package that a section has, and the one that it names has not.
+
+    Sections of older configs have the options of all optimizers, and of all schedules.
+    """
+    if section not in ("optimizer", "schedule") or is_own(name := options.get("name")):
+        return []
+    function = find(section, name)
+    known = {*(kinds.parameters(function) if function else options), "name"}
+    others = {
+        option for other in functions_of(CHOICES[section]).values() for option in kinds.parameters(other)
+    }
+    return [option for option in options if option not in known and option in others]
 
 
 OF_COLUMNS = ("C", "k", "layer", "temperature", "labels_per_class", "draws")  # once of evaluate

@@ -27,7 +27,7 @@ from contrastive_jax.types import Array, PyTree, record
 
 
 class Plan(NamedTuple):
-    """A way to train a classifier; options as of :func:`optim.optimizer` and :func:`optim.schedule`.
+    """A way to train a classifier; options as of :mod:`optim.optimizers` and :mod:`optim.schedules`.
 
     ``schedule``: "cosine" to 0, "step" (a tenth at 60 % and again at 80 %) or "constant"; no warm-up.
     ``scaling``: "linear" multiplies the learning rate by batch_size / 256, "none" does not. ``tolerance`` > 0
@@ -265,15 +265,21 @@ def _optimizer(program: Program) -> optax.GradientTransformation:
     plan, steps = program.plan, program.steps
     # A step at which two milestones fall together is the later one's alone.
     milestones = tuple(sorted({max(1, -(-steps * tenths // 10)) for tenths in (6, 8)}))
-    rate = optim.schedule(
-        name=plan.schedule, learning_rate=plan.learning_rate, total_steps=steps, batch_size=plan.batch_size,
-        scaling=plan.scaling, milestones=milestones,
-    )  # fmt: skip
-    moments = {"b1": plan.momentum} if plan.optimizer == "adam" else {}
-    return optim.optimizer(
-        rate, name=plan.optimizer, momentum=plan.momentum, nesterov=plan.nesterov,
-        weight_decay=plan.weight_decay, exclude=("bias", "norm"), **moments,
-    )  # fmt: skip
+    schedules = {
+        "cosine": optim.cosine,
+        "step": functools.partial(optim.step, milestones=milestones),
+        "constant": optim.constant,
+    }
+    rate = schedules[plan.schedule](
+        steps, plan.batch_size, learning_rate=plan.learning_rate, scaling=plan.scaling, warmup=0
+    )
+    rules = {
+        "sgd": functools.partial(optim.sgd, momentum=plan.momentum),
+        "adam": functools.partial(optim.adam, b1=plan.momentum),
+    }
+    return rules[plan.optimizer](
+        rate, nesterov=plan.nesterov, weight_decay=plan.weight_decay, exclude=("bias", "norm")
+    )
 
 
 def _update(program, state, arrays, frozen, step):

@@ -2,6 +2,28 @@
 
 Where implementations disagree the difference is an option, and each docstring names its source: Google's SimCLR
 (``tf2/lars_optimizer.py``, ``tf2/model.py``), MoCo (PyTorch's SGD) and BYOL. A step is one update of the global batch.
+
+A name in ``exclude`` or ``alternate`` is a part of a parameter's path ("bias", "probe", a layer), or "norm", which
+stands for every parameter of a layer without a weight (scale and bias of a norm). A weight is called kernel, or has two
+axes or more; "bias" stands for whatever else its layer has, too. Each rule's default is the field's (SimCLR's
+optimizers other than LARS are ``("norm",)``). The two rules of ``alternate`` have moments and a clip of their own
+steps, at the rate of the run's step. A name that no parameter has raises a ValueError at ``init``.
+
+Args:
+  schedule: step -> learning rate.
+  apart: modules whose gradient ``clip_norm`` clips by itself.
+  momentum: decay of the moving sum of gradients; 0: none.
+  nesterov: Nesterov's momentum; with adam, Nadam.
+  weight_decay: times the weights, added to the gradient.
+  exclude: parts of a parameter's path, or norm, that are not decayed; default: nothing.
+  b1: decay of the first moment.
+  b2: decay of the second moment.
+  eps: added to the root of the second moment.
+  clip_norm: largest global norm of the gradient, the online probe's apart from the others'; 0 does not clip.
+  shard_state: each device keeps and updates a share of the moments (ZeRO, stage 1: Rajbhandari et al., 2020); changes
+    no result.
+  alternate: parts of a parameter's path that are updated at every other step, and the rest in between; () updates
+    all at every step.
 """
 
 import difflib
@@ -26,11 +48,10 @@ COMMON_NAMES = frozenset({"encoder", "projector", "predictor", "probe", "norm", 
 
 
 @checked("optimizer")
-def optimizer(
+def lars(
     schedule: Schedule,
     apart: tuple[str, ...] = (),
     *,
-    name: Literal["lars", "sgd", "adam", "adamw"] = "lars",
     momentum: Decay = 0.9,
     nesterov: bool = False,
     weight_decay: NonNegative = 0.0,
@@ -38,98 +59,158 @@ def optimizer(
     exclude_from_adaptation: tuple[str, ...] | None = None,
     trust_coefficient: Positive = 1e-3,
     momentum_order: Literal["classic", "lr_last", "popular"] = "classic",
-    b1: Decay = 0.9,
-    b2: Decay = 0.999,
-    eps: Positive = 1e-8,
     clip_norm: NonNegative = 0.0,
     shard_state: bool = False,
     alternate: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
-    """Build the update rule ``name`` at the learning rate ``schedule(step)``.
+    """Layer-wise adaptive rates (You et al., 2017), as in SimCLR's ``LARSOptimizer``.
 
-    * ``"lars"`` (You et al., 2017, as in SimCLR's ``LARSOptimizer``): ``g + weight_decay * w``, times the
-      trust ratio ``trust_coefficient * |w| / |g + weight_decay * w|`` of the parameter (1 where either
-      norm is 0, and for what is excluded: the plain learning rate), times the learning rate, into the
-      momentum. That order is ``momentum_order="classic"``; ``"lr_last"`` multiplies by the learning rate
-      after the momentum (BYOL, MoCo v3; it differs where the rate changes), ``"popular"`` also takes the
-      trust ratio after the momentum (SimCLR's ``classic_momentum=False``). Reads ``momentum``,
-      ``nesterov``, ``trust_coefficient``, ``momentum_order``, ``exclude_from_adaptation``.
-    * ``"sgd"`` (PyTorch's, as in MoCo): L2 inside the gradient, momentum, then the learning rate. Reads
-      ``momentum``, ``nesterov``.
-    * ``"adam"`` (Kingma & Ba, 2015, as PyTorch's): L2 inside the gradient. Reads ``b1``, ``b2``, ``eps``, and
-      ``nesterov`` (Dozat, 2016: Nadam).
-    * ``"adamw"`` (Loshchilov & Hutter, 2019): decay outside the moments, times the learning rate. Reads
-      the same.
+    ``g + weight_decay * w``, times the trust ratio ``trust_coefficient * |w| / |g + weight_decay * w|`` of the
+    parameter (1 where either norm is 0, and for what is excluded: the plain learning rate), times the learning rate,
+    into the momentum. That order is ``momentum_order="classic"``; ``"lr_last"`` multiplies by the learning rate after
+    the momentum (BYOL, MoCo v3; it differs where the rate changes), ``"popular"`` also takes the trust ratio after the
+    momentum (SimCLR's ``classic_momentum=False``).
 
-    ``exclude`` names what is not decayed, and by LARS not adapted either: a part of a parameter's path
-    ("bias", "probe", a layer), or "norm", which stands for every parameter of a layer without a weight (scale and bias
-    of a norm). A weight is called kernel, or has two axes or more; "bias" stands for whatever else its layer has, too.
-    The default is the field's: ("norm", "bias", "probe") for LARS, nothing for
-    SGD and Adam (PyTorch; SimCLR's other optimizers are ``("norm",)``), ("norm", "bias") for AdamW. SimCLR
-    adds, beside its LARS, an L2 penalty on the probe's kernel: ``exclude=("norm", "bias")`` with
+    SimCLR adds, beside its LARS, an L2 penalty on the probe's kernel: ``exclude=("norm", "bias")`` with
     ``exclude_from_adaptation=("norm", "bias", "probe")``.
 
-    ``clip_norm > 0`` first scales the gradient down to that global norm. ``shard_state`` keeps a share of
-    the moments on each device, and updates that share there (ZeRO, stage 1: Rajbhandari et al., 2020).
-    ``alternate`` updates what it names, parts of a path as above, at even steps, and the rest at odd ones: each by a
-    rule of its own, whose moments and clipping see its own steps, at the rate of the run's step. Raises
-    ValueError for a value out of range, and at ``init`` for a name in ``exclude`` or ``alternate`` that no parameter
-    has.
-
     Args:
-      schedule: step -> learning rate.
-      apart: modules whose gradient ``clip_norm`` clips by itself.
-      name: update rule: lars, sgd, adam or adamw.
-      momentum: of lars and sgd.
-      nesterov: Nesterov's momentum; with adam, Nadam.
-      weight_decay: inside the gradient (lars, sgd, adam), or outside the moments, times the learning rate
-        (adamw).
-      exclude: what is not decayed, nor adapted by LARS: parts of a parameter's path, or norm; default: the
-        rule's own.
-      exclude_from_adaptation: what LARS does not adapt; default: as exclude.
-      trust_coefficient: of LARS: step length as a share of a parameter's norm.
-      momentum_order: of LARS: classic (learning rate, then momentum), lr_last, or popular (momentum before
-        the trust ratio too).
-      b1: decay of the first moment, of adam and adamw.
-      b2: decay of the second moment, of adam and adamw.
-      eps: added to the root of the second moment, of adam and adamw.
-      clip_norm: largest global norm of the gradient, the online probe's apart from the others'; 0 does not clip.
-      shard_state: each device keeps and updates a share of the moments (ZeRO, stage 1); changes no result.
-      alternate: parts of a parameter's path that are updated at every other step, and the rest in between; () updates
-        all at every step.
+      exclude: parts of a parameter's path, or norm, that are neither decayed nor adapted; default: norm, bias, probe.
+      exclude_from_adaptation: parts of a parameter's path, or norm, that are not adapted; default: as exclude.
+      trust_coefficient: step length as a share of a parameter's norm.
+      momentum_order: classic (learning rate, then momentum), lr_last, or popular (momentum before the trust ratio too).
     """
-    exclude = EXCLUDED[name] if exclude is None else _names("optimizer.exclude", exclude)
-    if exclude_from_adaptation is None:
-        exclude_from_adaptation = exclude
-    _names("optimizer.exclude_from_adaptation", exclude_from_adaptation)
-    alternate = _names("optimizer.alternate", alternate)
+    exclude = EXCLUDED["lars"] if exclude is None else _names("optimizer.exclude", exclude)
+    unadapted = _names(
+        "optimizer.exclude_from_adaptation",
+        exclude if exclude_from_adaptation is None else exclude_from_adaptation,
+    )
+    decay, trace = _decay(weight_decay, exclude), _momentum(momentum, nesterov)
+    ratio = optax.masked(optax.scale_by_trust_ratio(trust_coefficient=trust_coefficient), _mask(unadapted))
 
-    clip = _clip(clip_norm, apart) if clip_norm else optax.identity()
-    decay = optax.add_decayed_weights(weight_decay, mask=_mask(exclude)) if weight_decay else optax.identity()
-    trace = optax.trace(momentum, nesterov) if momentum else optax.identity()
-    moments = optax.scale_by_adam(b1, b2, eps, nesterov=nesterov)
-    ratio = optax.masked(
-        optax.scale_by_trust_ratio(trust_coefficient=trust_coefficient), _mask(exclude_from_adaptation)
+    def chain(rate: optax.GradientTransformation) -> Parts:
+        return {
+            "classic": (decay, ratio, rate, trace),
+            "lr_last": (decay, ratio, trace, rate),
+            "popular": (decay, trace, ratio, rate),
+        }[momentum_order]
+
+    return _rule(chain, schedule, apart, (*exclude, *unadapted), clip_norm, shard_state, alternate)
+
+
+@checked("optimizer")
+def sgd(
+    schedule: Schedule,
+    apart: tuple[str, ...] = (),
+    *,
+    momentum: Decay = 0.9,
+    nesterov: bool = False,
+    weight_decay: NonNegative = 0.0,
+    exclude: tuple[str, ...] | None = None,
+    clip_norm: NonNegative = 0.0,
+    shard_state: bool = False,
+    alternate: tuple[str, ...] = (),
+) -> optax.GradientTransformation:
+    """Stochastic gradient descent, PyTorch's, as in MoCo: L2 inside the gradient, momentum, then the learning rate."""
+    exclude = EXCLUDED["sgd"] if exclude is None else _names("optimizer.exclude", exclude)
+    decay, trace = _decay(weight_decay, exclude), _momentum(momentum, nesterov)
+    return _rule(
+        lambda rate: (decay, trace, rate), schedule, apart, exclude, clip_norm, shard_state, alternate
     )
 
+
+@checked("optimizer")
+def adam(
+    schedule: Schedule,
+    apart: tuple[str, ...] = (),
+    *,
+    b1: Decay = 0.9,
+    b2: Decay = 0.999,
+    eps: Positive = 1e-8,
+    nesterov: bool = False,
+    weight_decay: NonNegative = 0.0,
+    exclude: tuple[str, ...] | None = None,
+    clip_norm: NonNegative = 0.0,
+    shard_state: bool = False,
+    alternate: tuple[str, ...] = (),
+) -> optax.GradientTransformation:
+    """Adam (Kingma & Ba, 2015), as PyTorch's: L2 inside the gradient; with ``nesterov`` Nadam (Dozat, 2016)."""
+    exclude = EXCLUDED["adam"] if exclude is None else _names("optimizer.exclude", exclude)
+    decay, moments = (
+        _decay(weight_decay, exclude),
+        optax.scale_by_adam(b1, b2, eps, nesterov=nesterov),
+    )
+    return _rule(
+        lambda rate: (decay, moments, rate), schedule, apart, exclude, clip_norm, shard_state, alternate
+    )
+
+
+@checked("optimizer")
+def adamw(
+    schedule: Schedule,
+    apart: tuple[str, ...] = (),
+    *,
+    b1: Decay = 0.9,
+    b2: Decay = 0.999,
+    eps: Positive = 1e-8,
+    nesterov: bool = False,
+    weight_decay: NonNegative = 0.0,
+    exclude: tuple[str, ...] | None = None,
+    clip_norm: NonNegative = 0.0,
+    shard_state: bool = False,
+    alternate: tuple[str, ...] = (),
+) -> optax.GradientTransformation:
+    """Adam with decoupled weight decay (Loshchilov & Hutter, 2019): outside the moments, times the learning rate.
+
+    Args:
+      weight_decay: times the weights and the learning rate, subtracted from the weights.
+      exclude: parts of a parameter's path, or norm, that are not decayed; default: norm and bias.
+    """
+    exclude = EXCLUDED["adamw"] if exclude is None else _names("optimizer.exclude", exclude)
+    decay, moments = (
+        _decay(weight_decay, exclude),
+        optax.scale_by_adam(b1, b2, eps, nesterov=nesterov),
+    )
+    return _rule(
+        lambda rate: (moments, decay, rate), schedule, apart, exclude, clip_norm, shard_state, alternate
+    )
+
+
+Parts = tuple[optax.GradientTransformation, ...]
+
+
+def _decay(weight_decay: float, exclude: tuple[str, ...]) -> optax.GradientTransformation:
+    return optax.add_decayed_weights(weight_decay, mask=_mask(exclude)) if weight_decay else optax.identity()
+
+
+def _momentum(momentum: float, nesterov: bool) -> optax.GradientTransformation:
+    return optax.trace(momentum, nesterov) if momentum else optax.identity()
+
+
+def _rule(
+    chain: Callable[[optax.GradientTransformation], Parts],
+    schedule: Schedule,
+    apart: tuple[str, ...],
+    excluded: tuple[str, ...],
+    clip_norm: float,
+    shard_state: bool,
+    alternate: tuple[str, ...],
+) -> optax.GradientTransformation:
+    """Return the rule that chains a clip and the parts that ``chain`` makes of the step by the learning rate.
+
+    Raises:
+      ValueError: at ``init``, a name in ``excluded`` or ``alternate`` that no parameter has.
+    """
+    alternate = _names("optimizer.alternate", alternate)
+    clip = _clip(clip_norm, apart) if clip_norm else optax.identity()
+
     def rule(schedule: Schedule) -> optax.GradientTransformation:
-        rate = optax.scale_by_learning_rate(schedule)
-        chain = {
-            "lars": {
-                "classic": (decay, ratio, rate, trace),
-                "lr_last": (decay, ratio, trace, rate),
-                "popular": (decay, trace, ratio, rate),
-            }[momentum_order],
-            "sgd": (decay, trace, rate),
-            "adam": (decay, moments, rate),
-            "adamw": (moments, decay, rate),
-        }[name]
-        return optax.chain(clip, *chain)
+        return optax.chain(clip, *chain(optax.scale_by_learning_rate(schedule)))
 
     update_rule = _in_turns(rule, schedule, alternate) if alternate else rule(schedule)
 
     def init(params: PyTree) -> optax.OptState:
-        _check_names_occur("exclude", (*exclude, *exclude_from_adaptation), params, COMMON_NAMES)
+        _check_names_occur("exclude", excluded, params, COMMON_NAMES)
         _check_names_occur("alternate", alternate, params)
         return update_rule.init(params)
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from contrastive_jax import augment, models, optim
+from contrastive_jax import augment, models
 from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
 from contrastive_jax.contrast import target, temperature
@@ -282,16 +282,9 @@ def build(
         margin=settings.margin(),
         multiples=tuple(multiples),
     )
-    rate, rule = schedule or settings.schedule, settings.optimizer
-    if rate.function is optim.schedule:
-        given = dict(rate.options)
-        warmup = given.pop("warmup")
-        lengths = {"batch_size": batch_size, "total_steps": total_steps, "steps_per_epoch": steps_per_epoch}
-        learning_rate = rate._replace(options=given | lengths | {"warmup_steps": warmup})()
-    else:
-        learning_rate = rate(total_steps)
+    learning_rate = (schedule or settings.schedule)(total_steps, batch_size, steps_per_epoch)
     watching = () if settings.probe.gradient else ("probe",)  # its gradient is not the encoder's
-    optimizer = rule(learning_rate, *[watching] * (rule.function is optim.optimizer))
+    optimizer = settings.optimizer(learning_rate, watching)
 
     def init_network(seed: int) -> tuple[PyTree, PyTree]:
         return network.init(seed, view_shape)

@@ -16,7 +16,8 @@ from contrastive_jax import augment, data, evaluators, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
-from contrastive_jax.lookup import call, is_own, near
+from contrastive_jax.kinds import is_duration, parameters
+from contrastive_jax.lookup import Section, call, near
 from contrastive_jax.training.recipe import Recipe, build
 from contrastive_jax.training.step import init_state, state_of
 from contrastive_jax.types import PyTree, TrainState
@@ -89,6 +90,24 @@ def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
         call(augment.make_views, "augment", section).check_constant(source.train.shape[2], constant)
 
 
+def in_steps(section: Section, steps: Callable[[str, str], int]) -> Section:
+    """Return a section with its durations, ``"10 epochs"``, as the numbers that ``steps(option, duration)`` returns."""
+
+    def count(name: str, value: Any) -> Any:
+        option = f"{section.path}.{name}"
+        if isinstance(value, tuple):
+            return tuple(steps(option, part) for part in value)
+        return steps(option, value)
+
+    durations = {name for name, p in parameters(section.function).items() if is_duration(p.annotation)}
+    return section._replace(
+        options={
+            name: count(name, value) if name in durations else value
+            for name, value in section.options.items()
+        }
+    )
+
+
 def evaluators_of(settings: Settings, source: data.Source) -> dict[str, dict[str, Callable[..., dict]]]:
     """Build the evaluators of settings, see :func:`contrastive_jax.evaluators.prepare`."""
     return evaluators.prepare(
@@ -145,18 +164,17 @@ def prepare(
     if (project := settings.log.wandb) and importlib.util.find_spec("wandb") is None:
         raise ValueError(f"log.wandb is {project!r}; it needs wandb: pip install 'contrastive_jax[wandb]'.")
     workdirs.check_steps(settings.profile.steps)
-    schedule = dict(settings.schedule.options)
-    if not is_own(settings.schedule.name):
-        schedule["warmup"] = steps("schedule.warmup", given := schedule["warmup"])
-        if schedule["warmup"] >= total_steps:
-            raise ValueError(
-                f"schedule.warmup is {given!r}, {schedule['warmup']} steps; it must be shorter than train.duration,"
-                f" {duration!r}, {total_steps} steps."
-            )
-        schedule["milestones"] = tuple(steps("schedule.milestones", m) for m in schedule["milestones"])
+    schedule = in_steps(settings.schedule, steps)
+    if (
+        warmup := schedule.options.get("warmup", 0)
+    ) >= total_steps and settings.schedule.options != schedule.options:
+        raise ValueError(
+            f"schedule.warmup is {settings.schedule.options['warmup']!r}, {warmup} steps; it must be shorter than"
+            f" train.duration, {duration!r}, {total_steps} steps."
+        )
     recipe = build(
         settings,
-        schedule=settings.schedule._replace(options=schedule),
+        schedule=schedule,
         image_shape=source.train.shape,
         classes=len(source.classes),
         several_labels=bool(source.train.label_shape),

@@ -1,5 +1,5 @@
 """``jobs``: cells, for a worker process; ``pages``; ``csv``: all runs as a table; ``stale``: records to remove;
-``compare``; or a verb for all."""
+``rekey``: new names of records whose leaves became fewer; ``compare``; or a verb for all."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ import experiments.harness
 from experiments.harness import flat
 from experiments.harness.cli import command_line
 from experiments.harness.compare import compare, of_revision, of_tree
-from experiments.harness.jobs import Job, stale
+from experiments.harness.jobs import Job, rekey, stale
 from experiments.harness.ledger import pages
 from experiments.harness.pages import page_of, render
 from experiments.harness.running import run_jobs
@@ -36,6 +36,8 @@ elif sys.argv[1:] == ["csv"]:
         print(file.relative_to(ROOT))
 elif sys.argv[1:] == ["stale"]:
     print(*stale(), sep="\n")
+elif sys.argv[1:] == ["rekey"]:
+    print(*(f"{old} -> {new}" for old, new in rekey().items()), sep="\n")
 elif sys.argv[1:2] == ["compare"]:
     if len(sys.argv) not in (3, 4):
         sys.exit(

@@ -306,6 +306,33 @@ def stale() -> list[str]:
     return wrong
 
 
+def rekey() -> dict[str, str]:
+    """Keep records under the keys that their commands have today: old key -> new one.
+
+    Their leaves may only have become fewer: options that the function of their section does not take. No number is
+    touched.
+
+    Raises:
+      ValueError: a record whose other leaves changed, or two records of one key; nothing was written.
+    """
+    moved: dict[str, str] = {}
+    for file in sorted(records.folder().glob("*.json")):
+        record = records.read(file.stem)
+        was, now = record["config"], records.material(config_of(record["arguments"]))
+        if was == now:
+            continue
+        if changed := [name for name, value in now.items() if name not in was or was[name] != value]:
+            raise ValueError(f"{file.name}: {', '.join(changed)} changed; run it again.")
+        moved[file.stem] = f"{file.stem.rpartition('-')[0]}-{records.digest(now)}"
+    if len({*moved.values()}) < len(moved) or any(records.read(key) for key in moved.values()):
+        raise ValueError("two records would have one key.")
+    for old, new in moved.items():
+        record = records.read(old)
+        records.write(new, record | {"config": records.material(config_of(record["arguments"]))})
+        (records.folder() / f"{old}.json").unlink()
+    return moved
+
+
 def _why_stale(record: dict[str, Any]) -> str:
     """Say how the command of a record has changed its meaning."""
     try:

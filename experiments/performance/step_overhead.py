@@ -37,7 +37,7 @@ def programs(options):
     config.augment.size, config.dtype = options.size, options.dtype
     config.train.batch_size = options.batch
     config = configs.plain(config)
-    schedule = config["schedule"] | {"warmup": 10, "milestones": ()}
+    schedule = config["schedule"] | {"warmup": 10}
     recipe = build(
         config | {"schedule": schedule},
         image_shape=(options.size, options.size, 3),

@@ -278,7 +278,7 @@ def attempt(config: dict[str, Any], changes: Mapping[str, Any], steps: int = 0) 
                 return "traced", ""
             short = forced(config)
             short["train"]["duration"], short["schedule"]["warmup"] = f"{steps} steps", "0 steps"
-            short["schedule"] |= {"name": "constant", "milestones": []}
+            short["schedule"] |= {"name": "constant"}
             short["evaluate"] |= {"final": False, "every": "0 steps"}
             with contextlib.suppress(ArithmeticError):  # it diverged, and said so
                 loop.train(short, folder + "/run", quiet=True, devices=jax.devices()[:1])

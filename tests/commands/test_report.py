@@ -386,3 +386,10 @@ def test_odd_metrics_end_no_report(record, tmp_path):
         )
     of(path)
     assert workdirs.plot_curves(path)
+
+
+def test_a_comparison_leaves_the_runs_own_page_alone():
+    assert report.file_name(["a"]) == "report.html"
+    assert report.file_name(["a", "b", "c d"]) == "report_with_b_c-d.html"
+    long = report.file_name(["a", *map(str, range(100))])
+    assert len(long) < 160 and long != report.file_name(["a", *map(str, range(101))])

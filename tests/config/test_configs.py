@@ -151,22 +151,20 @@ def source_of(settings: str) -> data.Source:
 
 @functools.lru_cache(maxsize=32)
 def built(settings: str) -> recipe.Recipe:
-    config = json.loads(settings)
+    config = configs.as_settings(json.loads(settings))
     source = source_of(settings)
-    examples = len(source.train)
-    batch_size, schedule = config["train"]["batch_size"], dict(config["schedule"])
+    examples, batch_size = len(source.train), config.train.batch_size
 
     def steps(option: str, duration: str) -> int:
         return configs.steps_of(option, duration, examples, batch_size)
 
-    schedule["warmup"] = steps("schedule.warmup", schedule["warmup"])
-    schedule["milestones"] = tuple(steps("schedule.milestones", text) for text in schedule["milestones"])
     return recipe.build(
-        config | {"schedule": schedule},
+        config,
+        schedule=runs.in_steps(config.schedule, steps),
         image_shape=source.train.shape,
         classes=len(source.classes),
         several_labels=bool(source.train.label_shape),
-        total_steps=steps("train.duration", config["train"]["duration"]),
+        total_steps=steps("train.duration", config.train.duration),
         steps_per_epoch=round(examples / batch_size),
     )
 
@@ -369,10 +367,12 @@ FROZEN = {
         projector.layers: 1 -> 2
         temperature.tau: 0.07 -> 0.2
         schedule.name: 'step' -> 'cosine'
-        schedule.milestones: ['120 epochs', '160 epochs'] -> []
+        schedule.milestones: ['120 epochs', '160 epochs'] -> absent
+        schedule.decay: 0.1 -> absent
         schedule.per_epoch: False -> True
         augment.jitter: absent -> 0.8
         augment.blur: absent -> 0.5
+        schedule.end_factor: absent -> 0.0
     """,
     ("moco_imagenet.py", "moco_imagenet.py:k=256,alpha=65536"): """
         candidates.size: 65536 -> 256

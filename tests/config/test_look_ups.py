@@ -13,6 +13,7 @@ from contrastive_jax.config import schema, sections, settings
 from contrastive_jax.contrast import temperature
 from contrastive_jax.evaluators import protocols
 from contrastive_jax.models import heads
+from contrastive_jax.optim import optimizers
 from contrastive_jax.training import run as runs
 
 OVERRIDES = {
@@ -70,7 +71,10 @@ def test_a_section_is_its_function_and_its_options():
     assert float(section(10).value((), 5, 0.0)) == pytest.approx(0.2) and found.temperature is section
     plain = configs.plain(configs.resolve("digits:scale=smoke"))
     assert configs.as_settings(plain).temperature.function is temperature.fixed  # looked up here
-    assert found.optimizer.options["name"] == "adamw"  # an option of the one function
+    assert (
+        found.optimizer[:3] == ("optimizer", "adamw", optimizers.adamw)
+        and found.data.options["name"] == "digits"
+    )
     plain["temperature"]["name"] = "ess_"
     with pytest.raises(
         ValueError, match="temperature.name is 'ess_'; it must be one of .* Did you mean 'ess'"
@@ -93,6 +97,29 @@ def test_sections_are_values():
     assert found.evaluators["knn"].function is protocols.knn and found.evaluators["knn"].options["k"] == 10
     with pytest.raises(AttributeError, match="settings do not change"):
         found.seed = 3
+
+
+def test_every_section_is_an_attribute():
+    found = configs.resolve(None)
+    for name in found.to_dict():
+        assert getattr(found, name) is not None
+
+
+def test_older_configs_have_the_options_of_all_optimizers_and_schedules():
+    """Those of others are left out; a misspelt one, or one that is set by hand, is refused."""
+    plain = configs.plain(configs.resolve("digits:scale=smoke"))
+    older = plain | {
+        "optimizer": plain["optimizer"]
+        | {"momentum": 0.9, "trust_coefficient": 1e-3, "exclude_from_adaptation": None},
+        "schedule": plain["schedule"] | {"milestones": [], "decay": 0.1},
+    }
+    for found in (configs.settings_of(older), configs.saved_settings(older)):
+        assert "momentum" not in found.optimizer.options and "milestones" not in found.schedule.options
+    assert configs.plain(configs.completed(older)) == plain and not configs.forbidden_changes(older, plain)
+    with pytest.raises(ValueError, match="optimizer.momentm: no such option of adamw"):
+        runs.prepare(plain | {"optimizer": plain["optimizer"] | {"momentm": 0.5}}, jax.devices()[:1])
+    with pytest.raises(ValueError, match="config.optimizer.momentum: there is no such option"):
+        configs.resolve("digits:scale=smoke", {"optimizer.momentum": 0.5})
 
 
 def test_settings_are_what_config_json_holds():

@@ -28,7 +28,8 @@ def refused(kind) -> list:
     """Values that a kind does not allow: below, above, and of another kind."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        found = [bound.value + OUTSIDE[type(bound)] for bound in parts[1:]] + refused(parts[0])
+        bounds = [part for part in parts[1:] if isinstance(part, kinds.Bound)]
+        found = [bound.value + OUTSIDE[type(bound)] for bound in bounds] + refused(parts[0])
     elif origin is Literal:
         numbers = [choice for choice in parts if isinstance(choice, int)]
         found = ["no such choice", None, *([min(numbers) - 1, max(numbers) + 1] if numbers else [])]
@@ -47,6 +48,8 @@ def refused(kind) -> list:
 def first(kind):
     """A value that a kind allows."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if kind == kinds.Duration:
+        return 1
     if origin is Annotated:
         ends = [bound.value for bound in parts[1:]]
         near = [value for end in ends for value in (end, end + 1, end - 1, end / 2)]
@@ -143,7 +146,7 @@ def test_a_direct_call_refuses_it_too(name):
     ("leaf", "text", "sentence"),
     [
         ("encoder", "vitt", "encoder.name is 'vitt'; it must be one of resnet, vit. Did you mean 'vit'?"),
-        ("optimizer", "admaw", "optimizer.name is 'admaw'; it must be one of lars, sgd, adam, adamw. Did you mean"),
+        ("optimizer", "admaw", "optimizer.name is 'admaw'; it must be one of adam, adamw, lars, sgd. Did you mean"),
         ("augment.strength", "-1", "augment.strength is -1; it must be from 0 to 2.5."),
         ("augment.jitter", "1.5", "augment.jitter is 1.5; it must be from 0 to 1."),
         ("evaluators.knn.k", "0", "evaluators.knn.k is 0; it must be at least 1."),

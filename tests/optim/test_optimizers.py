@@ -59,10 +59,10 @@ def assert_close(actual, expected, rtol, atol=0.0):
 
 @pytest.mark.parametrize("case, file", cases("lr_schedule_simclr_tf2"))
 def test_cosine_is_simclrs(case, file):
-    rate = optim.schedule(
+    rate = optim.cosine(
         learning_rate=case["base_learning_rate"],
         total_steps=case["total_steps"],
-        warmup_steps=case["warmup_steps"],
+        warmup=case["warmup_steps"],
         scaling=case["learning_rate_scaling"],
         batch_size=case["train_batch_size"],
     )
@@ -77,37 +77,34 @@ def test_cosine_is_simclrs(case, file):
 
 
 def test_linear_and_square_root_scaling_meet_at_4096_images():
-    options = dict(name="constant", total_steps=10, batch_size=4096)
-    linear = optim.schedule(learning_rate=0.3, scaling="linear", **options)(5)
-    root = optim.schedule(learning_rate=0.075, scaling="sqrt", **options)(5)
+    options = dict(total_steps=10, batch_size=4096, warmup=0)
+    linear = optim.constant(learning_rate=0.3, scaling="linear", **options)(5)
+    root = optim.constant(learning_rate=0.075, scaling="sqrt", **options)(5)
     assert linear == pytest.approx(4.8) and root == pytest.approx(4.8)
-    assert optim.schedule(learning_rate=0.3, scaling="none", **options)(5) == pytest.approx(0.3)
+    assert optim.constant(learning_rate=0.3, scaling="none", **options)(5) == pytest.approx(0.3)
 
 
 def test_step_schedule_decays_at_its_milestones():
-    rate = optim.schedule(
-        name="step", learning_rate=0.03, total_steps=200, batch_size=256, milestones=(120, 160)
-    )
+    rate = optim.step(learning_rate=0.03, total_steps=200, batch_size=256, milestones=(120, 160), warmup=0)
     np.testing.assert_allclose(
         [rate(s) for s in (0, 119, 120, 159, 160, 500)], [0.03, 0.03, 0.003, 0.003, 0.0003, 0.0003], rtol=1e-6
     )
 
 
 def test_linear_schedule_runs_from_the_peak_to_its_end():
-    rate = optim.schedule(
-        name="linear", learning_rate=2.0, total_steps=12, warmup_steps=2, batch_size=256, end_factor=0.5
-    )
+    rate = optim.linear(learning_rate=2.0, total_steps=12, warmup=2, batch_size=256, end_factor=0.5)
     np.testing.assert_allclose([rate(s) for s in (0, 1, 2, 7, 12, 99)], [0, 1, 2, 1.5, 1, 1], rtol=1e-6)
 
 
 def test_cosine_per_epoch_is_moco_v2s():
     steps_per_epoch, epochs = 7, 5
-    rate = optim.schedule(
+    rate = optim.cosine(
         learning_rate=0.03,
         total_steps=epochs * steps_per_epoch,
         batch_size=256,
         per_epoch=True,
         steps_per_epoch=steps_per_epoch,
+        warmup=0,
     )
     expected = [0.03 * 0.5 * (1 + np.cos(np.pi * (s // steps_per_epoch) / epochs)) for s in range(35)]
     np.testing.assert_allclose([rate(s) for s in range(35)], expected, rtol=1e-6)
@@ -116,24 +113,25 @@ def test_cosine_per_epoch_is_moco_v2s():
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint8, np.int8, np.int64])
 def test_steps_of_any_whole_numbers_are_the_same(dtype):
     """Unsigned ones wrapped below 0: the peak after the end of the run."""
-    rate = optim.schedule(learning_rate=0.3, total_steps=1000, batch_size=256, warmup_steps=2)
-    short = optim.schedule(learning_rate=0.3, total_steps=10, batch_size=256)
+    rate = optim.cosine(learning_rate=0.3, total_steps=1000, batch_size=256, warmup=2)
+    short = optim.cosine(learning_rate=0.3, total_steps=10, batch_size=256, warmup=0)
     for step in (0, 1, 9, 10, 11, 50):
         assert rate(jnp.asarray(dtype(step))) == rate(step) and short(jnp.asarray(dtype(step))) == short(step)
 
 
 def test_a_long_run_still_counts_every_step():
     """Beyond 2**24 steps float32 no longer tells neighbouring steps apart; the integers do."""
-    rate = optim.schedule(name="linear", learning_rate=1.0, total_steps=2**25, batch_size=256)
+    rate = optim.linear(learning_rate=1.0, total_steps=2**25, batch_size=256, warmup=0)
     assert rate(2**25 - 1) == 2**-25 and rate(2**25) == 0
 
 
 @pytest.mark.parametrize(
     "options, words",
     [
-        (dict(name="cosin"), ["schedule.name", "'cosin'", "cosine, linear, step, constant", "'cosine'?"]),
         (dict(scaling="root"), ["schedule.scaling", "linear, sqrt, none"]),
-        (dict(warmup_steps=10), ["schedule.warmup_steps is 10", "below schedule.total_steps, 10"]),
+        (dict(warmup=10), ["schedule.warmup is 10", "below total_steps, 10"]),
+        (dict(warmup=-1), ["schedule.warmup is -1", "at least 0"]),
+        (dict(warmup="1 epoch"), ["schedule.warmup is '1 epoch'", "a whole number"]),
         (dict(learning_rate=-1.0), ["schedule.learning_rate is -1.0"]),
         (dict(learning_rate=float("nan")), ["schedule.learning_rate is nan"]),
         (dict(name="step"), ["schedule.milestones is empty"]),
@@ -144,8 +142,9 @@ def test_a_long_run_still_counts_every_step():
     ],
 )
 def test_schedule_refuses_in_one_sentence(options, words):
+    lengths = {"learning_rate": 1.0, "total_steps": 10, "batch_size": 256, "warmup": 0}
     with pytest.raises(ValueError) as error:
-        optim.schedule(**{"learning_rate": 1.0, "total_steps": 10, "batch_size": 256} | options)
+        getattr(optim, options.pop("name", "cosine"))(**lengths | options)
     assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
 
 
@@ -157,9 +156,8 @@ def test_schedule_refuses_in_one_sentence(options, words):
 def test_lars_is_simclrs(case, file, dtype):
     with jax.enable_x64(dtype == "float64"):
         rates = jnp.asarray(file[f"{case['case']}/lr"])
-        update_rule = optim.optimizer(
+        update_rule = optim.lars(
             lambda step: rates[step],
-            name="lars",
             momentum=case["momentum"],
             nesterov=case["use_nesterov"],
             weight_decay=case["weight_decay"],
@@ -210,13 +208,12 @@ def test_weight_decay_is_simclrs(case, file):
         }
         if name == "adam":
             return  # Adam normalises the penalty's gradient; its mask is what is left to compare.
-        update_rule = optim.optimizer(
+        update_rule = getattr(optim, name)(
             lambda step: 1.0,
-            name=name,
             momentum=0.0,
             weight_decay=case["weight_decay"],
             exclude=exclude,
-            exclude_from_adaptation=tuple(params),
+            **({"exclude_from_adaptation": tuple(params)} if name == "lars" else {}),
         )
         updates, _ = update_rule.update(
             jax.tree.map(jnp.zeros_like, params), update_rule.init(params), params
@@ -225,8 +222,8 @@ def test_weight_decay_is_simclrs(case, file):
         np.testing.assert_allclose(penalty, file[f"{case['case']}/penalty"], rtol=1e-9)
 
 
-def one_step(gradient, params=PARAMS, **options):
-    update_rule = optim.optimizer(lambda step: 0.5, **options)
+def one_step(gradient, params=PARAMS, *, name="lars", **options):
+    update_rule = getattr(optim, name)(lambda step: 0.5, **options)
     return update_rule.update(gradient, update_rule.init(params), params)[0]
 
 
@@ -249,7 +246,7 @@ def test_lr_last_keeps_the_rate_out_of_the_momentum():
     params, gradient = {"layer": {"kernel": jnp.ones(3)}}, {"layer": {"kernel": jnp.ones(3)}}
     second = {}
     for order in ("classic", "lr_last"):
-        rule = optim.optimizer(lambda step: rates[step], trust_coefficient=1.0, momentum_order=order)
+        rule = optim.lars(lambda step: rates[step], trust_coefficient=1.0, momentum_order=order)
         state = rule.init(params)
         for _ in range(2):
             updates, state = rule.update(gradient, state, params)
@@ -260,9 +257,7 @@ def test_lr_last_keeps_the_rate_out_of_the_momentum():
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_sgd_is_pytorchs(nesterov):
     """d = g + wd * w; b = momentum * b + d; w -= lr * (b, or d + momentum * b with Nesterov)."""
-    rule = optim.optimizer(
-        lambda step: 0.5 / (step + 1), name="sgd", momentum=0.9, nesterov=nesterov, weight_decay=0.1
-    )
+    rule = optim.sgd(lambda step: 0.5 / (step + 1), momentum=0.9, nesterov=nesterov, weight_decay=0.1)
     params, state, weight, buffer = PARAMS, rule.init(PARAMS), np.array([0.5]), np.zeros(1)
     for step, gradient in enumerate((1.0, -2.0, 0.5)):
         updates, state = rule.update(jax.tree.map(lambda p, g=gradient: 0 * p + g, params), state, params)
@@ -275,7 +270,7 @@ def test_sgd_is_pytorchs(nesterov):
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_adam_is_pytorchs(name):
-    rule = optim.optimizer(lambda step: 0.1, name=name, weight_decay=0.2, exclude=(), b2=0.99, eps=1e-3)
+    rule = getattr(optim, name)(lambda step: 0.1, weight_decay=0.2, exclude=(), b2=0.99, eps=1e-3)
     params, state, w, m, v = PARAMS, rule.init(PARAMS), 0.5, 0.0, 0.0
     for step, g in enumerate((1.0, -2.0, 0.5), start=1):
         updates, state = rule.update(jax.tree.map(lambda p, g=g: 0 * p + g, params), state, params)
@@ -348,7 +343,7 @@ def test_clip_norm_bounds_the_global_norm():
 
 def test_what_watches_is_clipped_apart():
     """A probe's gradient, however large, does not shorten the encoder's step."""
-    rule = optim.optimizer(lambda step: 1.0, ("probe",), name="sgd", momentum=0.0, clip_norm=2.0)
+    rule = optim.sgd(lambda step: 1.0, ("probe",), momentum=0.0, clip_norm=2.0)
     for watching in (0.0, 100.0):
         gradient = jax.tree.map(jnp.ones_like, PARAMS)
         gradient["probe"] = optax.tree.scale(watching, gradient["probe"])
@@ -360,7 +355,7 @@ def test_what_watches_is_clipped_apart():
 
 def test_alternate_updates_its_part_at_even_steps_and_the_rest_at_odd_ones():
     """At the run's rate, with moments that know of their own steps only."""
-    rule = optim.optimizer(lambda step: 1.0 + step, name="sgd", momentum=0.5, alternate=("probe",))
+    rule = optim.sgd(lambda step: 1.0 + step, momentum=0.5, alternate=("probe",))
     state, gradient = rule.init(PARAMS), jax.tree.map(jnp.ones_like, PARAMS)
     for of_probe, of_rest in ((-1.0, 0.0), (0.0, -2.0), (-3.0 * 1.5, 0.0), (0.0, -4.0 * 1.5)):
         updates, state = rule.update(gradient, state, PARAMS)
@@ -371,8 +366,8 @@ def test_alternate_updates_its_part_at_even_steps_and_the_rest_at_odd_ones():
 
 def test_a_layer_stays_one_where_its_kernel_and_its_bias_take_turns():
     """Beside a norm's, which is not decayed, a dense layer's bias was taken for one."""
-    rule = optim.optimizer(
-        lambda step: 1.0, name="sgd", momentum=0.0, weight_decay=0.1, exclude=("norm",), alternate=("kernel",)
+    rule = optim.sgd(
+        lambda step: 1.0, momentum=0.0, weight_decay=0.1, exclude=("norm",), alternate=("kernel",)
     )
     state, nothing = rule.init(PARAMS), jax.tree.map(jnp.zeros_like, PARAMS)
     total = nothing
@@ -386,7 +381,7 @@ def test_a_layer_stays_one_where_its_kernel_and_its_bias_take_turns():
 
 
 def test_update_is_the_same_on_a_mesh():
-    rule = optim.optimizer(lambda step: 0.5, weight_decay=0.1)
+    rule = optim.lars(lambda step: 0.5, weight_decay=0.1)
     update = jax.jit(rule.update)
     one, _ = update(PARAMS, rule.init(PARAMS), PARAMS)
     mesh = sharding.make_mesh()
@@ -399,7 +394,6 @@ def test_update_is_the_same_on_a_mesh():
 @pytest.mark.parametrize(
     "options, words",
     [
-        (dict(name="adm"), ["optimizer.name", "'adm'", "lars, sgd, adam, adamw", "'adam'?"]),
         (dict(momentum=1.0), ["optimizer.momentum is 1.0", "below 1"]),
         (dict(weight_decay=-0.1), ["optimizer.weight_decay is -0.1"]),
         (dict(trust_coefficient=0.0), ["optimizer.trust_coefficient is 0.0", "above 0"]),
@@ -409,15 +403,15 @@ def test_update_is_the_same_on_a_mesh():
 )
 def test_optimizer_refuses_in_one_sentence(options, words):
     with pytest.raises(ValueError) as error:
-        optim.optimizer(lambda step: 0.1, **options)
+        optim.lars(lambda step: 0.1, **options)
     assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
 
 
 def test_a_name_that_no_parameter_has_is_refused():
     with pytest.raises(ValueError, match=r"'projectr'.*did you mean 'projector'"):
-        optim.optimizer(lambda step: 0.1, exclude=("projectr",)).init(PARAMS)
-    optim.optimizer(lambda step: 0.1, exclude=("predictor",)).init(PARAMS)  # a module that may be empty
+        optim.lars(lambda step: 0.1, exclude=("projectr",)).init(PARAMS)
+    optim.lars(lambda step: 0.1, exclude=("predictor",)).init(PARAMS)  # a module that may be empty
     with pytest.raises(
         ValueError, match=r"optimizer.alternate names 'critic', which is in no parameter's path"
     ):
-        optim.optimizer(lambda step: 0.1, alternate=("critic",)).init(PARAMS)
+        optim.lars(lambda step: 0.1, alternate=("critic",)).init(PARAMS)
