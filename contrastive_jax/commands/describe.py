@@ -141,7 +141,7 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
     train = run.source.train
     size = "x".join(map(str, train.shape)) if None not in train.shape else "of different sizes"
     yield f"data\n  {run.source.name}: {len(train):,} images {size}, {len(run.source.classes)} classes"
-    for sentence in (*missing, *alarms.notes(run.settings)):
+    for sentence in (*missing, *alarms.notes(run.settings, run.mesh.devices.flat[0].platform)):
         yield f"  {sentence}"
     devices = run.mesh.devices.reshape(-1)
     yield f"mesh\n  {run.mesh.size} x {devices[0].device_kind}, axis {sharding.AXIS!r}"

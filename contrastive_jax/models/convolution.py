@@ -93,7 +93,7 @@ def _kernel_forward(images, kernel, strides, padding):
 
 
 def _kernel_gradients(images, kernel, gradient, strides, padding):
-    options = dict(strides=strides, before=(padding[0][0], padding[1][0]))
+    options = _attributes(strides, padding)
 
     def of_kernel(images, gradient):
         return native.call("kernel_gradient", like(kernel.shape), images, gradient, **options)
@@ -103,12 +103,16 @@ def _kernel_gradients(images, kernel, gradient, strides, padding):
 
 
 def _each_device(name, rows, kernel, shape, strides, padding):
-    options = dict(strides=strides, before=(padding[0][0], padding[1][0]))
+    options = _attributes(strides, padding)
 
     def on_each(rows, kernel):
         return native.call(name, like((len(rows), *shape)), rows, kernel, **options)
 
     return sharding.each_device(on_each, rows, (kernel,))
+
+
+def _attributes(strides, padding):
+    return dict(strides=strides, before=(padding[0][0], padding[1][0]), winograd=native.winograd())
 
 
 def like(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:

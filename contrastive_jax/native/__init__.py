@@ -1,7 +1,7 @@
 """Programs as the library compiles them: on a CPU with kernels of its own, and without XLA's faulty reductions."""
 
 from contrastive_jax.native.compiler import jit, on_cpu, tracing_for
-from contrastive_jax.native.library import available, call, check_switch, start
+from contrastive_jax.native.library import available, call, check_switch, kernels, start, winograd
 from contrastive_jax.native.pages import keep_pages, use_huge_pages
 
 __all__ = [
@@ -10,8 +10,10 @@ __all__ = [
     "check_switch",
     "jit",
     "keep_pages",
+    "kernels",
     "on_cpu",
     "start",
     "tracing_for",
     "use_huge_pages",
+    "winograd",
 ]

@@ -4,34 +4,10 @@
 // Results do not depend on the number of threads: work is cut up by shapes alone, and partial sums are added in a
 // fixed order.
 
-#include <algorithm>
-#include <atomic>
-#include <condition_variable>
-#include <cstdint>
-#include <cstring>
-#include <memory>
-#include <mutex>
-#include <vector>
-
-#include "xla/ffi/api/ffi.h"
-
-namespace ffi = xla::ffi;
+#include "vectors.h"
+#include "winograd.h"
 
 namespace {
-
-#if defined(__AVX512F__)
-constexpr int LANES = 16;
-#elif defined(__AVX__)
-constexpr int LANES = 8;
-#else
-constexpr int LANES = 4;
-#endif
-template <int L>
-struct Lanes {
-  typedef float Vector __attribute__((vector_size(4 * L), aligned(4), may_alias));
-};
-template <int L>
-using Vector = typename Lanes<L>::Vector;
 
 // A tile is V vectors of channels, one or two, at some positions, of which sums are in registers; so are the weights of
 // some channels of the input.
@@ -47,79 +23,9 @@ template <int V>
 constexpr int STEPS = 1;
 #endif
 
-constexpr int64_t PANEL = 32 << 10;     // bytes of weights that a tile loop goes over: they stay in the first cache
 constexpr int64_t SCRATCH = 256 << 10;  // bytes of packed images of a task: they stay in the second cache
-constexpr int64_t SLICE = 64;           // channels of images, and of gradients, of a piece of the kernel's gradient
-constexpr int64_t PIECES = 32;          // tasks of a kernel's gradient, at least, if there are as many images
 constexpr int64_t PIXELS = 64 << 10;    // bytes of packed images and gradients that a piece goes over
 constexpr int64_t RUN = 32;             // positions of a row of packed images, at least: narrow images share rows
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Runs task(0), ..., task(count - 1) on the threads of the pool and on this one. This thread waits only for tasks that
-// others have begun, so no thread waits for one that cannot run.
-template <typename Task>
-void parallel(ffi::ThreadPool& pool, int64_t count, const Task& task) {
-  struct Shared {
-    std::atomic<int64_t> next{0};
-    std::mutex mutex;
-    std::condition_variable idle;
-    int64_t busy = 0;
-    bool closed = false;
-  };
-  const int64_t helpers = std::min<int64_t>(pool.num_threads(), count) - 1;
-  if (helpers <= 0) {
-    for (int64_t i = 0; i < count; ++i) task(i);
-    return;
-  }
-  auto shared = std::make_shared<Shared>();
-  auto work = [&task, count](Shared& s) {
-    for (int64_t i; (i = s.next.fetch_add(1)) < count;) task(i);
-  };
-  for (int64_t h = 0; h < helpers; ++h) {
-    pool.Schedule([shared, work] {
-      {
-        std::lock_guard<std::mutex> lock(shared->mutex);
-        if (shared->closed) return;  // too late: the task is gone
-        ++shared->busy;
-      }
-      work(*shared);
-      std::lock_guard<std::mutex> lock(shared->mutex);
-      if (--shared->busy == 0) shared->idle.notify_all();
-    });
-  }
-  work(*shared);
-  std::unique_lock<std::mutex> lock(shared->mutex);
-  shared->closed = true;
-  shared->idle.wait(lock, [&] { return shared->busy == 0; });
-}
-
-// Memory of this thread that tasks write over; kept between calls.
-template <int Which>
-float* scratch(int64_t floats) {
-  static thread_local std::vector<float> memory;
-  if (static_cast<int64_t>(memory.size()) < floats + LANES) memory.resize(floats + LANES);
-  return memory.data();
-}
-
-template <int L = LANES>
-Vector<L> load(const float* from) {
-  return *reinterpret_cast<const Vector<L>*>(from);
-}
-template <int L = LANES>
-void store(float* to, Vector<L> value) {
-  *reinterpret_cast<Vector<L>*>(to) = value;
-}
-
-// Copies and zeros of a few vectors, without the call.
-void copy(float* to, const float* from, int64_t n) {
-  for (; n >= LANES; n -= LANES, to += LANES, from += LANES) store(to, load(from));
-  for (; n > 0; --n) *to++ = *from++;
-}
-void clear(float* to, int64_t n) {
-  for (; n >= LANES; n -= LANES, to += LANES) store(to, Vector<LANES>{});
-  for (; n > 0; --n) *to++ = 0.0f;
-}
 
 // ---- Packed rows ----
 //
@@ -313,13 +219,6 @@ struct Shape {
   int64_t images, rows, columns, in, tall, wide, out, down, right, stride_y, stride_x, top, left;
 };
 
-// A convolution's kernel as numbers [tap][in][out], `across` and `along` apart, the last tap first if flipped.
-struct Kernel {
-  const float* numbers;
-  int64_t across, along;
-  bool flipped;
-};
-
 int64_t group_of(int64_t columns, int64_t images) {
   return std::min(images, std::max<int64_t>(1, RUN / std::max<int64_t>(1, columns)));
 }
@@ -385,14 +284,17 @@ void convolve(ffi::ThreadPool& pool, const Shape& s, const float* images, const 
   by_rows(pool, packing, weights, merged, images, kernel, s.down, needs, row_of, out);
 }
 
+// The convolution of the gradient, by the flipped kernel, to the gradient of the images; without a stride.
+Shape reversed(const Shape& s) {
+  return {s.images, s.down, s.right,   s.out, s.tall, s.wide,           s.in,
+          s.rows,   s.columns, 1, 1, s.tall - 1 - s.top, s.wide - 1 - s.left};
+}
+
 // Without a stride, the convolution of the gradient by the flipped kernel. With one, columns of the images that are a
 // stride apart read the gradient through the same kernel entries, and have a row for each such phase.
 void image_gradient(ffi::ThreadPool& pool, const Shape& s, const float* gradient, const float* numbers, float* out) {
   if (s.stride_y == 1 && s.stride_x == 1) {
-    const Shape back{
-        s.images,           s.down, s.right, s.out, s.tall, s.wide, s.in, s.rows, s.columns, 1, 1, s.tall - 1 - s.top,
-        s.wide - 1 - s.left};
-    return convolve(pool, back, gradient, {numbers, 1, s.out, true}, out);
+    return convolve(pool, reversed(s), gradient, {numbers, 1, s.out, true}, out);
   }
   const int64_t before = std::max<int64_t>(0, -floor_div(s.left - s.wide + 1, s.stride_x));
   const int64_t width = before + std::max(s.right, floor_div(s.columns - 1 + s.left, s.stride_x) + 1);
@@ -536,7 +438,7 @@ void kernel_gradient(ffi::ThreadPool& pool, const Shape& s, const float* images,
 template <int K, int L, typename Term>
 void add_up(int64_t positions, int64_t channels, int64_t c, int64_t lanes, const Term& term, float* const (&out)[K]) {
   constexpr int APART = 4;  // sums of positions that are 4 apart: additions need not wait for each other
-  Vector<L> sum[APART][K] = {};
+  alignas(4 * L) Vector<L> sum[APART][K] = {};  // `term` deduces its type, and not that it is less aligned
   auto all = [&](const auto& read) {
     int64_t p = 0;
     for (; p + APART <= positions; p += APART)
@@ -611,6 +513,59 @@ void sums(ffi::ThreadPool& pool, int64_t rows, int64_t positions, int64_t channe
   });
 }
 
+// ---- Winograd's algorithm, or the kernels above ----
+
+// Multiplications of the kernels above for one dimension of one image: pairs of an output and an input that it reads.
+int64_t reads(int64_t inputs, int64_t outputs, int64_t taps, int64_t before) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < taps; ++i)
+    count += std::max<int64_t>(0, std::min(outputs, inputs + before - i) - std::max<int64_t>(0, before - i));
+  return count;
+}
+
+constexpr int64_t FEWEST = 8;  // channels: with less of them the transforms take longer than they save
+
+// Runs `run(convolution)` where the algorithm takes at most a share of the multiplications, with the larger tiles if they
+// take less. Returns whether it did. The choice does not depend on the number of images, so outputs do not either.
+template <int L, typename Run>
+bool in_tiles(const Shape& s, double share, const Run& run) {
+  const winograd::Convolution<4, L> four{s.images, s.rows, s.columns, s.in, s.out, s.down, s.right, s.top, s.left};
+  const winograd::Convolution<2, L> two{s.images, s.rows, s.columns, s.in, s.out, s.down, s.right, s.top, s.left};
+  const int64_t of_four = four.SQUARE * four.tall() * four.wide(), of_two = two.SQUARE * two.tall() * two.wide();
+  const int64_t direct = reads(s.rows, s.down, s.tall, s.top) * reads(s.columns, s.right, s.wide, s.left);
+  if constexpr (L == LANES) {
+    if (of_two <= of_four && of_two <= share * direct) return run(two), true;
+  }
+  if (of_four <= share * direct) return run(four), true;
+  return false;
+}
+
+template <typename Run>
+bool by_winograd(const Shape& s, double share, const Run& run) {
+  const int64_t fewest = std::min(s.in, s.out);
+  if (s.tall != 3 || s.wide != 3 || s.stride_y != 1 || s.stride_x != 1 || fewest < FEWEST) return false;
+  return fewest < LANES ? in_tiles<LANES / 2>(s, share, run) : in_tiles<LANES>(s, share, run);
+}
+
+void convolve_best(ffi::ThreadPool& pool, const Shape& s, const float* images, const Kernel& kernel, float* out) {
+  if (!by_winograd(s, 0.8, [&](const auto& tiled) { winograd::convolve(pool, tiled, images, kernel, out); }))
+    convolve(pool, s, images, kernel, out);
+}
+
+void image_gradient_best(ffi::ThreadPool& pool, const Shape& s, const float* gradient, const float* numbers,
+                         float* out) {
+  if (s.stride_y != 1 || s.stride_x != 1) return image_gradient(pool, s, gradient, numbers, out);
+  const Shape back = reversed(s);
+  const auto run = [&](const auto& tiled) { winograd::convolve(pool, tiled, gradient, {numbers, 1, s.out, true}, out); };
+  if (!by_winograd(back, 0.8, run)) image_gradient(pool, s, gradient, numbers, out);
+}
+
+void kernel_gradient_best(ffi::ThreadPool& pool, const Shape& s, const float* images, const float* gradient,
+                          float* out) {
+  if (!by_winograd(s, 1.0, [&](const auto& tiled) { winograd::kernel_gradient(pool, tiled, images, gradient, out); }))
+    kernel_gradient(pool, s, images, gradient, out);
+}
+
 // ---- XLA's interface ----
 
 using Images = ffi::Buffer<ffi::F32>;
@@ -624,23 +579,27 @@ Shape shape_of(ffi::Span<const int64_t> images, ffi::Span<const int64_t> kernel,
 
 using Numbers = ffi::Span<const int64_t>;
 
-ffi::Error Convolve(ffi::ThreadPool pool, Images images, Images kernel, Out out, Numbers strides, Numbers before) {
-  convolve(pool, shape_of(images.dimensions(), kernel.dimensions(), out->dimensions(), strides, before),
-           images.typed_data(), {kernel.typed_data(), out->dimensions()[3], 1, false}, out->typed_data());
+ffi::Error Convolve(ffi::ThreadPool pool, Images images, Images kernel, Out out, Numbers strides, Numbers before,
+                    bool winograd) {
+  (winograd ? convolve_best : convolve)(
+      pool, shape_of(images.dimensions(), kernel.dimensions(), out->dimensions(), strides, before), images.typed_data(),
+      {kernel.typed_data(), out->dimensions()[3], 1, false}, out->typed_data());
   return ffi::Error::Success();
 }
 
 ffi::Error ImageGradient(ffi::ThreadPool pool, Images gradient, Images kernel, Out out, Numbers strides,
-                         Numbers before) {
-  image_gradient(pool, shape_of(out->dimensions(), kernel.dimensions(), gradient.dimensions(), strides, before),
-                 gradient.typed_data(), kernel.typed_data(), out->typed_data());
+                         Numbers before, bool winograd) {
+  (winograd ? image_gradient_best : image_gradient)(
+      pool, shape_of(out->dimensions(), kernel.dimensions(), gradient.dimensions(), strides, before),
+      gradient.typed_data(), kernel.typed_data(), out->typed_data());
   return ffi::Error::Success();
 }
 
 ffi::Error KernelGradient(ffi::ThreadPool pool, Images images, Images gradient, Out out, Numbers strides,
-                          Numbers before) {
-  kernel_gradient(pool, shape_of(images.dimensions(), out->dimensions(), gradient.dimensions(), strides, before),
-                  images.typed_data(), gradient.typed_data(), out->typed_data());
+                          Numbers before, bool winograd) {
+  (winograd ? kernel_gradient_best : kernel_gradient)(
+      pool, shape_of(images.dimensions(), out->dimensions(), gradient.dimensions(), strides, before),
+      images.typed_data(), gradient.typed_data(), out->typed_data());
   return ffi::Error::Success();
 }
 
@@ -668,7 +627,8 @@ ffi::Error Sums(ffi::ThreadPool pool, Images gradient, Images images, Images cen
       .Arg<Images>()            \
       .Ret<Images>()            \
       .Attr<Numbers>("strides") \
-      .Attr<Numbers>("before")
+      .Attr<Numbers>("before")  \
+      .Attr<bool>("winograd")
 XLA_FFI_DEFINE_HANDLER_SYMBOL(contrastive_convolve, Convolve, OF_TWO());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(contrastive_image_gradient, ImageGradient, OF_TWO());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(contrastive_kernel_gradient, KernelGradient, OF_TWO());

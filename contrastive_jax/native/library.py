@@ -1,9 +1,10 @@
 """The CPU kernels of ``kernels.cc``: compiled at first use by the machine's own C++ compiler, kept in the user's cache.
 
-``CONTRASTIVE_JAX_CPU_KERNELS=off`` does without them. So does, with one line on standard error, a machine without a
-compiler, or on which it fails.
+``CONTRASTIVE_JAX_CPU_KERNELS=direct`` does without Winograd's algorithm, ``off`` without any of them. So does, with one
+line on standard error, a machine without a compiler, or on which it fails or hangs.
 """
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -13,6 +14,7 @@ import pathlib
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -24,20 +26,34 @@ import numpy as np
 from contrastive_jax.system import console, private
 
 SWITCH = "CONTRASTIVE_JAX_CPU_KERNELS"
-VALUES = ("on", "off")
+VALUES = ("on", "direct", "off")
 SOURCE = pathlib.Path(__file__).with_name("kernels.cc")
+SOURCES = (SOURCE, *sorted(SOURCE.parent.glob("*.h")))
 HANDLERS = ("convolve", "image_gradient", "kernel_gradient", "moments", "sums")
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared", "-w")
-SECONDS = 120  # for the compiler, which takes 6
+SECONDS, SECONDS_FOR_VERSION = 90, 10  # for the compiler, which takes 10 and 0.01
+SECONDS_TO_END = 2  # for the compiler and its folder to go where the process ends first
 
 
 def check_switch() -> bool:
-    """Return whether the kernels are asked for. Raises ValueError for a value that is neither on nor off."""
+    """Return whether the kernels are asked for. Raises ValueError for a value that is not one of VALUES."""
     value = os.environ.get(SWITCH, "on")
     if value not in VALUES:
         raise ValueError(f"{SWITCH}={value!r}; allowed: {', '.join(VALUES)}.")
-    return value == "on"
+    return value != "off"
+
+
+def winograd() -> bool:
+    """Return whether convolutions may take Winograd's algorithm, which rounds otherwise."""
+    return os.environ.get(SWITCH, "on") == "on"
+
+
+def kernels() -> str:
+    """Return which kernels a program for a CPU calls: winograd, direct or, where there are none, off."""
+    if not available():
+        return "off"
+    return "winograd" if winograd() else "direct"
 
 
 def available() -> bool:
@@ -48,7 +64,15 @@ def available() -> bool:
 def start() -> None:
     """Begin to load the kernels, which the first time takes the compiler seconds, beside what the caller does."""
     if check_switch() and jax.default_backend() == "cpu":
-        threading.Thread(target=_loaded).start()
+        thread = threading.Thread(target=_loaded, daemon=True)
+        thread.start()
+        atexit.register(_end, thread)
+
+
+def _end(thread: threading.Thread) -> None:
+    for process in list(_RUNNING):
+        _kill(process)
+    thread.join(SECONDS_TO_END)
 
 
 def _loaded() -> bool:
@@ -57,31 +81,34 @@ def _loaded() -> bool:
 
 
 _ONCE = threading.Lock()
+_RUNNING: set[subprocess.Popen] = set()  # compilers
 
 
 @functools.cache
 def _load() -> bool:
     try:
-        library = ctypes.CDLL(str(_built()))
+        handlers = _handlers()
     except (OSError, subprocess.SubprocessError) as error:
         console.warn(f"CPU kernels: {_reason(error)}; XLA's own are used, which are slower.")
         return False
-    for name in HANDLERS:
-        handler = jax.ffi.pycapsule(getattr(library, f"contrastive_{name}"))
-        jax.ffi.register_ffi_target(f"contrastive_{name}", handler, platform="cpu")
+    for name, handler in handlers.items():
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     return True
 
 
-def call(name: str, results: Any, *arrays: jax.Array, **attributes: tuple[int, ...]) -> Any:
+def call(name: str, results: Any, *arrays: jax.Array, **attributes: tuple[int, ...] | bool) -> Any:
     """Call a kernel of ``kernels.cc`` on float32 arrays of one device.
 
     Args:
       name: one of HANDLERS.
       results: shapes and dtypes of what it returns.
       arrays: its arguments.
-      attributes: its tuples of integers.
+      attributes: its tuples of integers, and what is true or false.
     """
-    numbers = {key: np.asarray(value, np.int64) for key, value in attributes.items()}
+    numbers = {
+        key: value if isinstance(value, bool) else np.asarray(value, np.int64)
+        for key, value in attributes.items()
+    }
     return jax.ffi.ffi_call(f"contrastive_{name}", results, vmap_method="sequential")(*arrays, **numbers)
 
 
@@ -89,34 +116,73 @@ def _reason(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
         lines = (error.stderr or "").strip().splitlines()
         return f"{error.cmd[0]} failed ({lines[0] if lines else f'exit status {error.returncode}'})"
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"{error.cmd[0]} did not end within {error.timeout:g} s"
     return " ".join(str(error).split())
 
 
-def _built() -> pathlib.Path:
-    """Return the compiled library, from the cache where it was made before by the same compiler for the same CPU."""
+def _handlers() -> dict[str, Any]:
+    """Return the library's functions, from the cache where the same compiler made it before for the same CPU."""
     compiler = _compiler()
-    version = _run([*compiler, "--version"])
+    version = _run([*compiler, "--version"], SECONDS_FOR_VERSION)
     flags = [*FLAGS, "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"]
-    made_of = (SOURCE.read_text(), *compiler, version, *flags, jax.lib.__version__, _cpu())
+    texts = [source.read_text() for source in SOURCES]
+    made_of = (*texts, *compiler, version, *flags, jax.lib.__version__, _cpu())
     name = f"kernels-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
-    folder = private.cache_home() / "contrastive_jax" / "native"
+    kept = private.cache_home() / "contrastive_jax" / "native" / name
     with contextlib.suppress(OSError):
-        private.check(folder / name)  # it is loaded as code
-        return folder / name
+        return _open(_checked(kept))
     with tempfile.TemporaryDirectory(prefix="contrastive_jax-") as scratch:
         new = pathlib.Path(scratch) / name
-        _run([*compiler, *flags, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(new)])
+        command = [*compiler, *flags, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(new)]
+        _run(command, SECONDS)
         try:
-            private.folder(folder)
-            part = folder / f"{name}.{os.getpid()}"
-            shutil.copyfile(new, part)
-            part.chmod(0o600)
-            part.replace(folder / name)  # whole or not at all, also where several processes make it
+            _keep(new.read_bytes(), kept)
         except OSError as error:
             console.warn(f"CPU kernels: {error}; they will be compiled again by the next start.")
-            kept = pathlib.Path(tempfile.mkdtemp(prefix="contrastive_jax-")) / name
-            return pathlib.Path(shutil.move(new, kept))
-    return folder / name
+            return _open(new)  # a library that is open outlives its file
+        return _open(kept)
+
+
+def _open(path: pathlib.Path) -> dict[str, Any]:
+    library = ctypes.CDLL(str(path))
+    names = [f"contrastive_{name}" for name in HANDLERS]
+    if missing := [name for name in names if not hasattr(library, name)]:
+        raise OSError(f"{path} has no function {missing[0]}")
+    return {name: getattr(library, name) for name in names}
+
+
+def _checked(path: pathlib.Path) -> pathlib.Path:
+    """Return a library of the cache. Raises OSError where it is not the one that was put there.
+
+    Part of a library loads, and ends the process by SIGBUS when a missing page is read.
+    """
+    size_and_digest = _beside(path)
+    for each in (path.parent, path, size_and_digest):
+        private.check(each)  # it is loaded as code
+    if size_and_digest.read_text() != _described(path.read_bytes()):
+        raise OSError(f"{path} is not as it was written")
+    return path
+
+
+def _beside(path: pathlib.Path) -> pathlib.Path:
+    return path.with_suffix(".sha256")
+
+
+def _described(library: bytes) -> str:
+    return f"{len(library)} {hashlib.sha256(library).hexdigest()}\n"
+
+
+def _keep(library: bytes, path: pathlib.Path) -> None:
+    private.folder(path.parent)
+    for name, content in ((_beside(path), _described(library).encode()), (path, library)):
+        part = name.with_name(f"{name.name}.{os.getpid()}")
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(0o600)
+        part.replace(name)  # whole or not at all, also where several processes make it
 
 
 def _compiler() -> list[str]:
@@ -129,8 +195,28 @@ def _compiler() -> list[str]:
     return [compiler]
 
 
-def _run(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
+def _run(command: list[str], seconds: float) -> str:
+    """Run a command with a session of its own, so that what it starts goes with it."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    _RUNNING.add(process)
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except BaseException:
+        _kill(process)
+        raise
+    finally:
+        _RUNNING.discard(process)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, output, errors)
+    return output
+
+
+def _kill(process: subprocess.Popen) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _cpu() -> str:

@@ -37,9 +37,18 @@ VANISHING = (
 )
 
 
-def notes(settings: Settings) -> list[str]:
-    """Return what is to be known of a run's metrics before there are any."""
+def notes(settings: Settings, platform: str | None = None) -> list[str]:
+    """Return notes on a run's metrics and speed before there are any.
+
+    Args:
+      settings: of the run.
+      platform: of the run's devices; None: not known here.
+    """
     sentences = [f"{NOTE}."] if settings.data.name == "synthetic" else []
+    if settings.dtype == "bfloat16" and platform == "cpu":
+        sentences.append(
+            "dtype=bfloat16 is no faster than float32 on a CPU, and rounds more; take float32 there."
+        )
     named = [*settings.loss, *configs.leaves(settings).values()]
     if here := [name for name in named if isinstance(name, str) and name.startswith("__main__:")]:
         sentences.append(

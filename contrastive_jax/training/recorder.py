@@ -97,9 +97,12 @@ class Recorder(contextlib.ExitStack):
         super().__enter__()
         self.enter_context(self._book)
         self.enter_context(self._progress)
-        for note in alarms.notes(self._run.settings):
+        for note in self._notes():
             self._log(note)
         return self
+
+    def _notes(self) -> list[str]:
+        return alarms.notes(self._run.settings, self._run.mesh.devices.flat[0].platform)
 
     def next_batch(self, step: int) -> Any:
         """Return what the feed gives for the step; whether the device ran dry meanwhile is asked, not waited for."""
@@ -217,7 +220,7 @@ class Recorder(contextlib.ExitStack):
             epoch=step / self._run.steps_per_epoch,
             **measured | ({"evaluations": evaluations} if evaluations else {}),
             alarms=alarms.summary(rows, self._run.settings),
-            notes=[*alarms.notes(self._run.settings), *self._stretched()],
+            notes=[*self._notes(), *self._stretched()],
         )
         if self._active:
             workdirs.plot_curves(self._workdir)

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from contrastive_jax import config as configs
+from contrastive_jax import native
 from contrastive_jax.config import leaves
 from contrastive_jax.workdir import replicas
 from contrastive_jax.workdir.broken import read_result
@@ -166,7 +167,8 @@ def environment() -> dict[str, Any]:
             "kind": jax.devices()[0].device_kind,
             "count": jax.device_count(),
             "processes": jax.process_count(),
-        },
+        }
+        | ({"cpu_kernels": native.kernels()} if jax.default_backend() == "cpu" else {}),
         "git_commit": commit,
         "git_modified": modified,
     }

@@ -6,6 +6,7 @@ import platform
 import stat
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -45,9 +46,22 @@ def compilers(folder, body):
     return str(script)
 
 
+def real_library() -> pathlib.Path:
+    """The library of this process, as the cache has it."""
+    with open("/proc/self/maps") as maps:
+        return pathlib.Path(next(line.split()[-1] for line in maps if "/native/kernels-" in line))
+
+
+def copier(folder):
+    """A compiler that takes no time: it copies the library."""
+    return compilers(
+        folder, f'while [ $# -gt 1 ]; do [ "$1" = -o ] && cp "{real_library()}" "$2"; shift; done; exit 0'
+    )
+
+
 def test_an_unknown_value_of_the_switch_is_refused(monkeypatch):
     monkeypatch.setenv(library.SWITCH, "yes")
-    with pytest.raises(ValueError, match=r"CONTRASTIVE_JAX_CPU_KERNELS='yes'; allowed: on, off"):
+    with pytest.raises(ValueError, match=r"CONTRASTIVE_JAX_CPU_KERNELS='yes'; allowed: on, direct, off"):
         native.check_switch()
 
 
@@ -72,8 +86,15 @@ def test_bits_do_not_depend_on_the_number_of_threads(tmp_path):
 @kernels
 def test_a_cache_that_cannot_be_written_costs_a_line(tmp_path):
     (tmp_path / "file").write_text("in the folder's place")
-    found, said = run(tmp_path, XDG_CACHE_HOME=str(tmp_path / "file"))
-    assert found[0] == "True" and "compiled again by the next start" in said
+    (tmp_path / "temporary").mkdir()
+    found, said = run(
+        tmp_path,
+        CXX=copier(tmp_path),
+        XDG_CACHE_HOME=str(tmp_path / "file"),
+        TMPDIR=str(tmp_path / "temporary"),
+    )
+    assert found[0] == "True" and said.count("compiled again by the next start") == 1
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 @pytest.mark.run
@@ -96,7 +117,7 @@ def test_compiled_once_and_again_for_another_compiler(tmp_path):
     assert first == second and first[0] == "True"
     made = [line for line in (tmp_path / "calls").read_text().splitlines() if "--version" not in line]
     kept = list((tmp_path / "cache" / "contrastive_jax" / "native").iterdir())
-    assert len(made) == len(kept) == 1
+    assert len(made) == 1 and sorted(file.suffix for file in kept) == [".sha256", ".so"]
 
 
 def test_the_switch_turns_all_of_it_off(tmp_path):
@@ -143,20 +164,149 @@ def test_memory_that_is_freed_is_kept(switch):
     assert (faults["keep"] < 1000) == (switch == "on"), faults
 
 
-def test_a_library_that_others_could_have_put_there_is_not_loaded(tmp_path, monkeypatch):
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache of files of text, of which "compiled" is what the compiler writes: they are read and not loaded."""
     script = 'while [ $# -gt 1 ]; do [ "$1" = -o ] && printf compiled > "$2"; shift; done'
     monkeypatch.setenv("CXX", str(compilers(tmp_path, script)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    built = library._built()
-    assert built.parent == tmp_path / "contrastive_jax" / "native" and built.stat().st_mode & 0o777 == 0o600
-    built.write_text("planted")
-    assert library._built().read_text() == "planted"  # the user's own file is taken as it is
-    built.chmod(0o666)
-    assert library._built() == built and built.read_text() == "compiled"
-    (tmp_path / "planted").write_text("planted")
-    built.unlink()
-    built.symlink_to(tmp_path / "planted")
-    assert library._built().read_text() == "compiled" and not built.is_symlink()
+    opened = []
+
+    def read(path):
+        opened.append(path)
+        if path.read_text() == "foreign":
+            raise OSError("no function")
+        return path.read_text()
+
+    monkeypatch.setattr(library, "_open", read)
+    assert library._handlers() == "compiled"
+    return opened
+
+
+def put(path, text):
+    """Put a file in the cache as the library does."""
+    library._keep(text.encode(), path)
+
+
+def test_what_the_cache_keeps_is_read_again(cache, tmp_path):
+    built = cache[-1]
+    assert built.parent == tmp_path / "contrastive_jax" / "native"
+    assert {file.stat().st_mode & 0o777 for file in built.parent.iterdir()} == {0o600}
+    assert built.parent.stat().st_mode & 0o777 == 0o700
+    put(built, "kept")
+    assert library._handlers() == "kept" and cache[-1] == built
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_a_library_that_was_cut_off_is_made_again(cache, size):
+    built = cache[-1]
+    put(built, "kept")
+    os.truncate(built, size)
+    assert library._handlers() == "compiled" == built.read_text()
+
+
+def test_a_library_of_another_content_is_made_again(cache):
+    built = cache[-1]
+    built.write_text("planted!")  # of the same size
+    assert library._handlers() == "compiled" == built.read_text()
+    library._beside(built).unlink()
+    assert library._handlers() == "compiled" and library._beside(built).exists()
+    put(built, "foreign")  # as it was written, and no library of ours
+    assert library._handlers() == "compiled" == built.read_text()
+
+
+def test_a_library_that_others_could_have_put_there_is_not_loaded(cache, tmp_path):
+    built = cache[-1]
+    for file in (built, library._beside(built)):
+        put(built, "planted")
+        file.chmod(0o666)
+        assert library._handlers() == "compiled"
+        put(built, "planted")
+        file.rename(tmp_path / "planted")
+        file.symlink_to(tmp_path / "planted")
+        assert library._handlers() == "compiled" and not file.is_symlink()
+    put(built, "planted")
     built.parent.chmod(0o777)
-    built.unlink()
-    assert (elsewhere := library._built()).parent != built.parent and elsewhere.read_text() == "compiled"
+    assert library._handlers() == "compiled" and cache[-1].parent != built.parent
+    assert not cache[-1].exists()  # from a folder that is gone
+
+
+@pytest.mark.run
+@kernels
+@pytest.mark.parametrize("size", [0, 100, 5_000, 100_000])
+def test_a_start_survives_a_library_that_was_cut_off(tmp_path, size):
+    environment = dict(CXX=copier(tmp_path), XDG_CACHE_HOME=str(tmp_path))
+    run(tmp_path, **environment)
+    (kept,) = (tmp_path / "contrastive_jax" / "native").glob("*.so")
+    os.truncate(kept, size)
+    found, said = run(tmp_path, **environment)
+    assert found[0] == "True" and "CPU kernels" not in said
+    assert kept.read_bytes() == real_library().read_bytes()
+
+
+@kernels
+def test_a_library_of_other_functions_is_refused(tmp_path):
+    import _ctypes
+
+    with pytest.raises(OSError, match="has no function contrastive_convolve"):
+        library._open(pathlib.Path(_ctypes.__file__))
+
+
+def processes(text):
+    """Ids of the processes whose command has a text."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if text in (folder / "cmdline").read_bytes().decode():
+                found.append(int(folder.name))
+        except OSError:
+            pass
+    return found
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/cmdline").exists(), reason="no /proc")
+@pytest.mark.parametrize("hangs", ["always", "compiling"])
+def test_a_compiler_that_hangs_is_not_waited_for(tmp_path, monkeypatch, capsys, hangs):
+    """Nor is what it started left behind."""
+    version = '[ "$1" = --version ] && exit 0; ' if hangs == "compiling" else ""
+    script = compilers(tmp_path, f"{version}sleep 1234 & wait")
+    monkeypatch.setenv("CXX", script)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("SECONDS", "SECONDS_FOR_VERSION"):
+        monkeypatch.setattr(library, name, 0.5)
+    began = time.monotonic()
+    assert not library._load.__wrapped__()
+    assert time.monotonic() - began < 10
+    assert (
+        capsys.readouterr().err.count(f"CPU kernels: {script} did not end within 0.5 s; XLA's own are used")
+        == 1
+    )
+    assert not processes(script) and not processes("sleep\x001234")
+
+
+ENDS = """
+import time
+from contrastive_jax import native
+native.start()
+while not native.library._RUNNING:
+    time.sleep(0.01)
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.run
+@pytest.mark.skipif(not pathlib.Path("/proc/self/cmdline").exists(), reason="no /proc")
+def test_a_process_that_ends_takes_its_compiler_along(tmp_path):
+    script = compilers(tmp_path, '[ "$1" = --version ] && exit 0; sleep 2345 & wait')
+    (tmp_path / "temporary").mkdir()
+    environment = {
+        "CXX": script,
+        "XDG_CACHE_HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path / "temporary"),
+        library.SWITCH: "on",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS], env=os.environ | environment, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0 and not processes(script) and not processes("sleep\x002345")
+    assert not list((tmp_path / "temporary").glob("contrastive_jax-*")), done.stderr

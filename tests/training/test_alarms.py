@@ -111,6 +111,13 @@ def test_losses_are_listed_as_they_are():
     assert vanishing - {"rince"} == set(alarms.VANISHING)
 
 
+def test_bfloat16_gains_nothing_on_a_cpu():
+    rounded = config(dtype="bfloat16")
+    (note,) = alarms.notes(rounded, "cpu")
+    assert note.startswith("dtype=bfloat16 is no faster than float32 on a CPU")
+    assert alarms.notes(rounded, "gpu") == alarms.notes(rounded) == alarms.notes(config(), "cpu") == []
+
+
 def test_a_constant_loss_is_explained_once():
     assert alarms.notes(config()) == []
     (note,) = alarms.notes(config({"flat_nce": {"weight": 1.0}}))

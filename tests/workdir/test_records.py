@@ -21,6 +21,7 @@ import pytest
 from rich.console import Console
 
 from contrastive_jax import config as configs
+from contrastive_jax import native
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import Logbook, Progress, curves, metric_table, read_metrics, result
@@ -380,6 +381,7 @@ def test_result_holds_what_is_needed_to_trust_it(tmp_path):
         "kind": jax.devices()[0].device_kind,
         "count": 8,
         "processes": 1,
+        "cpu_kernels": native.kernels(),
     }
 
 
