@@ -145,7 +145,7 @@ def lidar(
 def retrieval(facts: EvalSpec, *, images: CountOrZero = 0, seed: Seed = 0, layer: str = "pooled") -> Evaluate:
     """Recall@1, 5 and 10 and MAP@R of test images, each a query among all others, by cosine.
 
-    See :func:`retrieval.retrieval`; MAP@R is of Musgrave et al. (2020).
+    See :func:`retrieval.retrieval` (Musgrave, Belongie and Lim, 2020).
 
     Args:
       seed: of the choice of images.

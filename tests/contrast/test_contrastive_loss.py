@@ -310,7 +310,8 @@ def test_candidates_and_groups_by_hand(x64):
         u, v, w = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b, queue))
         rows = []
         for query, key in ((u, v), (v, u)):
-            candidates = {"both_views": [u, v], "other_view": [key], "queue": []}[pool] + [w]
+            candidates = {"both_views": [u, v], "other_view": [key], "own_view": [query], "queue": []}[pool]
+            candidates = [*candidates, w]
             groups = np.concatenate([group] * (len(candidates) - 1) + [queue_group])
             score = query @ np.concatenate(candidates).T
             for i in range(ROWS):
@@ -477,7 +478,7 @@ def test_a_loss_may_be_a_function_too():
         ),
         (dict(loss="fenchel_legendre"), r"reads 'u', .*: call contrastive_jax.losses.fenchel_legendre\(c"),
         (dict(score="euclid"), "score is 'euclid'; allowed: cosine, dot"),
-        (dict(candidates="batch"), "candidates is 'batch'; allowed: both_views, other_view, queue"),
+        (dict(candidates="batch"), "candidates is 'batch'; allowed: both_views, other_view, own_view, queue"),
         (dict(directions="two"), "directions is 'two'; allowed: both, one_way"),
         (dict(engine="sparse", negatives=3, key=jax.random.key(0)), "engine is 'sparse'; allowed"),
         (dict(engine="tiled", negatives=3, key=jax.random.key(0)), "engine is 'tiled', .* must be 'auto'"),

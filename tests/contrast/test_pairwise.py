@@ -272,7 +272,7 @@ X = jnp.ones((4, 2))
             lambda: sigmoid_loss(X, X, 0.1, jnp.ones(4)),
             r"sigmoid_loss.bias has shape \(4,\)",
         ),
-        (lambda: sigmoid_loss(X, X, 0.1, None), "sigmoid_loss.bias is None; it must be a number or a scalar"),
+        (lambda: sigmoid_loss(X, X, 0.1, "no"), "sigmoid_loss.bias is 'no'; it must be a number or a scalar"),
         (
             lambda: sigmoid_loss(X, X, positives=np.arange(5)),
             r"positives is int32\[5\]; it must be integers, \[4\]",

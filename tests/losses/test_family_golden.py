@@ -19,7 +19,7 @@ from contrastive_jax.contrast import temperature as rules
 from contrastive_jax.contrast import transform
 from contrastive_jax.contrast.scores import Transform
 
-ENGINES = ("dense", "tiled")
+ENGINES = ("dense", pytest.param("tiled", marks=pytest.mark.run))
 # Tests compile many small programs once: what XLA would do to make them fast is not worth its time.
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 pytestmark = pytest.mark.usefixtures("x64")
