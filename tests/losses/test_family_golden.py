@@ -237,7 +237,7 @@ def test_alpha_cl_with_exponent_1_is_tau_times_dcl(case):
     assert_is_theirs(case, lambda a, b: contrastive_loss(a, b, loss, tau).mean())
     if exponential and exponent == 1:
         assert_is_theirs(case, lambda a, b: tau * contrastive_loss(a, b, "dcl", tau).mean(), value=None)
-        for engine in ENGINES:
+        for engine in ("dense", "tiled"):
             assert_is_theirs(
                 case, lambda a, b, e=engine: tau * contrastive_loss(a, b, "alpha_cl", tau, engine=e).mean()
             )
