@@ -110,7 +110,7 @@ def sincere(
       >>> from contrastive_jax import sincere
       >>> rows = jnp.array([[1.0, 0.2], [-0.3, 1.0], [-1.0, -0.8], [0.9, -0.1], [0.2, 1.1]])
       >>> print(f"{sincere(rows, jnp.array([0, 1, 1, 0, 0]), temperature=0.5):.3f}")
-      1.099
+      1.161
     """
     total, pairs = _of_pairs("sincere", embeddings, labels, temperature, engine)
     some = pairs > 0

@@ -235,9 +235,9 @@ def test_a_library_that_others_could_have_put_there_is_not_loaded(cache, tmp_pat
 @kernels
 @pytest.mark.parametrize("size", [0, 100, 5_000, 100_000])
 def test_a_start_survives_a_library_that_was_cut_off(tmp_path, size):
-    environment = dict(CXX=copier(tmp_path), XDG_CACHE_HOME=str(tmp_path))
+    environment = dict(CXX=copier(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
     run(tmp_path, **environment)
-    (kept,) = (tmp_path / "contrastive_jax" / "native").glob("*.so")
+    (kept,) = (tmp_path / "cache" / "contrastive_jax" / "native").glob("*.so")
     os.truncate(kept, size)
     found, said = run(tmp_path, **environment)
     assert found[0] == "True" and "CPU kernels" not in said
