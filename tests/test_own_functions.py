@@ -196,8 +196,8 @@ def test_one_device_equals_eight(config, tmp_path):
     """In float32 for two steps; the data set is 250 images, the batch 32."""
     found = []
     for name, devices in (("one", jax.devices()[:1]), ("eight", jax.devices())):
-        short = config.to_dict() | {"train": config.to_dict()["train"] | {"duration": "2 steps"}}
-        short["evaluate"] = config.to_dict()["evaluate"] | {"final": False}
+        short = config | {"train": config["train"] | {"duration": "2 steps"}}
+        short["evaluate"] = config["evaluate"] | {"final": False}
         loop.train(short, str(tmp_path / name), quiet=True, devices=devices)
         found.append(read_metrics(tmp_path / name))
     for one, eight in zip(*found, strict=True):
