@@ -160,6 +160,19 @@ def rounds_to_zero(dtype: jnp.dtype | str) -> float:
     return float(jnp.finfo(dtype).epsneg) / 2
 
 
+# Scalars of :func:`of_comparison` that a temperature rule may read (``Temperature.reads``).
+READABLE = (
+    "ess",
+    "kl_uniform",
+    "ess_with_positive",
+    "query_ess",
+    "contrast_entropy",
+    "saturated",
+    "alignment",
+)
+READABLE += ("info_nce", "mi_estimate", "contrast_accuracy")
+
+
 def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") -> dict[str, Array]:
     """Compute scalars of the contrast between positives and negatives, of the queries that have negatives."""
     valid = comparison.count > 0

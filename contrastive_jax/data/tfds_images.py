@@ -129,7 +129,7 @@ def prepared(name: str, dir: str):
 
     if not NAME.fullmatch(name):
         raise ValueError(
-            f"data.name={name!r} is none of digits, folder, synthetic and TFDS's name[/config][:1.2.3]"
+            f"data.name is {name!r}; it must be digits, folder, synthetic or a name of TFDS, name[/config][:1.2.3]."
         )
     check_classes(name, dir)
     try:

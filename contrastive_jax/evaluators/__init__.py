@@ -101,8 +101,9 @@ def prepare(
     metric: str,
     seed: int,
 ) -> dict[str, dict[str, Callable]]:
-    """Build the evaluators of a run for each set that an encoder is judged on (``source.judged``): all that they would
-    refuse after hours of training is refused now.
+    """Build the evaluators of a run for each set on which the encoder is evaluated (``source.judged``).
+
+    They raise their errors here, before training.
 
     Args:
         columns: of the config.

@@ -62,7 +62,7 @@ def rince(
     if q == 0:
         return log_ratio
     above = log_ratio > 0
-    # Of the two powers the larger is taken out: 1 - e^-|q log_ratio| is left.
+    # The larger of the two powers is factored out; 1 - e^-|q log_ratio| remains.
     high, low = jnp.where(above, log_ratio, 0.0), jnp.where(above, 0.0, log_ratio)
     larger = jnp.exp(q * (x + high)) * -jnp.expm1(-q * high)
     smaller = jnp.exp(q * x) * jnp.expm1(q * low)

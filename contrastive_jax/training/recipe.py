@@ -13,6 +13,7 @@ from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
 from contrastive_jax.contrast import target, temperature
 from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
+from contrastive_jax.contrast.diagnostics import READABLE
 from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.terms import Term, make_terms
 from contrastive_jax.lookup import Section, is_own, placed
@@ -148,6 +149,10 @@ def _check_scalar(rule: temperature.Temperature, name: str) -> None:
     if tau.shape:
         raise ValueError(
             f"temperature.name is {name!r}, which gives an array {tau.shape}; it must give a scalar."
+        )
+    if rule.reads not in READABLE:
+        raise ValueError(
+            f"temperature.name is {name!r}, which reads {rule.reads!r}; it must read one of {', '.join(READABLE)}."
         )
 
 

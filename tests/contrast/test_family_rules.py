@@ -198,3 +198,19 @@ def test_nested_widths_are_losses_of_cut_embeddings():
 def test_widths_that_do_not_fit_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         matryoshka_loss(*views(np.float32), **options)
+
+
+def test_a_rule_reads_a_scalar_that_every_step_has():
+    embeddings = jnp.asarray(views(np.float32)).swapaxes(0, 1)
+    pool = candidates.both_views(ROWS, 2)
+    compare = Compare(cosine, pool, every(), temperature.fixed(1), none(), (1.0, 2.0))
+    step, key = jnp.zeros((), jnp.int32), jax.random.key(1)
+    comparison, _ = compare(embeddings, embeddings, jnp.arange(ROWS), ((), ()), step, key)
+    found = diagnostics.of_comparison(comparison)
+    assert all(found[name].shape == () for name in diagnostics.READABLE)
+    assert configs.resolve("digits:method=kl_tau").temperature(1).reads in diagnostics.READABLE
+    odd = temperature.fixed(1)._replace(reads="nosuch")
+    with pytest.raises(
+        ValueError, match="temperature.name is 'm:odd', which reads 'nosuch'; it must read one of ess"
+    ):
+        recipe._check_scalar(odd, "m:odd")
