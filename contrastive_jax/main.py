@@ -143,7 +143,7 @@ def _parse(argv: list[str]) -> list[str]:
     except flags.UnrecognizedFlagError as error:
         _fail(f"--{error.flagname} is no flag. {_meant(error.flagname)}")
     except (ValueError, flags.Error) as error:
-        _fail(str(error).replace("\n", " "))
+        _fail(str(error))
     if len(rest) > 1:
         name, equals, _ = rest[1].partition("=")
         _fail(
@@ -273,6 +273,7 @@ def perform(mode: str, settings: "Sequence[configs.Settings]", workdir: str, qui
 
 
 def _fail(message: str, code: int = 2) -> None:
+    message = console.one_line(message)
     if len(message) > LONGEST:  # it quotes a value of thousands of letters
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
     print(f"error: {message}", file=sys.stderr, flush=True)
@@ -350,13 +351,13 @@ def main(argv: list[str]) -> None:
     if workdir is None:
         workdir = default_workdir(settings)
         if _MODE.value == "train" and distributed.first():
-            print(f"workdir: {workdir}", flush=True)
+            print(console.one_line(f"workdir: {workdir}"), flush=True)
     try:
         with workdirs.translate_errors(workdir), distributed.together():
             perform(_MODE.value, settings, workdir, _QUIET.value)
     except loop.Stopped as stopped:
         if distributed.first():
-            print(stopped, flush=True)
+            print(console.one_line(str(stopped)), flush=True)
         signals.leaving(stopped.code, LEAVING + distributed.SECONDS * (not distributed.alone()))
         distributed.on_all(True)  # as at the end: all have stopped at one step
         sys.exit(stopped.code)

@@ -16,9 +16,8 @@ CACHE = pathlib.Path(
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(
-    prefix="contrastive_jax-state-"
-)  # approvals of the tests' functions
+_STATE = tempfile.TemporaryDirectory(prefix="contrastive_jax-state-")  # removed at the end
+os.environ["XDG_STATE_HOME"] = _STATE.name  # approvals of the tests' functions
 
 import golden_cases  # noqa: E402
 import jax  # noqa: E402

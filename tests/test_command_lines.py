@@ -19,6 +19,8 @@ def test_any_line_is_taken_or_refused_in_one_line(seed):
     [
         (["--config=digits:scale=smoke", "--workdir="], "--workdir="),
         (["--config=digits:scale=smoke", "--workdir= "], "--workdir= "),
+        (["--config=digits:scale=smoke", "--workdira\nb"], "--workdira b"),
+        (["--config=digits:scale=smoke", "--work\x1b[2J"], r"--work\x1b[2J"),
         (["--config=digits:scale=smoke", "--config.=1"], "--config."),
         (["--config=digits:scale=smoke", "--config..seed=1"], "--config..seed"),
         (["--config=digits:scale=smoke", "--config.augment.=1"], "--config.augment."),

@@ -68,7 +68,9 @@ def installed(wheel, tmp_path_factory):
 @pytest.mark.slow
 def test_it_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    sources = [path for kind in ("*.py", "*.cc", "*.html") for path in (ROOT / "contrastive_jax").rglob(kind)]
+    sources = [
+        path for kind in ("*.py", "*.cc", "*.h", "*.html") for path in (ROOT / "contrastive_jax").rglob(kind)
+    ]
     here = {str(path.relative_to(ROOT)) for path in sources}
     here |= {f"contrastive_jax/configs/{path.name}" for path in (ROOT / "configs").glob("*.py")}
     assert {name for name in names if ".dist-info/" not in name} == here

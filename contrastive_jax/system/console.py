@@ -146,8 +146,18 @@ def protect() -> Callable[[], Exception | None]:
     return incomplete
 
 
+def visible(text: str) -> str:
+    """Return a text with escapes in place of control characters: what a name holds may move no cursor."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str) -> str:
+    """Return a text in one line, see :func:`visible`; its lines are joined by blanks."""
+    return visible(" ".join(text.split("\n")))
+
+
 def warn(message: str) -> None:
     """Write a line to standard error."""
     errors = Stream(lambda: sys.stderr)
-    errors.write(f"{message}\n")
+    errors.write(f"{one_line(message)}\n")
     errors.flush()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from contrastive_jax.system.console import shared
+from contrastive_jax.system.console import shared, visible
 from contrastive_jax.workdir.metric_table import METRICS
 
 _SHOWN = {name: metric.column for name, metric in METRICS.items() if metric.column and "." not in name}
@@ -16,7 +16,7 @@ LOST = ("data", "evaluation", "checkpoint")  # to what time may be lost
 
 def log(message: str) -> None:
     """Print a sentence, above the progress bar where there is one; never wrapped: it can be grepped."""
-    shared().print(message, markup=False, highlight=False, soft_wrap=True)
+    shared().print(visible(message), markup=False, highlight=False, soft_wrap=True)
 
 
 class Progress:

@@ -163,7 +163,7 @@ def attempt(words: list[str]) -> Outcome:
         said = errors.getvalue()
         if end.code == 0 and not said:
             return Outcome("taken", "help")
-        if not re.fullmatch(r"error: [^\n]{10,3000}\n", said):
+        if not re.fullmatch(r"error: [^\x00-\x1f\x7f-\x9f]{10,3000}\n", said):
             return Outcome("failed", f"exit {end.code}: {said or out.getvalue()!r}")
         return Outcome("refused", said.strip())
     except Exception:
@@ -177,7 +177,7 @@ def _read(words: list[str]) -> None:
     try:
         settings = command.resolved(argv, workdir, mode)
     except (ValueError, OSError, RuntimeError) as error:
-        command._fail(str(error).replace("\n", " "))
+        command._fail(str(error))
     try:
         where = workdir or command.default_workdir(settings)
         with workdirs.translate_errors(where):
