@@ -6,6 +6,7 @@ All report what the last iterate scores; the test set chooses nothing.
 import functools
 import math
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from contrastive_jax.evaluators.features import Rows, check, standardized
 from contrastive_jax.evaluators.training import Plan
 
 VALIDATION = 0.1  # share of the training images on which an option is chosen
+LARGEST = 4096  # rows and columns of a matrix that is decomposed
 
 
 def lbfgs(
@@ -33,7 +35,7 @@ def lbfgs(
     layer: str = "pooled",
     groups: np.ndarray | None = None,
 ) -> dict:
-    """Multinomial logistic regression at its optimum (scikit-learn, L-BFGS, float64).
+    """Multinomial logistic regression at its optimum (L-BFGS, float64).
 
     Minimises mean cross-entropy + |W|^2 / (2 C n) over n labelled images, the bias not penalised. Features
     are standardised with the mean and deviation of all training images, labelled or not. Multi-label sets:
@@ -73,10 +75,9 @@ def lbfgs(
     train, test = standardized(train_features, test_features)
     if Cs:
         chosen = _validated(Cs, train, train_labels, tolerance, max_iterations, groups)
+    subsets: list[np.ndarray | slice] = [slice(None)]
     if labels_per_class:
         subsets = [balanced_draw(train_labels, labels_per_class, seed, draw) for draw in range(draws)]
-    else:
-        subsets = [np.arange(len(train_labels))]
 
     scores, gradients = [], []
     for subset in subsets:
@@ -207,41 +208,95 @@ def _classifier(train, labels, C, tolerance, max_iterations):
     def outputs(x):
         decisions = np.zeros((len(x), labels.shape[1]))
         for number, (model, _) in fits.items():
-            decisions[:, number] = model.decision_function(x)
+            decisions[:, number] = model.logits(x)[:, 1]
         return decisions
 
     return outputs, max(gradient for _, gradient in fits.values())
 
 
-def _outputs(model, classes: int, x: np.ndarray) -> np.ndarray:
+def _outputs(model: "Linear", classes: int, x: np.ndarray) -> np.ndarray:
     """Return the logits of each class number, -inf for one that the model has not seen."""
-    outputs, logits = np.full((len(x), classes), -np.inf), model.decision_function(x)
-    if logits.ndim == 1:  # two classes share one vector, that of the second
-        logits = np.stack([np.zeros_like(logits), logits], axis=1)
-    outputs[:, model.classes_] = logits
+    outputs = np.full((len(x), classes), -np.inf)
+    outputs[:, model.classes] = model.logits(x)
     return outputs
 
 
-def fit_lbfgs(features, labels, C: float, tolerance: float, max_iterations: int):
-    """Fit a ``LogisticRegression``; return it, and the largest absolute entry of its gradient, which we compute.
+class Linear(NamedTuple):
+    """A fitted classifier: ``weights [F, K]`` and ``bias [K]`` of the ``classes [K]``; of two, the second alone."""
 
-    (scikit-learn's solver also stops where the loss no longer changes, and calls that convergence.)
+    weights: np.ndarray
+    bias: np.ndarray
+    classes: np.ndarray
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        """Compute ``[m, K]``; of two classes the first has zeros."""
+        outputs = x @ self.weights + self.bias
+        return np.hstack([np.zeros_like(outputs), outputs]) if len(self.classes) == 2 else outputs
+
+
+def fit_lbfgs(
+    features: np.ndarray, labels: np.ndarray, C: float, tolerance: float, max_iterations: int
+) -> tuple[Linear, float]:
+    """Fit logistic regression; return it, and the largest absolute entry of the objective's gradient.
+
+    The optimum is that of :func:`lbfgs`'s objective, which has one. The search runs in coordinates in which the
+    features are decorrelated: an encoder's features take 10 to 20 times fewer iterations there.
     """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
+    from scipy.optimize import minimize
+    from scipy.special import logsumexp
     from threadpoolctl import threadpool_limits
 
+    classes, index = np.unique(labels, return_inverse=True)
+    count, number = len(labels), len(classes)
+    columns = number if number > 2 else 1  # two classes share one vector
+    target = index[:, None] == np.arange(number)
+    curvature = (number - 1) / number**2  # of cross-entropy where all classes are equally likely
+    found, slope = Linear(np.empty(0), np.empty(0), classes), np.inf
+
+    def objective(point):
+        nonlocal found, slope
+        *rows, bias = point.reshape(-1, columns)
+        found = Linear(basis @ np.reshape(rows, (-1, columns)), bias / np.sqrt(curvature), classes)
+        logits = found.logits(features)
+        normalizer = logsumexp(logits, axis=1, keepdims=True)
+        loss = np.mean(normalizer[:, 0] - logits[target]) + np.sum(found.weights**2) / (2 * C * count)
+        residual = ((np.exp(logits - normalizer) - target) / count)[:, -columns:]
+        of_weights, of_bias = features.T @ residual + found.weights / (C * count), residual.sum(axis=0)
+        slope = max(np.abs(of_weights).max(), np.abs(of_bias).max())
+        return loss, np.vstack([basis.T @ of_weights, of_bias / np.sqrt(curvature)]).ravel()
+
+    def stop(intermediate_result):
+        if slope <= tolerance:
+            raise StopIteration
+
     # Below some size handing a product to a second thread costs more than the product: 20 times on digits.
-    work = features.size * len(np.unique(labels))
-    # The solver tests the same gradient; half leaves room for its rounding and ours.
-    model = LogisticRegression(C=C, tol=tolerance / 2, max_iter=max_iterations)
-    with threadpool_limits(limits=1 if work < 1e8 else None), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # judged by the gradient instead
-        model.fit(features, labels)
-        residual = model.predict_proba(features) - (labels[:, None] == model.classes_)
-        residual = residual[:, -len(model.coef_) :]  # two classes share one vector, that of the second
-        slope = (residual.T @ features + model.coef_ / C) / len(labels)
-    return model, max(np.abs(slope).max(), np.abs(residual.mean(axis=0)).max())
+    with threadpool_limits(limits=1 if features.size * number < 1e8 else None):
+        basis = _decorrelating(features, curvature / count, 1 / (C * count))
+        options = {"maxiter": max_iterations, "maxfun": np.inf, "maxls": 50, "gtol": 0, "ftol": 0}
+        first = np.zeros((basis.shape[1] + 1) * columns)
+        last = minimize(objective, first, jac=True, method="L-BFGS-B", callback=stop, options=options)
+        objective(last.x)  # a line search may have looked elsewhere last
+    return found, slope
+
+
+def _decorrelating(features: np.ndarray, scale: float, ridge: float):
+    """Return ``[F, r]`` in whose coordinates ``scale features^T features + ridge`` is the identity.
+
+    Its columns span the rows of ``features``, in which the optimum lies. Where both sides of ``features`` are above
+    4,096, the matrix's decomposition would cost more than it saves: then a multiple of the identity.
+    """
+    from scipy import linalg, sparse
+
+    count, width = features.shape
+    if min(count, width) > LARGEST:
+        return sparse.eye_array(width) / np.sqrt(scale * count + ridge)
+    if count >= width:
+        values, vectors = linalg.eigh(features.T @ features)
+    else:
+        values, vectors = linalg.eigh(features @ features.T)
+        kept = values > np.finfo(float).eps * count * values[-1]
+        values, vectors = values[kept], features.T @ (vectors[:, kept] / np.sqrt(values[kept]))
+    return vectors / np.sqrt(scale * np.maximum(values, 0) + ridge)
 
 
 def balanced_share(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:

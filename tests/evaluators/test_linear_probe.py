@@ -3,6 +3,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
 from sklearn.preprocessing import StandardScaler
@@ -35,12 +36,29 @@ def test_lbfgs_reaches_the_optimum_of_another_solver(C):
     theirs = optimum(train, TRAIN[1], C)
     ours, gradient = linear_probe.fit_lbfgs(train, TRAIN[1], C, 1e-7, 10_000)
     assert gradient <= 1e-7
-    np.testing.assert_allclose(ours.predict_proba(test), theirs.predict_proba(test), atol=1e-5)
+    np.testing.assert_allclose(softmax(ours.logits(test), axis=1), theirs.predict_proba(test), atol=1e-5)
     found = linear_probe.lbfgs(*TRAIN, *TEST, C=C)
     assert found["converged"] and found["top1"] == pytest.approx(theirs.score(test, TEST[1]))
     recalls = [theirs.score(test[TEST[1] == name], TEST[1][TEST[1] == name]) for name in range(3)]
     assert found["mean_per_class"] == pytest.approx(np.mean(recalls))
     assert f"C={C:g}" in found["protocol"] and found["settings"]["C"] == C and json.dumps(found)
+
+
+@pytest.mark.parametrize("rows, width, largest", [(400, 30, 4096), (20, 200, 4096), (60, 30, 10)])
+def test_lbfgs_on_correlated_features(monkeypatch, rows, width, largest):
+    """Also with fewer rows than features, and where no matrix is decomposed."""
+    monkeypatch.setattr(linear_probe, "LARGEST", largest)
+    random = np.random.default_rng(0)
+    mixed = (
+        random.normal(size=(rows, width)) * np.geomspace(1, 1e-3, width) @ random.normal(size=(width, width))
+    )
+    labels = (mixed @ random.normal(size=(width, 4)) + random.gumbel(size=(rows, 4))).argmax(axis=1)
+    features, _ = standardized(mixed, mixed)
+    few = 40 if largest > 10 else 10_000  # 80 in the given coordinates
+    ours, gradient = linear_probe.fit_lbfgs(features, labels, 1.0, 1e-6, few)
+    assert gradient <= 1e-6
+    theirs = optimum(features, labels).predict_proba(features)
+    np.testing.assert_allclose(softmax(ours.logits(features), axis=1), theirs, atol=1e-4)
 
 
 def test_two_classes_share_one_vector():
