@@ -88,9 +88,9 @@ def contend(width: float, batch: int, end_to_end: bool, dtype: str) -> None:
     go(1)
     print(json.dumps(facts), flush=True)
     for line in sys.stdin:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         go(int(line))
-        print(time.perf_counter() - began, flush=True)
+        print(time.perf_counter() - began, time.process_time() - worked, flush=True)
 
 
 class Contender:
@@ -116,15 +116,15 @@ class Contender:
     def _signal(self, number: int) -> None:
         os.killpg(self.process.pid, number)
 
-    def run(self, steps: int) -> float:
-        """Measure the seconds of that many steps, after one more, by which caches and threads are warm again."""
+    def run(self, steps: int) -> tuple[float, float]:
+        """Measure the seconds and CPU seconds of that many steps, after one more that warms caches and threads."""
         self._signal(signal.SIGCONT)
         for count in (1, steps):
             self.process.stdin.write(f"{count}\n")
             self.process.stdin.flush()
-            seconds = float(self.process.stdout.readline())
+            seconds, worked = map(float, self.process.stdout.readline().split())
         self._signal(signal.SIGSTOP)
-        return seconds
+        return seconds, worked
 
     def end(self) -> None:
         """End the process and its workers."""
@@ -144,10 +144,10 @@ def race(options, width: float, batch: int, cores: int) -> dict:
                 print(f"  {name} cannot run here", file=sys.stderr)
             else:
                 contenders[name] = contender
-        seconds = {name: [] for name in contenders}
+        turns = {name: [] for name in contenders}
         for _ in range(options.turns):
             for name, contender in contenders.items():
-                seconds[name].append(contender.run(options.steps) / options.steps)
+                turns[name].append([taken / options.steps for taken in contender.run(options.steps)])
     row = {
         "width": round(64 * width),
         "batch": batch,
@@ -158,11 +158,16 @@ def race(options, width: float, batch: int, cores: int) -> dict:
         "contenders": {},
     }
     for name, contender in contenders.items():
-        median = statistics.median(seconds[name])
-        found = {"seconds": median, "images/s": batch / median, **contender.facts}
+        seconds, worked = map(statistics.median, zip(*turns[name], strict=True))
+        found = {"seconds": seconds, "CPU seconds": worked, "images/s": batch / seconds, **contender.facts}
         if name != "ours":
-            speed = [theirs / ours for theirs, ours in zip(seconds[name], seconds["ours"], strict=True)]
-            found["our speed over theirs"] = statistics.quantiles(speed, n=4)
+            ratios = [
+                [theirs / ours for theirs, ours in zip(*pair, strict=True)]
+                for pair in zip(turns[name], turns["ours"], strict=True)
+            ]
+            found["our speed over theirs"], found["by CPU seconds"] = (
+                statistics.quantiles(ratio, n=4) for ratio in zip(*ratios, strict=True)
+            )
         row["contenders"][name] = found
     return row
 
@@ -206,10 +211,14 @@ def main() -> None:
     for row in report["rows"]:
         print(f"  width {row['width']}, batch {row['batch']}, {row['cores']} cores (load {row['load']:.1f})")
         for name, found in row["contenders"].items():
-            low, middle, high = found.get("our speed over theirs", (None,) * 3)
-            speed = (
-                "" if middle is None else f", ours {middle:.2f}x its speed (quartiles {low:.2f}, {high:.2f})"
-            )
+            speed = ""
+            for key, told in (
+                ("our speed over theirs", "ours {:.2f}x its speed"),
+                ("by CPU seconds", "{:.2f}x by CPU seconds"),
+            ):
+                if key in found:
+                    low, middle, high = found[key]
+                    speed += f", {told.format(middle)} (quartiles {low:.2f}, {high:.2f})"
             print(f"    {name}: {found['images/s']:.1f} images/s{speed}; {found['is']}")
     device = report["rows"][0]["contenders"]["ours"]["device"].lower().replace(" ", "_")
     name = "_".join(
