@@ -4,8 +4,8 @@
     contrastive-jax --config=configs/arrays.py:kind=series,file=rows.npz
 
 Not a replication: a start for data of your own, for a laptop. A table's views are SCARF's (Bahri et al., 2022), as are
-its perceptron of four layers, its heads, its temperature of 1 and its rate; the batch of 128 is the paper's. A series
-has dilated convolutions, tokens have a small transformer. The encoder is evaluated by a linear classifier (L-BFGS) and
+its perceptron of four layers, its head of two, the rate and the batch; the paper's temperature is 1, here it is the
+method's. A series has dilated convolutions, tokens have a small transformer. The encoder is evaluated by a linear classifier (L-BFGS) and
 kNN, beside the untrained encoder and the values themselves (the row ``raw pixels``).
 
 Arguments: ``kind`` (table, series or tokens), ``file``, ``vocabulary`` (of tokens, the mask's among them), ``method``
@@ -15,12 +15,8 @@ Arguments: ``kind`` (table, series or tokens), ``file``, ``vocabulary`` (of toke
 from contrastive_jax import config as configs
 
 KINDS = {
-    "table": {
-        "augment": {"preset": "scarf"},
-        "encoder": {"name": "mlp"},
-        "temperature": {"name": "fixed", "tau": 1.0},
-    },
-    "series": {"augment": {"preset": "time_series"}, "encoder": {"name": "conv1d"}},
+    "table": {"augment": {"preset": "scarf"}, "encoder": {"name": "mlp"}},
+    "series": {"augment": {"preset": "time_series", "jitter": 0.3, "mask": 0.3}, "encoder": {"name": "conv1d"}},
     "tokens": {"augment": {"preset": "tokens"}, "encoder": {"name": "transformer"}},
 }
 

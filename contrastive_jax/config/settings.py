@@ -173,6 +173,10 @@ def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
         for option in strangers(section, config[section], find):
             del config[section][option]
         _fill(config, section, find(section, name), leave=GIVEN.get(section, ()))
+    if "size" not in config.augment and augment.make_views in augment.options_of(
+        find("augment", config.augment.preset)
+    ):
+        config.augment.size = SIZE  # views of arrays, in whose place images have come, have none
     _fill(config, "norm", norm.norm)  # a config may have the section anew
     config.loss = ConfigDict({
         canonical(name): value if isinstance(value, ConfigDict) else {"weight": float(value)}

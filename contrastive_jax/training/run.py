@@ -210,6 +210,7 @@ def prepare(
         total_steps=total_steps,
         steps_per_epoch=max(1, round(examples / batch_size)),
     )
+    recipe.network.shapes(recipe.view)  # or why the encoder cannot read it
 
     looks = steps("evaluate.every", settings.evaluate.every)
     for column in settings.evaluate.look if looks else ():
