@@ -3,10 +3,10 @@
     contrastive-jax --config=configs/arrays.py:kind=table,file=cancer.npz
     contrastive-jax --config=configs/arrays.py:kind=series,file=rows.npz
 
-Not a replication: a start for data of your own, for a laptop. A table's views are SCARF's (Bahri et al., 2022), as are
+Not a replication: a start for data of your own, on a laptop. A table's views are SCARF's (Bahri et al., 2022), as are
 its perceptron of four layers, its head of two, the rate and the batch; the paper's temperature is 1, here it is the
-method's. A series has dilated convolutions, tokens have a small transformer. The encoder is evaluated by a linear classifier (L-BFGS) and
-kNN, beside the untrained encoder and the values themselves (the row ``raw pixels``).
+method's. A series has dilated convolutions, tokens have a small transformer. The encoder is evaluated by a linear
+classifier (L-BFGS) and kNN, beside the untrained encoder and the values themselves (the row ``raw pixels``).
 
 Arguments: ``kind`` (table, series or tokens), ``file``, ``vocabulary`` (of tokens, the mask's among them), ``method``
 (any of ``contrastive_jax/config/methods.py``), ``scale`` (cpu or smoke; all others are cpu).
@@ -16,7 +16,10 @@ from contrastive_jax import config as configs
 
 KINDS = {
     "table": {"augment": {"preset": "scarf"}, "encoder": {"name": "mlp"}},
-    "series": {"augment": {"preset": "time_series", "jitter": 0.3, "mask": 0.3}, "encoder": {"name": "conv1d"}},
+    "series": {
+        "augment": {"preset": "time_series", "jitter": 0.3, "mask": 0.3},
+        "encoder": {"name": "conv1d"},
+    },
     "tokens": {"augment": {"preset": "tokens"}, "encoder": {"name": "transformer"}},
 }
 
@@ -27,7 +30,7 @@ def get_config(arg=""):
         arg, kind=tuple(KINDS), file="arrays.npz", vocabulary=0, method="simclr", scale="cpu"
     )
     config = configs.base()
-    config.name = f"arrays_{options.kind}"
+    config.name = "arrays"
     config.data = {"name": "arrays", "file": options.file}
     configs.use_method(config, options.method)
     for section, values in KINDS[options.kind].items():

@@ -225,7 +225,7 @@ class LoadedEncoder:
         self._encode = Partial(self.network.encode, self.params, self.stats)
 
     @property
-    def channels(self) -> int:
+    def channels(self) -> int | None:
         """Channels of the images that it reads; of other examples the length of the last axis."""
         return self.example.shape[-1]
 
