@@ -34,7 +34,7 @@ def get_config(arg=""):
     options = configs.parse(arg, unique=0, tau=0.1, method="simclr", scale="paper")
     config = configs.base()
     config.name = "digit_on_imagenet"
-    config.data = {"name": "imagenet2012", "dir": "", "size": 224}
+    config.data = {"name": "imagenet2012", "size": 224}
     config.compose = {"name": "digit_on_image", "digits": "mnist", "unique": options.unique}
     config.augment = {"preset": "simclr", "size": 224}
     config.encoder.update({"depth": 50, "stem": "imagenet", "variant": "simclr"})

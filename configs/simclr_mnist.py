@@ -30,10 +30,9 @@ def get_config(arg=""):
     configs.use_method(config, options.method)
     configs.at_scale(config, options.scale)
     if options.scale == "cpu":
-        config.data.name = "mnist"
-        config.data.train_split = "train[:20000]"
+        config.data = {"name": "mnist", "train_split": "train[:20000]"}
         config.augment.update({"size": 14, "shift": 1.5, "erase_sides": (3, 5)})
         config.train.duration = "10 epochs"
         config.schedule.warmup = "1 epoch"
         config.evaluators.linear.tolerance = 1e-4  # raw pixels reach the default's 1e-5 after minutes
-    return config
+    return configs.complete(config)

@@ -212,10 +212,24 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
       ValueError: unknown or missing option; or what the function itself finds wrong.
     """
     parameters = inspect.signature(function).parameters.values()
-    options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     if not any(p.kind is p.VAR_POSITIONAL for p in parameters):
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         context = context[: len(positional)]
+    check_options(function, path, section)
+    try:
+        return function(*context, **section)
+    except (TypeError, ValueError) as error:  # a TypeError: a value of a type that it cannot reckon with
+        raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from error
+
+
+def check_options(function: Callable, path: str, section: Mapping[str, Any]) -> None:
+    """Refuse options that a function does not have, or lacks; arguments as of :func:`call`.
+
+    Raises:
+      ValueError: unknown or missing option.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)  # make_views, whose preset checks the rest
     shown = f"{function.__name__}({', '.join(str(p.replace(annotation=p.empty)) for p in options)})"
     for name in section:
@@ -225,10 +239,6 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
     for p in options:
         if p.default is p.empty and p.name not in section:
             raise ValueError(f"{path}.{p.name} is missing: {shown}.")
-    try:
-        return function(*context, **section)
-    except (TypeError, ValueError) as error:  # a TypeError: a value of a type that it cannot reckon with
-        raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from error
 
 
 def pick(module: ModuleType | None, path: str, section: Mapping[str, Any], *context: Any) -> Any:

@@ -2,12 +2,12 @@
 
 Shapes: B examples of a batch, W views of an example, V directions in which a batch is compared
 (V = 2: each view queries the other; V = 1: view 0 queries view 1), D embedding, F feature and C
-class width, M candidates, S scales. Views are batch-major, ``[B, W, h, w, c]``: rows of the batch
-are what is sharded.
+class width, M candidates, S scales. Views are batch-major, ``[B, W, h, w, c]`` of images and ``[B, W, ...]`` of any
+other examples: rows of the batch are what is sharded.
 """
 
 import dataclasses
-from typing import Any, dataclass_transform
+from typing import Any, NamedTuple, dataclass_transform
 
 import jax
 import numpy as np
@@ -41,11 +41,26 @@ def narrow_ids(*ids: np.ndarray) -> list[np.ndarray]:
     return [part.reshape(of.shape) for part, of in zip(parts, ids, strict=True)]
 
 
+class Example(NamedTuple):
+    """Shape and type of an example of a data set; an image is [h, w, c] uint8, h and w None where they differ."""
+
+    shape: tuple[int | None, ...]
+    dtype: str
+
+    @property
+    def is_image(self) -> bool:
+        """Return whether the example is an image."""
+        return len(self.shape) == 3 and self.dtype == "uint8"
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {list(self.shape)}"
+
+
 @record
 class Batch:
     """Examples that a data source hands to the step."""
 
-    image: Array  # [B, h, w, c] uint8, or [B, W, h, w, c] where the host already cropped the views
+    image: Array  # [B, ...]: images are [B, h, w, c] uint8, or [B, W, h, w, c] where the host already cropped the views
     label: Array  # [B] int32, -1 where there is none; of a multi-label set [B, C] uint8
     id: Array  # [B] int32, the example's number in its data set: augmentation keys derive from it
     group: Array  # [B] int32, examples of one group are never each other's negatives

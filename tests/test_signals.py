@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from contrastive_jax.data import folder
+from contrastive_jax.data import image_folder as folder
 from contrastive_jax.data.records import Unreadable
 from contrastive_jax.system import limits, signals
 from contrastive_jax.workdir import remote

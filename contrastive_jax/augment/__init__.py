@@ -1,29 +1,41 @@
-"""Views of an image, on the device: presets by name, built once, pure functions of (key, image).
+"""Views of an example, on the device: presets by name, built once, pure functions of (key, example).
 
-One image goes in, ``[h, w, c]`` uint8 or float in [0, 1]; use ``jax.vmap`` for a batch. Rows never meet, so
+Presets of :mod:`presets` make views of an image, ``[h, w, c]`` uint8 or float in [0, 1]; those of :mod:`arrays` of any
+other example. One goes in; use ``jax.vmap`` for a batch. Rows never meet, so
 on a mesh nothing is communicated and the bits do not depend on the number of devices.
 """
 
 import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from contrastive_jax.augment import crops, pipeline, presets
+from contrastive_jax import sharding
+from contrastive_jax.augment import arrays, crops, pipeline, presets
 from contrastive_jax.augment.crops import example_keys
 from contrastive_jax.kinds import Count, check
-from contrastive_jax.lookup import call, find, functions_of, near
+from contrastive_jax.lookup import call, functions_of, is_own, near, own
+from contrastive_jax.types import Example
 
 __all__ = [
     "EvaluationView",
     "Views",
+    "arrays",
     "crops",
     "example_keys",
+    "find",
     "make_crops",
     "make_eval",
     "make_views",
+    "make_views_of_arrays",
     "names",
+    "of_arrays",
+    "options_of",
     "presets",
+    "seen",
 ]
 
 
@@ -124,30 +136,167 @@ class EvaluationView:
         return first if isinstance(first, crops.CenterCrop) and plain and len(rest) < 3 else None
 
 
-def make_views(*, preset: str, size: Count, views: Count = 2, **options) -> Views:
+class ArrayViews:
+    """Training views of an example that is no image: ``(key, example) -> [2, ...]``, by a function of :mod:`arrays`."""
+
+    def __init__(self, function: Callable, preset: str):
+        self._preset = preset
+
+        def views(key, example):
+            made = function(key, example)
+            if getattr(made, "shape", ())[:1] != (arrays.VIEWS,):
+                found = list(made.shape) if hasattr(made, "shape") else f"a {type(made).__name__}"
+                raise ValueError(f"augment.preset is {preset!r}, which returned {found}; views are [2, ...].")
+            return made
+
+        self._views = jax.custom_batching.custom_vmap(views)
+
+        @self._views.def_vmap
+        def of_rows(size, batched, key, example):
+            rows = jax.vmap(views, tuple(0 if one else None for one in batched))
+            # Each device makes the views of its own rows: the function need not know of a mesh.
+            return sharding.each_device(rows, (key, example)) if all(batched) else rows(key, example), True
+
+    def __call__(self, key, example):
+        """Return both views.
+
+        Raises:
+          ValueError: the function does not return two views.
+        """
+        return self._views(key, _as_seen(example))
+
+    @property
+    def cut(self) -> crops.Cut:
+        """Raise a ValueError: only images are streamed, whose views the host cuts out."""
+        raise ValueError(
+            f"augment.preset is {self._preset!r}, and data is streamed: only images are; take data.stream=off."
+        )
+
+
+class ArrayEvaluationView:
+    """Evaluation's view of an example that is no image: the example itself, floats float32, whole numbers int32."""
+
+    crop = None
+    normalization: tuple[tuple[float, ...], tuple[float, ...]] = (), ()
+
+    def __call__(self, example):
+        """Return the example."""
+        return _as_seen(example)
+
+    def cropped(self, proportion: float) -> "ArrayEvaluationView":
+        """Raise a ValueError: there is no centred square."""
+        raise ValueError(f"crop is {proportion:g}; only images are cropped: take 0.")
+
+
+_EVALUATION = ArrayEvaluationView()  # one object, so that programs are shared
+
+
+def _one_view(key, example):
+    return _as_seen(example)[None]
+
+
+def _as_seen(example):
+    floats = jnp.issubdtype(example.dtype, jnp.floating)
+    return jnp.asarray(example, jnp.float32 if floats else jnp.int32)
+
+
+def find(name: Any) -> Callable | None:
+    """Return the function of a preset: of :mod:`presets`, of :mod:`arrays`, or one's own; None where there is none."""
+    if is_own(name):
+        return own(name, "augment.preset")
+    return (functions_of(presets) | functions_of(arrays)).get(name)
+
+
+def of_arrays(function: Callable) -> bool:
+    """Return whether a preset makes views of arrays: its first argument is not ``size``, as that of images is."""
+    parameters = list(inspect.signature(function).parameters.values())
+    return not parameters or (
+        parameters[0].kind is not parameters[0].VAR_POSITIONAL and parameters[0].name != "size"
+    )
+
+
+def options_of(function: Callable | None) -> tuple[Callable, ...]:
+    """Return the functions whose options a section ``augment`` has that names a preset, by the preset's function."""
+    if function is None:
+        return (make_views,)
+    return make_views_of_arrays if of_arrays(function) else make_views, function
+
+
+def seen(section: Mapping[str, Any], example: Example) -> jax.ShapeDtypeStruct:
+    """Return what the network reads of an example, by a section ``augment``.
+
+    Raises:
+      ValueError: the preset makes views of images, and the example is none.
+    """
+    if of_arrays(_known(section["preset"])):
+        floats = jnp.issubdtype(example.dtype, jnp.floating)
+        return jax.ShapeDtypeStruct(example.shape, jnp.float32 if floats else jnp.int32)
+    if not example.is_image:
+        raise ValueError(
+            f"augment.preset is {section['preset']!r}, which makes views of images, uint8 [h, w, c]; these examples are"
+            f" {example}. Take {', '.join(functions_of(arrays))}, or a function of your own."
+        )
+    return jax.ShapeDtypeStruct((section["size"], section["size"], example.shape[-1]), jnp.float32)
+
+
+def make_views(
+    examples=None, /, *, preset: str, size: Count = None, views: Count = 2, **options
+) -> Views | ArrayViews:
     """Return training views of a preset.
 
     ``options`` are those of ``preset``; an unknown one raises a ValueError that shows them.
 
     Args:
-      preset: the recipe: one of contrastive_jax.augment.presets.
+      examples: the training examples ``[n, ...]``, which some presets of arrays draw from.
+      preset: the recipe: one of contrastive_jax.augment.presets, or of contrastive_jax.augment.arrays.
       size: height and width of a view, in pixels.
       views: of an image; a step compares 2.
       **options: of the preset.
     """
+    given = {} if size is None else {"size": size}
+    check(make_views, {"preset": preset, "views": views} | given, "augment")
+    if of_arrays(_known(preset)):
+        options |= given | ({"views": views} if views != arrays.VIEWS else {})
+        return make_views_of_arrays(examples, preset=preset, **options)
     return Views(_build(preset, size, views, options).views)
 
 
-def make_eval(*, preset: str, size: int, views: int = 2, **options) -> EvaluationView:
-    """Return evaluation's view, cropped and normalized as ``preset`` has it.
+def make_views_of_arrays(examples=None, /, *, preset: str, **options) -> ArrayViews:
+    """Return training views of a preset of arrays.
+
+    Args:
+      examples: the training examples ``[n, ...]``.
+      preset: the recipe: one of contrastive_jax.augment.arrays.
+      **options: of the preset.
+
+    Raises:
+      ValueError: an unknown option, or examples of another kind.
+    """
+    function = call(_known(preset), "augment", options, examples)
+    if not callable(function):
+        raise ValueError(
+            f"augment.preset is {preset!r}, which returned a {type(function).__name__}; it must return a function"
+            " (key, example) -> views [2, ...]. A preset of images has the arguments size and views."
+        )
+    return ArrayViews(function, preset)
+
+
+def make_eval(
+    *, preset: str, size: int = None, views: int = 2, **options
+) -> EvaluationView | ArrayEvaluationView:
+    """Return evaluation's view, cropped and normalized as ``preset`` has it; of arrays the example itself.
 
     Takes what :func:`make_views` takes, so that one config section serves both.
     """
+    if of_arrays(_known(preset)):
+        return _EVALUATION
     return EvaluationView(_build(preset, size, views, options).evaluate)
 
 
-def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int, **options) -> Views:
+def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int = None, **options) -> Callable:
     """Return one training view of random crops and mirror images alone, resized and normalized as ``preset`` has it.
+
+    Of arrays, which are neither cropped nor mirrored, it is evaluation's view.
 
     Takes, beside these, what :func:`make_views` takes.
 
@@ -158,21 +307,26 @@ def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int, *
       size: height and width of a view, in pixels.
       **options: of the preset.
     """
+    if of_arrays(_known(preset)):
+        return _one_view
     views = options.pop("views", 2)
     return Views((pipeline.crops_alone(_build(preset, size, views, options), crop_min, mirrored),))
 
 
 def names() -> list[str]:
     """Return the presets there are."""
-    return sorted(functions_of(presets))
+    return sorted(functions_of(presets) | functions_of(arrays))
+
+
+def _known(preset):
+    if (function := find(preset)) is None:
+        raise ValueError(f"augment.preset is {preset!r}. {near(preset, names())}")
+    return function
 
 
 def _build(preset, size, views, options):
     check(make_views, {"preset": preset, "size": size, "views": views}, "augment")
-    function = find(presets, preset, "augment.preset")
-    if function is None:
-        raise ValueError(f"augment.preset is {preset!r}. {near(preset, names())}")
-    augmentation = call(function, "augment", options, size, views)
+    augmentation = call(_known(preset), "augment", options, size, views)
     if not isinstance(augmentation, pipeline.Augmentation) or not all(
         map(_cuts, (*augmentation.views, augmentation.evaluate))
     ):

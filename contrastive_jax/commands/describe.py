@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import data, distributed, sharding
 from contrastive_jax.config import Settings
 from contrastive_jax.data import stream
+from contrastive_jax.lookup import Section
 from contrastive_jax.training import alarms, compilation, memory, utilisation
 from contrastive_jax.training.loop import One
 from contrastive_jax.training.replicas import Replicas
@@ -107,12 +107,11 @@ def prepared(config: Settings | Mapping[str, Any]) -> tuple[Run, list[str]]:
     """
     missing = []
 
-    @functools.wraps(data.load)
-    def load(**options: Any) -> data.Source:
+    def load(section: Section) -> data.Source:
         try:
-            return data.load(**options)
+            return section()
         except FileNotFoundError as error:
-            source = data.stand_in(**options)
+            source = data.stand_in(section.name, **section.options)
             if source is None:
                 raise
             missing.append(f"{error}; {source.name} are described in its place")
@@ -129,7 +128,7 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
     yield "config"
     for name, value in configs.leaves(run.settings).items():
         yield f"  {name} = {value!r}"
-    rows, totals = run.recipe.network.describe(run.recipe.view_shape)
+    rows, totals = run.recipe.network.describe(run.recipe.view)
     yield "network"
     table = parameter_overview.make_table(
         [Parameter(f"{module}/{path}", *rest) for module, path, *rest in rows]
@@ -140,7 +139,8 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
         yield f"  {module}: {count:,} parameters"
     train = run.source.train
     size = "x".join(map(str, train.shape)) if None not in train.shape else "of different sizes"
-    yield f"data\n  {run.source.name}: {len(train):,} images {size}, {len(run.source.classes)} classes"
+    kind = "images" if train.example.is_image else f"{train.example.dtype} examples"
+    yield f"data\n  {run.source.name}: {len(train):,} {kind} {size}, {len(run.source.classes)} classes"
     for sentence in (*missing, *alarms.notes(run.settings, run.mesh.devices.flat[0].platform)):
         yield f"  {sentence}"
     devices = run.mesh.devices.reshape(-1)

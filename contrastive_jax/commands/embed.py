@@ -63,7 +63,7 @@ def embed(
     mesh, written = sharding.make_mesh(), {}
     with jax.set_mesh(mesh):
         saved = encoder.read(path, sharding=sharding.named(mesh, sharding.REPLICATED))
-        encoder.check_channels(saved.channels, source, path)
+        encoder.check_example(saved.example, source, path)
         if distributed.first():
             workdirs.check_writable(workdir)
         if (note := encoder.size_note(settings, saved.settings)) and distributed.first() and not quiet:

@@ -108,7 +108,7 @@ def _judged(settings: Settings, workdir: str, quiet: bool) -> tuple[Evaluator, d
         "config": configs.fingerprint(trained),
         "images": configs.fingerprint(settings.only(*OF_THE_IMAGES)),
         **settings.only(*OF_THE_IMAGES),
-        "size": evaluator.view["size"],
+        "size": evaluator.view.get("size"),
         "metric": evaluator.metric(),
         "results": results,
         "notes": notes,
@@ -176,9 +176,8 @@ def restored(path: str, evaluator: Evaluator) -> encoder.Saved:
       ValueError: images of another number of channels, or weights of another shape.
     """
     saved = encoder.read(path, sharding=sharding.named(evaluator.mesh, sharding.REPLICATED))
-    encoder.check_channels(saved.channels, evaluator.source, path)
-    size = evaluator.view["size"]
-    expected = evaluator.network.shapes((size, size, saved.channels))
+    encoder.check_example(saved.example, evaluator.source, path)
+    expected = evaluator.network.shapes(evaluator.reads)
     found = saved.params | {"probe": {}}, saved.stats | {"probe": {}}
     if jax.tree.map(np.shape, expected) != jax.tree.map(np.shape, found):
         raise ValueError(f"the arrays of {path} are not those of the network that its config names.")

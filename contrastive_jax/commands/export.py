@@ -94,13 +94,15 @@ def about(saved: encoder.Saved, command: Settings) -> dict[str, Any]:
     trained = saved.settings
     network = encoder.network_of(trained.replaced(projector={"layers": 0}, predictor={"layers": 0}))
     section = encoder.view_of(saved, command)
+    if section is not None and "size" not in section:
+        raise ValueError(f"augment.preset is {section['preset']!r}; export writes encoders of images.")
     evaluate = trained.only("evaluate").pop("evaluate", {}) | {"size": 0}  # as augment says
-    image = (section["size"], section["size"], saved.channels)
+    image = (section["size"], section["size"], saved.example.shape[2])
     return {
         "encoder": trained.only("encoder").pop("encoder")
-        | {"epsilon": _epsilon(trained), "channels": saved.channels, "dtype": trained.dtype}
+        | {"epsilon": _epsilon(trained), "channels": saved.example.shape[2], "dtype": trained.dtype}
         | {"features": network.width(image)},
-        "preprocessing": preprocessing(section, saved.channels),
+        "preprocessing": preprocessing(section, saved.example.shape[2]),
         "config": trained.to_dict() | {"augment": dict(section), "evaluate": evaluate},
         "step": saved.step,
     }

@@ -42,6 +42,12 @@ def preview(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool =
     """
     settings = configs.settings_of(config)
     source = source_of(settings)
+    if "size" not in settings.augment.options:
+        raise ValueError(
+            f"augment.preset is {settings.augment.name!r}; --mode=preview shows images, and these examples are"
+            f" {source.train.example}."
+        )
+    augment.seen(settings.augment.options, source.train.example)
     count, rows = len(source.train), settings.preview.images
     if rows > count:
         raise ValueError(

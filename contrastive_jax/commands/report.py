@@ -47,7 +47,9 @@ class Seen(NamedTuple):
     features: np.ndarray  # [n, F]
     label: np.ndarray  # [n], -1 where there is none or several
     classes: tuple[str, ...]
-    pictures: Callable[[np.ndarray], np.ndarray]  # positions -> [k, s, s, c] in [0, 1]
+    pictures: (
+        Callable[[np.ndarray], np.ndarray] | None
+    )  # positions -> [k, s, s, c] in [0, 1]; None: no images
 
 
 class Shown(NamedTuple):
@@ -234,7 +236,7 @@ def judged(
     evaluations = result.get("evaluations") or {}
     if not later:
         return {"": evaluations} if evaluations else {}
-    step, size = result.get("step"), settings.augment.options["size"]
+    step, size = result.get("step"), settings.augment.options.get("size")
     images = later.get("data") or settings.only("data").pop("data")
     here = configs.fingerprint(settings.only(*OF_THE_IMAGES))
     clauses = {
@@ -289,7 +291,7 @@ def features_of(workdir: str | os.PathLike, settings: Settings, options: section
         rows = np.sort(np.random.default_rng(0).permutation(len(split))[: options.images])
         network = encoder.network_of(saved.settings)
         view_options = settings.augment.options
-        section = evaluators.resized(view_options, settings.evaluate.size, network, saved.channels)
+        section = evaluators.resized(view_options, settings.evaluate.size, network, saved.example)
         view = call(augment.make_eval, "augment", section)
         encode = Partial(network.encode, saved.params, saved.stats)
         size = features.batch_rows(min(settings.evaluate.batch_size, len(rows)))
@@ -306,7 +308,8 @@ def features_of(workdir: str | os.PathLike, settings: Settings, options: section
         return preview.visible(jax.device_get(native.jit(jax.vmap(split.finish(view)))(images)), view)
 
     label = np.asarray(label) if np.ndim(label) == 1 else np.full(len(rows), -1)
-    return Seen(saved.step, name, embedded, label, tuple(source.classes), pictures)
+    of_images = pictures if "size" in section else None
+    return Seen(saved.step, name, embedded, label, tuple(source.classes), of_images)
 
 
 def neighbours(embedded: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
@@ -564,6 +567,8 @@ def nearest(run: Shown, options: sections.Report) -> tuple[list, str]:
     if isinstance(run.seen, str):
         return [], run.seen
     seen = run.seen
+    if seen.pictures is None:
+        return [], "the examples are no images, so there is nothing to show."
     if not options.queries:
         return [], "report.queries is 0."
     if len(seen.features) < 2:

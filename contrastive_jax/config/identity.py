@@ -20,7 +20,15 @@ PRESENTATION = (
     *("preview", "embed", "export", "report"),
 )
 # A run's continuation may differ in these too: it is longer, what it began from is behind it, its files have moved.
-OF_A_BEGUN_RUN = ("train.duration", "init", "data.dir", "data.labels", "compose.dir", "temperature.file")
+OF_A_BEGUN_RUN = (
+    "train.duration",
+    "init",
+    "data.dir",
+    "data.file",
+    "data.labels",
+    "compose.dir",
+    "temperature.file",
+)
 MAY_CHANGE = (*RESOURCES, *PRESENTATION, *OF_A_BEGUN_RUN)
 
 

@@ -7,8 +7,9 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from ml_collections import ConfigDict
 
+from contrastive_jax import augment
 from contrastive_jax.config import schema, sections
-from contrastive_jax.config.settings import TAKERS, Finder, SavedFinder, plain, strangers
+from contrastive_jax.config.settings import Finder, SavedFinder, plain, strangers
 from contrastive_jax.kinds import check
 from contrastive_jax.lookup import Section
 
@@ -170,7 +171,7 @@ class Settings:
         if not isinstance(given, Mapping):
             raise ValueError(f"{path} is {'missing' if given is None else repr(given)}; it is a section.")
         options = _values(given)
-        if part in schema.SECTIONS and part not in TAKERS:
+        if part in schema.SECTIONS:
             return Section(path, "", schema.SECTIONS[part], options)
         key = "preset" if part == "augment" else "name"
         name = term if part == "loss" else given.get(key, "")
@@ -180,8 +181,8 @@ class Settings:
         for option in strangers(path, given, self.find):
             del options[option]
         if part == "augment":
-            function = schema.functions(part)[0]  # whose options the preset is one of
-        elif function is not TAKERS.get(path):
+            function = augment.options_of(function)[0]  # whose options the preset is one of
+        else:
             options.pop(key, None)
         return Section(path, name, function, options)
 

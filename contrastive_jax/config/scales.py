@@ -18,7 +18,7 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
     Loss, heads and rules stay; what a method takes from the size of its data (queue, alpha, K, momentum
     of the target) is scaled to the 1,437 training images. ``smoke``: 4 steps, for seconds.
     """
-    config.data = {"name": "digits", "dir": ""}
+    config.data = {"name": "digits"}
     config.augment = {"preset": "digits", "size": 8}
     # An 8x8 image meets no spatial layer but the stem while the residual branches are zero.
     _reduce(config, 0.125 if smoke else 0.25, zero_init=False)
@@ -38,10 +38,10 @@ def on_small_images(config: ConfigDict, scale: str = "small") -> ConfigDict:
     stay; queue, K and momentum of the target are scaled to 50,000 or 60,000 images.
     """
     if scale == "small":
-        config.data = {"name": "cifar10", "dir": ""}
+        config.data = {"name": "cifar10"}
         config.augment = {"preset": "simclr", "size": 16, "crop_min": 0.2, "strength": 0.5, "blur": 0.0}
     else:
-        config.data = {"name": "mnist", "dir": ""}
+        config.data = {"name": "mnist"}
         config.augment = {"preset": "digits", "size": 14, "shift": 1.5, "erase": 0.5, "erase_sides": (3, 5)}
     _reduce(config, 0.125, zero_init=config.encoder.get("zero_init", True))
     config.schedule = {

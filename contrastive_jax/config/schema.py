@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple
 from ml_collections import ConfigDict
 
 from contrastive_jax import augment, data, evaluators, losses
-from contrastive_jax.augment import presets
+from contrastive_jax.augment import arrays, presets
 from contrastive_jax.config import sections
 from contrastive_jax.config.files import suggest
 from contrastive_jax.config.identity import leaves
-from contrastive_jax.config.settings import CHOICES, GIVEN, TAKERS, Finder, base
+from contrastive_jax.config.settings import CHOICES, GIVEN, NAMED, Finder, base
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import known_losses
 from contrastive_jax.evaluators import measures, protocols
@@ -31,13 +31,14 @@ from contrastive_jax.optim.gradient_snr import gradient_snr
 LEAVES = {
     "loss.*.weight": "of this term in the sum that is minimised.",
     "evaluators.*.name": "what this column is: a function of contrastive_jax.evaluators.protocols or measures.",
+    "data.name": "Data set: digits (inside scikit-learn, no download), folder, arrays, tfds, synthetic, or the TFDS"
+    " name of a prepared set (cifar10).",
 }
 LEAVES |= {  # what the module says that the function is from
     f"{section}.name": f"{(module.__doc__ or '').partition(chr(10))[0]} A function of {module.__name__}."
     for section, module in CHOICES.items()
 }
 SECTIONS: dict[str, Callable] = {
-    **TAKERS,
     "projector": heads.projector,
     "predictor": heads.predictor,
     "norm": norm.norm,
@@ -117,13 +118,13 @@ def functions(section: str) -> tuple[Callable, ...]:
     if section in CHOICES:
         return tuple(functions_of(CHOICES[section]).values())
     if section == "augment":
-        return (augment.make_views, *functions_of(presets).values())
+        return (augment.make_views, *functions_of(presets).values(), *functions_of(arrays).values())
     if section == "loss.*":
         return tuple(getattr(losses, name) for name in known_losses())
     if section == "evaluators.*":
         return tuple(evaluators.known().values())
     if section == "data":
-        return data.load, data.synthetic
+        return tuple(data.known().values())
     return tuple(SECTIONS[name] for name in SECTIONS if name == section)
 
 
@@ -137,8 +138,8 @@ def named(settings: Mapping[str, Any], path: str, find: Finder | None = None) ->
         elif section == "evaluators":
             takers = [find(path, settings[section][key]["name"])]
         elif section == "augment":
-            takers = [augment.make_views, find(section, settings[section]["preset"])]
-        elif section in (*CHOICES, *TAKERS):
+            takers = augment.options_of(find(section, settings[section]["preset"]))
+        elif section in NAMED:
             takers = [find(section, settings[section]["name"])]
         else:
             takers = [SECTIONS[section]]
@@ -177,7 +178,7 @@ def every() -> list[Option]:
                     and leaf not in LEAVES
                     and _reachable(path, leaf, defaults)
                 ):
-                    own_default = (path in CHOICES or "*" in path) and p.default is not p.empty
+                    own_default = (path in NAMED or "*" in path) and p.default is not p.empty
                     default = p.default if own_default else defaults.get(leaf, p.default)
                     options.append(Option(leaf, default, meanings(function)[name], function))
     return options
@@ -211,15 +212,16 @@ def check(settings: Mapping[str, Any], find: Finder | None = None) -> None:
     defaults, given = leaves(whole), leaves(settings)
     for name in defaults:
         section = name.split(".")[0]
-        fixed = section not in (*CHOICES, "loss", "evaluators")
-        if section in TAKERS:
-            named = settings[section]["name"]
-            fixed = not is_own(named) and find(section, named) is TAKERS[section]
-        if fixed and name not in given:
+        chosen = section in (*NAMED, "loss", "evaluators")
+        if section == "augment":  # views of arrays have no size
+            chosen = all(
+                name.partition(".")[2] not in parameters(taker) for taker in named(settings, section, find)
+            )
+        if not chosen and name not in given:
             raise ValueError(f"{name} is missing. It is {option_of(settings, name, find).meaning}")
     for leaf in given:
         section = leaf.partition(".")[0]
-        by_function = section in (*CHOICES, *TAKERS, "augment", "loss", "evaluators")
+        by_function = section in (*NAMED, "augment", "loss", "evaluators")
         if not by_function and leaf not in defaults and not option_of(settings, leaf, find).meaning:
             raise ValueError(f"{leaf}: there is no such option. {suggest(leaf, defaults)}")
     for leaf, value in given.items():
@@ -256,7 +258,9 @@ def check_names(settings: Mapping[str, Any], find: Finder) -> None:
 def unknown(path: str, name: Any) -> str:
     """Return the sentence that refuses a name which no function of a section's module has."""
     section, leaf = path.partition(".")[0], f"{path}.{'preset' if path == 'augment' else 'name'}"
-    modules = {"augment": [presets], "evaluators": [protocols, measures]}.get(section) or [CHOICES[section]]
+    modules = {"augment": [presets, arrays], "evaluators": [protocols, measures]}.get(section) or [
+        CHOICES[section]
+    ]
     known = sorted(name for module in modules for name in functions_of(module))
     depth = re.fullmatch(r"resnet[-_ ]?(\d+)", str(name).lower()) if path == "encoder" else None
     hint = f" Set encoder.depth={depth[1]}." if depth else ""  # what torchvision calls them

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict, config_dict
 
 from contrastive_jax import augment, data, evaluators, kinds
-from contrastive_jax.augment import presets
 from contrastive_jax.config import sections
 from contrastive_jax.config.sections import defaults
 from contrastive_jax.contrast import candidates, margin, negatives, target, temperature, transform
@@ -38,14 +37,13 @@ CHOICES = {
 }
 
 
+SIZE = 32  # of the base config's views
 # Arguments of functions that a config does not say, but the run.
 GIVEN = {
     "augment": ("views",),
     "encoder": ("remat",),
 }
-# Sections whose built-in names one function tells apart: their options are its own, whatever the name (but for
-# data.name=synthetic, whose options are those of data.synthetic).
-TAKERS: dict[str, Callable[..., Any]] = {"data": data.load}
+NAMED = (*CHOICES, "data")  # all whose leaf ``name`` names a function
 
 
 def function_of(path: str, name: Any) -> Callable | None:
@@ -62,14 +60,12 @@ def function_of(path: str, name: Any) -> Callable | None:
     if section in CHOICES:
         return find(CHOICES[section], name, f"{section}.name")
     if section == "augment":
-        return find(presets, name, "augment.preset")
+        return augment.find(name)
     if section == "loss":
         return find_loss(name)
     if section == "evaluators":
         return evaluators.find(name, column)
-    if is_own(name):
-        return own(name, f"{section}.name")
-    return data.synthetic if (section, name) == ("data", "synthetic") else TAKERS[section]
+    return own(name, f"{section}.name") if is_own(name) else data.find(name)
 
 
 @functools.cache
@@ -87,7 +83,7 @@ class Finder:
     def __call__(self, path: str, name: Any) -> Callable | None:
         """Return the function as :func:`function_of` does."""
         if not isinstance(name, str):
-            return TAKERS.get(path)
+            return None
         if not is_own(name):
             return _packaged(path.partition(".")[0], name)
         if name not in self._own:
@@ -118,9 +114,9 @@ def base() -> ConfigDict:
     return ConfigDict(
         {
             **defaults(sections.General),
-            "data": {"name": "digits", "dir": ""},
+            "data": {"name": "digits"},
             "compose": {"name": "none"},
-            "augment": {"preset": "simclr", "size": 32},
+            "augment": {"preset": "simclr", "size": SIZE},
             "encoder": {
                 "name": "resnet",
                 "depth": 18,
@@ -172,11 +168,15 @@ def base() -> ConfigDict:
 def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
     """Fill in what the named functions take by default, so that every option is a leaf one can see and set."""
     find = find or Finder()
-    for section in (*CHOICES, *TAKERS, "augment"):
+    for section in (*NAMED, "augment"):
         name = config[section].get("preset" if section == "augment" else "name")
         for option in strangers(section, config[section], find):
             del config[section][option]
         _fill(config, section, find(section, name), leave=GIVEN.get(section, ()))
+    if "size" not in config.augment and augment.make_views in augment.options_of(
+        find("augment", config.augment.preset)
+    ):
+        config.augment.size = SIZE  # views of arrays, in whose place images have come, have none
     _fill(config, "norm", norm.norm)  # a config may have the section anew
     config.loss = ConfigDict({
         canonical(name): value if isinstance(value, ConfigDict) else {"weight": float(value)}
@@ -192,16 +192,25 @@ def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
 def strangers(section: str, options: Mapping[str, Any], find: Finder) -> list[str]:
     """Return the options of another function of the package that a section has, and the one that it names has not.
 
-    Sections of older configs have the options of all optimizers, and of all schedules.
+    Sections of older configs have the options of all optimizers, of all schedules, and of all data sets; of these
+    the ones of another set were at their defaults. Views of arrays have no size, which the base config has.
     """
-    if section not in ("optimizer", "schedule") or is_own(name := options.get("name")):
+    if section == "augment":
+        function = find(section, options.get("preset"))
+        size_of_base = "size" in options and options["size"] == SIZE
+        return ["size"] if size_of_base and function and augment.of_arrays(function) else []
+    if section not in ("optimizer", "schedule", "data") or is_own(name := options.get("name")):
         return []
     function = find(section, name)
     known = {*(kinds.parameters(function) if function else options), "name"}
-    others = {
-        option for other in functions_of(CHOICES[section]).values() for option in kinds.parameters(other)
-    }
-    return [option for option in options if option not in known and option in others]
+    everything = data.known() if section == "data" else functions_of(CHOICES[section])
+    others = [kinds.parameters(other) for other in everything.values()]
+    return [
+        option
+        for option, value in options.items()
+        if option not in known
+        and any(option in other and (section != "data" or other[option].default == value) for other in others)
+    ]
 
 
 OF_COLUMNS = ("C", "k", "layer", "temperature", "labels_per_class", "draws")  # once of evaluate
@@ -215,7 +224,7 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
     """
     config = base()
     # Filled by complete, with the options of the functions that these name.
-    whole = (*CHOICES, *TAKERS, "loss", "evaluators", "augment")
+    whole = (*NAMED, "loss", "evaluators", "augment")
     with config.unlocked(), config.ignore_type():
         for section, value in saved.items():
             given = ConfigDict(value) if isinstance(value, Mapping) else value
@@ -274,10 +283,8 @@ class _Choice(NamedTuple):
 
     @property
     def changed(self) -> bool:
-        """Return whether another function is named; one that has several names is the same."""
-        if self.now == self.was:
-            return False
-        return self.section not in TAKERS or self.function_of(self.now) != self.function_of(self.was)
+        """Return whether another function is named."""
+        return self.now != self.was
 
     def options(self) -> dict[str, inspect.Parameter]:
         """Return the options of the function that is named now."""
@@ -292,12 +299,12 @@ def _choices(config: ConfigDict, before: Mapping[str, Any], find: Finder) -> lis
         return [find(section, name)]
 
     def preset(name: Any) -> list[Callable | None]:
-        return [augment.make_views, find("augment", name)]
+        return list(augment.options_of(find("augment", name)))
 
     def column(column: str, name: Any) -> list[Callable | None]:
         return [find(f"evaluators.{column}", name)]
 
-    sections = [_Choice(config, before, s, s, "name", partial(named, s)) for s in (*CHOICES, *TAKERS)]
+    sections = [_Choice(config, before, s, s, "name", partial(named, s)) for s in NAMED]
     augmented = _Choice(config, before, "augment", "augment", "preset", preset, {"size"})
     columns, known = config.evaluators, before["evaluators"]
     judges = [

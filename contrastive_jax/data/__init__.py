@@ -1,17 +1,22 @@
 """Images, labels and their order.
 
-``load`` says where images are (:mod:`sources`), ``synthetic`` makes some that show nothing; ``feed`` gets them to a
-step, from the device's memory (:mod:`resident`) or from files (:mod:`stream`), in the order of :mod:`order`.
+``digits``, ``folder``, ``arrays``, ``tfds`` and ``synthetic`` are the functions that ``data.name`` names, ``find`` gets
+one by its name (:mod:`sources`); ``feed`` gets examples to a step, from the device's memory (:mod:`resident`) or from
+files (:mod:`stream`), in the order of :mod:`order`.
 """
 
+from contrastive_jax.data.array_files import arrays
+from contrastive_jax.data.image_folder import folder
 from contrastive_jax.data.noise import synthetic
 from contrastive_jax.data.order import permutation, rows
 from contrastive_jax.data.resident import Resident
 from contrastive_jax.data.same import contents, differing
-from contrastive_jax.data.sources import accepts, from_arrays, load, stand_in
+from contrastive_jax.data.scikit_digits import digits
+from contrastive_jax.data.sources import find, from_arrays, known, load, stand_in
 from contrastive_jax.data.split import Source, Split, files_digest
 from contrastive_jax.data.storage import feed, feed_shapes
 from contrastive_jax.data.stream import Stream, Streamed, WorkerDied
+from contrastive_jax.data.tfds_images import tfds
 
 __all__ = [
     "Resident",
@@ -20,16 +25,21 @@ __all__ = [
     "Stream",
     "Streamed",
     "WorkerDied",
-    "accepts",
+    "arrays",
     "contents",
     "differing",
+    "digits",
     "feed",
     "feed_shapes",
     "files_digest",
+    "find",
+    "folder",
     "from_arrays",
+    "known",
     "load",
     "permutation",
     "rows",
     "stand_in",
     "synthetic",
+    "tfds",
 ]

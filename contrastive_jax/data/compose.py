@@ -53,6 +53,8 @@ def rand_bit(
         seed: of the integers.
     """
 
+    _images(source)
+
     def with_bits(split, number):
         return split and dataclasses.replace(
             split, made=split.made.then(_bits(len(split), bits, seed, number))
@@ -223,6 +225,7 @@ def digit_on_image(
         overlap: ``add``, the sum with the image, at most 255 (the paper), or ``maximum`` (the authors' notebook).
         seed: of the digits.
     """
+    _images(source)
     bank = another(digits, dir)
     _digits(bank, f"compose.digits={digits!r}")
     if unique > len(bank.train):
@@ -310,8 +313,17 @@ def _parts(source: Source) -> dict[int, Split]:
     return {number: part for number, part in ((TRAIN, source.train), (TEST, source.test)) if part}
 
 
+def _images(source: Source) -> None:
+    """Refuse a set of other examples than images."""
+    if not source.train.example.is_image:
+        raise ValueError(
+            f"compose takes images, and the examples of {source.name} are {source.train.example}."
+        )
+
+
 def _digits(source: Source, option: str) -> None:
     """Refuse a set that cannot be a bank of digits."""
+    _images(source)
     for part in _parts(source).values():
         if not isinstance(part, Split):
             raise ValueError(f"{option}: {source.name} is streamed, and digits lie in memory")

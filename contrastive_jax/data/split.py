@@ -1,13 +1,14 @@
-"""A data source in memory: uint8 images, labels and groups, in splits."""
+"""A data source in memory: examples (images, or arrays of any shape), labels and groups, in splits."""
 
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 from contrastive_jax.data.composites import Made
-from contrastive_jax.types import narrow_ids
+from contrastive_jax.types import Example, narrow_ids
 
 
 def files_digest(paths: np.ndarray | None) -> str | None:
@@ -17,12 +18,51 @@ def files_digest(paths: np.ndarray | None) -> str | None:
     return hashlib.sha256("\0".join(paths).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-@dataclasses.dataclass(frozen=True)
+STORED = (np.uint8, np.int32, np.float32)
+VALUES = 1 << 24  # that are looked at together
+
+
+def numbers(array: np.ndarray, what: str) -> np.ndarray:
+    """Return examples ``[n, ...]`` as they are stored: uint8 as it is, other whole numbers int32, floats float32.
+
+    Args:
+        array: the examples.
+        what: they are, for messages.
+
+    Raises:
+        ValueError: not numbers, no example or no value, or a value that is not finite or does not fit, with its row.
+    """
+    kind = np.float32 if jnp.issubdtype(array.dtype, jnp.floating) else np.int32
+    if kind is np.int32 and array.dtype.kind not in "iub":
+        raise ValueError(f"{what} are {array.dtype}; they must be whole numbers or floats.")
+    if array.ndim < 2 or not array.size:
+        raise ValueError(f"{what} are {list(array.shape)}; they must be [n, ...], and not empty.")
+    if array.dtype == np.uint8:
+        return array
+    limit, step = np.iinfo(np.int32).max, max(1, VALUES // array[0].size)
+    for first in range(0, len(array), step):
+        some = np.asarray(array[first : first + step])
+        with np.errstate(over="ignore"):
+            fits = (
+                np.isfinite(some.astype(np.float32))
+                if kind is np.float32
+                else (some >= -limit) & (some <= limit)
+            )
+        if not fits.all():
+            place = np.unravel_index(np.argmin(fits), fits.shape)
+            raise ValueError(
+                f"{what} have {some[place]} in row {first + place[0]}; values must be finite and fit {kind.__name__}."
+            )
+    return array.astype(kind, copy=False)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Split:
-    """Images of one split, in host memory. The position of an image is its example id.
+    """Examples of one split, in host memory. The position of an example is its id.
 
     Attributes:
-        image: [n, h, w, c] uint8, as stored; :meth:`pictures` are those that everybody sees.
+        image: [n, ...] uint8, int32 or float32, as stored; images are [n, h, w, c] uint8. :meth:`pictures` are those
+            that everybody sees.
         label: [n] int32, -1 where there is none (default: none anywhere); of a multi-label set [n, C] uint8,
             1 for every class that an image shows.
         group: [n] int32; examples of one group (frames of a video, copies of an image) are never each
@@ -38,9 +78,10 @@ class Split:
     made: Made = Made()
 
     def __post_init__(self):
-        if self.image.dtype != np.uint8 or self.image.ndim != 4 or not len(self.image):
+        if self.image.dtype not in STORED or self.image.ndim < 2 or not len(self.image):
             raise ValueError(
-                f"images are [n, h, w, c] uint8 with n > 0, not {self.image.dtype}{list(self.image.shape)}"
+                f"examples are {self.image.dtype} {list(self.image.shape)}; they must be [n, ...] of uint8, int32 or"
+                " float32, n > 0."
             )
         n = len(self.image)
         label = np.full(n, -1, np.int32) if self.label is None else np.asarray(self.label)
@@ -55,9 +96,9 @@ class Split:
             raise ValueError("labels [n, C] are 0 or 1 for each of at least one class")
         label = label.astype(np.uint8 if label.ndim == 2 else np.int32, copy=False)
         if label.ndim not in (1, 2) or len(label) != n:
-            raise ValueError(f"{n} images need label [{n}] or [{n}, C], not {list(label.shape)}")
+            raise ValueError(f"{n} examples need label [{n}] or [{n}, C], not {list(label.shape)}")
         if group.shape != (n,):
-            raise ValueError(f"{n} images need group [{n}], not {list(group.shape)}")
+            raise ValueError(f"{n} examples need group [{n}], not {list(group.shape)}")
         object.__setattr__(self, "label", label)
         object.__setattr__(self, "group", group)
 
@@ -70,9 +111,14 @@ class Split:
         return Split(self.image[rows], self.label[rows], self.group[rows], paths, self.made[rows])
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """(h, w, c) of an image."""
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an example: (h, w, c) of an image."""
         return self.made.composition.shape(self.image.shape[1:])
+
+    @property
+    def example(self) -> Example:
+        """Shape and type of an example."""
+        return Example(self.shape, str(self.image.dtype))
 
     @property
     def label_shape(self) -> tuple[int, ...]:
@@ -92,7 +138,7 @@ class Split:
         return np.flatnonzero(self.label >= 0)
 
     def pictures(self, rows: np.ndarray) -> np.ndarray:
-        """Return the images [b, h, w, c] uint8 of some rows."""
+        """Return the examples [b, ...] of some rows."""
         return self.made.images(self.image[rows], rows)
 
     def finish(self, view: Callable) -> Callable:
@@ -103,7 +149,7 @@ class Split:
     def batches(
         self, batch_size: int, view: Callable, rows: Sequence[int] | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield images [b, h, w, c] uint8 and labels [b] of ``rows`` (default: all), in that order, for evaluation.
+        """Yield examples [b, ...] and labels [b] of ``rows`` (default: all), in that order, for evaluation.
 
         The last batch may be smaller. The device gets evaluation's view of an image by ``finish(view)``:
         a resident split hands out whole images, a streamed one (:class:`stream.Streamed`) those that
@@ -115,8 +161,8 @@ class Split:
             yield self.pictures(some), self.label[some]
 
     def drawn(self, view: Callable, rows: np.ndarray, *, seed: int, epoch: int) -> dict[str, np.ndarray]:
-        """Return image, label and group of some rows as a step of the run would be fed with them: whole images
-        [b, h, w, c] uint8, whatever the view, seed and epoch (a streamed split cuts views out)."""
+        """Return image, label and group of some rows as a step of the run would be fed with them: whole
+        examples [b, ...], whatever the view, seed and epoch (a streamed split cuts views out)."""
         return {"image": self.pictures(rows), "label": self.label[rows], "group": self.group[rows]}
 
 
@@ -143,10 +189,12 @@ class Source:
         return {"": (self.train, self.test)} | dict(self.probes)
 
 
-def stratified(label: np.ndarray, fraction: float, group: np.ndarray | None = None) -> np.ndarray:
+def stratified(
+    label: np.ndarray, fraction: float, group: np.ndarray | None = None, seed: int = 0
+) -> np.ndarray:
     """Make the fixed test split by rule: a mask [n], true for ``fraction`` of the examples of every class.
 
-    Every example draws a raw 64-bit number (Philox with key (0, 0), in the order of the examples); in
+    Every example draws a raw 64-bit number (Philox with key (seed, 0), in the order of the examples); in
     every class (-1, no label, is one of them) the round(fraction * class size) smallest are test, of a labelled
     one at most all but one: else nothing would teach it. Labels [n, C] are not stratified. With ``group`` [n]
     this is done to groups, each with the label of its first example, so that no near-duplicate of a training
@@ -156,16 +204,31 @@ def stratified(label: np.ndarray, fraction: float, group: np.ndarray | None = No
         label = np.zeros(len(label), np.int32)
     if group is not None:
         _, first, member = np.unique(group, return_index=True, return_inverse=True)
-        test = stratified(label[first], fraction)[member]
+        test = stratified(label[first], fraction, seed=seed)[member]
         for value in np.unique(label[label >= 0]):
             examples = np.flatnonzero(label == value)
             if test[examples].all():
                 test &= member != member[examples[0]]
         return test
-    draw = np.random.Philox(key=[0, 0]).random_raw(len(label))
+    draw = np.random.Philox(key=[seed, 0]).random_raw(len(label))
     test = np.zeros(len(label), bool)
     for value in np.unique(label):
         members = np.flatnonzero(label == value)
         count = min(int(fraction * len(members) + 0.5), len(members) - int(value >= 0))
         test[members[np.argsort(draw[members], kind="stable")[:count]]] = True
     return test
+
+
+def held_out(source: Source, fraction: float) -> Source:
+    """Hold out a stratified fraction of the training examples in the place of the test examples; 0 changes nothing."""
+    if not fraction:
+        return source
+    if not isinstance(source.train, Split):
+        raise ValueError(f"data.validation={fraction} needs images in memory; {source.name} is streamed")
+    aside = stratified(source.train.label, fraction, source.train.group)
+    if not 0 < aside.sum() < len(aside):
+        raise ValueError(
+            f"data.validation={fraction} of {len(aside)} examples leaves {aside.sum()} to evaluate on"
+            f" and {(~aside).sum()} to train on"
+        )
+    return dataclasses.replace(source, train=source.train[~aside], test=source.train[aside])

@@ -35,7 +35,7 @@ from contrastive_jax.data import decode, order
 from contrastive_jax.data.composites import Made
 from contrastive_jax.data.records import Record, Records, Unreadable
 from contrastive_jax.system import signals
-from contrastive_jax.types import Array, Batch
+from contrastive_jax.types import Array, Batch, Example
 
 PART = 32  # examples that a worker handles at once
 BUFFERED = 2  # parts that lie ready in a worker
@@ -494,6 +494,11 @@ class Streamed:
         """(h, w, c) of an image; h and w are None where they differ."""
         height, width, channels = self.records.shape
         return self.made.composition.shape((self.size or height, self.size or width, channels))
+
+    @property
+    def example(self) -> Example:
+        """Shape and type of an example."""
+        return Example(self.shape, "uint8")
 
     @property
     def label_shape(self) -> tuple[int, ...]:

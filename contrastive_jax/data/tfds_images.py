@@ -15,21 +15,22 @@ from etils import epath
 
 from contrastive_jax.data.pixels import MODES
 from contrastive_jax.data.records import Record, Unreadable
-from contrastive_jax.data.split import Source
+from contrastive_jax.data.split import Source, held_out
 from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Streaming, stored
-from contrastive_jax.kinds import CountOrZero, Positive, checked
+from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
 
 # Preparing needs TensorFlow; the command `tfds` (4.9.10) imports the other two when it starts.
 INSTALL = "pip install 'contrastive_jax[tf]' apache-beam mlcroissant"
 
 
 @checked("data")
-def tfds_images(
+def tfds(
     *,
-    name: str,
+    set: str,
     dir: str = "",
     train_split: str = "train",
     test_split: str = "auto",
+    validation: Decay = 0.0,
     label_key: str = "label",
     size: CountOrZero = 0,
     memory_limit: Positive = 8.0,
@@ -38,25 +39,35 @@ def tfds_images(
     corrupt: Corrupt = "raise",
     resize: Resize = "exact",
 ) -> Source:
-    """Return a set by its TFDS name (``cifar10``, ``imagenet_resized/64x64``, ``mnist:3.0.1``), from ArrayRecord.
+    """Load a set by its TFDS name (``cifar10``, ``imagenet_resized/64x64``, ``mnist:3.0.1``), from ArrayRecord.
 
     Args:
-        name: as in ``tfds build``; a prepared set needs no builder code.
+        set: its name, as in ``tfds build``; a prepared set needs no builder code. ``data.name`` may be that name
+            itself, and then there is no ``set``.
         dir: the TFDS folder; "" is $TFDS_DATA_DIR, or ~/tensorflow_datasets.
         train_split: in TFDS's language: ``train``, ``train+unlabelled``, ``train[:10%]``.
         test_split: the same; "auto" is the first of ``test`` and ``validation`` that has labels; "" takes none.
+        validation: a fixed stratified fraction of the training images that stands in for the test images, to choose
+            options by; they are not trained on, and the test images not looked at. Images in memory only.
         label_key: the feature with the labels (``coarse_label`` of cifar100); "" leaves them out. A sequence of
             labels makes a multi-label set. The ``labels`` of voc count every object; ``labels_no_difficult``
             those that its challenge does, whose rule (leave an image out of the evaluation of a class that it
             shows in difficult objects only) neither of the two is.
         size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images of one shape.
         memory_limit: GiB that the decoded images of both splits may take.
-        stream, workers, corrupt, resize: see :func:`storage.stored`.
+        stream: "auto" leaves images encoded where they are, to be decoded and cropped as they are needed, if they
+            differ in size (and there is no ``size``) or take more memory; "on" always; "off" never.
+        workers: processes that decode a stream; 0: threads of the training process; -1: one a core, up to 32.
+        corrupt: "raise" ends the run at an image that cannot be read, by its name; "replace" takes the next one of the
+            order (of the set, where images are in memory), with its label; --mode=embed takes "raise" alone.
+        resize: how a stream resizes training's views: "exact", as the device does, or by "opencv", which is
+            faster; its cubic kernel is sharper.
 
     Raises:
         ValueError: a split that there is not, is empty, or has images of the other; a test split without labels.
         FileNotFoundError: a set that is not prepared.
     """
+    name = set
     dir = os.path.expanduser(dir or os.environ.get("TFDS_DATA_DIR", "") or "~/tensorflow_datasets")
     builder = prepared(name, dir)
     features, splits = dict(builder.info.features), builder.info.splits
@@ -105,7 +116,7 @@ def tfds_images(
         "resize": resize,
     }
     train, test = stored(name, (records(train_split), test), **options)
-    return Source(name, train, test, classes)
+    return held_out(Source(name, train, test, classes), validation)
 
 
 def overlap(one, other) -> bool:

@@ -10,12 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from contrastive_jax import data, models
+from contrastive_jax import augment, data, models
 from contrastive_jax.evaluators import measures, protocols
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, known_labels, labelled
 from contrastive_jax.evaluators.table import METRICS, OF_SEVERAL
 from contrastive_jax.kinds import parameters
 from contrastive_jax.lookup import Section, functions_of, is_own, near, own
+from contrastive_jax.types import Example
 
 
 def known() -> dict[str, Callable]:
@@ -67,7 +68,7 @@ def build(columns: Mapping[str, Section | Mapping[str, Any]], facts: EvalSpec) -
 
 
 def resized(
-    section: Mapping[str, Any], size: int, network: models.Network, channels: int
+    section: Mapping[str, Any], size: int, network: models.Network, example: Example
 ) -> Mapping[str, Any]:
     """Return the section ``augment`` with images of ``evaluate.size`` pixels; 0 leaves its own.
 
@@ -76,9 +77,14 @@ def resized(
     """
     if not size:
         return section
+    if "size" not in section:
+        raise ValueError(f"evaluate.size is {size}; only images are resized: take 0.")
     own = section["size"]
     try:
-        expected, shapes = (jax.tree.map(np.shape, network.shapes((s, s, channels))) for s in (own, size))
+        expected, shapes = (
+            jax.tree.map(np.shape, network.shapes(augment.seen(dict(section) | {"size": s}, example)))
+            for s in (own, size)
+        )
     except ValueError as error:
         raise ValueError(f"evaluate.size is {size}: {error}") from None
     if shapes != expected:

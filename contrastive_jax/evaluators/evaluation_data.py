@@ -180,10 +180,15 @@ class EvaluationData:
             rows = np.arange(len(chosen)) if chosen.rows is None else np.asarray(chosen.rows)
             bound = Partial(self.encoder.network.encode, self.encoder.params, self.encoder.stats)
             self._found[key] = _encode_views(
-                bound, chosen.split, rows, seed, _training_views(hashable(self.encoder.augment)),
+                bound, chosen.split, rows, seed, _training_views(hashable(self.encoder.augment), self._bank),
                 self._batch_size, self._layers,
             )  # fmt: skip
         return self._found[key][layer]
+
+    @property
+    def _bank(self) -> Any:
+        """Return the split that training's views may draw from; views of images draw from none."""
+        return None if "size" in self.encoder.augment else self.train.split
 
     def view(self, crop: float | None = None) -> Any:
         """Return evaluation's view of an image: one function for equal options, so that programs are shared."""
@@ -236,9 +241,10 @@ def _views_of_batch(encode, images, rows, seed, *, finish, layers):
     }
 
 
-@functools.cache
-def _training_views(options: tuple) -> Any:
-    return call(augment.make_views, "augment", dict(options))
+@functools.lru_cache(8)
+def _training_views(options: tuple, train: Any) -> Any:
+    examples = None if train is None else train.image
+    return call(augment.make_views, "augment", dict(options), examples)
 
 
 @functools.cache

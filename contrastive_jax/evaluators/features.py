@@ -222,8 +222,9 @@ def on_devices(batch: np.ndarray) -> jax.Array:
 
 
 def raw_pixels(images: np.ndarray) -> np.ndarray:
-    """Return the baseline without an encoder: ``[n, h, w, c]`` uint8 -> ``[n, h*w*c]`` float32 in [0, 1]."""
-    return np.asarray(images).reshape(len(images), -1).astype(np.float32) / np.float32(255)
+    """Return the baseline without an encoder: ``[n, ...]`` -> ``[n, F]`` float32; bytes, of images, in [0, 1]."""
+    flat = np.asarray(images).reshape(len(images), -1)
+    return flat.astype(np.float32) / np.float32(255) if flat.dtype == np.uint8 else flat.astype(np.float32)
 
 
 def standardized(train_features: np.ndarray, test_features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import sharding
+from contrastive_jax import augment, sharding
 from contrastive_jax.evaluators import linear_probe, training
 from contrastive_jax.evaluators.evaluation_data import EvaluationData, Pretrained, training_view
 from contrastive_jax.evaluators.training import Plan
+from contrastive_jax.types import Example
 
 
 def frozen(
@@ -43,7 +43,7 @@ def frozen(
             plan, feed, training.through(encoder.network.encode, layer), first, frozen=weights
         )
     outputs = training.linear_outputs(fitted.variables, test[layer])
-    seen = _said(crop_min, flip)
+    seen = _said(encoder, crop_min, flip)
     return linear_probe.outcome(
         outputs, test_labels, fitted, plan, name=name, augment=seen, crop=crop, layer=layer
     )
@@ -84,7 +84,7 @@ def finetuned(
     classes = linear_probe.class_count(_labels(subject.train.images()))
     variables = {
         "encoder": encoder.params["encoder"],
-        "head": training.first_linear(_width(encoder, images.shape[2]), classes, plan.seed),
+        "head": training.first_linear(_width(encoder, images.example), classes, plan.seed),
     }
     rest = tuple(
         {k: v for k, v in tree.items() if k != "encoder"} for tree in (encoder.params, encoder.stats)
@@ -99,7 +99,7 @@ def finetuned(
     what = f"whole network, {100 * fraction:g} % of the labels ({len(images)})"
     result = linear_probe.outcome(
         outputs, test_labels, fitted, plan,
-        name=name, augment=_said(crop_min, flip), crop=crop, layer="pooled", what=what,
+        name=name, augment=_said(encoder, crop_min, flip), crop=crop, layer="pooled", what=what,
     )  # fmt: skip
     result["settings"] |= {"fraction": fraction, "crop_min": crop_min, "flip": flip}
     return result | {"labels": len(images)}
@@ -128,11 +128,11 @@ def batch_within(batch_size: int, images: int) -> int:
     return shared
 
 
-def _width(encoder: Pretrained, channels: int) -> int:
+def _width(encoder: Pretrained, example: Example) -> int:
     """Return F of the pooled features."""
-    size, rows = encoder.augment["size"], sharding.devices()
+    rows, view = sharding.devices(), augment.seen(encoder.augment, example)
     where = sharding.named(jax.sharding.get_mesh(), sharding.ROWS) if sharding.on_mesh() else None
-    image = jax.ShapeDtypeStruct((rows, size, size, channels), jnp.float32, sharding=where)
+    image = jax.ShapeDtypeStruct((rows, *view.shape), view.dtype, sharding=where)
     return jax.eval_shape(encoder.network.encode, encoder.params, encoder.stats, image)["pooled"].shape[1]
 
 
@@ -140,6 +140,8 @@ def _labels(split: Any) -> np.ndarray:
     return np.asarray(split.label)
 
 
-def _said(crop_min: float, flip: float) -> str:
+def _said(encoder: Pretrained, crop_min: float, flip: float) -> str:
+    if "size" not in encoder.augment:
+        return "no augmentation"
     flips = f" and flips (p = {flip:g})" if flip else ""
     return f"random crops of at least {100 * crop_min:g} % of the area{flips}"

@@ -1,4 +1,4 @@
-"""The contract of an encoder: images to features as pure functions, whatever library wrote them.
+"""The contract of an encoder: examples to features as pure functions, whatever library wrote them.
 
 A function that ``encoder.name`` names is called as ``f(norm, dtype, **options)`` and returns an :class:`Encoder`, or a
 Flax linen module whose ``__call__(images, train)`` returns the features.
@@ -19,7 +19,7 @@ from contrastive_jax.lookup import is_own
 from contrastive_jax.models.resnet import ResNet
 from contrastive_jax.types import Array, PyTree
 
-Shape = tuple[int, int, int]
+Shape = jax.ShapeDtypeStruct  # of one view, such as float32 [h, w, c] of an image
 STATISTICS = "batch_stats"
 
 
@@ -32,12 +32,12 @@ class Encoder(NamedTuple):
 
     init: Callable[
         [Array, Array], tuple[PyTree, PyTree]
-    ]  # (key, images [1, h, w, c] float32) -> (params, stats)
-    apply: Callable  # (params, stats, images [N, h, w, c], *, train) -> (features [N, F], stats)
+    ]  # (key, views [1, ...], of images [1, h, w, c] float32) -> (params, stats)
+    apply: Callable  # (params, stats, views [N, ...], *, train) -> (features [N, F], stats)
 
 
 class Component(NamedTuple):
-    """An encoder as the network calls it: shapes are (h, w, c) of an image."""
+    """An encoder as the network calls it: a shape is that of one view, with its type."""
 
     init: Callable[[int, Shape], tuple[PyTree, PyTree]]  # (seed, shape) -> (params, stats), NumPy arrays
     shapes: Callable[[Shape], tuple[PyTree, PyTree, int]]  # shape -> params and stats as shapes, features F
@@ -110,9 +110,9 @@ def _automatic(apply: Callable) -> Callable:
     return call
 
 
-def _shapes(encoder: Encoder, features: int | None, image_shape: Shape) -> tuple[PyTree, PyTree, int]:
+def _shapes(encoder: Encoder, features: int | None, view: Shape) -> tuple[PyTree, PyTree, int]:
     def images(count):
-        return jax.ShapeDtypeStruct((count, *image_shape), jnp.float32)
+        return jax.ShapeDtypeStruct((count, *view.shape), view.dtype)
 
     params, stats = jax.eval_shape(encoder.init, jax.random.key(0), images(1))
     if features is not None:
@@ -179,12 +179,14 @@ def _check_places(tree: PyTree) -> None:
             )
 
 
-def _init(encoder: Encoder, draw: Callable | None, seed: int, image_shape: Shape) -> tuple[PyTree, PyTree]:
+def _init(encoder: Encoder, draw: Callable | None, seed: int, view: Shape) -> tuple[PyTree, PyTree]:
     if draw is not None:
-        params, stats, _ = _shapes(encoder, 0, image_shape)
+        params, stats, _ = _shapes(encoder, 0, view)
         return tuple(draw(seed, {"encoder": tree})["encoder"] for tree in (params, stats))
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"encoder"))
-    return jax.device_get(native.jit(lambda key: encoder.init(key, jnp.zeros((1, *image_shape))))(key))
+    return jax.device_get(
+        native.jit(lambda key: encoder.init(key, jnp.zeros((1, *view.shape), view.dtype)))(key)
+    )
 
 
 def _named(name: str, function: Callable, *arguments: Any) -> Any:

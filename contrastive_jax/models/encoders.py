@@ -1,4 +1,4 @@
-"""Encoder of images.
+"""Encoder of examples: resnet and vit of images, mlp, conv1d and transformer of others.
 
 A function takes the options of batch norm and the dtype to compute in, and returns a Flax linen module or a
 :class:`~contrastive_jax.models.encoder.Encoder`.
@@ -6,9 +6,10 @@ A function takes the options of batch norm and the dtype to compute in, and retu
 
 from typing import Annotated, Literal
 
-from contrastive_jax.kinds import Count, CountOrZero, Ge, checked
+from contrastive_jax.kinds import Count, CountOrZero, Ge, Le, checked
 from contrastive_jax.models import resnet as residual
 from contrastive_jax.models.norm import Norm
+from contrastive_jax.models.sequence import MLP, Conv1D, Transformer
 from contrastive_jax.models.vit import ViT
 
 
@@ -75,6 +76,72 @@ def vit(
     Raises:
       ValueError: an option out of its range.
     """
+    _check_width(dim, heads)
+    return ViT(patch, dim, layers, heads, hidden or 4 * dim, dtype, remat)
+
+
+def _check_width(dim: int, heads: int) -> None:
     if dim % 4 or dim % heads:
         raise ValueError(f"encoder.dim is {dim}; it must be a multiple of 4 and of encoder.heads, {heads}.")
-    return ViT(patch, dim, layers, heads, hidden or 4 * dim, dtype, remat)
+
+
+@checked("encoder")
+def mlp(norm: Norm, dtype, *, layers: Count = 4, width: Count = 256) -> MLP:
+    """Return a perceptron of examples of any shape, flattened; by default SCARF's (Bahri et al., 2022).
+
+    Args:
+      norm: unused, as it has no batch norm.
+      dtype: that it computes in.
+      layers: linear layers, each with ReLU.
+      width: of every layer, and of the features.
+    """
+    return MLP(layers, width, dtype)
+
+
+@checked("encoder")
+def conv1d(
+    norm: Norm, dtype, *, layers: Annotated[int, Ge(1), Le(16)] = 3, width: Count = 64, kernel: Count = 3
+) -> Conv1D:
+    """Return dilated convolutions over time, as TS2Vec's encoder has them (Yue et al., 2022), and their maximum.
+
+    Args:
+      norm: unused, as it has no batch norm.
+      dtype: that it computes in.
+      layers: residual blocks; block i is dilated by 2^i steps.
+      width: channels, and features.
+      kernel: length of a convolution, in steps.
+    """
+    return Conv1D(layers, width, kernel, dtype)
+
+
+@checked("encoder")
+def transformer(
+    norm: Norm,
+    dtype,
+    *,
+    vocabulary: CountOrZero = 0,
+    dim: Annotated[int, Ge(4)] = 64,
+    layers: Count = 2,
+    heads: Count = 4,
+    hidden: CountOrZero = 0,
+    padding_id: Annotated[int, Ge(-1)] = -1,
+    remat: bool = False,
+) -> Transformer:
+    """Return a transformer of token ids or of a series: the blocks and the fixed positions of ``vit``.
+
+    Args:
+      norm: unused, as it has layer norm only.
+      dtype: that it computes in.
+      vocabulary: number of token ids; 0 for series.
+      dim: width of a position, and of the features; a multiple of 4 and of heads.
+      layers: transformer blocks.
+      heads: of the self-attention.
+      hidden: width of a block's perceptron; 0 is 4 x dim.
+      padding_id: the id that is neither attended to nor averaged; -1: none.
+      remat: blocks are computed again in the backward pass.
+
+    Raises:
+      ValueError: an option out of its range.
+    """
+    _check_width(dim, heads)
+    return Transformer(vocabulary, dim, layers, heads, hidden or 4 * dim, padding_id, dtype, remat)

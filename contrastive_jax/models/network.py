@@ -22,19 +22,27 @@ WITHOUT_CRITIC = {"name": "none"}
 DTYPES = ("float32", "bfloat16", "float64")
 
 
+View = tuple[int, ...] | jax.ShapeDtypeStruct
+
+
+def spec(view: View) -> jax.ShapeDtypeStruct:
+    """Return a view's shape with its type: of a shape alone float32, as views of images are."""
+    return view if isinstance(view, jax.ShapeDtypeStruct) else jax.ShapeDtypeStruct(tuple(view), jnp.float32)
+
+
 class Network(NamedTuple):
     """Pure functions; ``params`` and ``stats`` are dicts of modules: encoder, projector, predictor, probe.
 
     A module without parameters or statistics is an empty dict; a second critic, where there is one, is the fifth.
     """
 
-    init: Callable  # (seed, image_shape (h, w, c)) -> (params, stats), float32 numpy arrays
-    shapes: Callable  # (image_shape) -> (params, stats) as jax.ShapeDtypeStruct
-    apply: Callable  # (params, stats, views [B, W, h, w, c], *, train, groups=None) -> (Outputs, stats)
+    init: Callable  # (seed, view) -> (params, stats), float32 numpy arrays; a view is a shape (of float32), or its spec
+    shapes: Callable  # (view) -> (params, stats) as jax.ShapeDtypeStruct
+    apply: Callable  # (params, stats, views [B, W, ...], *, train, groups=None) -> (Outputs, stats)
     critic: Callable  # (params, query [B, V, D], key [B, V, D], score over tau [B, V]) -> u [B, V]; None without one
-    encode: Callable  # (params, stats, images [B, h, w, c]) -> {"pooled" [B, F], "projection_1" [B, ..], ...}
-    describe: Callable  # (image_shape) -> (rows of (module, path, shape, size), {module: size})
-    width: Callable  # (image_shape) -> D, the projection's width
+    encode: Callable  # (params, stats, examples [B, ...]) -> {"pooled" [B, F], "projection_1" [B, ..], ...}
+    describe: Callable  # (view) -> (rows of (module, path, shape, size), {module: size})
+    width: Callable  # (view) -> D, the projection's width
 
 
 class Modules(NamedTuple):
@@ -151,11 +159,11 @@ def _apply(
 ) -> tuple[types.Outputs, PyTree]:
     """Compute outputs for every view, and the statistics: new ones where ``train``, else those given.
 
-    ``views`` [B, W, h, w, c] float, on a mesh with rows over the devices; ``groups`` [B] int32 gives
-    each example's norm group (scope "groups"). Whoever needs one view passes ``views[:, :1]``; outputs that
-    nobody reads are not computed under jit. Raises ValueError where B does not split into the norm's groups.
+    ``views`` [B, W, ...] as the encoder reads them (of images [h, w, c] float), on a mesh with rows over the devices;
+    ``groups`` [B] int32 gives each example's norm group (scope "groups"). Whoever needs one view passes
+    ``views[:, :1]``; outputs that nobody reads are not computed under jit. Raises ValueError where B does not split
+    into the norm's groups.
     """
-    _check_images("views", views, 5)
     batch, width = views.shape[:2]
     members, new = None, dict(stats)
     if train:
@@ -193,7 +201,6 @@ def _critic(modules: Modules, params: PyTree, query: Array, key: Array, score: A
 
 def _encode(modules: Modules, params: PyTree, stats: PyTree, images: Array) -> dict[str, Array]:
     """Compute features and every projector layer's output (hidden ones after ReLU), by running statistics."""
-    _check_images("images", images, 4)
     pooled, _ = _features(modules, params, stats, images, None, train=False)
     layers = _evaluate(modules, "projector", params, stats, pooled)
     return {"pooled": pooled, **{f"projection_{i}": y for i, y in enumerate(layers, 1)}}
@@ -210,14 +217,7 @@ def _evaluate(modules: Modules, module: str, params: PyTree, stats: PyTree, x: A
     )
 
 
-def _check_images(name: str, images: Array, axes: int) -> None:
-    if images.ndim != axes or not jnp.issubdtype(images.dtype, jnp.floating):
-        raise ValueError(
-            f"{name} are {images.dtype} of shape {tuple(images.shape)}; they must be float with {axes} axes."
-        )
-
-
-def _init(modules: Modules, seed: int, image_shape: tuple[int, int, int]) -> tuple[PyTree, PyTree]:
+def _init(modules: Modules, seed: int, view: View) -> tuple[PyTree, PyTree]:
     """Make parameters and statistics on the host.
 
     The heads' kernels are normal with variance 1 / fan-in, the probe's with standard deviation 0.01 (MoCo's
@@ -225,8 +225,8 @@ def _init(modules: Modules, seed: int, image_shape: tuple[int, int, int]) -> tup
     Raises ValueError for an image too small for the encoder.
     """
 
-    params, stats = _shapes_of(modules, image_shape)
-    arrays = modules.encoder.init(seed, tuple(image_shape))
+    params, stats = _shapes_of(modules, view)
+    arrays = modules.encoder.init(seed, spec(view))
     heads = ({name: module for name, module in tree.items() if name != "encoder"} for tree in (params, stats))
     drawn = (initial.draw(seed, tree, deviation=_deviation) for tree in heads)
     return tuple({"encoder": encoder} | rest for encoder, rest in zip(arrays, drawn, strict=True))
@@ -236,13 +236,13 @@ def _deviation(path: initial.Path, shape: tuple[int, ...]) -> float:
     return 0.01 if path[0] == "probe" else initial.fan_in(path, shape)
 
 
-def _shapes_of(modules: Modules, image_shape: tuple[int, int, int]) -> tuple[PyTree, PyTree]:
+def _shapes_of(modules: Modules, view: View) -> tuple[PyTree, PyTree]:
     """Return what :func:`_init` returns, as shapes: no weight is drawn."""
-    shapes = _shapes(modules, tuple(image_shape))
+    shapes = _shapes(modules, spec(view))
     return shapes["params"], shapes["batch_stats"]
 
 
-def _describe(modules: Modules, image_shape: tuple[int, int, int]) -> tuple[list[tuple], dict[str, int]]:
+def _describe(modules: Modules, view: View) -> tuple[list[tuple], dict[str, int]]:
     """Return rows (module, path, shape, number of parameters), and the number of each module."""
 
     def order(row):  # the stem first, block 2 before block 10
@@ -251,7 +251,7 @@ def _describe(modules: Modules, image_shape: tuple[int, int, int]) -> tuple[list
         ]
 
     rows, totals = [], {}
-    for module, tree in _shapes(modules, tuple(image_shape))["params"].items():
+    for module, tree in _shapes(modules, spec(view))["params"].items():
         leaves = jax.tree_util.tree_leaves_with_path(tree)
         rows += sorted(
             ((module, "/".join(k.key for k in path), leaf.shape, leaf.size) for path, leaf in leaves),
@@ -261,13 +261,13 @@ def _describe(modules: Modules, image_shape: tuple[int, int, int]) -> tuple[list
     return rows, totals
 
 
-def _width(modules: Modules, image_shape: tuple[int, int, int]) -> int:
+def _width(modules: Modules, view: View) -> int:
     """Return the width of projections, which predictions must have too, as they are compared.
 
     Raises ValueError where they have not.
     """
     last = modules.projector.widths[-1] if modules.projector.widths else 0
-    width = last or modules.encoder.shapes(tuple(image_shape))[2]
+    width = last or modules.encoder.shapes(spec(view))[2]
     predicted = modules.predictor.widths[-1] if modules.predictor.widths else 0
     if predicted not in (0, width):
         raise ValueError(
@@ -278,10 +278,10 @@ def _width(modules: Modules, image_shape: tuple[int, int, int]) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _shapes(modules: Modules, image_shape: tuple[int, int, int]) -> dict[str, dict[str, dict]]:
+def _shapes(modules: Modules, view: jax.ShapeDtypeStruct) -> dict[str, dict[str, dict]]:
     """Return {"params" | "batch_stats": {module: tree of ShapeDtypeStruct}}."""
 
-    params, stats, width = modules.encoder.shapes(image_shape)
+    params, stats, width = modules.encoder.shapes(view)
     if stats and not modules.encoder.scoped and modules.norm.scope != "joint":
         raise ValueError(
             f"norm.scope is {modules.norm.scope!r}, which the encoder's own batch norm does not read: take joint, or"

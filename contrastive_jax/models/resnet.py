@@ -86,6 +86,7 @@ class ResNet(nn.Module):
     @nn.compact
     def __call__(self, x: Array, members: Members | None = None, *, train: bool = False) -> Array:
         """Return float32 features (float64 where that is the compute dtype)."""
+        check_images(x)
         check_image(self.stem, x.shape[1:])
         small, bottleneck = self.stem == "cifar", self.depth >= 50
         x = Convolution(self.channels, 3 if small else 7, 1 if small else 2, self.dtype, name="stem_conv")(x)
@@ -110,6 +111,15 @@ class ResNet(nn.Module):
                     name=f"group{group + 1}_block{block}",
                 )(x, members, train)
         return x.astype(jnp.promote_types(self.dtype, jnp.float32)).mean((1, 2))
+
+
+def check_images(images: Array) -> None:
+    """Refuse what is no batch of images."""
+    if images.ndim != 4 or not jnp.issubdtype(images.dtype, jnp.floating):
+        raise ValueError(
+            f"this encoder reads images, float [n, h, w, c], not {images.dtype} {list(images.shape)}; encoder.name mlp,"
+            " conv1d and transformer read other examples."
+        )
 
 
 def check_image(stem: str, shape: tuple[int, int, int]) -> None:

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from contrastive_jax.models.resnet import check_images
+
 Array = jax.Array
 _linear = nn.initializers.xavier_uniform()
 
@@ -19,11 +21,11 @@ class TransformerBlock(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """Return tokens ``[N, T, d]`` from tokens ``[N, T, d]``."""
+    def __call__(self, x: Array, kept: Array | None = None) -> Array:
+        """Return tokens ``[N, T, d]`` from tokens ``[N, T, d]``; ``kept`` [N, 1, 1, T]: those that are attended to."""
         y = nn.LayerNorm(name="norm1")(x).astype(self.dtype)
         attention = nn.MultiHeadDotProductAttention(self.heads, dtype=self.dtype, kernel_init=_linear)
-        x = x + attention(y)
+        x = x + attention(y, mask=kept)
         y = nn.LayerNorm(name="norm2")(x).astype(self.dtype)
         y = nn.gelu(nn.Dense(self.hidden, dtype=self.dtype, kernel_init=_linear, name="dense1")(y))
         return x + nn.Dense(x.shape[-1], dtype=self.dtype, kernel_init=_linear, name="dense2")(y)
@@ -46,6 +48,7 @@ class ViT(nn.Module):
     @nn.compact
     def __call__(self, images: Array) -> Array:
         """Return features in float32 (float64 where that is the compute dtype)."""
+        check_images(images)
         n, height, width, channels = images.shape
         p = self.patch
         if height % p or width % p:

@@ -110,7 +110,7 @@ def state_shapes(run: Run) -> TrainState:
         spec = x.sharding.spec if isinstance(x.sharding, NamedSharding) else sharding.REPLICATED
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.named(run.mesh, spec))
 
-    weights = run.recipe.network.shapes(run.recipe.view_shape)
+    weights = run.recipe.network.shapes(run.recipe.view)
     state = replicated(jax.eval_shape(functools.partial(state_of, run.recipe, run.settings.seed), *weights))
     if run.settings.optimizer.options.get("shard_state", False):
         optimizer = jax.tree.map(shared, jax.eval_shape(run.recipe.optimizer.init, state.params))

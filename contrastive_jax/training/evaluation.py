@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from contrastive_jax import augment, data, evaluators, native
 from contrastive_jax import config as configs
-from contrastive_jax import data, evaluators, native
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
 from contrastive_jax.evaluators import features, table
@@ -87,8 +87,9 @@ class Evaluator:
     ):
         self.settings = settings = configs.as_settings(config)
         self.source, self.mesh, self.network = source, mesh, network_of(settings)
-        size, channels = settings.evaluate.size, source.train.shape[2]
-        self.view = evaluators.resized(settings.augment.options, size, self.network, channels)
+        example, size = source.train.example, settings.evaluate.size
+        self.view = evaluators.resized(settings.augment.options, size, self.network, example)
+        self.reads = augment.seen(self.view, example)
         self._prepared = evaluators_of(settings, source) if built is None else built
         self.evaluators = self._prepared[""]
         self.sets = {
@@ -149,8 +150,7 @@ class Evaluator:
         say less of the architecture than of that.
         """
         seed = self.settings.seed if seed is None else seed
-        size, channels = self.view["size"], self.source.train.shape[2]
-        params, stats = replicate(self.network.init(seed, (size, size, channels)), self.mesh)
+        params, stats = replicate(self.network.init(seed, self.reads), self.mesh)
         share = math.lcm(self.mesh.size, 8)  # one device takes as many images as eight
         there = min(1024, len(self.source.train))
         count = there // share * share or max(self.mesh.size, there // self.mesh.size * self.mesh.size)

@@ -50,8 +50,8 @@ def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
         saved = encoder.read(path, modules=("encoder",), sharding=everywhere, report=report)
     except (FileNotFoundError, ValueError) as error:
         raise type(error)(f"init.checkpoint={path!r}: {error}") from None
-    encoder.check_channels(saved.channels, run.source, f"init.checkpoint={path!r}")
-    wanted = run.recipe.network.shapes(run.recipe.view_shape)
+    encoder.check_example(saved.example, run.source, f"init.checkpoint={path!r}")
+    wanted = run.recipe.network.shapes(run.recipe.view)
     for here, there in zip((saved.params, saved.stats), wanted, strict=True):
         if other := weights.difference(here["encoder"], there["encoder"]):
             raise ValueError(
@@ -116,7 +116,13 @@ def about(run: Run) -> dict[str, Any]:
         "files": data.files_digest(train.paths),
         "streamed": isinstance(train, data.Streamed),
     }
-    return {"config": run.settings.to_dict(), "channels": train.shape[2], **images}
+    example = train.example
+    what = (
+        {"channels": example.shape[2]}
+        if example.is_image
+        else {"example": [list(example.shape), example.dtype]}
+    )
+    return {"config": run.settings.to_dict(), **what, **images}
 
 
 def durations(before: Mapping[str, Any], now: str) -> list[str]:
@@ -264,11 +270,12 @@ def check_contents(train: data.Split | data.Streamed, now: Mapping | None, had: 
 
 def words(run: Run) -> str:
     """Return what a step of the run is, in a line."""
-    encoder, size = run.settings.encoder, run.settings.augment.options["size"]
+    encoder, size = run.settings.encoder, run.settings.augment.options.get("size")
     depth = f"{encoder.name}-{encoder.options['depth']}" if "depth" in encoder.options else encoder.name
+    what = f"images of {size} x {size} pixels" if size else f"examples {run.source.train.example}"
     count, kind = run.mesh.size, run.mesh.devices.flat[0].platform
     return (
-        f"batches of {run.settings.train.batch_size:,} images of {size} x {size} pixels, encoder {depth}, on"
+        f"batches of {run.settings.train.batch_size:,} {what}, encoder {depth}, on"
         f" {count} {kind} device{'s' if count > 1 else ''}"
     )
 

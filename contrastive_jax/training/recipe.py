@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from contrastive_jax import augment, models
@@ -18,7 +19,7 @@ from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.terms import Term, make_terms
 from contrastive_jax.lookup import Section, is_own, placed
 from contrastive_jax.optim.gradient_snr import GradientSNR
-from contrastive_jax.types import Array, Outputs, PyTree
+from contrastive_jax.types import Array, Example, Outputs, PyTree
 
 
 class Recipe(NamedTuple):
@@ -40,7 +41,7 @@ class Recipe(NamedTuple):
     online_views: slice
     target_views: slice
     directions: int
-    view_shape: tuple[int, int, int]
+    view: jax.ShapeDtypeStruct  # of one example, as the network reads it
     embedding_width: int
     probe_weight: float
     parameter_dtype: str
@@ -187,7 +188,9 @@ def build(
     config: Settings | Mapping[str, Any],
     *,
     schedule: Section | None = None,
-    image_shape: tuple[int, int, int],
+    image_shape: tuple[int | None, ...],
+    image_dtype: str = "uint8",
+    examples: np.ndarray | None = None,
     classes: int,
     several_labels: bool = False,
     streamed: bool = False,
@@ -199,7 +202,9 @@ def build(
     Args:
       config: settings, or every section of :func:`contrastive_jax.config.base` as plain dictionaries.
       schedule: its section with durations (warmup, milestones) in steps; None: the config has them so.
-      image_shape: (h, w, c) of the stored images; of streamed ones, c alone counts.
+      image_shape: of a stored example, (h, w, c) of an image; of streamed ones, c alone counts.
+      image_dtype: of a stored example.
+      examples: the training examples [n, ...], where they are in memory: some views draw from them.
       classes: width of the online probe; 0 without labels.
       several_labels: an image has any number of them, [n, C]: there is no online probe.
       streamed: the host hands over images with their views already cut out.
@@ -214,16 +219,18 @@ def build(
     directions = {"both": 2, "one_way": 1}[settings.directions]
     scores = {"cosine": cosine, "dot": dot}
 
-    views, view_count = settings.augment(), settings.augment.options.get("views", 2)
+    views, view_count = settings.augment(examples), settings.augment.options.get("views", 2)
     if streamed:
         size = views.cut.size  # or why the host cannot cut
         augmented = views.finish
         image_shape = (view_count, size, size, image_shape[-1])
     else:
         augmented = views
-    view_shape = jax.eval_shape(
-        augmented, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, "uint8")
-    ).shape[1:]
+    augment.seen(
+        settings.augment.options, Example(tuple(image_shape[-3:]) if streamed else image_shape, image_dtype)
+    )
+    made = jax.eval_shape(augmented, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, image_dtype))
+    view = jax.ShapeDtypeStruct(made.shape[1:], made.dtype)
     if view_count != 2:
         raise ValueError(f"augment.views is {view_count}; a step compares 2 views.")
     chosen = settings.loss
@@ -263,7 +270,7 @@ def build(
     pool = settings.candidates(batch_size, directions)
     choose = settings.negatives()
     apart = directions == 1 and not keys_from.shared  # one view's queries, the other's keys
-    views_seen, width = 1 if apart else 2, network.width(view_shape)
+    views_seen, width = 1 if apart else 2, network.width(view)
     shapes = functools.partial(_shapes, batch_size, directions, width, classes, several_labels)
     _check_quantities(terms, shapes, views_seen, settings.target.name)
     wanted, most = settings.negatives.options.get("k", 0), pool.most(views_seen)
@@ -310,7 +317,7 @@ def build(
     optimizer = settings.optimizer(learning_rate, watching)
 
     def init_network(seed: int) -> tuple[PyTree, PyTree]:
-        return network.init(seed, view_shape)
+        return network.init(seed, view)
 
     return Recipe(
         network=network,
@@ -327,7 +334,7 @@ def build(
         online_views=slice(0, 1) if apart else slice(0, 2),
         target_views=slice(1, 2) if apart else slice(0, 2),
         directions=directions,
-        view_shape=view_shape,
+        view=view,
         embedding_width=width,
         probe_weight=float(settings.probe.weight) if classes and not several_labels else 0.0,
         parameter_dtype="float64" if settings.dtype == "float64" else "float32",

@@ -39,13 +39,13 @@ class Run(NamedTuple):
 
 
 def source_of(
-    config: Settings | Mapping[str, Any], load: Callable[..., data.Source] = data.load
+    config: Settings | Mapping[str, Any], load: Callable[[Section], data.Source] = Section.__call__
 ) -> data.Source:
-    """Load the images that ``data`` names, and what ``compose`` makes of them.
+    """Load the examples that ``data`` names, and what ``compose`` makes of them.
 
     Args:
       config: of the run.
-      load: loads a set by its name and options.
+      load: loads a set by its section: its function with its options.
 
     Raises:
       ValueError: one sentence that names an option, its value and what is allowed.
@@ -57,11 +57,13 @@ def source_of(
     validation = stored.options.get("validation", 0)
 
     def another(name: str, dir: str) -> data.Source:
-        if not dir and data.accepts(name, "dir"):
+        function = data.find(name)
+        if not dir and "dir" in parameters(function):
             dir = stored.options.get("dir", "")
-        held_out = {"validation": validation} if validation else {}  # else its test images would be looked at
+        options = {"dir": dir} if dir else {}
+        options |= {"validation": validation} if validation else {}  # else its test images would be looked at
         try:
-            return load(name=name, dir=dir, **held_out)
+            return load(Section("data", name, function, options))
         except (ValueError, FileNotFoundError) as error:
             raise type(error)(f"compose.digits={name!r}: {error}") from None
 
@@ -70,7 +72,7 @@ def source_of(
             f"data.validation is {validation}; compose.name={composed.name} uses no images of data and draws its own"
             " test images: take 0."
         )
-    source = stored._replace(function=load)() if stored.function is data.load else stored()
+    source = load(stored)
     if not isinstance(source, data.Source):
         raise ValueError(
             f"data.name={stored.name!r} returned a {type(source).__name__}; it must return a data set,"
@@ -88,6 +90,29 @@ def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
     constant = source.train.made.composition.constant
     if constant:
         call(augment.make_views, "augment", section).check_constant(source.train.shape[2], constant)
+
+
+def check_ids(settings: Settings, source: data.Source) -> None:
+    """Refuse token ids that the encoder's vocabulary lacks: of the examples, and of the token that masks.
+
+    Raises:
+      ValueError: one sentence.
+    """
+    vocabulary = settings.encoder.options.get("vocabulary", 0)
+    parts = [
+        part for part in (source.train, source.test) if part is not None and part.example.dtype != "float32"
+    ]
+    if not vocabulary or not parts:
+        return
+    options = settings.augment.options
+    highest = max(
+        [int(part.image.max()) for part in parts] + [options.get("mask_id", 0), options.get("padding_id", 0)]
+    )
+    if highest >= vocabulary or min(int(part.image.min()) for part in parts) < 0:
+        raise ValueError(
+            f"encoder.vocabulary is {vocabulary}; ids lie from 0 to {vocabulary - 1}, and the data or augment.mask_id"
+            f" has others: the highest is {highest}."
+        )
 
 
 def in_steps(section: Section, steps: Callable[[str, str], int]) -> Section:
@@ -135,6 +160,7 @@ def prepare(
     settings = configs.settings_of(config)
     source = source or source_of(settings)
     check_constant(settings.augment.options, source)
+    check_ids(settings, source)
     mesh = sharding.make_mesh(devices)
     examples, batch_size = len(source.train), settings.train.batch_size
     if examples < 2:
@@ -176,19 +202,23 @@ def prepare(
         settings,
         schedule=schedule,
         image_shape=source.train.shape,
+        image_dtype=source.train.example.dtype,
+        examples=source.train.image if isinstance(source.train, data.Split) else None,
         classes=len(source.classes),
         several_labels=bool(source.train.label_shape),
         streamed=isinstance(source.train, data.Streamed),
         total_steps=total_steps,
         steps_per_epoch=max(1, round(examples / batch_size)),
     )
+    recipe.network.shapes(recipe.view)  # or why the encoder cannot read it
 
     looks = steps("evaluate.every", settings.evaluate.every)
     for column in settings.evaluate.look if looks else ():
         if column not in settings.evaluators:
             raise ValueError(f"evaluate.look names {column!r}. {near(column, settings.evaluators)}")
-    size, channels = settings.evaluate.size, source.train.shape[2]
-    evaluators.resized(settings.augment.options, size, recipe.network, channels)  # or why not
+    evaluators.resized(
+        settings.augment.options, settings.evaluate.size, recipe.network, source.train.example
+    )  # or why not
     return Run(
         settings,
         source,

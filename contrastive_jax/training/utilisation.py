@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.extend import core
 
 from contrastive_jax import models
@@ -68,18 +67,18 @@ def model_flops(run: Run) -> float:
     """
     online = len(range(*run.recipe.online_views.indices(2)))
     target = 0 if run.recipe.target.shared else len(range(*run.recipe.target_views.indices(2)))
-    return (3 * online + target) * _forward_flops(network_of(run.settings), run.recipe.view_shape)
+    return (3 * online + target) * _forward_flops(network_of(run.settings), run.recipe.view)
 
 
 @functools.lru_cache(maxsize=16)
-def _forward_flops(network: models.Network, view_shape: tuple[int, int, int]) -> float:
+def _forward_flops(network: models.Network, view: jax.ShapeDtypeStruct) -> float:
     """Return those of one view's products and convolutions: a multiplication and an addition are two."""
 
     def forward(params, stats, views):
         return network.apply(params, stats, views, train=False)[0].prediction
 
-    weights = network.shapes(view_shape)
-    views = jax.ShapeDtypeStruct((1, 1, *view_shape), jnp.float32)
+    weights = network.shapes(view)
+    views = jax.ShapeDtypeStruct((1, 1, *view.shape), view.dtype)
     return _flops(jax.make_jaxpr(forward)(*weights, views).jaxpr)
 
 

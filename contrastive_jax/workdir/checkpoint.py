@@ -549,6 +549,8 @@ def _part_like(leaves: dict[str, str], names: tuple[str, ...], sharding: Any, st
     like: dict[str, Any] = {}
     for name in names:
         chosen = {path: kind for path, kind in leaves.items() if f"{path}/".startswith(f"{name}/")}
+        if any(kind == EMPTY and name.startswith(f"{path}/") for path, kind in leaves.items()):
+            chosen = {name: EMPTY}  # a state in which no module has statistics has one empty subtree for all
         if not chosen:
             known = sorted({"/".join(p.split("/")[:depth]) for p in leaves for depth in (1, 2, 3)})
             near = difflib.get_close_matches(name, known, n=1)

@@ -24,9 +24,10 @@ from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings, approval
 from contrastive_jax.data import pixels
 from contrastive_jax.data.records import opened
+from contrastive_jax.data.split import numbers
 from contrastive_jax.evaluators import features
 from contrastive_jax.lookup import call
-from contrastive_jax.types import PyTree
+from contrastive_jax.types import Example, PyTree
 from contrastive_jax.workdir import checkpoint, weights
 from contrastive_jax.workdir.remote import checkpoints_of, expanded
 
@@ -40,7 +41,7 @@ class Saved(NamedTuple):
     stats: PyTree
     step: int | None
     settings: Settings  # with the sections that are known: all of a run's; of a foreign file the network's
-    channels: int  # of the images that it reads
+    example: Example  # that it reads
     examples: int | None = None  # training images that its run began with, where that is known
     files: str | None = None  # their digest, where they were files
 
@@ -73,10 +74,19 @@ def read(
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as checkpoints:
         part, step, meta = checkpoints.restore_part(names, step=step, sharding=sharding, report=report)
     settings = _settings(meta, path)
-    channels = meta.get("channels") or weights.channels(part["params"]["encoder"])  # of old: ResNets, all
+    if "example" in meta:
+        example = Example(tuple(meta["example"][0]), meta["example"][1])
+    else:
+        example = _image(
+            meta.get("channels") or weights.channels(part["params"]["encoder"])
+        )  # of old: ResNets, all
     return Saved(
-        part["params"], part["stats"], step, settings, channels, meta.get("examples"), meta.get("files")
+        part["params"], part["stats"], step, settings, example, meta.get("examples"), meta.get("files")
     )
+
+
+def _image(channels: int) -> Example:
+    return Example((None, None, channels), "uint8")
 
 
 def read_settings(path: str | os.PathLike) -> Settings:
@@ -111,7 +121,7 @@ def _read_file(path: str | os.PathLike, modules: tuple[str, ...]) -> Saved:
     empty = {module: {} for module in modules}
     params, stats = empty | {"encoder": params}, empty | {"encoder": stats}
     settings = configs.saved_settings(config)
-    return Saved(params, stats, about.get("step"), settings, weights.channels(params["encoder"]))
+    return Saved(params, stats, about.get("step"), settings, _image(weights.channels(params["encoder"])))
 
 
 def view_of(saved: Saved, command: Settings | None = None) -> Mapping[str, Any] | None:
@@ -123,12 +133,21 @@ def view_of(saved: Saved, command: Settings | None = None) -> Mapping[str, Any] 
     if known is None:
         return None
     size = next((of.evaluate.size for of in (command, saved.settings) if of and of.evaluate.size), 0)
-    return evaluators.resized(known.augment.options, size, network_of(saved.settings), saved.channels)
+    return evaluators.resized(known.augment.options, size, network_of(saved.settings), saved.example)
 
 
-def check_channels(channels: int, source: data.Source, path: str) -> None:
-    """Raise ValueError where images have another number of channels than the encoder of ``path`` reads."""
-    if channels != (here := source.train.shape[2]):
+def check_example(example: Example, source: data.Source, path: str) -> None:
+    """Raise ValueError where the encoder of ``path`` reads other examples: images of other channels, arrays of another
+    shape or type."""
+    now = source.train.example
+    if not (now.is_image and example.is_image):
+        if now != example:
+            raise ValueError(
+                f"data.name={source.name!r} has examples {now}; the encoder of {path} reads {example}."
+            )
+        return
+    channels = example.shape[2]
+    if channels != (here := now.shape[2]):
         of_folder = source.name == "folder" and {here, channels} == {1, 3}
         hint = f" Set data.channels={channels}." if of_folder else ""
         raise ValueError(
@@ -187,21 +206,28 @@ class LoadedEncoder:
         config: of the run that made it, as far as it is known.
         step: of the checkpoint, or None.
         layers: what it can give: "pooled", the encoder's output, and "projection_1", ... of the projector.
-        channels: of the images that it reads.
+        example: shape and type of what it reads.
         network, params, stats: the pure functions and their arrays, for your own program:
             ``network.encode(params, stats, views [n, size, size, c] float32) -> {layer: [n, F]}``.
-        prepare: one image ``[h, w, c]`` uint8 to the view that the network sees, as the run's table has it.
+        prepare: one image ``[h, w, c]`` uint8, or one example, to the view that the network sees, as the run's table
+            has it.
     """
 
     def __init__(self, saved: Saved, section: Mapping[str, Any]):
-        self.params, self.stats, self.step, self._settings, self.channels, *_ = saved
+        self.params, self.stats, self.step, self._settings, self.example, *_ = saved
         self.config = saved.settings.to_dict()
         self.network = network_of(saved.settings)
         self.prepare = call(augment.make_eval, "augment", section)
-        view = jax.ShapeDtypeStruct((1, section["size"], section["size"], self.channels), "float32")
+        one = augment.seen(section, self.example)
+        view = jax.ShapeDtypeStruct((1, *one.shape), one.dtype)
         shapes = jax.eval_shape(self.network.encode, self.params, self.stats, view)
         self.layers = tuple(shapes)
         self._encode = Partial(self.network.encode, self.params, self.stats)
+
+    @property
+    def channels(self) -> int | None:
+        """Channels of the images that it reads; of other examples the length of the last axis."""
+        return self.example.shape[-1]
 
     def open(self, *files: str | os.PathLike) -> np.ndarray:
         """Read image files as the run's folder was read, ``[n, size, size, c]`` uint8: 16 bits by ``data.white``,
@@ -211,6 +237,8 @@ class LoadedEncoder:
           OSError: a file that is not there.
           ValueError: one that is no image, or of another number of channels, or, with ``data.size=0``, another size.
         """
+        if not self.example.is_image:
+            raise ValueError(f"open reads image files; this encoder reads {self._reads}: pass arrays.")
         white, size = _images(self._settings, "white", pixels.WHITE), _images(self._settings, "size", 0)
         images: list[np.ndarray] = []
         if wrong := [file for file in files if not isinstance(file, str | os.PathLike)]:
@@ -242,12 +270,12 @@ class LoadedEncoder:
 
     def __repr__(self) -> str:
         return (
-            f"LoadedEncoder({self._settings.encoder.name}, step {self.step}, images of {self.channels} channels, layers"
+            f"LoadedEncoder({self._settings.encoder.name}, step {self.step}, reads {self._reads}, layers"
             f" {', '.join(self.layers)})"
         )
 
     def __call__(self, images: np.ndarray, *, layer: str = "pooled", batch_size: int = 256) -> np.ndarray:
-        """Return features ``[n, F]`` of images ``[n, h, w, c]`` uint8, in their order; float32.
+        """Return features ``[n, F]`` of images ``[n, h, w, c]`` uint8, or of examples like the run's, in their order.
 
         Raises:
           ValueError: other images, or a layer that there is not.
@@ -256,18 +284,28 @@ class LoadedEncoder:
 
     def all_layers(self, images: np.ndarray, *, batch_size: int = 256) -> dict[str, np.ndarray]:
         """Return every layer of :attr:`layers`, from one pass."""
-        images = _array(images, self.channels)
+        images = _array(images, self._reads)
+        if not self.example.is_image:
+            images = numbers(images, "examples")
         if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
             raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number, at least 1.")
-        if images.ndim != 4 or images.dtype != np.uint8 or images.shape[3] != self.channels:
+        wanted, shape = self.example.shape, images.shape[1:]
+        fits = len(shape) == len(wanted) and all(w in (None, n) for w, n in zip(wanted, shape, strict=True))
+        if not fits or images.dtype != self.example.dtype:
             raise ValueError(
-                f"images are {images.dtype} of shape {list(images.shape)};"
-                f" this encoder reads uint8 [n, h, w, {self.channels}]."
+                f"images are {images.dtype} of shape {list(images.shape)}; this encoder reads {self._reads}."
             )
         # Sizes are powers of two up to the batch's, so that few programs are compiled for sets of any size.
         batch_size = min(batch_size, 1 << (max(1, len(images)) - 1).bit_length())
         with jax.set_mesh(None):  # the arrays lie on one device
             return features.encode_all(self._encode, images, self.prepare, batch_size)
+
+    @property
+    def _reads(self) -> str:
+        """Return what it takes, in words."""
+        if self.example.is_image:
+            return f"uint8 [n, h, w, {self.channels}]"
+        return f"{self.example.dtype} [n, {', '.join(map(str, self.example.shape))}]"
 
     def _known(self, layer: str) -> str:
         if layer not in self.layers:
@@ -275,7 +313,7 @@ class LoadedEncoder:
         return layer
 
 
-def _array(images: Any, channels: int) -> np.ndarray:
+def _array(images: Any, reads: str) -> np.ndarray:
     """Return images as an array on the host.
 
     Raises:
@@ -296,7 +334,7 @@ def _array(images: Any, channels: int) -> np.ndarray:
         shapes = list(dict.fromkeys(np.shape(one) for one in images if hasattr(one, "shape")))
         what = f" ({' and '.join(str(list(shape)) for shape in shapes[:3])})" if shapes else ""
         raise ValueError(
-            f"images are of several sizes{what}; this encoder reads uint8 [n, h, w, {channels}]: resize them to one, or"
+            f"images are of several sizes{what}; this encoder reads {reads}: resize them to one, or"
             " pass each size by itself."
         ) from None
 

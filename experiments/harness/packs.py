@@ -1,6 +1,5 @@
 """Data sets as a few files: sheets of images, compressed without loss, in zips of at most 50 MB."""
 
-import functools
 import io
 import json
 import math
@@ -99,16 +98,11 @@ def source_of(config: Mapping[str, Any]) -> Any | None:
     name = config["data"]["name"]
     if not list(pathlib.Path(folder).glob(f"{name}-*.zip")):
         return None
-    from contrastive_jax import data
-    from contrastive_jax.data.sources import held_out
+    from contrastive_jax.data.split import held_out
     from contrastive_jax.training import run as runs
 
     source = read(name, pathlib.Path(folder))
     if source is None:
         raise FileNotFoundError(f"{folder} holds only some of the parts of {name}.")
 
-    @functools.wraps(data.load)
-    def load(**options: Any) -> data.Source:
-        return held_out(source, options["validation"]) if options.get("validation") else source
-
-    return runs.source_of(config, load)
+    return runs.source_of(config, lambda section: held_out(source, section.options.get("validation", 0)))

@@ -28,7 +28,7 @@ def images_of(config: Mapping[str, Any]) -> tuple[int, int]:
     section, compose = config["data"], config["compose"]
     if compose["name"] == "binary":  # nothing of the set's images
         return compose["examples"], compose["bits"]
-    there = noise.count(section["name"], section["train_split"]) * (1 - section["validation"])
+    there = noise.count(section["name"], section.get("train_split", "train")) * (1 - section["validation"])
     examples, (_, _, channels) = compose.get("examples") or there, noise.facts(section["name"])[0]
     return round(examples), channels + (compose["bits"] if compose["name"] == "rand_bit" else 0)
 

@@ -37,6 +37,10 @@ def views_of(preset, **options):
     return np.asarray(program(preset, **PLAIN, **options)(KEYS, BYTES))
 
 
+ARRAYS = ("scarf", "time_series", "tokens")  # test_array_views.py
+IMAGES = sorted({*augment.names()} - {*ARRAYS})
+
+
 def test_the_presets():
     assert set(augment.names()) == {
         "byol",
@@ -47,10 +51,11 @@ def test_the_presets():
         "moco_v2",
         "none",
         "simclr",
+        *ARRAYS,
     }
 
 
-@pytest.mark.parametrize("preset", sampled(["simclr", *(n for n in augment.names() if n != "simclr")], 1))
+@pytest.mark.parametrize("preset", sampled(["simclr", *(n for n in IMAGES if n != "simclr")], 1))
 def test_views(preset):
     views = views_of(preset)
     assert views.shape == (BATCH, 2, SIZE, SIZE, 3) and views.dtype == np.float32
@@ -160,7 +165,7 @@ STEADY = {  # what else each preset would change, switched off
 }
 
 
-@pytest.mark.parametrize("preset", sampled(sorted(set(augment.names()) - {"none"}), 1))
+@pytest.mark.parametrize("preset", sampled(sorted({*IMAGES} - {"none"}), 1))
 def test_every_preset_can_stop_flipping_and_start_turning(preset):
     images = GENERATOR.random((40, SIZE, SIZE, 1), np.float32)
     keys = jax.random.split(jax.random.key(6), 40)
@@ -367,7 +372,7 @@ def test_crops_alone_are_resized_and_normalized_as_the_preset_has_it():
     """To the bit what ``crop_only`` makes of the preset's own options; of one without options, of what is inside."""
     shared = {"sampler", "ratio", "method", "antialias", "color_channels", "mean", "std", "quarter_turns"}
     alone = {"size": 8, "views": 1, "crop_min": 0.3, "flip": 0.5}
-    sections = [{"preset": name, "size": 8} for name in augment.names()] + [
+    sections = [{"preset": name, "size": 8} for name in IMAGES] + [
         {"preset": "simclr", "size": 8, "quarter_turns": True, "method": "bilinear", "antialias": True},
         {"preset": "digits", "size": 8, "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7)},
     ]

@@ -56,7 +56,7 @@ def test_every_listed_option_can_be_set():
         if "*" in option.name or option.default in (None, inspect.Parameter.empty):
             continue
         named = option.function.__name__ if option.function else ""
-        chosen = section in configs.CHOICES or named == "synthetic" or named in augment.names()
+        chosen = section in configs.CHOICES or section == "data" or named in augment.names()
         value = option.default if isinstance(option.default, str) else repr(option.default)
         overrides = [(section, named)] * chosen + [(option.name, value)]
         found = configs.leaves(configs.plain(configs.resolve("digits", overrides)))

@@ -19,6 +19,7 @@ from contrastive_jax.augment.crops import Chain
 from contrastive_jax.commands import evaluate
 from contrastive_jax.commands.export import export, preprocessing
 from contrastive_jax.config import approval
+from contrastive_jax.lookup import functions_of
 from contrastive_jax.models import torchvision_names
 from contrastive_jax.training import loop
 from contrastive_jax.training import run as runs
@@ -344,7 +345,7 @@ def test_architecture_is_read_off_the_arrays(depth, stem):
     assert weights.architecture(params) == options | {"variant": "torchvision"}
 
 
-@pytest.mark.parametrize("preset", augment.names())
+@pytest.mark.parametrize("preset", functions_of(presets))
 @pytest.mark.parametrize("size", [8, 40])
 def test_preprocessing_says_what_evaluation_does(preset, size):
     """At sizes where nothing is resized: crop, range, mean and deviation."""

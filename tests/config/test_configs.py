@@ -26,7 +26,13 @@ from contrastive_jax.types import Batch
 FOLDER = pathlib.Path(__file__).parents[2] / "configs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 
-OURS = ("digits", "flatclr_digits", "folder")  # nothing to replicate
+OURS = ("arrays", "digits", "flatclr_digits", "folder")  # nothing to replicate
+
+ARRAYS = {  # by the views that are made of them
+    "scarf": np.zeros((500, 30), np.float32),
+    "time_series": np.zeros((500, 8, 8), np.float32),
+    "tokens": np.zeros((500, 10), np.int32),
+}
 
 # Image shape, classes and training images as published, so that no data set is needed.
 SIZES = {
@@ -61,6 +67,10 @@ SATURATION = ("logsumexp", "swd_normal", "swd_hypercube", "swd_hypersphere")
 
 # What each file documents besides the scale: one dict of arguments a case.
 ARGUMENTS = {
+    "arrays": (
+        *({"kind": kind} for kind in ("table", "series", "tokens")),
+        {"method": "moco_v2"},
+    ),
     "digits": tuple({"method": name} for name in methods.METHODS),
     "flatclr_digits": ({},),
     "folder": (
@@ -137,6 +147,9 @@ def source_of(settings: str) -> data.Source:
     config = json.loads(settings)
 
     def black(name: str, dir: str = "") -> data.Source:
+        if name == "arrays":
+            split = data.Split(ARRAYS[config["augment"]["preset"]], np.arange(500) % 2)
+            return data.Source(name, split, split, ("0", "1"))
         shape, classes, examples = SIZES[name]
         if name == config["data"]["name"] and (size := config["data"].get("size")):
             shape = (size, size, shape[2])
@@ -162,6 +175,8 @@ def built(settings: str) -> recipe.Recipe:
         config,
         schedule=runs.in_steps(config.schedule, steps),
         image_shape=source.train.shape,
+        image_dtype=source.train.example.dtype,
+        examples=source.train.image,
         classes=len(source.classes),
         several_labels=bool(source.train.label_shape),
         total_steps=steps("train.duration", config.train.duration),
@@ -198,7 +213,7 @@ def resolves_and_builds(name, arguments):
         )
         recipe_of(config)
         if scale == "smoke":
-            assert config.data.name == ("folder" if name == "folder" else "digits")
+            assert config.data.name == (name if name in ("arrays", "folder") else "digits")
             assert config.train.duration == "4 steps"
 
 

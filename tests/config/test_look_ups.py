@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax import main
+from contrastive_jax import data, main
 from contrastive_jax.config import schema, sections, settings
 from contrastive_jax.contrast import temperature
 from contrastive_jax.evaluators import protocols
@@ -45,7 +45,7 @@ def test_each_function_is_looked_up_once(looked_up, monkeypatch):
     checked = []
     monkeypatch.setattr(schema, "check", lambda *given, check=schema.check: checked.append(check(*given)))
     (found,) = main.resolved(COMMAND, None, "train")
-    names = {section: [getattr(found, section).name] for section in (*configs.CHOICES, *settings.TAKERS)}
+    names = {section: [getattr(found, section).name] for section in settings.NAMED}
     names |= {"augment": ["digits"], "loss": ["dcl"], "evaluators": ["knn", "lbfgs"]}  # two columns are lbfgs
     replaced = {"temperature": ["fixed"], "loss": ["flat_nce"]}  # of the config file
     expected = {section: sorted([*names[section], *replaced.get(section, [])]) for section in names}
@@ -71,9 +71,11 @@ def test_a_section_is_its_function_and_its_options():
     assert float(section(10).value((), 5, 0.0)) == pytest.approx(0.2) and found.temperature is section
     plain = configs.plain(configs.resolve("digits:scale=smoke"))
     assert configs.as_settings(plain).temperature.function is temperature.fixed  # looked up here
-    assert (
-        found.optimizer[:3] == ("optimizer", "adamw", optimizers.adamw)
-        and found.data.options["name"] == "digits"
+    assert found.optimizer[:3] == ("optimizer", "adamw", optimizers.adamw) and found.data == (
+        "data",
+        "digits",
+        data.digits,
+        {"validation": 0.0},
     )
     plain["temperature"]["name"] = "ess_"
     with pytest.raises(

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import pytest
 from suite import over
 
+from contrastive_jax import augment, kinds
 from contrastive_jax import config as configs
-from contrastive_jax import kinds
 from contrastive_jax.config import schema
 from contrastive_jax.kinds import Ge, Gt, Le, Lt
 
@@ -67,10 +67,10 @@ def place(option: schema.Option) -> tuple[dict, str]:
         config["loss"] = {name: {"weight": 1.0}}
     elif section == "evaluators":
         config["evaluators"]["column"] = {"name": name}
-    elif section in configs.CHOICES or name == "synthetic":
+    elif section in (*configs.CHOICES, "data"):
         config[section] = {"name": name}
     elif section == "augment" and name != "make_views":
-        config["augment"] = {"preset": name, "size": 8}
+        config["augment"] = {"preset": name} | ({} if augment.of_arrays(augment.find(name)) else {"size": 8})
     return config, leaf
 
 
@@ -145,7 +145,7 @@ def test_a_direct_call_refuses_it_too(name):
 @pytest.mark.parametrize(
     ("leaf", "text", "sentence"),
     [
-        ("encoder", "vitt", "encoder.name is 'vitt'; it must be one of resnet, vit. Did you mean 'vit'?"),
+        ("encoder", "vitt", "encoder.name is 'vitt'; it must be one of conv1d, mlp, resnet, transformer, vit. Did"),
         ("optimizer", "admaw", "optimizer.name is 'admaw'; it must be one of adam, adamw, lars, sgd. Did you mean"),
         ("augment.strength", "-1", "augment.strength is -1; it must be from 0 to 2.5."),
         ("augment.jitter", "1.5", "augment.jitter is 1.5; it must be from 0 to 1."),

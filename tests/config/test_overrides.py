@@ -191,7 +191,7 @@ def test_what_changes_no_number_of_training_is_the_same_run(change):
 
 @pytest.mark.parametrize(
     "change",
-    ["seed=1", "temperature.tau=0.2", "init.checkpoint=x", "train.batch_size=32", "data.dir=other_photos"],
+    ["seed=1", "temperature.tau=0.2", "init.checkpoint=x", "train.batch_size=32", "data.validation=0.1"],
 )
 def test_what_changes_a_number_is_another_run(change):
     first = configs.fingerprint(configs.plain(configs.resolve(DIGITS)))

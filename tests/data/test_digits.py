@@ -52,19 +52,19 @@ def test_stratified_rule():
 
 
 def test_options_that_do_not_apply_are_refused():
-    with pytest.raises(ValueError, match="data.size=16 does not apply to digits"):
+    with pytest.raises(ValueError, match="data.size: no such option of digits"):
         data.load(name="digits", size=16)
     with pytest.raises(ValueError, match="data.size is -1"):
-        data.load(name="digits", size=-1)
+        data.load(name="folder", size=-1)
     with pytest.raises(ValueError, match="data.memory_limit is 0"):
-        data.load(name="digits", memory_limit=0)
+        data.load(name="cifar10", memory_limit=0)
 
 
 def test_a_split_checks_what_it_is_given():
     image = np.zeros((3, 2, 2, 1), np.uint8)
-    with pytest.raises(ValueError, match="uint8"):
-        data.Split(image.astype(np.float32))
-    with pytest.raises(ValueError, match=r"3 images need label \[3\]"):
+    with pytest.raises(ValueError, match=r"examples are float64 \[3, 2, 2, 1\]; they must be"):
+        data.Split(image.astype(np.float64))
+    with pytest.raises(ValueError, match=r"3 examples need label \[3\]"):
         data.Split(image, np.zeros(2))
     split = data.Split(image, group=np.array([4, 4, 5]))
     assert split.label.tolist() == [-1, -1, -1]

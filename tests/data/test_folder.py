@@ -18,7 +18,7 @@ from PIL import Image
 
 from contrastive_jax import augment, data, main
 from contrastive_jax.data import pixels
-from contrastive_jax.data.folder import FolderRecords, class_names
+from contrastive_jax.data.image_folder import FolderRecords, class_names
 from contrastive_jax.data.records import Unreadable
 from contrastive_jax.data.split import stratified
 
@@ -345,7 +345,7 @@ def test_records_are_upright_and_of_eight_bits_for_any_decoder(tmp_path, monkeyp
     def stale(path):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr("contrastive_jax.data.folder.opened", stale)
+    monkeypatch.setattr("contrastive_jax.data.image_folder.opened", stale)
     with pytest.raises(OSError, match="Stale file handle.*; once it can, .*0.jpg"):
         records.read([0])
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from contrastive_jax import data
-from contrastive_jax.data import folder as folders
+from contrastive_jax.data import image_folder as folders
 from contrastive_jax.data import same
 from contrastive_jax.data.same import PARTS
 from contrastive_jax.training.loop import check_contents

@@ -276,7 +276,7 @@ def test_an_unknown_name_says_the_nearest(dir):
     for name in ("/some/folder", "é", "1tiny", "tiny:1"):
         with pytest.raises(ValueError, match="it must be digits, folder, synthetic or a name of TFDS"):
             data.load(name=name, dir=dir)
-    with pytest.raises(ValueError, match="data.test_fraction=0.1 does not apply to tiny"):
+    with pytest.raises(ValueError, match="data.test_fraction: no such option of tiny"):
         data.load(name="tiny", dir=dir, test_fraction=0.1)
 
 

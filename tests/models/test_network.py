@@ -386,7 +386,7 @@ def test_bad_inputs():
     params, stats = network.init(0, IMAGE)
     with pytest.raises(ValueError, match="16 examples does not split into norm.groups = 3"):
         network.apply(params, stats, views(), train=True)
-    with pytest.raises(ValueError, match="views are uint8"):
-        network.apply(params, stats, views().astype(np.uint8), train=True)
-    with pytest.raises(ValueError, match="images are float32 of shape"):
+    with pytest.raises(ValueError, match="this encoder reads images, float .n, h, w, c., not uint8"):
+        build().apply(params, stats, views().astype(np.uint8), train=True)
+    with pytest.raises(ValueError, match="this encoder reads images, .* not float32"):
         network.encode(params, stats, views())

@@ -561,3 +561,11 @@ def test_of_a_write_that_failed_nothing_is_printed_but_what_is_raised(quiet, tmp
     *told, before, last = [line for line in done.stderr.splitlines() if "before flag parsing" not in line]
     assert "somebody else's" in before and "nor this" in last
     assert (told == []) if quiet else ("Traceback" in done.stderr)
+
+
+def test_a_part_of_a_state_without_any_is_empty(tmp_path):
+    """A network without batch norm: its statistics are one empty subtree, and those of a module are asked for."""
+    with checkpoint.Checkpoints(tmp_path) as saved:
+        saved.save(1, {"params": {"encoder": jnp.ones(2)}, "stats": {"encoder": {}, "projector": {}}}, {})
+        part, _, _ = saved.restore_part(["params/encoder", "stats/encoder"])
+    assert part["stats"] == {"encoder": {}} and part["params"]["encoder"].tolist() == [1, 1]

@@ -1,0 +1,216 @@
+"""A data set of arrays in a file: tables, time series, token ids, features, images; any shape."""
+
+import pathlib
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from contrastive_jax.data.split import Source, Split, held_out, numbers, stratified
+from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
+from contrastive_jax.lookup import near
+
+AUTO = "auto"
+
+
+@checked("data")
+def arrays(
+    *,
+    file: str = "",
+    key: str = "x",
+    label_key: str = AUTO,
+    group_key: str = "",
+    test_key: str = AUTO,
+    test_label_key: str = AUTO,
+    test_fraction: Decay = 0.0,
+    split_seed: CountOrZero = 0,
+    validation: Decay = 0.0,
+    memory_limit: Positive = 8.0,
+) -> Source:
+    """Load examples of one shape and type from a file of arrays: ``[n, ...]``, an example a row.
+
+    Floats become float32, whole numbers int32; uint8 stays, so that ``[n, h, w, c]`` uint8 are images. A key is the
+    name of an array in the file, or the path of an .npy file, relative to that file. Nothing that a file holds is run.
+
+    Args:
+        file: an .npz, .npy or .safetensors file; an .npy file, the examples alone, is memory-mapped.
+        key: the training examples, ``[n, ...]``; of an .npy file not read.
+        label_key: their labels, ``[n]`` whole numbers from 0 on (-1: none) or texts, or ``[n, C]`` of 0 and 1; "auto"
+            is y where the file has it; "" takes none.
+        group_key: their groups, ``[n]`` whole numbers or texts: examples of one group are never each other's negatives,
+            and are held out together; "" makes every example its own group.
+        test_key: the test examples; "auto" is x_test where the file has it; "" takes none.
+        test_label_key: their labels; "auto" is y_test where the file has it.
+        test_fraction: without test examples, this fraction of every class is held out for test, groups whole.
+        split_seed: seed of that draw.
+        validation: a fixed stratified fraction of the training examples that stands in for the test examples, to choose
+            options by; they are not trained on, and the test examples not looked at.
+        memory_limit: GiB that the examples of both splits may take.
+
+    Raises:
+        ValueError: a file that cannot be read, an unknown key, values that are not finite or do not fit 32 bits, arrays
+            whose lengths disagree.
+        FileNotFoundError: no such file.
+    """
+    path = pathlib.Path(file).expanduser()
+    if not file:
+        raise ValueError("data.file is ''; data.name=arrays needs an .npz, .npy or .safetensors file.")
+    held = _opened(path)
+
+    def take(option: str, name: str, usual: str = "") -> np.ndarray | None:
+        """Return the array of a key; None where there is none."""
+        if name == AUTO:
+            name = usual if usual in held else ""
+        return _array(path, held, option, name) if name else None
+
+    x = take("key", next(iter(held)) if path.suffix.lower() == ".npy" else key)
+    if x is None:
+        raise ValueError("data.key is ''; it names the training examples.")
+    y, test_y = take("label_key", label_key, "y"), take("test_label_key", test_label_key, "y_test")
+    test_x, group = take("test_key", test_key, "x_test"), take("group_key", group_key)
+    if test_x is None:
+        test_y = None
+    elif test_fraction:
+        raise ValueError(
+            f"data.test_fraction is {test_fraction:g}, and {path} has test examples; take 0, or data.test_key=''."
+        )
+    gibibytes = sum(part.nbytes for part in (x, test_x) if part is not None) / 2**30
+    if gibibytes > memory_limit:
+        raise ValueError(
+            f"data.memory_limit is {memory_limit:g}; the examples of {path} take {gibibytes:.1f} GiB. Raise the limit"
+            " if every device has that memory."
+        )
+    for option, array, rows in (
+        ("label_key", y, x),
+        ("group_key", group, x),
+        ("test_label_key", test_y, test_x),
+    ):
+        if array is not None and (not array.ndim or len(array) != len(rows)):
+            raise ValueError(
+                f"data.{option} names an array {list(array.shape)} of {path}; there are {len(rows)} examples."
+            )
+    (label, test_label), classes = _numbered(path, y, test_y)
+    train = Split(numbers(x, f"the training examples of {path}"), label, _codes(group))
+    test = None
+    if test_x is not None:
+        test = Split(numbers(test_x, f"the test examples of {path}"), test_label)
+        if test.example != train.example:
+            raise ValueError(
+                f"data.test_key names examples {test.example} of {path}; those of data.key are {train.example}."
+            )
+    elif test_fraction:
+        aside = stratified(train.label, test_fraction, train.group, split_seed)
+        if not 0 < aside.sum() < len(aside):
+            raise ValueError(
+                f"data.test_fraction is {test_fraction:g}; of {len(aside)} examples it leaves a split empty."
+            )
+        train, test = train[~aside], train[aside]
+    return held_out(Source("arrays", train, test, classes), validation)
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+class _Safetensors(Mapping):
+    """The arrays of a safetensors file, each read as it is asked for."""
+
+    def __init__(self, path: pathlib.Path):
+        from safetensors import safe_open
+
+        self._file = safe_open(path, framework="np")
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._file.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.keys())
+
+    def __len__(self) -> int:
+        return len(self._file.keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._file.keys()
+
+
+def _npy(path: pathlib.Path) -> np.ndarray:
+    return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+OPEN: dict[str, Callable[[pathlib.Path], Any]] = {
+    ".npz": lambda path: np.load(path, allow_pickle=False),
+    ".npy": lambda path: {path.name: _npy(path)},
+    ".safetensors": _Safetensors,
+}
+
+
+def _opened(path: pathlib.Path) -> Mapping[str, np.ndarray]:
+    """Open a file of arrays by its ending."""
+    if path.suffix.lower() not in OPEN:
+        raise ValueError(f"data.file is {str(path)!r}; it must end in .npz, .npy or .safetensors.")
+    if not path.is_file():
+        raise FileNotFoundError(f"data.file is {str(path)!r}; there is no such file.")
+    held = _read(path, lambda: OPEN[path.suffix.lower()](path))
+    if not isinstance(held, Mapping):  # an .npy that is called .npz
+        raise ValueError(f"data.file is {str(path)!r}, which holds one array; call it .npy.")
+    if not len(held):
+        raise ValueError(f"data.file is {str(path)!r}, which holds no array.")
+    return held
+
+
+def _array(path: pathlib.Path, held: Mapping[str, np.ndarray], option: str, name: str) -> np.ndarray:
+    if name in held:
+        return np.asanyarray(_read(path, lambda: held[name]))
+    if name.endswith(".npy"):
+        beside = path.parent / pathlib.Path(name).expanduser()
+        if not beside.is_file():
+            raise FileNotFoundError(f"data.{option} is {name!r}; there is no file {beside}.")
+        return _read(beside, lambda: _npy(beside))
+    raise ValueError(f"data.{option} is {name!r}; {path} has no such array. {near(name, list(held))}")
+
+
+def _read(path: pathlib.Path, function: Callable[[], Any]) -> Any:
+    """Call a function that reads a file; what it raises on a damaged one is one sentence."""
+    from safetensors import SafetensorError
+
+    damaged = (ValueError, EOFError, KeyError, OSError, TypeError, SyntaxError, NotImplementedError)
+    try:
+        return function()
+    except (*damaged, zipfile.BadZipFile, zlib.error, SafetensorError, RuntimeError, MemoryError) as error:
+        text = " ".join(str(error).split())
+        if "pickle" in text or "object" in text.lower():
+            raise ValueError(
+                f"{path} holds Python objects, which are not read; save arrays of numbers."
+            ) from None
+        raise ValueError(f"{path} cannot be read: {text or type(error).__name__}.") from None
+
+
+# ------------------------------------------------------------------------------------------------ labels
+
+
+def _numbered(
+    path: pathlib.Path, *labels: np.ndarray | None
+) -> tuple[list[np.ndarray | None], tuple[str, ...]]:
+    """Return labels as numbers, and the names of the classes."""
+    there = [label for label in labels if label is not None]
+    for label in there:
+        if label.dtype.kind not in "iubU":
+            raise ValueError(f"labels of {path} are {label.dtype}; they must be whole numbers or texts.")
+    if len({(label.dtype.kind == "U", label.shape[1:]) for label in there}) > 1:
+        raise ValueError(f"labels of {path} are of two kinds; training and test labels must be of one.")
+    if not there:
+        return list(labels), ()
+    if there[0].dtype.kind == "U":
+        names = np.unique(np.concatenate([label.reshape(-1) for label in there]))
+        numbered = [None if label is None else np.searchsorted(names, label) for label in labels]
+        return numbered, tuple(map(str, names))
+    count = there[0].shape[1] if there[0].ndim == 2 else 1 + max(int(label.max()) for label in there)
+    return list(labels), tuple(map(str, range(count)))
+
+
+def _codes(group: np.ndarray | None) -> np.ndarray | None:
+    """Return groups as whole numbers."""
+    return (
+        np.unique(group, return_inverse=True)[1] if group is not None and group.dtype.kind == "U" else group
+    )
