@@ -224,7 +224,7 @@ def test_packed_metrics_are_the_metrics():
     }
     _, found = jax.jit(packed(lambda state, feed: (state, metrics)))(0, 0)
     assert found.values.shape == (6,)
-    found = jax.device_get(found).unpacked()
+    found = jax.device_get(found).unpacked()[0]
     assert list(found) == list(metrics)
     for name, value in metrics.items():
         np.testing.assert_array_equal(found[name], np.asarray(value, np.float32))
