@@ -83,7 +83,7 @@ class Recorder(contextlib.ExitStack):
             elif (why := layout.divergence(workdir, number)) is not None:
                 self.diverged[number] = why
         self._records = [
-            self._record(number, folder, quiet) for number, folder in enumerate(layout.places(workdir, count))
+            self._open(number, folder, quiet) for number, folder in enumerate(layout.places(workdir, count))
         ]
         known = active and start < self._run.total_steps
         here = self._run._replace(mesh=program.mesh)
@@ -99,7 +99,7 @@ class Recorder(contextlib.ExitStack):
             self._progress.end()  # before it began: there is only something to evaluate
         self.pause = self._progress.pause
 
-    def _record(self, number: int, folder: str | os.PathLike, quiet: bool) -> _Record:
+    def _open(self, number: int, folder: str | os.PathLike, quiet: bool) -> _Record:
         """Open the record of one run."""
         run = self._program.runs[number]
         config = run.settings.to_dict()
