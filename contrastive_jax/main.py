@@ -260,16 +260,10 @@ def default_workdir(settings: "Sequence[configs.Settings]") -> str:
 
 def perform(mode: str, settings: "Sequence[configs.Settings]", workdir: str, quiet: bool) -> None:
     """Run a mode on a run, or on replicas."""
-    together = len(settings) > 1 and mode != "report"
-    if mode == "train":
-        module = importlib.import_module(f"contrastive_jax.training.{'replicas' if together else 'loop'}")
-    else:
-        module = importlib.import_module(f"contrastive_jax.commands.{mode}")
-    if not together:
-        getattr(module, mode)(settings[0], workdir, quiet=quiet)
-    else:
-        function = module.train if mode == "train" else getattr(module, f"{mode}_replicas")
-        function(settings, workdir, quiet=quiet)
+    module = "contrastive_jax.training.loop" if mode == "train" else f"contrastive_jax.commands.{mode}"
+    function = getattr(importlib.import_module(module), mode)
+    alone = len(settings) == 1 or mode == "report"  # which reads the other replicas' from their folders
+    function(settings[0] if alone else settings, workdir, quiet=quiet)
 
 
 def _fail(message: str, code: int = 2) -> None:

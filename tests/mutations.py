@@ -523,12 +523,17 @@ STORY = "training/test_story.py"
 LOOP = of(
     "training/loop.py",
     STORY,
-    ("a resumed run begins its data anew", "recorder.next_batch(step)", "recorder.next_batch(step - start)"),
+    ("a resumed run begins its data anew", "batch = feed.feed(step)", "batch = feed.feed(step - start)"),
     ("a divergence is saved", "recorder.fetch()  # check all pending", "pass  # nothing is saved", "training/test_loop.py"),
     ("a signal is not heeded", "if stop and step < run.total_steps:", "if False:"),
     ("the last state is not saved", "if stop or save_due or keep_due or step == run.total_steps:", "if stop or save_due or keep_due:"),
-    ("a changed config goes on", "if wrong := configs.forbidden_changes(before, run.settings.to_dict()):", "if wrong := {}:",
-     "training/test_loop.py -k changed_config"),
+    run=True,
+)  # fmt: skip
+RESUME = of(
+    "training/resume.py",
+    "training/test_loop.py -k changed_config",
+    ("a changed config goes on", "wrong = configs.forbidden_changes(had[\"config\"], now[\"config\"])", "wrong = {}"),
+    ("a run goes on beyond its end", "if step <= run.total_steps:", "if True:"),
     run=True,
 )  # fmt: skip
 STEP = of(
@@ -542,7 +547,7 @@ STEP = of(
     ("uses of randomness draw alike", "zlib.crc32(name.encode())", "0 * zlib.crc32(name.encode())"),
     (
         "ESS of the wrong weights",
-        "state.step, metrics[rule.reads])",
+        "state.step, outcome)",
         'state.step, metrics["ess_with_positive"])',
     ),
     ("the step stands still", "step=state.step + 1,", "step=state.step,"),
@@ -558,7 +563,7 @@ RECORDER = of(
     "training/test_loop.py -k not_finite",
     (
         "a NaN goes on",
-        'if not (np.isfinite(metrics["loss"]) and np.isfinite(metrics["gradient_norm"])):',
+        "if not _finite(metrics[number]):",
         "if False:",
     ),
     run=True,
@@ -575,18 +580,22 @@ REPLICAS = [
     *of(
         "training/replicas.py",
         "training/test_replicas.py",
-        ("every replica has the first one's seed", 'seeds=[run.settings.seed for run in self.runs],',
-         'seeds=[self.run.settings.seed for run in self.runs],'),
+        ("every replica has the first one's seed", 'seeds=[run.settings.seed for run in runs],',
+         'seeds=[first.settings.seed for run in runs],'),
         ("every replica is left the first one's state", "lambda x: jnp.asarray(x[number])", "lambda x: jnp.asarray(x[0])"),
         ("any leaf may differ", 'if name != "seed" and any(', 'if False and any('),
-        ("a number that no step reads may differ", "if _same_bits(self._states[0], again):", "if False:"),
-        ("other replicas go on", 'if (saved := before.get("replicas")) !=', 'if False and (saved := before.get("replicas")) !='),
+        ("a number that no step reads may differ", "if _same_bits(state, init_state(runs[number].recipe, runs[0].settings.seed)):", "if False:"),
+        ("every replica is judged as the first", "lambda x, number=number: x[number]", "lambda x, number=number: x[0]"),
     ),
     *of(
-        "training/members.py",
+        "training/resume.py",
         "training/test_replicas.py",
-        ("every replica is judged as the first", "lambda x, number=number: x[number]", "lambda x, number=number: x[0]"),
-        ("every replica has the first one's metrics", "Packed(packed.values[number], packed.layout)", "Packed(packed.values[0], packed.layout)"),
+        ("other replicas go on", "if before == these:", "if True:"),
+    ),
+    *of(
+        "training/recorder.py",
+        "training/test_replicas.py",
+        ("every replica has the first one's metrics", "self._step, record.last = step, metrics[number]", "self._step, record.last = step, metrics[0]"),
     ),
     *of(
         "config/overrides.py",
@@ -626,7 +635,7 @@ ENCODERS = [
         ("the run's size is not seen", "for of in (command, saved.settings) if of and of.ev", "for of in (command,) if of and of.ev"),
     ),
     *of(
-        "training/loop.py",
+        "training/initial.py",
         "commands/test_export.py",
         ("another max-pooling reads the weights", 'if "encoder.variant" in changed and run.settings.encoder.name == "resnet":', "if False:"),
         ("one's own option called variant is refused", ' and run.settings.encoder.name == "resnet":', ":"),
@@ -709,7 +718,7 @@ MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *SCORES, *PAIRWISE, *DIAGNOSTICS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
-    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
+    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
 ]  # fmt: skip
 
 

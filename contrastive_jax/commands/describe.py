@@ -14,10 +14,11 @@ from contrastive_jax.config import Settings
 from contrastive_jax.data import stream
 from contrastive_jax.lookup import Section
 from contrastive_jax.training import alarms, compilation, memory, utilisation
-from contrastive_jax.training.loop import One
-from contrastive_jax.training.replicas import Replicas
+from contrastive_jax.training.program import single
+from contrastive_jax.training.replicas import program_of
 from contrastive_jax.training.run import Run, prepare, source_of
 from contrastive_jax.types import TrainState
+from contrastive_jax.workdir import replicas
 
 SECONDS = 3.0
 
@@ -31,62 +32,52 @@ class Parameter:
     size: int
 
 
-def describe(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
+def describe(
+    config: Settings | Mapping[str, Any] | Sequence[Settings | Mapping[str, Any]],
+    workdir: str,
+    *,
+    quiet: bool = False,
+) -> dict[str, Any]:
     """Print the config, the network, the mesh, the steps and what the compiled step costs; train nothing.
 
     A set that is not here is replaced by synthetic images of its shape, classes and number, which is said.
 
     Args:
-      config: settings, or a config as plain dictionaries.
+      config: settings, or a config as plain dictionaries. A list of them, replicas: the first is described, what
+        differs between them, and the step of all.
       workdir: is neither read nor written.
       quiet: changes nothing: what is asked for is printed, by the first process.
 
     Returns:
-      What the network and the compiled step cost a device, and its speed.
+      What the network and the compiled step cost a device, and its speed; images a second are of all runs together.
     """
-    run, missing = prepared(config)
-    return _describe(One(run), missing)
-
-
-def describe_replicas(
-    given: Sequence[Settings | Mapping[str, Any]], workdir: str, *, quiet: bool = False
-) -> dict[str, Any]:
-    """Describe replicas: what differs between them, the first, and the step of all of them.
-
-    Args:
-      given: their settings.
-      workdir, quiet: see :func:`describe`.
-
-    Returns:
-      See :func:`describe`; images a second are of all replicas together.
-    """
-    run, missing = prepared(given[0])
-    trainee = Replicas(given, source=run.source)
-    return _describe(trainee, [*missing, *(f"replica {i}: {name}" for i, name in enumerate(trainee.names))])
-
-
-def _describe(trainee: One, sentences: Sequence[str]) -> dict[str, Any]:
+    given = list(config) if isinstance(config, list | tuple) else [config]
+    run, sentences = prepared(given[0])
+    program = single(run) if len(given) == 1 else program_of(given, source=run.source)
+    run, count, unfit = program.runs[0], len(program.runs), ""
+    if count > 1:
+        differing = enumerate(program.differences)
+        sentences += [f"replica {number}: {replicas.words([one])}" for number, one in differing]
     log = print if distributed.first() else lambda line: None
-    run, unfit = trainee.run, ""
     for line in outline(run, sentences):
         log(line)
-    with jax.set_mesh(trainee.mesh), contextlib.closing(trainee.feed(0, log)) as feed:
-        state = trainee.initial_state()
-        step, seconds = trainee.compiled_step(feed, state)
+    with jax.set_mesh(program.mesh), contextlib.closing(program.open_feed(0, log)) as feed:
+        state = program.initial_state([None] * count)
+        step, seconds = compilation.compiled_step(program, feed, state)
         try:
-            memory.check(run, step, trainee.together)
-            with memory.translate_errors(run, step, trainee.together):
-                speed = race(run, feed, step, state, trainee.together)
+            memory.check(run, step, count)
+            with memory.translate_errors(run, step, count):
+                speed = race(run, feed, step, state, count)
         except memory.OutOfMemory as error:
             speed, unfit = {}, str(error)
-    images = run.settings.train.batch_size * trainee.together / trainee.mesh.size
+    images = run.settings.train.batch_size * count / program.mesh.size
     needed = utilisation.model_flops(run) * images / 1e9
     log(f"network, forward and backward, per device\n  gflops_per_step = {needed:,.2f}")
     kind, dtype = run.mesh.devices.flat[0].device_kind, run.settings.dtype
     if utilisation.peak(kind, dtype) is None:
         log(f"  no published peak of {kind} in {dtype} is known: the log has no utilisation")
     facts = {"compile_seconds": seconds} | costs(step)
-    log(f"compiled step{f' of {trainee.together} replicas' if trainee.together > 1 else ''}, per device")
+    log(f"compiled step{f' of {count} replicas' if count > 1 else ''}, per device")
     for name, value in facts.items():
         log(f"  {name} = {value:,.2f}")
     log(f"speed\n  not measured: {unfit}" if unfit else "speed, images a second")

@@ -16,7 +16,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import data, distributed, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
-from contrastive_jax.evaluators.table import of_replicas
+from contrastive_jax.evaluators.table import of_runs
 from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import encoder, remote, replicas
@@ -27,61 +27,52 @@ OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment
 
 
 @remote.supports_remote
-def evaluate(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
+def evaluate(
+    config: Settings | Mapping[str, Any] | Sequence[Settings | Mapping[str, Any]],
+    workdir: str,
+    *,
+    quiet: bool = False,
+) -> Any:
     """Judge the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
 
-    Returns:
-      What ``evaluation.json`` of the workdir holds: the results, with the step and the config's fingerprint of
-      the checkpoint.
-
-    Raises:
-      ValueError: the encoder cannot read these images, or an evaluator cannot work, in a sentence.
-      FileNotFoundError: no checkpoint, or a missing data set.
-    """
-    evaluator, result = _judged(configs.settings_of(config), workdir, quiet)
-    if distributed.first():
-        evaluator.print(result["results"])
-    return result
-
-
-@remote.supports_remote
-def evaluate_replicas(
-    given: Sequence[Settings | Mapping[str, Any]], workdir: str, *, quiet: bool = False
-) -> list[dict[str, Any]]:
-    """Judge every replica of a workdir as :func:`evaluate` does, in one table; say which of them diverged.
-
     Args:
-      given: their settings.
-      workdir: theirs.
+      config: settings, or a config as plain dictionaries. A list of them: those of the workdir's replicas, which are
+        evaluated in one table, but for those that diverged.
+      workdir: of the run or the replicas; the results are written there.
       quiet: show no progress.
 
     Returns:
-      What ``evaluation.json`` of each replica's folder holds; nothing of one that diverged.
+      What ``evaluation.json`` of the workdir holds: the results, with the step and the config's fingerprint of
+      the checkpoint. Of a list a list of that, {} of a replica that diverged.
 
     Raises:
-      ValueError: the workdir does not hold as many replicas; or as :func:`evaluate`.
+      ValueError: the encoder cannot read these images, or an evaluator cannot work, in a sentence; or the workdir does
+        not hold as many replicas.
+      FileNotFoundError: no checkpoint, or a missing data set.
     """
-    if distributed.first():
-        workdirs.check_writable(workdir)  # a replica's folder may be a link
-    differences, evaluator = replicas.differences(workdir), None
-    if len(differences) != len(given):
-        raise ValueError(f"--workdir={workdir} does not hold {len(given)} replicas; leave --config out.")
-    judged: list[dict[str, Any]] = [{} for _ in given]
-    for number, config in enumerate(given):
-        if why := replicas.divergence(workdir, number):
+    several = isinstance(config, list | tuple)
+    given = list(config) if several else [config]
+    differences: list[dict[str, Any]] = [{}]
+    if len(given) > 1:
+        if distributed.first():
+            workdirs.check_writable(workdir)  # a replica's folder may be a link
+        if len(differences := replicas.differences(workdir)) != len(given):
+            raise ValueError(f"--workdir={workdir} does not hold {len(given)} replicas; leave --config out.")
+    evaluator, found = None, []
+    for number, place in enumerate(replicas.places(workdir, len(given))):
+        if len(given) > 1 and (why := replicas.divergence(workdir, number)):
+            found.append({})
             if distributed.first():
                 workdirs.log(f"replica {number} is not evaluated: {why}")
         else:
-            evaluator, judged[number] = _judged(
-                configs.settings_of(config), str(replicas.folder(workdir, number)), quiet
-            )
+            evaluator, result = _judged(configs.settings_of(given[number]), place, quiet)
+            found.append(result)
     if evaluator and distributed.first():
-        names = [replicas.words([difference]) for difference in differences]
-        evaluator.print(of_replicas(names, differences, [one.get("results", {}) for one in judged]))
-    return judged
+        evaluator.print(of_runs(differences, [one.get("results", {}) for one in found]))
+    return found if several else found[0]
 
 
-def _judged(settings: Settings, workdir: str, quiet: bool) -> tuple[Evaluator, dict[str, Any]]:
+def _judged(settings: Settings, workdir: Any, quiet: bool) -> tuple[Evaluator, dict[str, Any]]:
     """Judge an encoder, and write and return what came out."""
     began, path = time.perf_counter(), settings.evaluate.checkpoint or workdir
     first = distributed.first()
@@ -101,7 +92,7 @@ def _judged(settings: Settings, workdir: str, quiet: bool) -> tuple[Evaluator, d
         notes = changed(settings, trained, now, began_with)
         for note in notes:
             log(note)
-        results = evaluator.table((saved.params, saved.stats), quiet=True, show_progress=first and not quiet)
+        results = evaluator.table((saved.params, saved.stats), show_progress=first and not quiet)
     result = {
         "checkpoint": str(path),
         "step": saved.step,

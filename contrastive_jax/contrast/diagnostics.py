@@ -160,42 +160,62 @@ def rounds_to_zero(dtype: jnp.dtype | str) -> float:
     return float(jnp.finfo(dtype).epsneg) / 2
 
 
-# Scalars of :func:`of_comparison` that a temperature rule may read (``Temperature.reads``).
-READABLE = (
-    "ess",
-    "kl_uniform",
-    "ess_with_positive",
-    "query_ess",
-    "contrast_entropy",
-    "saturated",
-    "alignment",
-)
-READABLE += ("info_nce", "mi_estimate", "contrast_accuracy")
+def _mean(comparison: Comparison, values: Array) -> Array:
+    """Return the mean of values [B, V] over the queries that have negatives; 0 without any."""
+    valid = comparison.count > 0
+    share = jnp.maximum(jnp.mean(valid.astype(comparison.positive.dtype)), 1e-12)
+    return jnp.mean(jnp.where(valid, values, jnp.zeros_like(values))) / share
+
+
+def info_nce(comparison: Comparison) -> Array:
+    """Compute InfoNCE without the margin, in nats, the mean over queries that have negatives."""
+    return _mean(comparison, jax.nn.softplus(comparison.contrast(margin=False)))
+
+
+def mi_estimate(comparison: Comparison) -> Array:
+    """Compute InfoNCE's estimate of mutual information in nats: log(1 + K) less InfoNCE."""
+    c = comparison.contrast(margin=False)
+    return _mean(comparison, jnp.log1p(comparison.count) - jax.nn.softplus(c))
+
+
+def contrast_accuracy(comparison: Comparison) -> Array:
+    """Compute the share of queries whose positive scores above all of their negatives."""
+    return _mean(comparison, comparison.positive > comparison.negatives.hardest)
+
+
+def query_ess(comparison: Comparison) -> Array:
+    """Compute :func:`query_effective_sample_size` of the contrasts without the margin."""
+    return query_effective_sample_size(comparison.contrast(margin=False), comparison.count > 0)
+
+
+def saturated(comparison: Comparison, dtype: jnp.dtype | str) -> Array:
+    """Compute the share of queries with a weight W, margin included, of at most :func:`rounds_to_zero`."""
+    return _mean(comparison, jax.nn.sigmoid(comparison.contrast()) <= rounds_to_zero(dtype))
+
+
+# (comparison, compute type) -> the scalar that a temperature rule reads, by the name in ``Temperature.reads``.
+OUTCOMES: dict[str, Callable[[Comparison, jnp.dtype | str], Array]] = {
+    "ess": lambda comparison, dtype: effective_sample_size(comparison),
+    "kl_uniform": lambda comparison, dtype: kl_from_uniform(comparison),
+    "ess_with_positive": lambda comparison, dtype: effective_sample_size(comparison, with_positive=True),
+    "query_ess": lambda comparison, dtype: query_ess(comparison),
+    "contrast_entropy": lambda comparison, dtype: _mean(comparison, contrast_entropy(comparison)),
+    "saturated": saturated,
+    "alignment": lambda comparison, dtype: jnp.mean(comparison.raw_positive),
+    "info_nce": lambda comparison, dtype: info_nce(comparison),
+    "mi_estimate": lambda comparison, dtype: mi_estimate(comparison),
+    "contrast_accuracy": lambda comparison, dtype: contrast_accuracy(comparison),
+}
 
 
 def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") -> dict[str, Array]:
     """Compute scalars of the contrast between positives and negatives, of the queries that have negatives."""
-    valid = comparison.count > 0
-    valid_share = jnp.maximum(jnp.mean(valid.astype(comparison.positive.dtype)), 1e-12)
-    c = comparison.contrast(margin=False)
-    of_c, of_w = _quantiles(c, valid, jnp.asarray([0.05, 0.5, 0.95]))
-    beats = comparison.positive > comparison.negatives.hardest
-    return {
-        "info_nce": jnp.mean(jnp.where(valid, jax.nn.softplus(c), 0.0)) / valid_share,
-        "mi_estimate": jnp.mean(jnp.where(valid, jnp.log1p(comparison.count) - jax.nn.softplus(c), 0.0))
-        / valid_share,
-        "contrast_accuracy": jnp.mean(jnp.where(valid, beats, False)) / valid_share,
+    c, share = comparison.contrast(margin=False), jnp.asarray([0.05, 0.5, 0.95])
+    of_c, of_w = _quantiles(c, comparison.count > 0, share)
+    return {name: outcome(comparison, dtype) for name, outcome in OUTCOMES.items()} | {
         "tau": comparison.temperature,
-        "ess": effective_sample_size(comparison),
-        "kl_uniform": kl_from_uniform(comparison),
-        "ess_with_positive": effective_sample_size(comparison, with_positive=True),
-        "query_ess": query_effective_sample_size(c, valid),
-        "contrast_entropy": jnp.mean(jnp.where(valid, contrast_entropy(comparison), 0.0)) / valid_share,
         **{f"c_p{p}": value for p, value in zip(("05", "50", "95"), of_c, strict=True)},
         **{f"w_p{p}": value for p, value in zip(("05", "50", "95"), of_w, strict=True)},
-        "saturated": jnp.mean(valid & (jax.nn.sigmoid(comparison.contrast()) <= rounds_to_zero(dtype)))
-        / valid_share,
-        "alignment": jnp.mean(comparison.raw_positive),
         "negatives": jnp.mean(comparison.count.astype(comparison.positive.dtype)),
     }
 

@@ -1,8 +1,8 @@
 """Temperature rules: what divides the scores at a step, and what the step's outcome does to it.
 
 A rule is three functions: ``init() -> state``, ``value(state, step, alignment) -> tau`` before the
-negatives are weighed, and ``update(state, step, outcome) -> state`` after, of the step's metric that the rule names
-(``reads``: the ESS unless it says otherwise). No gradient flows through tau.
+negatives are weighed, and ``update(state, step, outcome) -> state`` after, of a scalar of the step's comparison, by
+name (``reads``, a key of ``diagnostics.OUTCOMES``; the ESS by default). No gradient flows through tau.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Temperature(NamedTuple):
     init: Callable[[], PyTree]
     value: Callable[[PyTree, Array, Array], Array]  # (state, step [], alignment []) -> tau []
     update: Callable[[PyTree, Array, Array], PyTree]  # (state, step [], outcome []) -> state
-    reads: str = "ess"  # the metric of the step that is the outcome
+    reads: str = "ess"  # the outcome, a key of diagnostics.OUTCOMES
 
 
 def _stateless(value: Callable[[Array, Array], Array]) -> Temperature:

@@ -196,16 +196,18 @@ def over_seeds(differences: Sequence[Mapping[str, Any]], rows: Sequence[dict | N
     return {f"{others}mean ± sd of {len(of)}": mean_of(of) for others, of in alike.items() if len(of) > 1}
 
 
-def of_replicas(
-    names: Sequence[str], differences: Sequence[Mapping[str, Any]], tables: Sequence[Mapping[str, dict]]
-) -> dict[str, dict]:
-    """Return the rows of several networks in one table: each of them, their means over seeds, what they stand against.
+def of_runs(
+    differences: Sequence[Mapping[str, Any]], tables: Sequence[Mapping[str, dict]]
+) -> Mapping[str, dict]:
+    """Return the tables of several runs as one: a row each, their means over seeds, and the baselines.
 
     Args:
-      names: of each network.
-      differences: of each network, the leaves in which they differ.
-      tables: of each network, its rows; empty where it could not be judged.
+      differences: of each run, the leaves in which they differ; the run's name in the table.
+      tables: of each run, its rows; empty where it could not be evaluated. One alone is the table.
     """
+    if len(tables) == 1:
+        return tables[0]
+    names = [", ".join(f"{leaf}={value}" for leaf, value in of.items()) for of in differences]
     rows = [table.get("trained") for table in tables]
     trained = {name: row for name, row in zip(names, rows, strict=True) if row is not None}
     judged = zip(differences, tables, strict=True)

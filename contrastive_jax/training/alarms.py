@@ -1,11 +1,10 @@
 """Alarms: a run's metrics when something is wrong, as sentences.
 
-An alarm is a function of one record of metrics and of the config, so that a resumed run raises what an
+An alarm is a function of one record of metrics and of the run, so that a resumed run raises what an
 uninterrupted one raises. :class:`Watch` remembers what it has said.
 """
 
 import contextlib
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
 from contrastive_jax.contrast.diagnostics import rounds_to_zero
-from contrastive_jax.contrast.terms import Term, make_term
 from contrastive_jax.data.noise import NOTE
+from contrastive_jax.training.run import Run
 
 PREFIX = "alarm/"
 LEAST = 20  # steps before which nothing is wrong yet, however short the run
@@ -66,25 +65,25 @@ def notes(settings: Settings, platform: str | None = None) -> list[str]:
     ]
 
 
-def alarms(record: Mapping[str, float], settings: Settings) -> dict[str, str]:
+def alarms(record: Mapping[str, float], run: Run) -> dict[str, str]:
     """Return what is wrong: name -> sentence.
 
     Args:
-      record: step, epoch and the metrics of a training step, as in ``metrics.jsonl``.
-      settings: of the run.
+      record: step and the metrics of a training step, as in ``metrics.jsonl``.
+      run: its settings, its loss's terms and its length are read.
     """
     sentences: dict[str, str] = {}
     for alarm in ALARMS if record["step"] >= LEAST else ():
-        if sentence := alarm(record, settings):
+        if sentence := alarm(record, run):
             sentences[alarm.__name__] = sentence
     if "ess_unreachable" in sentences:  # which says as much
         sentences.pop("temperature_clamped", None)
     return sentences
 
 
-def collapse(record: Mapping[str, float], settings: Settings) -> str | None:
+def collapse(record: Mapping[str, float], run: Run) -> str | None:
     """All embeddings are one point."""
-    if not _compares(settings) or _share(record, settings) < SETTLED or not record["embedding_std"] < STD:
+    if not _compares(run) or _share(record, run) < SETTLED or not record["embedding_std"] < STD:
         return None
     return (
         f"collapse: all embeddings are nearly one point (embedding_std {record['embedding_std']:.2g}; spread over"
@@ -93,9 +92,9 @@ def collapse(record: Mapping[str, float], settings: Settings) -> str | None:
     )
 
 
-def dimensional_collapse(record: Mapping[str, float], settings: Settings) -> str | None:
+def dimensional_collapse(record: Mapping[str, float], run: Run) -> str | None:
     """The embeddings vary along one line."""
-    if not _compares(settings) or _share(record, settings) < SETTLED:
+    if not _compares(run) or _share(record, run) < SETTLED:
         return None
     if not record["effective_rank"] < RANK or record["embedding_std"] < STD:
         return None
@@ -106,9 +105,9 @@ def dimensional_collapse(record: Mapping[str, float], settings: Settings) -> str
     )
 
 
-def unbounded(record: Mapping[str, float], settings: Settings) -> str | None:
+def unbounded(record: Mapping[str, float], run: Run) -> str | None:
     """The embeddings' length grows, which a cosine does not see but for its gradient."""
-    if not _compares(settings) or not record.get("embedding_largest", 0.0) > LARGEST:
+    if not _compares(run) or not record.get("embedding_largest", 0.0) > LARGEST:
         return None
     return (
         f"unbounded embeddings: their largest entry is {record['embedding_largest']:.2g} (embedding_largest), and the"
@@ -117,28 +116,28 @@ def unbounded(record: Mapping[str, float], settings: Settings) -> str | None:
     )
 
 
-def saturation(record: Mapping[str, float], settings: Settings) -> str | None:
+def saturation(record: Mapping[str, float], run: Run) -> str | None:
     """The loss's gradient gives most queries next to no weight."""
-    contrasts = [name for name, term in _terms(settings) if term.multiples]
+    contrasts = [term.name for term in run.recipe.terms if term.multiples]
     if not contrasts or not set(contrasts) <= set(VANISHING) or not record["saturated"] > SATURATED:
         return None
     return (
         f"saturation: {record['saturated']:.0%} of the queries have a weight of W <="
-        f" {rounds_to_zero(settings.dtype):.1g} in the gradient of {' and '.join(contrasts)}: next to nothing is"
+        f" {rounds_to_zero(run.settings.dtype):.1g} in the gradient of {' and '.join(contrasts)}: next to nothing is"
         " learnt from them. More negatives, stronger augmentation, a higher temperature, or a loss whose gradient does"
         " not vanish (flat_nce, dcl) helps."
     )
 
 
-def stuck(record: Mapping[str, float], settings: Settings) -> str | None:
+def stuck(record: Mapping[str, float], run: Run) -> str | None:
     """InfoNCE is where a network is that tells nothing apart, log(1 + K)."""
-    if not any(term.multiples for _, term in _terms(settings)) or _share(record, settings) < PATIENCE:
+    if not any(term.multiples for term in run.recipe.terms) or _share(record, run) < PATIENCE:
         return None
     count = max(record["negatives"], 1.0)
     nothing, chance = math.log1p(count), 1 / (1 + count)
     # With cosine scores aligned positives among orthogonal negatives are as good as can be hoped for.
-    best = math.log1p(count * math.exp(-1 / record["tau"])) if _cosines(settings) else 0.0
-    luck = 3 * math.sqrt(chance * (1 - chance) / settings.train.batch_size)
+    best = math.log1p(count * math.exp(-1 / record["tau"])) if _cosines(run.settings) else 0.0
+    luck = 3 * math.sqrt(chance * (1 - chance) / run.settings.train.batch_size)
     fallen = (nothing - record["info_nce"]) / (nothing - best)
     if fallen > TOLD_APART or record["contrast_accuracy"] > chance + luck:
         return None
@@ -154,13 +153,13 @@ def _cosines(settings: Settings) -> bool:
     return settings.score == "cosine" and settings.transform.name == "none"
 
 
-def ess_unreachable(record: Mapping[str, float], settings: Settings) -> str | None:
+def ess_unreachable(record: Mapping[str, float], run: Run) -> str | None:
     """The ESS schedule asks for what no permitted temperature gives."""
-    if settings.temperature.name != "ess":
+    if run.settings.temperature.name != "ess":
         return None
-    rule = settings.temperature.options
+    rule = run.settings.temperature.options
     start, end = rule["target"], rule["target_end"] or rule["target"]
-    goal = start + (end - start) * min(1.0, _share(record, settings))
+    goal = start + (end - start) * min(1.0, _share(record, run))
     if goal * record["negatives"] < 1:
         why = f"of {record['negatives']:.0f} negatives the smallest share is {1 / record['negatives']:.3g}"
     elif _at(record["tau"], rule["max_tau"]) and record["ess"] < goal:
@@ -172,9 +171,9 @@ def ess_unreachable(record: Mapping[str, float], settings: Settings) -> str | No
     return f"the ESS target cannot be reached: it is {goal:.3g}, and {why}. Change temperature.target or the clamp."
 
 
-def temperature_clamped(record: Mapping[str, float], settings: Settings) -> str | None:
+def temperature_clamped(record: Mapping[str, float], run: Run) -> str | None:
     """The temperature is not what its rule says, but a limit."""
-    rule = settings.temperature.options
+    rule = run.settings.temperature.options
     for clamp in ("min_tau", "max_tau"):
         if clamp in rule and _at(record["tau"], rule[clamp]):
             limit = f"temperature.{clamp}={rule[clamp]:g}"
@@ -188,12 +187,12 @@ ALARMS = (collapse, dimensional_collapse, unbounded, saturation, stuck, ess_unre
 class Watch:
     """The listener that says each alarm when it begins, and that it is over once it was quiet for some log points."""
 
-    def __init__(self, settings: Settings):
-        self._settings, self._silent = settings, {}  # alarm -> log points since it last rang
+    def __init__(self, run: Run):
+        self._run, self._silent = run, {}  # alarm -> log points since it last rang
 
     def hear(self, record: Mapping[str, float]) -> tuple[dict[str, int], list[str]]:
         """Return the record's own entries, ``{"alarm/collapse": 1}``, and what there is to say."""
-        ringing, sentences = alarms(record, self._settings), []
+        ringing, sentences = alarms(record, self._run), []
         for name, sentence in ringing.items():
             if name not in self._silent:
                 sentences.append(f"alarm, step {record['step']}: {sentence}")
@@ -206,7 +205,7 @@ class Watch:
         return {PREFIX + name: 1 for name in ringing}, sentences
 
 
-def summary(records: list[Mapping[str, Any]], settings: Settings) -> list[dict[str, Any]]:
+def summary(records: list[Mapping[str, Any]], run: Run) -> list[dict[str, Any]]:
     """Return what ``result.json`` keeps: every alarm with its first and last step and what it last said."""
     trained, entries = [record for record in records if "loss" in record], {}
     for record in trained:
@@ -217,30 +216,19 @@ def summary(records: list[Mapping[str, Any]], settings: Settings) -> list[dict[s
             with contextlib.suppress(
                 KeyError, TypeError, ValueError, ArithmeticError
             ):  # a record of another version
-                entry["sentence"] = alarms(record, settings).get(name, "")
+                entry["sentence"] = alarms(record, run).get(name, "")
             entry["at_the_end"] = record is trained[-1]
     return list(entries.values())
 
 
-def _terms(settings: Settings) -> tuple[tuple[str, Term], ...]:
-    return tuple((name, make_term(name, of.options, of.function)) for name, of in settings.loss.items())
-
-
-def _compares(settings: Settings) -> bool:
+def _compares(run: Run) -> bool:
     """Return whether the loss shapes embeddings at all: supervised learning leaves the projector alone."""
-    return any(term.multiples or set(term.quantities) - {"logits", "label"} for _, term in _terms(settings))
+    return any(term.multiples or set(term.quantities) - {"logits", "label"} for term in run.recipe.terms)
 
 
-def _share(record: Mapping[str, float], settings: Settings) -> float:
+def _share(record: Mapping[str, float], run: Run) -> float:
     """Return the share of the run that is done."""
-    train = settings.train
-    examples = round(record["step"] * train.batch_size / record["epoch"])
-    return record["step"] / _steps(train.duration, examples, train.batch_size)
-
-
-@functools.cache
-def _steps(duration: str, examples: int, batch_size: int) -> int:
-    return configs.steps_of("train.duration", duration, examples, batch_size)
+    return record["step"] / run.total_steps
 
 
 def _at(value: float, limit: float) -> bool:

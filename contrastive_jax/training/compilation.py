@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from contrastive_jax import data, native, sharding
 from contrastive_jax.training.packing import packed
+from contrastive_jax.training.program import Program
 from contrastive_jax.training.run import Run
 from contrastive_jax.training.step import make_train_step, state_of
 from contrastive_jax.types import PyTree, TrainState
@@ -61,12 +62,11 @@ def compiler_options(mesh: Mesh, deterministic: bool = True) -> dict[str, bool |
 
 
 def compiled_step(
-    run: Run, feed: data.Resident | data.Stream, state: TrainState
+    program: Program, feed: data.Resident | data.Stream, state: TrainState
 ) -> tuple[jax.stages.Compiled, float]:
     """Compile the train step for these shapes, its metrics packed, ahead of its first call; time it in seconds."""
-    step = packed(make_train_step(run.recipe, feed.take))
-    options = compiler_options(run.mesh, run.settings.train.deterministic)
-    return compiled(step, options, state, feed.feed(int(state.step)))
+    options = compiler_options(program.mesh, program.runs[0].settings.train.deterministic)
+    return compiled(program.step(feed), options, state, feed.feed(int(state.step)))
 
 
 def compiled(

@@ -1,7 +1,8 @@
-"""Evaluation of a run's encoder: looks while it trains, and the table at its end."""
+"""Evaluation of the encoders of runs: quick looks while they train, and the table at the end."""
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,8 +24,8 @@ from contrastive_jax.evaluators.evaluation_data import (
 )
 from contrastive_jax.lookup import is_own
 from contrastive_jax.training.run import evaluators_of, replicate
-from contrastive_jax.types import PyTree, TrainState
-from contrastive_jax.workdir import checkpoint
+from contrastive_jax.types import PyTree
+from contrastive_jax.workdir import replicas as layout
 from contrastive_jax.workdir.encoder import network_of
 
 PIXEL_LIMIT = 2**31  # bytes of float32; a linear classifier of more raw pixels is nobody's baseline
@@ -66,7 +67,7 @@ def _limit(first: jax.Array, second: jax.Array, third: jax.Array) -> jax.Array:
 
 
 class Evaluator:
-    """Evaluation of encoders of one architecture on labelled data, which checks that judging changed nothing.
+    """Evaluation of encoders of one architecture on labelled data.
 
     Args:
         config: settings, or a config as plain dictionaries: sections of the encoder, ``evaluate``, ``evaluators``.
@@ -114,7 +115,7 @@ class Evaluator:
             name, seen, *self.sets[on], layers=layers, batch_size=self.settings.evaluate.batch_size
         )
 
-    def look(self, state: TrainState, report: Callable[[str], None] = print) -> dict[str, float]:
+    def look(self, weights: tuple[PyTree, PyTree], report: Callable[[str], None] = print) -> dict[str, float]:
         """Take the quick look while a run trains: the columns that ``evaluate.look`` names.
 
         A column that fails is left out, and ``report`` told why, once: it takes no training with it.
@@ -123,7 +124,7 @@ class Evaluator:
             NotFinite: the encoder's features are not finite, which is the training's failure.
         """
         columns = self.settings.evaluate.look
-        subject = self.subject("", (state.params, state.stats), columns)
+        subject = self.subject("", weights, columns)
         scores = {}
         for column in columns:
             try:
@@ -176,19 +177,17 @@ class Evaluator:
                 if seen is not None or pixels_fit(*parts):
                     yield name, self.subject(row, seen, on=name)
 
-    def table(
-        self, weights: tuple[PyTree, PyTree], *, quiet: bool = False, show_progress: bool = False
-    ) -> dict:
-        """Evaluate trained encoder, untrained encoder and raw pixels under every protocol, and print the table unless
-        ``quiet``; ``show_progress`` prints each score as it comes.
+    def table(self, weights: tuple[PyTree, PyTree], *, show_progress: bool = False) -> dict:
+        """Evaluate trained encoder, untrained encoder and raw pixels under every protocol; :meth:`print` shows it.
 
         Of sets with competing features each protocol has a column for every set that the encoder is judged on:
-        ``linear`` of the first, ``linear@digit`` of the one that is called digit.
+        ``linear`` of the first, ``linear@digit`` of the one that is called digit. ``show_progress`` prints each score
+        as it comes.
 
         Raises:
-          RuntimeError: the encoder's bits are not what they were before.
+          ValueError: ``evaluate.rows`` leaves nothing to evaluate.
         """
-        before, metric = checkpoint.fingerprint(weights), self.metric()
+        metric = self.metric()
         results: dict[str, dict] = {}
         with workdirs.EvaluationProgress(self._what(), quiet=not show_progress) as progress:
             for name, subject in self.subjects(weights):
@@ -202,14 +201,10 @@ class Evaluator:
                 results.setdefault(subject.name, {}).update(columns)
                 if not name and subject.test_labels is not None:
                     self._unbalanced = table.unbalanced(subject.test_labels)
-        if checkpoint.fingerprint(weights) != before:
-            raise RuntimeError("the encoder changed while it was evaluated; its numbers are void.")
         if not results:
             raise ValueError(
                 "evaluate.rows leaves nothing to judge: raw pixels are for small sets in memory."
             )
-        if not quiet:
-            self.print(results)
         return results
 
     def _what(self) -> str:
@@ -238,3 +233,49 @@ class Evaluator:
     def _held(self) -> str:
         """Return what the images are that judge: of training, where ``data.validation`` holds some of them out."""
         return "validation" if self.settings.data.options.get("validation") else "test"
+
+
+def look(
+    evaluators: Sequence[Evaluator], encoders: Iterable[tuple[PyTree, PyTree] | None], report: Callable
+) -> list[dict[str, float]]:
+    """Take the quick look at the encoder of each run, see :meth:`Evaluator.look`; None of one that diverged.
+
+    Raises:
+        NotFinite: the features of a run by itself are not finite; of several, the next log point finds it.
+    """
+    expected = (features.NotFinite,) if len(evaluators) > 1 else ()
+    scores: list[dict[str, float]] = []
+    for number, (evaluator, weights) in enumerate(zip(evaluators, encoders, strict=True)):
+        scores.append({})
+
+        def about(message: str, who: str = layout.who([number], len(evaluators))) -> None:
+            report(f"{who}{message}")
+
+        with jax.set_mesh(evaluator.mesh), contextlib.suppress(*expected):
+            if weights is not None:
+                scores[-1] = evaluator.look(weights, about)
+    return scores
+
+
+def tables(
+    evaluators: Sequence[Evaluator],
+    encoders: Iterable[tuple[PyTree, PyTree] | None],
+    differences: Sequence[Mapping[str, Any]],
+    *,
+    quiet: bool = False,
+    show_progress: bool = False,
+) -> list[dict]:
+    """Evaluate the encoder of each run, see :meth:`Evaluator.table`; {} of one that diverged, which is None.
+
+    One table is printed unless ``quiet``: of several runs with a row each, named by their ``differences``.
+    """
+    results: list[dict] = []
+    for number, (evaluator, weights) in enumerate(zip(evaluators, encoders, strict=True)):
+        if show_progress and weights is not None and len(evaluators) > 1:
+            workdirs.log(f"evaluating replica {number}, {layout.words([differences[number]])} ...")
+        with jax.set_mesh(evaluator.mesh):
+            alone = show_progress and len(evaluators) == 1
+            results.append({} if weights is None else evaluator.table(weights, show_progress=alone))
+    if any(results) and not quiet:
+        evaluators[0].print(table.of_runs(differences, results))
+    return results

@@ -17,14 +17,20 @@ from contrastive_jax.types import Array, PyTree, TrainState
 class Packed:
     """The metrics of a step as one array on the device, to be fetched in one go."""
 
-    values: Array  # [M]
+    values: Array  # [M], of several runs [N, M]
     layout: tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes
 
-    def unpacked(self) -> dict[str, np.ndarray]:
-        """Return the metrics by name, on the host."""
-        ends = np.cumsum([math.prod(shape) for _, shape in self.layout])
-        parts = np.split(np.asarray(self.values), ends[:-1])
-        return {name: part.reshape(shape) for (name, shape), part in zip(self.layout, parts, strict=True)}
+    def unpacked(self) -> list[dict[str, np.ndarray]]:
+        """Return the metrics of each run by name, on the host."""
+        sizes = [math.prod(shape) for _, shape in self.layout]
+        ends, rows = np.cumsum(sizes), np.asarray(self.values).reshape(-1, sum(sizes))
+        return [
+            {
+                name: part.reshape(shape)
+                for (name, shape), part in zip(self.layout, np.split(row, ends[:-1]), strict=True)
+            }
+            for row in rows
+        ]
 
 
 def packed(train_step: Callable) -> Callable:

@@ -14,7 +14,7 @@ from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
 from contrastive_jax.contrast import target, temperature
 from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
-from contrastive_jax.contrast.diagnostics import READABLE
+from contrastive_jax.contrast.diagnostics import OUTCOMES
 from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.terms import Term, make_terms
 from contrastive_jax.lookup import Section, is_own, placed
@@ -38,6 +38,7 @@ class Recipe(NamedTuple):
     learning_rate: Callable[[Array], Array]
     gradient_snr: GradientSNR
     diagnose: Callable[[Comparison, Outputs, Array], dict[str, Array]]
+    outcome: Callable[[Comparison], Array]  # what the temperature rule reads
     online_views: slice
     target_views: slice
     directions: int
@@ -151,9 +152,9 @@ def _check_scalar(rule: temperature.Temperature, name: str) -> None:
         raise ValueError(
             f"temperature.name is {name!r}, which gives an array {tau.shape}; it must give a scalar."
         )
-    if rule.reads not in READABLE:
+    if rule.reads not in OUTCOMES:
         raise ValueError(
-            f"temperature.name is {name!r}, which reads {rule.reads!r}; it must read one of {', '.join(READABLE)}."
+            f"temperature.name is {name!r}, which reads {rule.reads!r}; it must read one of {', '.join(OUTCOMES)}."
         )
 
 
@@ -330,6 +331,7 @@ def build(
         optimizer=optimizer,
         learning_rate=learning_rate,
         diagnose=settings.diagnostics(settings.dtype),
+        outcome=lambda comparison: OUTCOMES[tau.reads](comparison, settings.dtype),
         gradient_snr=settings.gradient_snr(),
         online_views=slice(0, 1) if apart else slice(0, 2),
         target_views=slice(1, 2) if apart else slice(0, 2),

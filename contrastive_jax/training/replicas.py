@@ -11,7 +11,8 @@ trained it holds that run's checkpoint, so that whatever takes a workdir takes i
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,17 +23,14 @@ from contrastive_jax import config as configs
 from contrastive_jax import data, evaluators, native, sharding
 from contrastive_jax.config import Settings, identity
 from contrastive_jax.data.resident import Arrays, ResidentReplicas
-from contrastive_jax.training import compilation, loop, members
 from contrastive_jax.training.lifting import Lifted, Unlike, lift
 from contrastive_jax.training.packing import Packed, packed
-from contrastive_jax.training.run import Run, prepare
+from contrastive_jax.training.program import Program, Weights, single
+from contrastive_jax.training.run import Run, initial_state, prepare, replicate
 from contrastive_jax.training.step import init_state, make_train_step
 from contrastive_jax.types import Array, PyTree, TrainState
-from contrastive_jax.workdir import checkpoint, remote
+from contrastive_jax.workdir import checkpoint
 from contrastive_jax.workdir import replicas as layout
-from contrastive_jax.workdir.replicas import folders
-
-__all__ = ["NotReplicas", "Replicas", "folders", "make_replica_step", "train"]
 
 # Sections that nothing inside the step reads, or that decide what is compiled.
 SHARED = (*identity.MAY_CHANGE, "data", "compose", "train")
@@ -42,205 +40,153 @@ class NotReplicas(ValueError):
     """Configs that are no replicas of each other."""
 
 
-@remote.supports_remote
-def train(
+def program_of(
     given: Sequence[Settings | Mapping[str, Any]],
-    workdir: str,
-    *,
-    quiet: bool = False,
     devices: Sequence[jax.Device] | None = None,
+    *,
     source: data.Source | None = None,
-) -> Any:
-    """Train runs that differ in numbers as one program, or go on where they stopped.
+    side_by_side: bool | None = None,
+) -> Program:
+    """Prepare the run of a config, or the replicas of several, for devices (default: all).
 
     Args:
-      given: settings, or configs as plain dictionaries; they differ in ``seed`` and in numbers that the step reads.
-      workdir: a folder, or ``gs://bucket/run``: replicas.json says what differs, checkpoints/ holds all replicas,
-        replica_0/ and so on are the workdirs of the runs.
-      quiet: print the final table only.
-      devices: as many as share the replicas equally are used; default all.
+      given: settings, or configs as plain dictionaries; several differ in ``seed`` and in numbers that the step reads.
+      devices: to train on; of several runs as many as share them equally are used.
       source: the images of the configs, where they are loaded already.
-
-    Returns:
-      What each replica's ``result.json`` holds; ``{"diverged": why}`` of one that diverged.
+      side_by_side: of several runs, see :func:`make_replica_step`.
 
     Raises:
-      NotReplicas: configs that are none of each other, before anything is compiled or written; and what
-        :func:`contrastive_jax.training.loop.train` raises.
+      NotReplicas: one sentence that names the option in which the configs differ and may not; and what
+        :func:`contrastive_jax.training.run.prepare` raises.
     """
-    return loop.train_to_end(Replicas(given, devices, source=source), workdir, quiet=quiet)
+    if len(given) == 1:
+        return single(prepare(given[0], devices, source=source))
+    if jax.process_count() > 1:
+        raise ValueError(f"replicas train in one process; here are {jax.process_count()}.")
+    given = list(map(configs.as_settings, given))
+    differences = _differences(given)
+    devices = list(devices or jax.devices())
+    first = prepare(given[0], devices[:1], source=source)  # a replica's batch is not divided
+    if not isinstance(first.source.train, data.Split):
+        raise NotReplicas(
+            f"data.name={first.source.name!r} is streamed, and replicas share images in memory: take"
+            " data.stream=off, or train the runs one by one."
+        )
+    runs = [first, *(prepare(config, devices[:1], source=first.source) for config in given[1:])]
+    everywhere = sharding.make_mesh(devices)  # where each is evaluated
+    shared = (
+        {} if evaluators.per_run(first.settings.evaluators.values()) else {"evaluators": first.evaluators}
+    )
+    runs = [run._replace(**shared, mesh=everywhere) for run in runs]
+    mesh = sharding.make_replica_mesh(len(given), devices)
+    # On the host: the devices hold them stacked.
+    states = [jax.device_get(init_state(run.recipe, run.settings.seed)) for run in runs]
+    for number, state in enumerate(states):
+        if _shapes(state) != _shapes(states[0]):
+            raise NotReplicas(_no_replica(differences[number], "their states are of other shapes"))
+    lifted = _lift(runs, differences, states[0], mesh)
+
+    def state_with(weights: Sequence[Weights | None]) -> TrainState:
+        with jax.set_mesh(everywhere):
+            own = [
+                state if one is None else jax.device_get(initial_state(run, one))
+                for run, state, one in zip(runs, states, weights, strict=True)
+            ]
+        return _stacked(own, mesh)
+
+    return Program(
+        runs=tuple(runs),
+        differences=differences,
+        mesh=mesh,
+        open_feed=lambda replaced, report: Feed(
+            lifted.numbers,
+            first.source.train,
+            seeds=[run.settings.seed for run in runs],
+            batch_size=first.settings.train.batch_size,
+            mesh=mesh,
+        ),
+        step=lambda feed: make_replica_step(lifted, mesh, side_by_side),
+        initial_state=state_with,
+        weights=lambda state: _weights(state, everywhere),
+    )
 
 
-class Replicas(loop.One):
-    """Runs that differ in numbers, as the loop sees them; ``source``: their images, where they are loaded before.
+def _lift(
+    runs: Sequence[Run], differences: Sequence[Mapping[str, Any]], state: TrainState, mesh: jax.sharding.Mesh
+) -> Lifted:
+    """Make one step of all replicas'; configs that differ in their seed only share a program."""
+    feed, take = _feed_shapes(runs[0]), data.resident.Take(runs[0].source.train.made.composition)
+    programs: dict[str, int] = {}
+    of_replica, functions, owners = [], [], []
+    for number, run in enumerate(runs):
+        text = json.dumps(run.settings.to_dict() | {"seed": 0}, sort_keys=True)
+        if text not in programs:
+            programs[text] = len(programs)
+            functions.append(packed(make_train_step(run.recipe, take)))
+            owners.append(number)
+        of_replica.append(programs[text])
+    try:
+        with native.tracing_for(mesh.devices.flat[0].platform), jax.set_mesh(None):
+            lifted = lift(functions, jax.eval_shape(lambda: state), feed)
+    except Unlike as unlike:
+        raise NotReplicas(_no_replica(differences[owners[unlike.index]], str(unlike))) from None
+    for program, number in enumerate(owners[1:], start=1):
+        if lifted.differing[program]:
+            continue
+        if _same_bits(state, init_state(runs[number].recipe, runs[0].settings.seed)):
+            raise NotReplicas(_no_replica(differences[number], "no number of the step depends on it"))
+    return lifted._replace(numbers=[column[np.array(of_replica)] for column in lifted.numbers])
 
-    Raises:
-      NotReplicas: one sentence that names the option in which the configs differ and may not.
+
+def _stacked(states: Sequence[TrainState], mesh: jax.sharding.Mesh) -> TrainState:
+    """Put the states of all replicas, on the host, on their devices."""
+
+    def put(spec, values):
+        put = sharding.named(mesh, spec)
+        return jax.make_array_from_callback(values.shape, put, lambda index: values[index])
+
+    step = put(sharding.REPLICATED, np.asarray(states[0].step))
+    rest = [dataclasses.replace(state, step=()) for state in states]
+    stacked = jax.tree.map(lambda *each: put(sharding.REPLICAS, np.stack(jax.device_get(each))), *rest)
+    return dataclasses.replace(stacked, step=step)
+
+
+def _weights(state: TrainState, mesh: jax.sharding.Mesh) -> Iterator[Weights]:
+    """Yield the weights of every replica, on all devices of a mesh."""
+    held = jax.device_get((state.params, state.stats))
+    for number in range(len(state.seed)):
+        yield replicate(jax.tree.map(lambda x, number=number: x[number], held), mesh)
+
+
+def state_of(state: TrainState, number: int) -> TrainState:
+    """Return the state of one replica, as that of its run."""
+    held = jax.device_get(state)
+    rest = jax.tree.map(lambda x: jnp.asarray(x[number]), dataclasses.replace(held, step=()))
+    return dataclasses.replace(rest, step=jnp.asarray(held.step))
+
+
+def save_each(
+    program: Program,
+    workdir: str | os.PathLike,
+    state: TrainState,
+    facts: Mapping[str, Any],
+    diverged: Mapping[int, str],
+) -> None:
+    """Save every replica that has not diverged as the single run that it is, in its own folder.
+
+    Args:
+      program: the replicas.
+      workdir: theirs.
+      state: of all, trained.
+      facts: of their checkpoints, see :func:`contrastive_jax.training.resume.restored`.
+      diverged: the numbers of those that are left out.
     """
-
-    def __init__(
-        self,
-        given: Sequence[Settings | Mapping[str, Any]],
-        devices: Sequence[jax.Device] | None = None,
-        *,
-        source: data.Source | None = None,
-    ):
-        if jax.process_count() > 1:
-            raise ValueError(f"replicas train in one process; here are {jax.process_count()}.")
-        given = list(map(configs.as_settings, given))
-        self.differences = _differences(given)
-        devices = list(devices or jax.devices())
-        first = prepare(given[0], devices[:1], source=source)  # a replica's batch is not divided
-        if not isinstance(first.source.train, data.Split):
-            raise NotReplicas(
-                f"data.name={first.source.name!r} is streamed, and replicas share images in memory: take"
-                " data.stream=off, or train the runs one by one."
-            )
-        runs = [first, *(prepare(config, devices[:1], source=first.source) for config in given[1:])]
-        everywhere = sharding.make_mesh(devices)  # where each is judged
-        shared = (
-            {} if evaluators.per_run(first.settings.evaluators.values()) else {"evaluators": first.evaluators}
-        )
-        self.runs = [run._replace(**shared, mesh=everywhere) for run in runs]
-        self.run, self.together = self.runs[0], len(given)
-        self.mesh = sharding.make_replica_mesh(len(given), devices)
-        self.each_about = [loop.about(run) for run in self.runs]
-        self.about = self.each_about[0] | {"replicas": self.differences}
-        self.diverged: dict[int, str] = {}  # which, and why: kept by their recorder
-        self._states = [  # on the host: the devices hold them stacked
-            jax.device_get(init_state(run.recipe, run.settings.seed)) for run in self.runs
-        ]
-        for number, state in enumerate(self._states):
-            if _shapes(state) != _shapes(self._states[0]):
-                raise NotReplicas(_no_replica(self.differences[number], "their states are of other shapes"))
-        self.lifted = self._lift()
-
-    def _lift(self) -> Lifted:
-        """Make one step of all replicas'; configs that differ in their seed only share a program."""
-        feed, take = _feed_shapes(self.run), data.resident.Take(self.run.source.train.made.composition)
-        programs: dict[str, int] = {}
-        of_replica, functions, owners = [], [], []
-        for number, run in enumerate(self.runs):
-            text = json.dumps(run.settings.to_dict() | {"seed": 0}, sort_keys=True)
-            if text not in programs:
-                programs[text] = len(programs)
-                functions.append(packed(make_train_step(run.recipe, take)))
-                owners.append(number)
-            of_replica.append(programs[text])
-        platform = self.mesh.devices.flat[0].platform
-        try:
-            with native.tracing_for(platform), jax.set_mesh(None):
-                lifted = lift(functions, jax.eval_shape(lambda: self._states[0]), feed)
-        except Unlike as unlike:
-            raise NotReplicas(_no_replica(self.differences[owners[unlike.index]], str(unlike))) from None
-        for program, number in enumerate(owners[1:], start=1):
-            if lifted.differing[program]:
-                continue
-            again = init_state(self.runs[number].recipe, self.run.settings.seed)
-            if _same_bits(self._states[0], again):
-                raise NotReplicas(
-                    _no_replica(self.differences[number], "no number of the step depends on it")
-                )
-        return lifted._replace(numbers=[column[np.array(of_replica)] for column in lifted.numbers])
-
-    @property
-    def names(self) -> list[str]:
-        """Return a name of each replica: what differs, and its values."""
-        return [layout.words([difference]) for difference in self.differences]
-
-    @property
-    def words(self) -> str:
-        """Return what a step is, in a line."""
-        return f"{len(self.runs)} replicas of {loop.words(self.run._replace(mesh=self.mesh))}"
-
-    def first_state(self, report: Callable[[str], None]) -> TrainState:
-        """Return the states before step 0, stacked; with the encoder of ``init.checkpoint`` where there is one."""
-        if not self.run.settings.init.checkpoint:
-            return self.initial_state()
-        with jax.set_mesh(self.run.mesh):
-            return self._stacked([jax.device_get(loop.first_state(run, report)) for run in self.runs])
-
-    def initial_state(self) -> TrainState:
-        """Return states like those that are saved."""
-        return self._stacked(self._states)
-
-    def _stacked(self, states: Sequence[TrainState]) -> TrainState:
-        def put(spec, values):
-            put = sharding.named(self.mesh, spec)
-            return jax.make_array_from_callback(values.shape, put, lambda index: values[index])
-
-        step = put(sharding.REPLICATED, np.asarray(states[0].step))
-        rest = [dataclasses.replace(state, step=()) for state in states]
-        stacked = jax.tree.map(lambda *each: put(sharding.REPLICAS, np.stack(jax.device_get(each))), *rest)
-        return dataclasses.replace(stacked, step=step)
-
-    def check(self, before: Mapping[str, Any]) -> None:
-        """Refuse to go on with other replicas than a checkpoint's."""
-        if (saved := before.get("replicas")) != json.loads(json.dumps(self.differences)):
-            raise ValueError(
-                f"this workdir holds {'a single run' if saved is None else f'replicas of {layout.words(saved)}'}, and"
-                f" these are replicas of {layout.words(self.differences)}; choose another --workdir."
-            )
-
-    def check_workdir(self, workdir: str, start: int) -> None:
-        """Refuse to go on from a step that a replica's own folder is beyond: it would keep another run's weights."""
-        for number in range(len(self.runs)):
-            place = self._checkpoints(workdir, number)
-            if (newest := max(checkpoint.steps_in(place), default=0)) > start:
-                raise ValueError(
-                    f"{place} holds step {newest}, of another run or of a replica that was trained further by itself,"
-                    f" and the replicas of {workdir} go on from step {start}: move it away, or choose another"
-                    " --workdir."
-                )
-
-    def _checkpoints(self, workdir: str, number: int) -> Any:
-        return remote.checkpoints(workdir).parent / f"replica_{number}" / remote.CHECKPOINTS
-
-    def feed(self, replaced: int, report: Callable[[str], None]) -> "Feed":
-        """Open what feeds the step."""
-        return Feed(
-            self.lifted.numbers,
-            self.run.source.train,
-            seeds=[run.settings.seed for run in self.runs],
-            batch_size=self.run.settings.train.batch_size,
-            mesh=self.mesh,
-        )
-
-    def compiled_step(self, feed: Any, state: TrainState) -> tuple[jax.stages.Compiled, float]:
-        """Compile the step of all replicas; with the seconds that it took."""
-        options = compilation.compiler_options(self.mesh, self.run.settings.train.deterministic)
-        step = make_replica_step(self.lifted, self.mesh)
-        return compilation.compiled(step, options, state, feed.feed(int(state.step)))
-
-    def note(self, contents: dict[str, Any] | None) -> None:
-        """Keep the digests of the training images, for the checkpoints of each replica too."""
-        self.about = self.about | {"contents": contents}
-        self.each_about = [about | {"contents": contents} for about in self.each_about]
-
-    def evaluator(self) -> Any:
-        """Return what judges every replica."""
-        return members.Evaluators(self)
-
-    def recorder(self, *arguments: Any, **options: Any) -> Any:
-        """Return what keeps the metrics of every replica."""
-        return members.Recorders(self, *arguments, **options)
-
-    def finish(self, workdir: str, state: TrainState) -> None:
-        """Give every replica that has not diverged the checkpoint of the single run that it is."""
-        for number, about in enumerate(self.each_about):
-            if layout.divergence(workdir, number) is None:
-                with checkpoint.Checkpoints(self._checkpoints(workdir, number), keep_last=1) as saved:
-                    saved.save(int(state.step), self.state_of(state, number), about)
-
-    def state_of(self, state: TrainState, number: int) -> TrainState:
-        """Return the state of one replica, as that of its run."""
-        held = jax.device_get(state)
-        rest = jax.tree.map(lambda x: jnp.asarray(x[number]), dataclasses.replace(held, step=()))
-        return dataclasses.replace(rest, step=jnp.asarray(held.step))
-
-    def place(self, workdir: str) -> str:
-        """Return where the results are."""
-        return f"{workdir}/replica_0 to replica_{len(self.runs) - 1}"
+    own = {name: value for name, value in facts.items() if name not in ("replicas", "durations", "data")}
+    for number, run in enumerate(program.runs):
+        if number not in diverged:
+            with checkpoint.Checkpoints(layout.checkpoints(workdir, number), keep_last=1) as saved:
+                about = own | {"config": run.settings.to_dict()}
+                saved.save(int(state.step), state_of(state, number), about)
 
 
 class Feed(ResidentReplicas):

@@ -51,8 +51,6 @@ def state_of(recipe: Recipe, seed: int, params: PyTree, stats: PyTree) -> TrainS
 def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> Callable:
     """Make ``(state, feed) -> (state, metrics)`` for jit. ``take(feed, step)`` is the data source's batch."""
 
-    rule = recipe.compare.temperature
-
     def train_step(state: TrainState, feed: PyTree) -> tuple[TrainState, dict[str, Array]]:
         batch = take(feed, state.step)
         rng = {name: step_key(state.seed, state.step, name) for name in ("target", "compare", "loss")}
@@ -99,9 +97,10 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 f"loss/{name}": value for name, value in terms.items()
             }
             metrics |= recipe.diagnose(comparison, outputs, batch.label)
-            return loss + recipe.probe_weight * probe, (stats, target, candidates, metrics)
+            carried = (stats, target, candidates, recipe.outcome(comparison))
+            return loss + recipe.probe_weight * probe, (carried, metrics)
 
-        (grads, of_queries), (stats, target, candidates, metrics) = jax.grad(
+        (grads, of_queries), ((stats, target, candidates, outcome), metrics) = jax.grad(
             loss_fn, argnums=(0, 1), has_aux=True
         )(state.params, query_offset)
         updates, optimizer = recipe.optimizer.update(grads, state.optimizer, state.params)
@@ -119,7 +118,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
             optimizer=optimizer,
             target=target,
             candidates=candidates,
-            temperature=rule.update(state.temperature, state.step, metrics[rule.reads]),
+            temperature=recipe.compare.temperature.update(state.temperature, state.step, outcome),
             gradient_snr=gradient_snr,
         )
         return state, metrics

@@ -6,6 +6,7 @@ from typing import Any
 
 from etils import epath
 
+from contrastive_jax.workdir import remote
 from contrastive_jax.workdir.files import Broken, read_json, write_json
 
 TABLE = "replicas.json"  # a line a replica: the leaves that differ, and their values
@@ -19,6 +20,16 @@ def folder(workdir: str | os.PathLike, number: int) -> epath.Path:
 def folders(workdir: str | os.PathLike) -> list[epath.Path]:
     """Return the workdirs of the replicas of a workdir; none of a single run's."""
     return [folder(workdir, number) for number in range(len(differences(workdir)))]
+
+
+def places(workdir: str | os.PathLike, count: int) -> list[str | os.PathLike]:
+    """Return the workdir of each of ``count`` runs that train as one: of one run the workdir itself."""
+    return [workdir] if count == 1 else [str(folder(workdir, number)) for number in range(count)]
+
+
+def checkpoints(workdir: str | os.PathLike, number: int) -> epath.Path:
+    """Return where the checkpoints of replica ``number`` are, of an address in the store itself."""
+    return folder(remote.checkpoints(workdir).parent, number) / remote.CHECKPOINTS
 
 
 def differences(workdir: str | os.PathLike) -> list[dict[str, Any]]:
@@ -42,9 +53,18 @@ def words(differences: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{name}={','.join(dict.fromkeys(str(d[name]) for d in differences))}" for name in names)
 
 
+def who(numbers: Sequence[int], count: int) -> str:
+    """Return the beginning of a message about some of ``count`` replicas; of a single run nothing."""
+    if count == 1:
+        return ""
+    some = f"replica{'s' if numbers[1:] else ''} {', '.join(map(str, numbers))}"
+    return f"{'all replicas' if len(numbers) == count else some}: "
+
+
 def write(workdir: str | os.PathLike, differences: list[dict[str, Any]]) -> None:
-    """Write what differs between the replicas of a workdir."""
-    write_json(epath.Path(workdir) / TABLE, differences)
+    """Write what differs between the replicas of a workdir; of a single run there is nothing to write."""
+    if len(differences) > 1:
+        write_json(epath.Path(workdir) / TABLE, differences)
 
 
 def divergence(workdir: str | os.PathLike, number: int) -> str | None:

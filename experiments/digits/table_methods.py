@@ -24,7 +24,7 @@ from contrastive_jax import data
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import evaluate
 from contrastive_jax.config.methods import METHODS
-from contrastive_jax.training import loop
+from contrastive_jax.training import compilation, program
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.step import init_state
 
@@ -55,10 +55,10 @@ def run(method: str) -> dict:
                 run.source.train, seed=seed, batch_size=run.settings.train.batch_size, mesh=run.mesh
             )
             if compiled is None:
-                compiled, _ = loop.compiled_step(run, feed, state)
+                compiled, _ = compilation.compiled_step(program.single(run), feed, state)
             for step in range(run.total_steps):
                 state, metrics = compiled(state, feed.feed(step))
-            metrics = {name: float(value) for name, value in metrics.unpacked().items()}
+            metrics = {name: float(value) for name, value in metrics.unpacked()[0].items()}
             results["seeds"][seed] = {
                 "trained": judged(judge, (state.params, state.stats)),
                 "untrained": judged(judge, judge.untrained(seed)),

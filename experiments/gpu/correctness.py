@@ -31,7 +31,7 @@ import numpy as np
 
 from contrastive_jax import config as configs
 from contrastive_jax.config.methods import METHODS
-from contrastive_jax.training import loop
+from contrastive_jax.training import compilation, initial, loop, program
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import checkpoint
 
@@ -69,10 +69,10 @@ def trained_again(trainee: Any, times: int, steps: int = STEPS) -> list[tuple[An
     """Return what :func:`trained` does, of so many times with one program."""
     found = []
     with jax.set_mesh(trainee.mesh):
-        feed = trainee.feed(0, print)
-        step, _ = trainee.compiled_step(feed, trainee.first_state(print))
+        feed = trainee.open_feed(0, print)
+        step, _ = compilation.compiled_step(trainee, feed, initial.first_state(trainee, print))
         for _ in range(times):
-            state, history = trainee.first_state(print), []
+            state, history = initial.first_state(trainee, print), []
             for number in range(steps):
                 state, metrics = step(state, feed.feed(number))
                 history.append(jax.device_get(metrics))
@@ -82,10 +82,10 @@ def trained_again(trainee: Any, times: int, steps: int = STEPS) -> list[tuple[An
 
 def twice(config: dict, device: jax.Device) -> tuple[list[dict[str, np.ndarray]], bool]:
     """Return the metrics of some steps on a device, and whether the same steps have the same bits again."""
-    one, other = trained_again(loop.One(runs.prepare(config, [device])), 2)
+    one, other = trained_again(program.single(runs.prepare(config, [device])), 2)
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     same = all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
-    return [metrics.unpacked() for metrics in one[1]], same
+    return [metrics.unpacked()[0] for metrics in one[1]], same
 
 
 def differences(method: str) -> dict[str, Any]:

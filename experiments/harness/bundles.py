@@ -101,7 +101,7 @@ def run_together(runs: Sequence[Single]) -> tuple[list[Single], list[str]]:
       The runs that have to run by themselves: those that had begun so, and all where they are no replicas; and what
       went wrong, a sentence a run.
     """
-    from contrastive_jax.training import replicas
+    from contrastive_jax.training import loop, replicas
 
     begun = [run for run in runs if (run.job.folder(run.seed) / "config.json").exists()]
     fresh = [run for run in runs if run not in begun]
@@ -116,7 +116,7 @@ def run_together(runs: Sequence[Single]) -> tuple[list[Single], list[str]]:
     part.replace(file)
     try:
         configs = [run.config for run in fresh]
-        results = replicas.train(configs, str(file.with_suffix("")), source=packs.source_of(configs[0]))
+        results = loop.train(configs, str(file.with_suffix("")), source=packs.source_of(configs[0]))
     except replicas.NotReplicas as error:
         print(f"one by one: {error}", flush=True)
         file.unlink()

@@ -39,7 +39,7 @@ def ours(width: float, batch: int, end_to_end: bool, dtype: str):
 
     from contrastive_jax import config as configs
     from contrastive_jax import data, native
-    from contrastive_jax.training import compilation, utilisation
+    from contrastive_jax.training import compilation, program, utilisation
     from contrastive_jax.training import run as runs
 
     native.keep_pages()  # as the command does
@@ -61,7 +61,7 @@ def ours(width: float, batch: int, end_to_end: bool, dtype: str):
     run = runs.prepare(configs.plain(configs.complete(config)), source=source)
     jax.set_mesh(run.mesh)
     feed, state = runs.feed_of(run), runs.initial_state(run)
-    step, seconds = compilation.compiled_step(run, feed, state)
+    step, seconds = compilation.compiled_step(program.single(run), feed, state)
     taken = 0
 
     def go(count):

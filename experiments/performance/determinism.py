@@ -21,7 +21,7 @@ import numpy as np
 
 from contrastive_jax import config as configs
 from contrastive_jax import native
-from contrastive_jax.training import compilation
+from contrastive_jax.training import compilation, program
 from contrastive_jax.training import run as runs
 
 STEPS = 6  # whose bits are compared
@@ -42,7 +42,7 @@ def program_of(run: runs.Run) -> tuple[Callable[[int], str], Callable[[int], flo
     """Compile a step: what returns the digest of the parameters after so many steps from the first weights, what
     returns the seconds of so many further steps, and the seconds that it took."""
     feed, state = runs.feed_of(run), runs.initial_state(run)
-    step, seconds = compilation.compiled_step(run, feed, state)
+    step, seconds = compilation.compiled_step(program.single(run), feed, state)
     taken = 0
 
     def bits(count: int) -> str:

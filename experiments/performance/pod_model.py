@@ -196,7 +196,7 @@ def measured(width: int, batch: int, devices: int, steps: int) -> dict:
     from contrastive_jax import config as configs
     from contrastive_jax import data
     from contrastive_jax.native import library
-    from contrastive_jax.training import compilation
+    from contrastive_jax.training import compilation, program
     from contrastive_jax.training import run as runs
 
     os.environ[library.SWITCH] = "off"  # XLA does not count what a kernel computes
@@ -212,7 +212,7 @@ def measured(width: int, batch: int, devices: int, steps: int) -> dict:
     seconds = []
     with jax.set_mesh(run.mesh):
         state, feed = runs.initial_state(run), runs.feed_of(run)
-        compiled, _ = compilation.compiled_step(run, feed, state)
+        compiled, _ = compilation.compiled_step(program.single(run), feed, state)
         for _ in range(steps):
             began = time.process_time()
             state, metrics = compiled(state, feed.feed(0))

@@ -23,9 +23,8 @@ import numpy as np
 
 from contrastive_jax import config as configs
 from contrastive_jax import native
-from contrastive_jax.training import loop, replicas
-from contrastive_jax.training import run as runs
-from contrastive_jax.training.compilation import compiler_options
+from contrastive_jax.training.compilation import compiled_step
+from contrastive_jax.training.replicas import program_of
 
 IMAGES, SECONDS = 2048, 5.0
 
@@ -41,16 +40,11 @@ def config_of(options, seed):
     return configs.plain(configs.complete(config))
 
 
-def ready(trainee, side_by_side=None):
-    """Return a function that runs one step of a trainee and waits for it."""
-    with jax.set_mesh(trainee.mesh):
-        state, feed = trainee.initial_state(), trainee.feed(0, print)
-        if side_by_side is None:
-            step, _ = trainee.compiled_step(feed, state)
-        else:
-            step = replicas.make_replica_step(trainee.lifted, trainee.mesh, side_by_side)
-            step = native.jit(step, donate_argnums=0).lower(state, feed.feed(0))
-            step = step.compile(compiler_options(trainee.mesh))
+def ready(program):
+    """Return a function that runs one step of a program and waits for it."""
+    with jax.set_mesh(program.mesh):
+        state, feed = program.initial_state([None] * len(program.runs)), program.open_feed(0, print)
+        step, _ = compiled_step(program, feed, state)
     held, number = [state], [0]
 
     def once():
@@ -74,7 +68,7 @@ def steps_a_second(once, seconds=SECONDS):
 
 def worker(options):
     """Run by itself: say that it is ready, wait for a word, and say how many steps a second it made."""
-    once = ready(loop.One(runs.prepare(config_of(options, options.worker))))
+    once = ready(program_of([config_of(options, options.worker)]))
     print("ready", flush=True)
     sys.stdin.readline()
     print(steps_a_second(once), flush=True)
@@ -131,12 +125,11 @@ def main() -> None:
     if options.worker is not None:
         return worker(options)
     given = [config_of(options, seed) for seed in range(options.replicas)]
-    together = replicas.Replicas(given)
-    count = together.together
+    count = len(given)
     ways = {
-        "one": (ready(loop.One(runs.prepare(given[0]))), 1),
-        "loop": (ready(together, side_by_side=False), count),
-        "side by side": (ready(together, side_by_side=True), count),
+        "one": (ready(program_of(given[:1])), 1),
+        "loop": (ready(program_of(given, side_by_side=False)), count),
+        "side by side": (ready(program_of(given, side_by_side=True)), count),
     }
     rates = {name: [] for name in ways}
     for _ in range(options.turns):

@@ -101,7 +101,7 @@ def run(
 
     from contrastive_jax import workdir as workdirs
     from contrastive_jax.commands import evaluate
-    from contrastive_jax.training import compilation
+    from contrastive_jax.training import compilation, program
     from contrastive_jax.training import run as runs
     from contrastive_jax.training.recorder import IN_FLIGHT
     from contrastive_jax.workdir import checkpoint
@@ -135,7 +135,7 @@ def run(
                 meta["spent"],
                 meta["starts"] + 1,
             )
-        compiled, compiling = compilation.compiled_step(run, feed, state)
+        compiled, compiling = compilation.compiled_step(program.single(run), feed, state)
         seconds["compiling the step"] += compiling
 
         def save(step: int) -> None:
@@ -151,7 +151,7 @@ def run(
             if last or step % between == 0 and run.total_steps - step > between / 2:
                 jax.block_until_ready(state)
                 began, trained = time.perf_counter(), spent() - seconds["looks"]
-                accuracy = judge.look(state)[METRIC]
+                accuracy = judge.look((state.params, state.stats))[METRIC]
                 seconds["looks"] += time.perf_counter() - began
                 epoch = step / run.steps_per_epoch
                 looks.append({"epoch": epoch, "training_seconds": trained, "knn": accuracy})

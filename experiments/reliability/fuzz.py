@@ -42,7 +42,7 @@ from contrastive_jax.config import methods, schema
 from contrastive_jax.data import sources
 from contrastive_jax.evaluators import protocols
 from contrastive_jax.lookup import functions_of
-from contrastive_jax.training import loop, run, step
+from contrastive_jax.training import initial, loop, run, step
 from contrastive_jax.types import Batch
 from experiments.reliability import small
 
@@ -263,7 +263,7 @@ def attempt(config: dict[str, Any], changes: Mapping[str, Any], steps: int = 0) 
             warnings.simplefilter("ignore")
             try:
                 made = run.prepare(config, jax.devices()[:1])
-                loop.check_init(made, folder + "/run")
+                initial.check(made, folder + "/run")
             except (ValueError, OSError) as error:
                 message = str(error)
                 if not refusal_is_fit(message, config, changes):

@@ -28,7 +28,7 @@ from absl import flags
 from contrastive_jax import config as configs
 from contrastive_jax import main as command
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.training import loop, replicas, run
+from contrastive_jax.training import initial, replicas, run
 from experiments.reliability import fuzz
 
 RESULT = pathlib.Path(__file__).parent / "results" / "lines.md"
@@ -184,9 +184,9 @@ def _read(words: list[str]) -> None:
             if mode == "train":
                 made = [run.prepare(config, jax.devices()[:1]) for config in settings[:2]]
                 if len(settings) == 1:
-                    loop.check_init(made[0], where)
+                    initial.check(made[0], where)
                 elif len(settings) <= 4:
-                    replicas.Replicas(settings, jax.devices()[:1], source=made[0].source)
+                    replicas.program_of(settings, jax.devices()[:1], source=made[0].source)
             if "://" not in where:
                 with workdirs.lock(where, lambda message: None):
                     pass

@@ -65,10 +65,10 @@ def test_a_step_that_does_not_fit_is_described_without_its_speed(tmp_path, monke
 
 
 def test_the_command_says_so(tmp_path, monkeypatch, capsys):
-    def compiles(trainee):
+    def compiles(*_):
         raise InterruptedError
 
-    monkeypatch.setattr(describe.One, "initial_state", compiles)
+    monkeypatch.setattr(describe.compilation, "compiled_step", compiles)
     config = configs.plain(configs.load("simclr_mnist:scale=small_mnist"))
     with pytest.raises(InterruptedError):
         describe.describe(config, str(tmp_path / "run"))

@@ -203,7 +203,8 @@ def test_a_look_is_at_any_columns(trained):
     run = runs.prepare(changed)
     judge = evaluate.Evaluator(run.settings, run.source, run.mesh)
     with jax.set_mesh(run.mesh):
-        seen = judge.look(runs.replicate(init_state(run.recipe, 0), run.mesh))
+        state = runs.replicate(init_state(run.recipe, 0), run.mesh)
+        seen = judge.look((state.params, state.stats))
     assert set(seen) == {"eval/knn_top1", "eval/nearer_top1"}
 
 
@@ -218,7 +219,7 @@ def test_a_column_that_fails_in_a_look_takes_no_training_with_it(trained):
     judge.settings = run.settings.replaced(evaluate=settings | {"look": [*settings["look"], *own]})
     with jax.set_mesh(run.mesh):
         state = runs.replicate(init_state(run.recipe, 0), run.mesh)
-        looks = [judge.look(state, said.append) for _ in range(2)]
+        looks = [judge.look((state.params, state.stats), said.append) for _ in range(2)]
     assert all(set(seen) == {"eval/knn_top1", "eval/single_top1"} for seen in looks)
     assert len(said) == 2 and "evaluate.look: bad failed: " in said[0] and "nothing failed: " in said[1]
 
@@ -287,7 +288,7 @@ def test_every_set_that_is_judged_has_columns_of_its_own():
     def table(source):
         mesh = sharding.make_mesh(jax.devices()[:1])
         with jax.set_mesh(mesh):
-            return evaluate.Evaluator(config, source, mesh).table(nothing, quiet=True)["raw pixels"]
+            return evaluate.Evaluator(config, source, mesh).table(nothing)["raw pixels"]
 
     few = data.Source("few", first(whole.train, 40), first(whole.test, 20), whole.classes)
     odds = dataclasses.replace(few, train=odd(few.train[:9]), test=odd(few.test))

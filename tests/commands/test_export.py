@@ -21,7 +21,7 @@ from contrastive_jax.commands.export import export, preprocessing
 from contrastive_jax.config import approval
 from contrastive_jax.lookup import functions_of
 from contrastive_jax.models import torchvision_names
-from contrastive_jax.training import loop
+from contrastive_jax.training import initial, program
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import checkpoint, weights
 
@@ -146,7 +146,7 @@ def test_a_run_starts_from_a_file(trained, tmp_path):
     config = config | {"init": {"checkpoint": str(path / "encoder.safetensors")}}
     run, said = runs.prepare(config, jax.devices()[:1]), []
     with jax.set_mesh(run.mesh):
-        state = loop.first_state(run, said.append)
+        state = initial.first_state(program.single(run), said.append)
     assert_same(
         jax.device_get((state.params["encoder"], state.stats["encoder"])),
         (params["encoder"], stats["encoder"]),
@@ -156,7 +156,7 @@ def test_a_run_starts_from_a_file(trained, tmp_path):
     other = config | {"norm": config["norm"] | {"epsilon": 1e-3}, "augment": images}
     run = runs.prepare(other, jax.devices()[:1])
     with jax.set_mesh(run.mesh):
-        loop.first_state(run, said.append)
+        initial.first_state(program.single(run), said.append)
     assert re.search("computes something else .*: norm.epsilon 1e-05 there and 0.001 here", said[-1])
     assert "augment.std None there and (0.25,) here" in said[-1]
     wider = config_of(**{"encoder.width": 0.25}) | {"init": config["init"]}
@@ -165,7 +165,7 @@ def test_a_run_starts_from_a_file(trained, tmp_path):
         jax.set_mesh(run.mesh),
         pytest.raises(ValueError, match=r"stem_conv/kernel is 3x3x1x8, not 3x3x1x16"),
     ):
-        loop.first_state(run, said.append)
+        initial.first_state(program.single(run), said.append)
 
 
 def test_an_own_encoders_variant_is_its_own_affair(tmp_path, monkeypatch):
@@ -182,7 +182,7 @@ def test_an_own_encoders_variant_is_its_own_affair(tmp_path, monkeypatch):
     workdir_of(tmp_path, config)
     new = config | {"encoder": config["encoder"] | {"variant": "b"}, "init": {"checkpoint": str(tmp_path)}}
     said = []
-    loop.pretrained(runs.prepare(new, jax.devices()[:1]), said.append)
+    initial.pretrained(runs.prepare(new, jax.devices()[:1]), said.append)
     assert "encoder.variant a there and b here" in said[-1]
 
 
@@ -208,7 +208,7 @@ def test_a_run_refuses_weights_that_it_would_use_otherwise(saved, leaves, messag
     new = config_of(32, **imagenet | {"encoder.variant": "simclr"} | leaves)
     run = runs.prepare(new | {"init": {"checkpoint": str(tmp_path)}}, jax.devices()[:1])
     with pytest.raises(ValueError, match=message):
-        loop.check_init(run, str(tmp_path / "new"))
+        initial.check(run, str(tmp_path / "new"))
 
 
 @pytest.mark.run

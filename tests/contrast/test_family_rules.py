@@ -207,8 +207,8 @@ def test_a_rule_reads_a_scalar_that_every_step_has():
     step, key = jnp.zeros((), jnp.int32), jax.random.key(1)
     comparison, _ = compare(embeddings, embeddings, jnp.arange(ROWS), ((), ()), step, key)
     found = diagnostics.of_comparison(comparison)
-    assert all(found[name].shape == () for name in diagnostics.READABLE)
-    assert configs.resolve("digits:method=kl_tau").temperature(1).reads in diagnostics.READABLE
+    assert all(found[name].shape == () for name in diagnostics.OUTCOMES)
+    assert configs.resolve("digits:method=kl_tau").temperature(1).reads in diagnostics.OUTCOMES
     odd = temperature.fixed(1)._replace(reads="nosuch")
     with pytest.raises(
         ValueError, match="temperature.name is 'm:odd', which reads 'nosuch'; it must read one of ess"

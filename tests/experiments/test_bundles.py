@@ -96,7 +96,7 @@ def fake(monkeypatch):
             (here / "result.json").write_text(json.dumps(top1))
         return [top1] * len(configs)
 
-    monkeypatch.setattr("contrastive_jax.training.replicas.train", train)
+    monkeypatch.setattr("contrastive_jax.training.loop.train", train)
     monkeypatch.setattr(bundles.packs, "source_of", lambda config: None)
     return trained
 

@@ -16,9 +16,9 @@ from contrastive_jax import config as configs
 from contrastive_jax import contrastive_loss, native
 from contrastive_jax.evaluators import knn, linear_probe
 from contrastive_jax.native import compiler
-from contrastive_jax.training import compilation, loop
+from contrastive_jax.training import compilation, program
 from contrastive_jax.training import run as runs
-from contrastive_jax.training.replicas import Replicas
+from contrastive_jax.training.replicas import program_of
 from contrastive_jax.training.step import make_train_step
 
 
@@ -66,7 +66,7 @@ def test_no_reduction_of_the_librarys_programs_is_ynnpacks(monkeypatch):
     run = runs.prepare(configs.plain(configs.complete(config)), jax.devices()[:1])
     with jax.set_mesh(run.mesh):
         feed, state = runs.feed_of(run), runs.initial_state(run)
-        compilation.compiled_step(run, feed, state)
+        compilation.compiled_step(program.single(run), feed, state)
     random = np.random.default_rng(0)
     features = [random.normal(size=(n, 16)).astype(np.float32) for n in (4096, 512)]
     labels = [random.integers(0, 3, len(x)) for x in features]
@@ -121,13 +121,10 @@ def test_a_run_says_whether_its_step_is_deterministic(replicas, monkeypatch):
     for deterministic in (True, False):
         config.train.deterministic = deterministic
         plain = configs.plain(configs.complete(config))
-        trainee = (
-            Replicas([plain, plain | {"seed": 1}], devices=jax.devices()[:1])
-            if replicas
-            else loop.One(runs.prepare(plain, jax.devices()[:1]))
-        )
-        with jax.set_mesh(trainee.mesh):
-            trainee.compiled_step(trainee.feed(0, print), trainee.initial_state())
+        given = [plain, plain | {"seed": 1}] if replicas else [plain]
+        made = program_of(given, jax.devices()[:1])
+        with jax.set_mesh(made.mesh):
+            compilation.compiled_step(made, made.open_feed(0, print), made.initial_state([None] * len(given)))
     assert asked == [True, False]
 
 

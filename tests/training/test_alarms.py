@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,13 @@ from ml_collections import ConfigDict
 from saved_runs import config_of
 
 from contrastive_jax import config as configs
-from contrastive_jax import losses, types
+from contrastive_jax import losses
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.contrast import candidates, diagnostics, margin, negatives, temperature
 from contrastive_jax.contrast.comparison import Compare, cosine
-from contrastive_jax.contrast.terms import make_term
+from contrastive_jax.contrast.terms import make_term, make_terms
 from contrastive_jax.training import alarms, loop
+from contrastive_jax.types import Outputs
 
 HEALTHY = {
     "step": 50, "epoch": 5.0, "loss": 3.0, "info_nce": 3.0, "contrast_accuracy": 0.3, "tau": 0.1, "ess": 0.1,
@@ -33,6 +35,16 @@ def config(loss=None, section=None, **leaves):
         made["temperature"] = section
         made = configs.plain(configs.complete(ConfigDict(made)))
     return configs.as_settings(made)
+
+
+def of_run(settings):
+    """What an alarm reads of a run: not every loss of these could be trained."""
+    terms = make_terms(
+        {name: of.options for name, of in settings.loss.items()}, lambda name: settings.loss[name].function
+    )
+    return types.SimpleNamespace(
+        settings=settings, recipe=types.SimpleNamespace(terms=terms), total_steps=100
+    )
 
 
 ESS = {"name": "ess", "target": 0.3, "target_end": 0.0, "rate": 0.01, "min_tau": 0.005, "max_tau": 10.0}
@@ -71,7 +83,7 @@ ESS = {"name": "ess", "target": 0.3, "target_end": 0.0, "rate": 0.01, "min_tau":
     ],
 )  # fmt: skip
 def test_what_rings(wrong, loss, section, names):
-    found = alarms.alarms(HEALTHY | wrong, config(loss, section))
+    found = alarms.alarms(HEALTHY | wrong, of_run(config(loss, section)))
     assert list(found) == names
     for sentence in found.values():
         assert sentence.endswith(".") and "nan" not in sentence
@@ -145,7 +157,7 @@ def compared(query, key, tau):
     @jax.jit
     def found(prediction):
         comparison, _ = compare(prediction, prediction, group, ((), ()), jnp.int32(0), jax.random.key(0))
-        outputs = types.Outputs(prediction, prediction, prediction, prediction[..., :0])
+        outputs = Outputs(prediction, prediction, prediction, prediction[..., :0])
         rest = diagnostics.of_outputs(outputs, jnp.zeros(len(query), int))
         return {
             dtype: diagnostics.of_comparison(comparison, dtype) | rest for dtype in ("float32", "bfloat16")
@@ -155,9 +167,7 @@ def compared(query, key, tau):
 
 
 def rung(metrics, **leaves):
-    return list(
-        alarms.alarms(HEALTHY | metrics, config(**leaves).replaced(dtype=leaves.get("dtype", "float32")))
-    )
+    return list(alarms.alarms(HEALTHY | metrics, of_run(config(**leaves))))
 
 
 def test_aligned_orthogonal_embeddings_saturate_bfloat16_at_a_temperature_where_float32_goes_on():
@@ -212,7 +222,7 @@ def test_effective_rank_counts_directions(rank):
 
 
 def test_an_alarm_is_said_when_it_begins_and_when_it_was_quiet_for_a_while():
-    watch, bad = alarms.Watch(config()), {"embedding_std": 0.01}
+    watch, bad = alarms.Watch(of_run(config())), {"embedding_std": 0.01}
     said = []
     for step in range(20, 60):
         record = HEALTHY | {"step": step, "epoch": step / 10} | (bad if step < 24 or step == 26 else {})

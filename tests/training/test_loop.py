@@ -89,16 +89,16 @@ def test_a_disk_that_fills_up_ends_in_a_sentence_and_loses_nothing(room, tmp_pat
     config = smoke(**{"checkpoint.every_seconds": 0.0})
     one, (soft, hard) = jax.devices()[:1], resource.getrlimit(resource.RLIMIT_FSIZE)
     loop.train(config, tmp_path / "whole", quiet=True, devices=one)
-    add, metrics = recorder.Recorder.add, tmp_path / "parts" / "metrics.jsonl"
+    record, metrics = recorder.Recorder.record, tmp_path / "parts" / "metrics.jsonl"
 
     def fill_up(self, step, values):
         if step == 4:
             self._saved.wait()
             resource.setrlimit(resource.RLIMIT_FSIZE, (metrics.stat().st_size + room, hard))
-        add(self, step, values)
+        record(self, step, values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(recorder.Recorder, "add", fill_up)
+        patch.setattr(recorder.Recorder, "record", fill_up)
         try:
             with pytest.raises(
                 workdirs.Full, match=r"parts/.* cannot grow \(.*checkpoint of step 3 is whole: make room"

@@ -17,7 +17,16 @@ from contrastive_jax import main, native, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import describe, report
 from contrastive_jax.evaluators import table
-from contrastive_jax.training import loop, recorder, replicas
+from contrastive_jax.training import (
+    compilation,
+    evaluation,
+    initial,
+    loop,
+    program,
+    recorder,
+    replicas,
+    resume,
+)
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import encoder
 from experiments.gpu.correctness import trained
@@ -48,20 +57,19 @@ def assert_near(found, expected, what):
 
 
 def assert_replicas_are_single_runs(given, devices=ONE):
-    together = replicas.Replicas(given, devices)
+    together = replicas.program_of(given, devices)
     state, history = trained(together)
     for number, config in enumerate(given):
-        single, alone = trained(loop.One(runs.prepare(config, ONE)))
-        mine = jax.device_get(together.state_of(state, number))
+        single, alone = trained(program.single(runs.prepare(config, ONE)))
+        mine = jax.device_get(replicas.state_of(state, number))
         for (path, a), b in zip(
             jax.tree_util.tree_leaves_with_path(single), jax.tree.leaves(mine), strict=True
         ):
             assert_near(b, a, f"replica {number}{jax.tree_util.keystr(path)}")
         for step, (metrics, expected) in enumerate(zip(history, alone, strict=True)):
             assert metrics.layout == expected.layout
-            values = type(metrics)(metrics.values[number], metrics.layout).unpacked()
-            for name, value in expected.unpacked().items():
-                assert_near(values[name], value, f"replica {number}, step {step}: {name}")
+            for name, value in expected.unpacked()[0].items():
+                assert_near(metrics.unpacked()[number][name], value, f"replica {number}, step {step}: {name}")
     return together
 
 
@@ -73,7 +81,9 @@ def test_a_replica_is_the_single_run_of_its_config(method, x64):  # noqa: F811
     leaf, value = OWN.get(method, ("temperature.tau", 0.25))
     given = [base, tiny(method, dtype="float64", **changed), tiny(method, dtype="float64", **{leaf: value})]
     together = assert_replicas_are_single_runs(given)
-    assert len(together.lifted.numbers) >= 3
+    with jax.set_mesh(together.mesh):
+        numbers, _ = together.open_feed(0, print).feed(0)
+    assert len(numbers) >= 3
 
 
 @pytest.mark.run
@@ -83,8 +93,8 @@ def test_replicas_lie_over_the_devices_that_share_them_and_say_nothing_to_each_o
     together = assert_replicas_are_single_runs(given, jax.devices())
     assert dict(together.mesh.shape) == {sharding.REPLICA: 6}
     with jax.set_mesh(together.mesh):
-        state, feed = together.initial_state(), together.feed(0, print)
-        step, _ = together.compiled_step(feed, state)
+        state, feed = together.initial_state([None] * 6), together.open_feed(0, print)
+        step, _ = compilation.compiled_step(together, feed, state)
     assert not any(kind in step.as_text() for kind in ("all-gather", "all-reduce", "all-to-all"))
     assert {x.sharding.num_devices for x in jax.tree.leaves(state)} == {6}
 
@@ -93,12 +103,11 @@ def test_replicas_lie_over_the_devices_that_share_them_and_say_nothing_to_each_o
 def test_side_by_side_is_one_after_the_other(x64):  # noqa: F811
     """What an accelerator compiles, compiled here: vmap in the place of the loop that a CPU takes."""
     given = [tiny("moco_v1", dtype="float64", seed=seed) for seed in (0, 1)]
-    together = replicas.Replicas(given, ONE)
-    state, history = trained(together)
+    state, history = trained(replicas.program_of(given, ONE))
+    together = replicas.program_of(given, ONE, side_by_side=True)
     with jax.set_mesh(together.mesh):
-        first, feed = together.initial_state(), together.feed(0, print)
-        step = native.jit(replicas.make_replica_step(together.lifted, together.mesh, side_by_side=True))
-        other = first
+        other, feed = together.initial_state([None, None]), together.open_feed(0, print)
+        step = native.jit(together.step(feed))
         for i in range(3):
             other, _ = step(other, feed.feed(i))
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(other), strict=True):
@@ -128,7 +137,7 @@ def lines(workdir):
 def whole(tmp_path_factory):
     """Two replicas that ran through."""
     workdir, began = tmp_path_factory.mktemp("replicas") / "whole", time.perf_counter()
-    results = replicas.train(several(), str(workdir), quiet=True, devices=ONE)
+    results = loop.train(several(), str(workdir), quiet=True, devices=ONE)
     assert sum(result["seconds"] for result in results) <= time.perf_counter() - began  # they share the time
     return several(), workdir, results
 
@@ -163,7 +172,7 @@ def test_a_column_that_fails_while_they_train_is_said_once_of_each(tmp_path, cap
             "bad": {"name": "sgd", "learning_rate": 1e38, "epochs": 1}
         }
         config["evaluate"] |= {"look": ["bad", "knn"], "final": False}
-    replicas.train(given, str(tmp_path), devices=ONE)
+    loop.train(given, str(tmp_path), devices=ONE)
     said = [line for line in capfd.readouterr().out.splitlines() if "evaluate.look: bad failed: " in line]
     assert len(said) == 2 and all(f"replica {number}" in line for number, line in enumerate(said))
     for number in (0, 1):
@@ -215,21 +224,20 @@ def test_tables_of_many_runs_are_flat_rows(whole, tmp_path):
 def test_replicas_start_from_an_encoder_as_their_runs_do(whole):
     _, workdir, _ = whole
     given = [tiny("flatclr", seed=seed, **{"init.checkpoint": str(workdir / "replica_0")}) for seed in (0, 1)]
-    together = replicas.Replicas(given, ONE)
-    state = together.first_state(print)
+    state = initial.first_state(replicas.program_of(given, ONE), print)
     for number, config in enumerate(given):
         run = runs.prepare(config, ONE)
         with jax.set_mesh(run.mesh):
-            expected = jax.device_get(loop.first_state(run, print))
+            expected = jax.device_get(initial.first_state(program.single(run), print))
         jax.tree.map(
-            np.testing.assert_array_equal, jax.device_get(together.state_of(state, number)), expected
+            np.testing.assert_array_equal, jax.device_get(replicas.state_of(state, number)), expected
         )
     holds = optax.GradientTransformation(
         lambda params: params, lambda *updates: updates
     )  # as schedule-free ones do
     run = run._replace(recipe=run.recipe._replace(optimizer=holds))
     with jax.set_mesh(run.mesh):
-        held = jax.device_get(loop.first_state(run, print)).optimizer
+        held = jax.device_get(initial.first_state(program.single(run), print)).optimizer
     jax.tree.map(np.testing.assert_array_equal, held, expected.params)
 
 
@@ -237,12 +245,12 @@ def test_replicas_stopped_and_resumed_are_uninterrupted_bit_for_bit(whole, tmp_p
     given, workdir, results = whole
     with monkeypatch.context() as patch, pytest.raises(loop.Stopped, match="stopped at step 3 of 4"):
         stop_at(patch, 2)
-        replicas.train(given, str(tmp_path / "parts"), quiet=True, devices=ONE)
+        loop.train(given, str(tmp_path / "parts"), quiet=True, devices=ONE)
     with pytest.raises(ValueError, match="holds replicas of seed=0,1, and these are replicas of seed=0,2"):
-        replicas.train([given[0], given[1] | {"seed": 2}], str(tmp_path / "parts"), quiet=True, devices=ONE)
+        loop.train([given[0], given[1] | {"seed": 2}], str(tmp_path / "parts"), quiet=True, devices=ONE)
     with pytest.raises(ValueError, match="this workdir holds 2 replicas, and this is a single run"):
         loop.train(given[0], str(tmp_path / "parts"), quiet=True, devices=ONE)
-    again = replicas.train(given, str(tmp_path / "parts"), quiet=True, devices=ONE)
+    again = loop.train(given, str(tmp_path / "parts"), quiet=True, devices=ONE)
     for number in (0, 1):
         assert again[number]["evaluations"] == results[number]["evaluations"]
         here, there = (path / f"replica_{number}" for path in (tmp_path / "parts", workdir))
@@ -256,19 +264,21 @@ def test_a_replica_that_diverges_takes_no_other_with_it(whole, tmp_path, capsys,
     wild["schedule"] = given[0]["schedule"] | {"learning_rate": 1e30}
     with monkeypatch.context() as patch, pytest.raises(loop.Stopped, match="stopped at step 3 of 4"):
         stop_at(patch, 2)
-        replicas.train([given[0], wild], str(tmp_path), devices=ONE)
+        loop.train([given[0], wild], str(tmp_path), devices=ONE)
     assert "replica 1: step" in capsys.readouterr().out
-    found = replicas.train([given[0], wild], str(tmp_path), devices=ONE)  # zeros went on, and are not judged
+    found = loop.train([given[0], wild], str(tmp_path), devices=ONE)  # zeros went on, and are not judged
     assert "1e+30" not in capsys.readouterr().out
     assert "not finite" in found[1]["diverged"] and f"none in {tmp_path}/checkpoints" in found[1]["diverged"]
     assert found[0]["evaluations"] == results[0]["evaluations"]
     assert not (tmp_path / "replica_1" / "result.json").exists()
-    again = replicas.train([given[0], wild], str(tmp_path), quiet=True, devices=ONE)
+    again = loop.train([given[0], wild], str(tmp_path), quiet=True, devices=ONE)
     assert again[1] == found[1] and again[0]["evaluations"] == found[0]["evaluations"]
-    together = replicas.Replicas([given[0], wild], ONE)
-    together.diverged[1] = found[1]["diverged"]  # what goes on from zeros may be any weights
-    state = together.initial_state()
-    judged = together.evaluator().table((state.params, state.stats), quiet=True)
+    together = replicas.program_of([given[0], wild], ONE)
+    judges = [
+        evaluation.Evaluator(run.settings, run.source, run.mesh, run.evaluators) for run in together.runs
+    ]
+    first, _ = together.weights(together.initial_state([None, None]))
+    judged = evaluation.tables(judges, [first, None], together.differences, quiet=True)
     assert [bool(table) for table in judged] == [True, False]
     main.perform("evaluate", [given[0], wild], str(tmp_path), True)
     assert "replica 1 is not evaluated: step" in capsys.readouterr().out
@@ -283,7 +293,7 @@ def test_where_the_first_replica_diverges_the_next_one_is_shown(tmp_path, capsys
     given = several()
     given[0]["schedule"] = given[0]["schedule"] | {"learning_rate": 1e30, "warmup": "0 steps"}
     given[1]["schedule"] = given[1]["schedule"] | {"warmup": "0 steps"}
-    replicas.train(given, str(tmp_path), devices=ONE)
+    loop.train(given, str(tmp_path), devices=ONE)
     shown = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.split()]
     assert shown.count("2") == 1 and shown.count("4") == 1  # steps
 
@@ -294,7 +304,7 @@ def test_a_column_with_the_seed_of_the_run_is_each_replicas_own():
     def built(seed):
         section = {"few": {"name": "lbfgs", "labels_per_class": 2, "draws": 1, "seed": seed}}
         given = [tiny("flatclr") | {"seed": number, "evaluators": section} for number in (3, 4)]
-        return [run.evaluators for run in replicas.Replicas(given, ONE).runs]
+        return [run.evaluators for run in replicas.program_of(given, ONE).runs]
 
     one, other = built(0)
     assert one is other
@@ -308,12 +318,12 @@ def test_folders_of_other_runs_are_refused_before_anything_is_trained(whole, tmp
     shutil.copytree(workdir, begun)
     shutil.rmtree(begun / "checkpoints")  # as a damaged one is to be moved away
     with pytest.raises(ValueError, match="replica_0/checkpoints holds step 4, of another run .* from step 0"):
-        replicas.train(given, str(begun), quiet=True, devices=ONE)
+        loop.train(given, str(begun), quiet=True, devices=ONE)
     with pytest.raises(
         ValueError, match=r"workdir of 2 replicas \(replicas.json\), and this is a single run"
     ):
         loop.train(given[0], str(begun), quiet=True, devices=ONE)
-    replicas.Replicas(given, ONE).check_workdir(str(workdir), 4)
+    resume.check_folders(replicas.program_of(given, ONE), str(workdir), 4)
     narrow = tiny("flatclr", **{"encoder.width": 0.25, "init.checkpoint": str(workdir / "replica_0")})
     with pytest.raises(ValueError, match="init.checkpoint=.* holds another encoder than this config's"):
         loop.train(narrow, str(tmp_path / "new"), quiet=True, devices=ONE)
@@ -324,8 +334,8 @@ def test_folders_of_other_runs_are_refused_before_anything_is_trained(whole, tmp
 def test_replicas_that_all_diverged_may_start_anew_with_a_lower_rate(tmp_path):
     wild, tame = several(**{"schedule.learning_rate": 1e30}), several()
     with pytest.raises(recorder.Diverged, match="all 2 replicas diverged"):
-        replicas.train(wild, str(tmp_path), quiet=True, devices=ONE)
-    found = replicas.train(tame, str(tmp_path), quiet=True, devices=ONE)
+        loop.train(wild, str(tmp_path), quiet=True, devices=ONE)
+    found = loop.train(tame, str(tmp_path), quiet=True, devices=ONE)
     assert [set(result) >= {"evaluations"} for result in found] == [True, True]
 
 
@@ -344,7 +354,7 @@ def test_a_report_of_replicas_shows_each_of_them_and_their_mean(whole):
 @pytest.mark.run
 def test_describe_says_what_the_step_of_all_replicas_takes(capsys):
     given = [tiny("flatclr", seed=seed) for seed in (0, 1, 2)]
-    found = describe.describe_replicas(given, "")
+    found = describe.describe(given, "")
     single = describe.describe(given[0], "")
     printed = capsys.readouterr().out
     assert "replica 2: seed=2" in printed and "compiled step of 3 replicas" in printed
@@ -368,7 +378,7 @@ def test_describe_says_what_the_step_of_all_replicas_takes(capsys):
 )
 def test_what_is_no_replica_is_refused_by_name(changes, message):
     with pytest.raises(ValueError, match=message) as raised:
-        replicas.Replicas([tiny("flatclr"), tiny("flatclr", **changes)], ONE)
+        replicas.program_of([tiny("flatclr"), tiny("flatclr", **changes)], ONE)
     assert "\n" not in str(raised.value)
 
 
@@ -386,13 +396,14 @@ def test_what_differs_in_the_seed_alone_has_a_row_of_its_mean():
 def test_untrained_networks_are_a_row_of_their_own():
     def of(differences):
         tables = [{"untrained": {"knn": {"top1": d.get("seed", 3) / 10}}} for d in differences]
-        return table.of_replicas([str(d) for d in differences], differences, tables)
+        return table.of_runs(differences, tables)
 
     assert of([{"temperature.tau": 0.1}, {"temperature.tau": 0.2}]) == {"untrained": {"knn": {"top1": 0.3}}}
     (name, row), *others = of([{"seed": seed} for seed in (1, 2, 1, 2)]).items()
     assert name == "untrained, mean ± sd of 2" and not others and row["knn"]["top1"] == pytest.approx(0.15)
     pixels = {"raw pixels": {"knn": {"top1": 0.5}}}
-    assert table.of_replicas(["a", "b"], [{"seed": 0}, {"seed": 1}], [{}, pixels]) == pixels
+    assert table.of_runs([{"seed": 0}, {"seed": 1}], [{}, pixels]) == pixels
+    assert table.of_runs([{}], [pixels]) is pixels  # a run by itself
 
 
 def test_numbers_with_several_values_are_every_combination_of_them():

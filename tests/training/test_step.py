@@ -1,5 +1,6 @@
 """The one step: every method, on one device and on eight, and what its program says to the other devices."""
 
+import dataclasses
 import re
 
 import jax
@@ -10,6 +11,7 @@ from tiny_methods import ALL, tiny, x64  # noqa: F401
 from contrastive_jax import config as configs
 from contrastive_jax import data, native, sharding
 from contrastive_jax.training import run as runs
+from contrastive_jax.training.compilation import state_shapes
 from contrastive_jax.training.packing import packed
 from contrastive_jax.training.step import init_state, make_train_step
 
@@ -215,6 +217,19 @@ def test_the_gradient_of_each_query_and_the_histogram_of_contrasts_are_in_the_me
     assert jax.tree.structure(plain) == jax.tree.structure(more)
 
 
+@pytest.mark.parametrize("method", ["flatclr_ess", "kl_tau"])
+def test_training_reads_no_diagnostic(method):
+    """A rule of the temperature has its scalar from the comparison: metrics may be renamed, or left out."""
+    run = runs.prepare(tiny(method), jax.devices()[:1])
+    take, feed = data.feed_shapes(run.source.train, view=run.recipe.views, batch_size=32, mesh=run.mesh)
+    with jax.set_mesh(run.mesh):
+        bare = run.recipe._replace(diagnose=lambda *_: {})
+        steps = [make_train_step(recipe, take) for recipe in (run.recipe, bare)]
+        (state, metrics), (other, few) = (jax.eval_shape(step, state_shapes(run), feed) for step in steps)
+    assert "ess" in metrics and "ess" not in few and "kl_uniform" not in few
+    assert jax.tree.structure(state) == jax.tree.structure(other) and jax.tree.leaves(state.temperature)
+
+
 def test_packed_metrics_are_the_metrics():
     metrics = {
         "a": np.float32(1 / 3),
@@ -224,7 +239,10 @@ def test_packed_metrics_are_the_metrics():
     }
     _, found = jax.jit(packed(lambda state, feed: (state, metrics)))(0, 0)
     assert found.values.shape == (6,)
-    found = jax.device_get(found).unpacked()
+    both = dataclasses.replace(found, values=np.stack([found.values, 2 * found.values]))
+    (found,) = jax.device_get(found).unpacked()
+    one, other = both.unpacked()  # of two runs
+    assert one["a"] == found["a"] and other["list"].tolist() == [0, 2, 4]
     assert list(found) == list(metrics)
     for name, value in metrics.items():
         np.testing.assert_array_equal(found[name], np.asarray(value, np.float32))

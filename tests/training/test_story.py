@@ -14,7 +14,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import evaluators
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import evaluate
-from contrastive_jax.training import loop
+from contrastive_jax.training import initial, loop, program
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import checkpoint
 
@@ -107,7 +107,7 @@ def test_another_method_starts_from_its_encoder(whole):
     other = short("simclr", **{"init.checkpoint": str(workdir), "schedule.learning_rate": 0.0})
     run = runs.prepare(other, ONE)
     with jax.set_mesh(run.mesh):
-        state = loop.first_state(run, print)
+        state = initial.first_state(program.single(run), print)
     with checkpoint.Checkpoints(workdir / "checkpoints", read_only=True) as book:
         parts, step, _ = book.restore_part(("params/encoder", "stats/encoder"))
     assert step == 6

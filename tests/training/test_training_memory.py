@@ -7,7 +7,7 @@ import pytest
 
 from contrastive_jax import config as configs
 from contrastive_jax.data import stream
-from contrastive_jax.training import compilation, loop, members, memory, recorder
+from contrastive_jax.training import compilation, loop, memory, recorder
 from contrastive_jax.training import run as runs
 
 CONFIG = "configs/digits.py:method=simclr,scale=smoke"
@@ -59,13 +59,10 @@ def test_streamed_batches_that_wait_are_counted(devices):
     assert found == {"off": 0, "on": (recorder.IN_FLIGHT + stream.AHEAD) * 128 * image // devices}
 
 
-@pytest.mark.parametrize("kind", [recorder.Recorder, members.Recorders])
-def test_a_few_steps_are_on_the_device_at_once(kind):
+def test_a_few_steps_are_on_the_device_at_once():
     """Each holds its batch there; the host would have sent all up to the next log point."""
     waited = []
-    own = types.SimpleNamespace(
-        _pending=[], _start=-9, _recorders=[], wait_for_first=lambda step, metrics: None
-    )
+    own = types.SimpleNamespace(_pending=[], _start=-9)
 
     class Values:
         def __init__(self, step):
@@ -75,7 +72,7 @@ def test_a_few_steps_are_on_the_device_at_once(kind):
             waited.append(self.step)
 
     for step in range(12):
-        kind.add(own, step, types.SimpleNamespace(values=Values(step)))
+        recorder.Recorder.record(own, step, types.SimpleNamespace(values=Values(step)))
         assert step - max(waited, default=-1) <= recorder.IN_FLIGHT
     assert waited == list(range(12 - recorder.IN_FLIGHT))
 

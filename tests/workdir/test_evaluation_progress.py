@@ -15,7 +15,7 @@ from saved_runs import stop_at
 from contrastive_jax import config as configs
 from contrastive_jax import distributed
 from contrastive_jax.evaluators import progress
-from contrastive_jax.training import evaluation, loop
+from contrastive_jax.training import evaluation, loop, resume
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import EvaluationProgress, checkpoint
 
@@ -79,9 +79,9 @@ def test_an_interrupted_evaluation_says_what_is_there_and_the_same_command_makes
     with pytest.raises(ValueError, match="data has 1,000 training images, and .* run began with 1,437"):
         loop.train(config, str(tmp_path), devices=one, source=fewer)
     named = dataclasses.replace(source.train, paths=np.array([f"{i}.png" for i in range(len(source.train))]))
-    files = loop.about(runs.prepare(config, devices=one, source=dataclasses.replace(source, train=named)))
+    files = resume.about(runs.prepare(config, devices=one, source=dataclasses.replace(source, train=named)))
     swapped = dataclasses.replace(named, paths=named.paths[::-1])
-    elsewhere = loop.about(runs.prepare(config, devices=one, source=source)) | {"streamed": True}
+    elsewhere = resume.about(runs.prepare(config, devices=one, source=source)) | {"streamed": True}
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.Checkpoints, "read_meta", lambda _: (0, files))
         with pytest.raises(ValueError, match="as many training images .* 1,437, and not the same files"):

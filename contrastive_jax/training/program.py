@@ -1,0 +1,60 @@
+"""What the devices run: the step of one run, or of several that train as one, on what state and fed by what.
+
+A run by itself is a list of one: whatever is kept on the host (records, evaluations, results) has an item a run. The
+arrays of one run have no axis for that, so that its compiled step is that of its recipe alone.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from jax.sharding import Mesh
+
+from contrastive_jax.training.packing import packed
+from contrastive_jax.training.run import Run, feed_of, initial_state
+from contrastive_jax.training.step import make_train_step
+from contrastive_jax.types import PyTree, TrainState
+
+Weights = tuple[PyTree, PyTree]  # params, stats
+
+
+class Program(NamedTuple):
+    """Runs that train as one, and the functions by which they do."""
+
+    runs: tuple[Run, ...]  # each with the mesh on which it is evaluated
+    differences: list[
+        dict[str, Any]
+    ]  # of each run, the leaves in which it differs from others; of one run {}
+    mesh: Mesh  # of the step
+    open_feed: Callable[
+        [int, Callable[[str], None]], Any
+    ]  # (images replaced so far, report) -> a feed, to be closed
+    step: Callable[[Any], Callable]  # feed -> (state, what the feed gives) -> (state, packed metrics)
+    initial_state: Callable[[Sequence[Weights | None]], TrainState]  # of each run's weights; None: its seed's
+    weights: Callable[[TrainState], Iterator[Weights]]  # of each run, on its own mesh
+
+    def describe(self) -> str:
+        """Return what a step is, in a line."""
+        run = self.runs[0]
+        encoder, size = run.settings.encoder, run.settings.augment.options.get("size")
+        depth = f"{encoder.name}-{encoder.options['depth']}" if "depth" in encoder.options else encoder.name
+        what = f"images of {size} x {size} pixels" if size else f"examples {run.source.train.example}"
+        count, kind = self.mesh.size, self.mesh.devices.flat[0].platform
+        return (
+            f"{f'{len(self.runs)} replicas of ' if len(self.runs) > 1 else ''}batches of"
+            f" {run.settings.train.batch_size:,} {what}, encoder {depth}, on"
+            f" {count} {kind} device{'s' if count > 1 else ''}"
+        )
+
+
+def single(run: Run) -> Program:
+    """Return the program of one run."""
+    return Program(
+        runs=(run,),
+        differences=[{}],
+        mesh=run.mesh,
+        open_feed=functools.partial(feed_of, run),
+        step=lambda feed: packed(make_train_step(run.recipe, feed.take)),
+        initial_state=lambda weights: initial_state(run, *weights),
+        weights=lambda state: iter([(state.params, state.stats)]),
+    )

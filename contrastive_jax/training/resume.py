@@ -1,0 +1,184 @@
+"""Going on where a workdir's run stopped: what checkpoints keep of their runs, and what may be resumed."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from contrastive_jax import config as configs
+from contrastive_jax import data
+from contrastive_jax.config import approval
+from contrastive_jax.training import initial
+from contrastive_jax.training.program import Program
+from contrastive_jax.training.run import Run
+from contrastive_jax.types import TrainState
+from contrastive_jax.workdir import checkpoint
+from contrastive_jax.workdir import replicas as layout
+
+Facts = Mapping[str, Any]  # of a checkpoint's runs, beside the arrays
+
+
+def about(run: Run) -> dict[str, Any]:
+    """Return the facts of a run that do not need its images to be read."""
+    train = run.source.train
+    images = {
+        "examples": len(train),
+        "files": data.files_digest(train.paths),
+        "streamed": isinstance(train, data.Streamed),
+    }
+    example = train.example
+    what = (
+        {"channels": example.shape[2]}
+        if example.is_image
+        else {"example": [list(example.shape), example.dtype]}
+    )
+    return {"config": run.settings.to_dict(), **what, **images}
+
+
+def restored(
+    program: Program,
+    saved: checkpoint.Checkpoints,
+    workdir: str | os.PathLike,
+    report: Callable[[str], None],
+) -> tuple[TrainState, dict[str, Any]]:
+    """Restore the state of the newest intact checkpoint, or make the first state; return it with the runs' facts.
+
+    Raises:
+      ValueError: the checkpoint's run is another than the program's, see :func:`compatible`.
+      checkpoint.DamagedCheckpoints: there are some, and none is intact.
+    """
+    run, newest = program.runs[0], saved.read_meta()
+    facts = about(run) | ({"replicas": program.differences} if len(program.runs) > 1 else {})
+    facts["contents"] = data.contents(run.source.train, newest[1].get("contents") if newest else None)
+    now = run.settings.train.duration
+    if not saved.steps():
+        return initial.first_state(program, report), facts | {"durations": [now]}
+    if newest is not None:  # else restore says that all are damaged
+        approval.check(newest[1]["config"], workdir)
+        if why := compatible(newest, (run, facts)):
+            raise ValueError(why)
+        if (was := configs.saved_settings(newest[1]["config"]).train.duration) != now:
+            report(f"train.duration was {was}, is {now}: schedules stretch to the new length from here on.")
+    found = saved.restore(program.initial_state([None] * len(program.runs)), report)
+    assert found is not None  # there are steps
+    state, step, meta = found
+    report(f"resuming at step {step} of {run.total_steps}")
+    return state, facts | {"durations": durations(meta, now), "data": meta.get("data", {})}
+
+
+def durations(had: Facts, now: str) -> list[str]:
+    """Return every ``train.duration`` that a run has had, by the facts of its last checkpoint, and the one of now."""
+    before = had.get("durations") or [configs.saved_settings(had["config"]).train.duration]
+    return before if before[-1] == now else [*before, now]
+
+
+def check_folders(program: Program, workdir: str | os.PathLike, start: int) -> None:
+    """Refuse to go on from step ``start`` in a workdir whose folders are of other runs.
+
+    Raises:
+      ValueError: those of a single run are replicas', which readers would take for it; or a replica's own folder is
+        beyond that step: it would keep another run's weights.
+    """
+    if len(program.runs) == 1:
+        if others := layout.folders(workdir):
+            raise ValueError(
+                f"{workdir} is a workdir of {len(others)} replicas ({layout.TABLE}), and this is a single run; choose"
+                " another --workdir."
+            )
+        return
+    for number in range(len(program.runs)):
+        place = layout.checkpoints(workdir, number)
+        if (newest := max(checkpoint.steps_in(place), default=0)) > start:
+            raise ValueError(
+                f"{place} holds step {newest}, of another run or of a replica that was trained further by itself,"
+                f" and the replicas of {workdir} go on from step {start}: move it away, or choose another"
+                " --workdir."
+            )
+
+
+# ------------------------------------------------------------------------------------------- what may be resumed
+
+
+def compatible(saved: tuple[int, Facts], wanted: tuple[Run, Facts]) -> str:
+    """Return why a run may not go on from a checkpoint, in a sentence; "" where it may.
+
+    Args:
+      saved: the checkpoint's step and facts.
+      wanted: the run, the first of a program's, and the facts that its checkpoints would hold.
+    """
+    return next((why for check in CHECKS if (why := check(*saved, *wanted))), "")
+
+
+def _runs(step: int, had: Facts, run: Run, now: Facts) -> str:
+    before, these = had.get("replicas"), json.loads(json.dumps(now.get("replicas")))
+    if before == these:
+        return ""
+    if these is None:
+        return (
+            f"this workdir holds {len(before)} replicas, and this is a single run; choose another --workdir."
+        )
+    return (
+        f"this workdir holds {'a single run' if before is None else f'replicas of {layout.words(before)}'}, and"
+        f" these are replicas of {layout.words(these)}; choose another --workdir."
+    )
+
+
+def _length(step: int, had: Facts, run: Run, now: Facts) -> str:
+    if step <= run.total_steps:
+        return ""
+    return (
+        f"train.duration is {run.settings.train.duration!r}, {run.total_steps} steps, and this workdir's run has done"
+        f" {step}: take at least as many, or begin another run in another --workdir."
+    )
+
+
+def _config(step: int, had: Facts, run: Run, now: Facts) -> str:
+    wrong = configs.forbidden_changes(had["config"], now["config"])
+    changes = "; ".join(f"{name} was {was!r}, is {value!r}" for name, (was, value) in wrong.items())
+    return changes and (
+        f"this workdir's run has another config: {changes}. Take those back, or choose another --workdir."
+    )
+
+
+def _number(step: int, had: Facts, run: Run, now: Facts) -> str:
+    if had.get("examples", now["examples"]) == now["examples"]:
+        return ""
+    return (
+        f"data has {now['examples']:,} training images, and this workdir's run began with {had['examples']:,}: their"
+        " order and its epochs would be others. Bring the same images, or choose another --workdir."
+    )
+
+
+def _files(step: int, had: Facts, run: Run, now: Facts) -> str:
+    if had.get("files") in (None, now["files"]):
+        return ""
+    return (
+        f"data has as many training images as this workdir's run began with, {now['examples']:,}, and not the same"
+        " files: their order would be another. Bring the same images, or choose another --workdir."
+    )
+
+
+def _contents(step: int, had: Facts, run: Run, now: Facts) -> str:
+    if not (had.get("contents") and now["contents"]):  # not known, or of an old checkpoint
+        return ""
+    others = data.differing(run.source.train, now["contents"], had["contents"])
+    first = ", ".join(others[:3]) + (f" and {len(others) - 3:,} more" if len(others) > 3 else "")
+    return first and (
+        f"data holds other pixels, labels or groups than this workdir's run began with: {first}. Bring back the"
+        " images of before, or begin another run in another --workdir."
+    )
+
+
+def _storage(step: int, had: Facts, run: Run, now: Facts) -> str:
+    streamed = had.get("streamed", now["streamed"])
+    if streamed == now["streamed"]:
+        return ""
+    here, there = ("streamed" if it else "in memory" for it in (now["streamed"], streamed))
+    return (
+        f"data would be {here}, and this workdir's run began with data {there}: views would be rounded otherwise."
+        f" Set data.stream={'on' if streamed else 'off'} or the data.memory_limit of before, or choose another"
+        " --workdir."
+    )
+
+
+CHECKS = (_runs, _length, _config, _number, _files, _contents, _storage)
