@@ -86,12 +86,17 @@ def kl_from_uniform(comparison: Comparison) -> Array:
     ``log K - H(p)``, in [0, log K]: e^-KL is the effective number of negatives by Shannon's entropy as a share of K, as
     the ESS is by the sum of squares. A margin changes no weight.
     """
+    return jnp.sum(query_kl_from_uniform(comparison)) / jnp.maximum(jnp.sum(comparison.count > 0), 1)
+
+
+def query_kl_from_uniform(comparison: Comparison) -> Array:
+    """Compute :func:`kl_from_uniform` of each query, [B, V]: 0 where it has no negatives."""
     place, some = comparison.multiples.index(1.0), comparison.count > 0
     negatives = comparison.negatives
     above = jnp.where(some, negatives.mean[place] - comparison.positive, 0.0) / comparison.temperature
     entropy = jnp.where(some, negatives.logsumexp[place], 0.0) - above
     divergence = jnp.log(jnp.maximum(comparison.count, 1).astype(entropy.dtype)) - entropy
-    return jnp.sum(jnp.where(some, jnp.maximum(divergence, 0.0), 0.0)) / jnp.maximum(jnp.sum(some), 1)
+    return jnp.where(some, jnp.maximum(divergence, 0.0), 0.0)
 
 
 def query_effective_sample_size(c: Array, valid: Array) -> Array:
@@ -185,7 +190,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
         "mi_estimate": jnp.mean(jnp.where(valid, jnp.log1p(comparison.count) - jax.nn.softplus(c), 0.0))
         / valid_share,
         "contrast_accuracy": jnp.mean(jnp.where(valid, beats, False)) / valid_share,
-        "tau": comparison.temperature,
+        "tau": jnp.mean(comparison.temperature),
         "ess": effective_sample_size(comparison),
         "kl_uniform": kl_from_uniform(comparison),
         "ess_with_positive": effective_sample_size(comparison, with_positive=True),

@@ -181,6 +181,7 @@ def prepare(
         streamed=isinstance(source.train, data.Streamed),
         total_steps=total_steps,
         steps_per_epoch=max(1, round(examples / batch_size)),
+        examples=examples,
     )
 
     looks = steps("evaluate.every", settings.evaluate.every)

@@ -43,15 +43,14 @@ def state_of(recipe: Recipe, seed: int, params: PyTree, stats: PyTree) -> TrainS
             step_key(jnp.asarray(seed, jnp.uint32), jnp.zeros((), jnp.int32), "candidates"),
             recipe.embedding_width,
         ),
-        temperature=recipe.compare.temperature.init(),
+        temperature=recipe.temperature.init(),
         gradient_snr=recipe.gradient_snr.init(params),
+        normalizer=recipe.normalizer.init(),
     )
 
 
 def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> Callable:
     """Make ``(state, feed) -> (state, metrics)`` for jit. ``take(feed, step)`` is the data source's batch."""
-
-    rule = recipe.compare.temperature
 
     def train_step(state: TrainState, feed: PyTree) -> tuple[TrainState, dict[str, Array]]:
         batch = take(feed, state.step)
@@ -75,11 +74,15 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 outputs.prediction[:, : recipe.directions],
                 keys,
                 batch.group,
-                (state.candidates, state.temperature),
+                (state.candidates, recipe.temperature.read(state.temperature, batch.id)),
                 state.step,
                 rng["compare"],
                 query_offset,
             )
+            critic = recipe.network.critic(
+                params, comparison.query, comparison.key, comparison.positive / comparison.temperature
+            )
+            u, normalizer = recipe.normalizer.apply(state.normalizer, batch.id, comparison, critic)
             extras = {
                 "projection": outputs.projection,
                 "prediction": outputs.prediction,
@@ -87,9 +90,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 "logits": outputs.logits,
                 "label": batch.label,
                 "rng": rng["loss"],
-                "u": recipe.network.critic(
-                    params, comparison.query, comparison.key, comparison.positive / comparison.temperature
-                ),
+                "u": u,
             }
             loss, terms = total_loss(recipe.terms, comparison, extras)
             probe = (
@@ -99,9 +100,11 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 f"loss/{name}": value for name, value in terms.items()
             }
             metrics |= recipe.diagnose(comparison, outputs, batch.label)
-            return loss + recipe.probe_weight * probe, (stats, target, candidates, metrics)
+            outcome = recipe.temperature.outcome(comparison, u, metrics)
+            after = (stats, target, candidates, normalizer, outcome, metrics)
+            return loss + recipe.probe_weight * probe, after
 
-        (grads, of_queries), (stats, target, candidates, metrics) = jax.grad(
+        (grads, of_queries), (stats, target, candidates, normalizer, outcome, metrics) = jax.grad(
             loss_fn, argnums=(0, 1), has_aux=True
         )(state.params, query_offset)
         updates, optimizer = recipe.optimizer.update(grads, state.optimizer, state.params)
@@ -119,8 +122,9 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
             optimizer=optimizer,
             target=target,
             candidates=candidates,
-            temperature=rule.update(state.temperature, state.step, metrics[rule.reads]),
+            temperature=recipe.temperature.update(state.temperature, batch.id, state.step, outcome),
             gradient_snr=gradient_snr,
+            normalizer=normalizer,
         )
         return state, metrics
 
