@@ -84,18 +84,18 @@ def keep_normalizer(rule: Normalizer, examples: int, directions: int) -> KeptNor
         )
 
     def offset(comparison):
-        logit = jax.lax.stop_gradient(comparison.positive / comparison.temperature)
+        logit = comparison.positive / comparison.temperature
         return logit if rule.with_positive else jnp.zeros_like(logit)
 
     def log_mean(comparison):
-        c = jax.lax.stop_gradient(comparison.contrast(margin=False))
+        c = comparison.contrast(margin=False)
         return c - jnp.log(jnp.maximum(comparison.count, 1).astype(c.dtype)) + offset(comparison)
 
     def apply(state, ids, comparison, u):
         rows, some = read(state, ids), comparison.count > 0
-        log_u, new = rule.update(rows, log_mean(comparison), some)
+        log_u, new = jax.lax.stop_gradient(rule.update(rows, log_mean(comparison), some))
         some = some if rule.per == "query" else jnp.any(some, axis=1, keepdims=True)
-        return jax.lax.stop_gradient(log_u) - offset(comparison), write(state, ids, rows, new, some)
+        return log_u - offset(comparison), write(state, ids, rows, new, some)
 
     def divergence(comparison, u):
         """Return r E_p[x] - log u, r = e^(now - log u): minus the derivative of tau log u in tau, u's old part held."""

@@ -1,14 +1,14 @@
 """Moving averages u of each query's normalizer: the mean of exponentiated scores over more negatives than a batch has.
 
-A rule keeps log u for each example, or for each of its views. Before the loss, a step's own value enters the average;
-losses read ``u = log u - o``, held constant, and the temperatures that move by query read the same u. With the
-query's log-mean
+A rule keeps log u for each example, or for each of its views, of which the batch's own value is
 
     now = log mean_j e^(s_j / tau - s+ / tau + o)      (j over the negatives; o is s+ / tau, or 0)
 
-``u = now - o`` is the best u of :func:`contrastive_jax.losses.fenchel_legendre`. At its first visit an example has no
-average, and takes the batch's own value. A batch's value of weight gamma is at most 1 / gamma times the average that
-it is part of, so no exponential overflows.
+Before the loss this value enters the average. Losses read ``log u - o``, with log u held constant, and so do the
+temperatures that move by query. :func:`contrastive_jax.losses.fenchel_legendre` is least at ``now - o``; with
+r = e^(now - log u) its gradient is r d logsumexp_j(s_j / tau) - ds+ / tau where o is s+ / tau (minus TUBA), and r dc
+where o is 0. At its first visit an example has no average, and takes the batch's own value. Of weight gamma in the
+average, a value is at most 1 / gamma times that average: r does not overflow.
 """
 
 import math

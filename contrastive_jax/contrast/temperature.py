@@ -223,6 +223,7 @@ def isogclr(
     clip: NonNegative = 0.0,
     min_tau: Positive = 0.05,
     max_tau: Positive = 1.0,
+    per: Literal["example", "query"] = "example",
 ) -> Temperature:
     """A temperature for each example, by descent on its robust objective (iSogCLR, Qiu et al. 2023).
 
@@ -240,6 +241,7 @@ def isogclr(
       clip: largest slope of a visit, either way; 0: any.
       min_tau: lower clamp.
       max_tau: upper clamp.
+      per: example: its views share a temperature; query: each view has its own, as in FastCLIP-v2.
     """
     _check_clamps(tau, min_tau, max_tau)
 
@@ -254,7 +256,7 @@ def isogclr(
         lambda state, step, alignment: state["tau"],
         update,
         reads="kl_uniform",
-        per="example",
+        per=per,
     )
 
 

@@ -28,7 +28,7 @@ Almost all of them are one number per query, the contrast of its negatives with 
     label_smoothing       softplus(c) - e K / (K + 1) mean_j(s_j - s+) / tau      e = 0: info_nce
     mean_contrast         w mean_j s_j - s+                             no softmax: spectral, KCL by a transform
     fenchel_legendre      u + e^(c - log K - u) - 1                     e^(c - log K - u) (dc - du) + du
-    sogclr                tau (u + e^(c - log K - u) - 1)               u held: tau e^(c - log K - u) dc
+    sogclr                tau (u + e^(c - log K - u) - 1)               tau times fenchel_legendre's
     robust                tau (c - log K + rho)                         tau dc
     donsker_varadhan      log mean_ij e^(s_ij / tau) - s+ / tau         dcl's, negatives by their shares of the mean
 

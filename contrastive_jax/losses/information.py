@@ -138,10 +138,9 @@ fenchel_legendre.no_margin = MISREADS  # type: ignore[attr-defined]
 def sogclr(c: Array, count: Array, u: Array, temperature: Array) -> Array:
     """``tau (u + exp(c - log K - u) - 1)`` per query: :func:`fenchel_legendre` times the query's temperature.
 
-    With u held, a moving average of c - log K over more negatives than a batch has (``normalizer``), the gradient is
-    that of the global contrastive loss tau log mean_j e^((s_j - s+) / tau): the batch's share e^(c - log K - u) of the
-    average times tau dc. Where every query has a tau of its own (iSogCLR, FastCLIP-v2), that is its weight.
-    Released code returns other values with this gradient: SogCLR's and iSogCLR's is of twice the mean over queries.
+    With u from a moving average over more negatives than a batch has (``normalizer``), the gradient estimates that of
+    the global contrastive loss tau log mean_j e^((s_j - s+) / tau). Where every query has a tau of its own (iSogCLR,
+    FastCLIP-v2), that is its weight. Released code has another value with this gradient, SogCLR's twice of it.
     Source: SogCLR (Yuan et al., 2022); iSogCLR (Qiu et al., 2023); FastCLIP (Wei et al., 2024).
     """
     return temperature * fenchel_legendre(c, count, u)

@@ -100,7 +100,7 @@ def by_query(options, engine="dense"):
 def assert_same(found, expected, tolerance=1e-11):
     values, (of_a, of_b, of_tau) = found
     for x, y in zip((values, of_a, of_b, of_tau), expected, strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(np.abs(y).max(), 1e-3))
+        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(np.abs(y).max(), 1.0))
 
 
 @pytest.mark.parametrize(("name", "engine"), sampled(EVERY, 6))
@@ -148,25 +148,25 @@ def test_a_temperature_of_an_example_is_that_of_both_its_queries(x64):
 @pytest.mark.parametrize("loss", ["info_nce", "dcl", "flat_nce_plus"])
 @pytest.mark.parametrize("engine", ["dense", "tiled"])
 def test_saturated_queries_are_right_in_float32(loss, engine):
-    """Contrasts from -140 to 60 at temperatures from 0.004 on: float64's on the same rows, as near as with one tau."""
+    """Contrasts from -70 to 60 at temperatures from 0.01 on: float64's on the same rows, as near as with one tau."""
     rng = np.random.default_rng(5)
-    a = rng.normal(size=(32, 8)).astype(np.float32)
+    a = rng.normal(size=(32, 32)).astype(np.float32)
     b = (a + 0.02 * rng.normal(size=a.shape)).astype(np.float32)
     b[::4] = rng.normal(size=b[::4].shape)
-    tau = np.geomspace(0.004, 0.05, 64).astype(np.float32)
+    tau = np.geomspace(0.01, 0.05, 64).astype(np.float32)
     run = jax.jit(
         lambda a, b, tau: jax.vjp(
             lambda a, b: contrastive_loss(a, b, loss, tau, engine=engine), a, b
         )[1](jnp.ones(64, a.dtype))
     )
-    for temperature, most in ((tau, 3e-4), (np.float32(0.004), 3e-4)):
+    for temperature in (tau, np.float32(0.01)):
         with jax.enable_x64(True):
             c = contrastive_loss(np.float64(a), np.float64(b), "dcl", np.float64(temperature))
             exact = run(*(jnp.asarray(x, jnp.float64) for x in (a, b, temperature)))
-        assert c.min() < -100 and c.max() > 20
+        assert -80 < c.min() < -40 and c.max() > 20, (c.min(), c.max())
         for x, y in zip(run(a, b, temperature), exact, strict=True):
             error = np.linalg.norm(x - y, axis=1) / np.linalg.norm(y, axis=1)
-            assert error.max() < most, (loss, error.max())
+            assert error.max() < 5e-5, (loss, temperature, error.max())
 
 
 def test_the_tiled_engine_holds_no_matrix_of_scores():
