@@ -98,7 +98,7 @@ def keep_normalizer(rule: Normalizer, examples: int, directions: int) -> KeptNor
         return log_u - offset(comparison), write(state, ids, rows, new, some)
 
     def divergence(comparison, u):
-        """Return r E_p[x] - log u, r = e^(now - log u): minus the derivative of tau log u in tau, u's old part held."""
+        """Return r E_p[x] - log u, r = e^(now - log u): minus the derivative of tau log u in tau, the old u held."""
         some, place = comparison.count > 0, comparison.multiples.index(1.0)
         above = jnp.where(some, comparison.negatives.mean[place] - comparison.positive, 0.0)
         logit = above / comparison.temperature + offset(comparison)
@@ -122,7 +122,7 @@ def read(state: PyTree, ids: Array) -> PyTree:
 
 
 def write(state: PyTree, ids: Array, before: PyTree, after: PyTree, some: Array) -> PyTree:
-    """Return the state with the rows ``after`` of the examples ``ids`` [B] where ``some``, else with those ``before``."""
+    """Return the state with the rows ``after`` of examples ``ids`` [B] where ``some``, else with those ``before``."""
     ids = replicate(ids)
     order = jnp.argsort(ids)  # stable: equal ids stay in the order of their rows
     last = jnp.append(ids[order[1:]] != ids[order[:-1]], True)

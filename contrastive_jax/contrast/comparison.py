@@ -122,8 +122,13 @@ class Compare(NamedTuple):
         tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)
         positive = of_positive(self.transform, raw_positive, tau)
         scored, transform, divisor = (query, positive, raw_positive), self.transform, tau
-        if tau.ndim:  # engines divide all scores by one number: each query is divided before, its scores are logits
-            scored, transform = (query / tau[..., None], positive / tau, raw_positive / tau), in_logits(transform)
+        if (
+            tau.ndim
+        ):  # engines divide all scores by one number: each query is divided before, its scores are logits
+            scored, transform = (
+                (query / tau[..., None], positive / tau, raw_positive / tau),
+                in_logits(transform),
+            )
             divisor = jnp.ones((), tau.dtype)
         pool_rng, subset_rng = jax.random.split(rng)
         pools, candidates = self.candidates.apply(state[0], keys, key, group, pool_rng)
@@ -188,9 +193,7 @@ def _in_scores(
 ) -> tuple[Negatives, Positives | None]:
     """Return statistics of logits [B, V], of queries divided by their tau, with means and sums as scores."""
     held = jax.lax.stop_gradient(tau)
-    negatives = dataclasses.replace(
-        negatives, mean=negatives.mean * held, hardest=negatives.hardest * held
-    )
+    negatives = dataclasses.replace(negatives, mean=negatives.mean * held, hardest=negatives.hardest * held)
     return negatives, None if further is None else dataclasses.replace(further, total=further.total * tau)
 
 

@@ -605,7 +605,9 @@ def _rule(temperature: float | Array | Callable[[Array], Array], rows: int, dire
             " function of the alignment such as macl_temperature(tau0, alpha)."
         )
     if shape not in ((), (rows,), (directions * rows,)):
-        each = f"({rows},), one for each example" + f", or ({2 * rows},), one for each value" * (directions > 1)
+        each = f"({rows},), one for each example" + f", or ({2 * rows},), one for each value" * (
+            directions > 1
+        )
         raise ValueError(f"contrastive_loss.temperature has shape {shape}; it must be a scalar, {each}.")
     tau = jnp.asarray(temperature)
     if shape:  # to [N, V], as queries are laid out

@@ -21,6 +21,8 @@ import jax.numpy as jnp
 from contrastive_jax.kinds import PositiveFraction, checked
 from contrastive_jax.types import Array, PyTree
 
+UNMET = -1e30  # log u before an example's first visit; -inf would be refused by a checkpoint
+
 
 class Normalizer(NamedTuple):
     """A rule for u; see the module.
@@ -78,10 +80,10 @@ def fast_clip(*, gamma: PositiveFraction = 0.9) -> Normalizer:
 
 
 def _nothing() -> PyTree:
-    return {"log_u": jnp.asarray(-jnp.inf)}
+    return {"log_u": jnp.asarray(UNMET)}
 
 
 def _averaged(log_u: Array, now: Array, gamma: float) -> Array:
     """Return log((1 - gamma) u + gamma e^now); ``now`` where there is no u."""
     stays = math.log1p(-gamma) if gamma < 1 else -math.inf
-    return jnp.where(log_u == -jnp.inf, now, jnp.logaddexp(log_u + stays, now + math.log(gamma)))
+    return jnp.where(log_u <= UNMET, now, jnp.logaddexp(log_u + stays, now + math.log(gamma)))

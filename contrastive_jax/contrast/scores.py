@@ -42,7 +42,9 @@ class Transformed(NamedTuple):
     logit: Array  # [] the score that is a logit of 1: tau, or 1 where the engine's scores are logits
     negative: ScoreMap | None = None
     further: ScoreMap | None = None  # for further positives
-    log_weight: ScoreMap | None = None  # of a negative, as a score; weights have mean 1 over a query's negatives
+    log_weight: ScoreMap | None = (
+        None  # of a negative, as a score; weights have mean 1 over a query's negatives
+    )
     unit: int = 0  # the place among the scales at which that score is a logit of 1
 
 

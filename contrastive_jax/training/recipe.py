@@ -96,7 +96,13 @@ def _check_signs(terms: tuple[Term, ...]) -> None:
 
 
 def _shapes(
-    batch_size: int, directions: int, width: int, classes: int, several: bool, tau: tuple[int, ...], views: int
+    batch_size: int,
+    directions: int,
+    width: int,
+    classes: int,
+    several: bool,
+    tau: tuple[int, ...],
+    views: int,
 ) -> dict[str, Any]:
     """Return the shapes of what a loss may read, where each network sees so many views."""
 
@@ -183,7 +189,9 @@ def _check_temperature(
 def _check_examples(what: str, examples: int) -> None:
     """Refuse a state by example where the number of examples is not known."""
     if examples < 1:
-        raise ValueError(f"{what}, which keeps a number for each example; the data has no number of examples.")
+        raise ValueError(
+            f"{what}, which keeps a number for each example; the data has no number of examples."
+        )
 
 
 def _check_transform(terms: tuple[Term, ...], transform: Transform, name: str, score: str) -> None:

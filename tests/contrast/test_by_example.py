@@ -88,7 +88,9 @@ def test_an_average_of_values_that_overflow_is_finite(rule):
 
 
 def test_isogclr_is_descent_by_an_average_slope_within_its_clamps():
-    rule = temperature.isogclr(10, tau=0.2, target=0.5, rate=0.1, momentum=0.25, clip=0.3, min_tau=0.1, max_tau=0.22)
+    rule = temperature.isogclr(
+        10, tau=0.2, target=0.5, rate=0.1, momentum=0.25, clip=0.3, min_tau=0.1, max_tau=0.22
+    )
     assert (rule.reads, rule.per) == ("kl_uniform", "example")
     state = by_example.first(rule.init(), rule.per, 3, 2)
     divergence = jnp.asarray([[0.5], [0.4], [2.0]])  # at rest, below it, far above it
@@ -98,7 +100,9 @@ def test_isogclr_is_descent_by_an_average_slope_within_its_clamps():
     state = rule.update(state, 1, divergence)
     np.testing.assert_allclose(state["slope"][1], 0.25 * 0.075 + 0.75 * 0.1, atol=1e-6)
     assert temperature.isogclr(10, per="query").per == "query"
-    with pytest.raises(ValueError, match=r"temperature.tau is 0\.01; it must lie from temperature.min_tau=0.05"):
+    with pytest.raises(
+        ValueError, match=r"temperature.tau is 0\.01; it must lie from temperature.min_tau=0.05"
+    ):
         temperature.isogclr(10, tau=0.01)
 
 
@@ -142,18 +146,58 @@ OWN = functools.partial("{}:{}".format, __name__)
 @pytest.mark.parametrize(
     ("method", "sections", "words"),
     [
-        ("isogclr", {"examples": 0}, "temperature.name is 'isogclr', which keeps a number for each example; the data"),
-        ("sogclr", {"examples": 0}, "normalizer.name is 'sogclr', which keeps a number for each example; the data"),
-        ("sogclr", {"normalizer": {"name": "none"}}, "loss.sogclr reads u, .* take critic=pair or baseline, or norm"),
-        ("sogclr", {"critic": {"name": "pair"}}, "normalizer.name is 'sogclr' and critic.name is 'pair'; losses read"),
-        ("simclr", {"normalizer": {"name": "sogclr"}}, "normalizer.name is 'sogclr', and no loss reads its u"),
-        ("sogclr", {"normalizer": {"name": "sogclr", "gamma": 0.0}}, "normalizer.gamma is 0.0; it must be above 0"),
+        (
+            "isogclr",
+            {"examples": 0},
+            "temperature.name is 'isogclr', which keeps a number for each example; the data",
+        ),
+        (
+            "sogclr",
+            {"examples": 0},
+            "normalizer.name is 'sogclr', which keeps a number for each example; the data",
+        ),
+        (
+            "sogclr",
+            {"normalizer": {"name": "none"}},
+            "loss.sogclr reads u, .* take critic=pair or baseline, or norm",
+        ),
+        (
+            "sogclr",
+            {"critic": {"name": "pair"}},
+            "normalizer.name is 'sogclr' and critic.name is 'pair'; losses read",
+        ),
+        (
+            "simclr",
+            {"normalizer": {"name": "sogclr"}},
+            "normalizer.name is 'sogclr', and no loss reads its u",
+        ),
+        (
+            "sogclr",
+            {"normalizer": {"name": "sogclr", "gamma": 0.0}},
+            "normalizer.gamma is 0.0; it must be above 0",
+        ),
         ("sogclr", {"margin": {"name": "eqco", "alpha": 64.0}}, "margin.name is 'eqco', which would falsify"),
-        ("robust", {"temperature": {"name": OWN("of_no_shape")}}, r"gives an array \(\); it must give an array \(.*1\)"),
-        ("robust", {"temperature": {"name": OWN("of_no_metric")}}, "reads 'ess'; it must read one of kl_uniform, con"),
-        ("robust", {"temperature": {"name": OWN("of_nobody")}}, "is per 'image'; it must be one of batch, example, q"),
+        (
+            "robust",
+            {"temperature": {"name": OWN("of_no_shape")}},
+            r"gives an array \(\); it must give an array \(.*1\)",
+        ),
+        (
+            "robust",
+            {"temperature": {"name": OWN("of_no_metric")}},
+            "reads 'ess'; it must read one of kl_uniform, con",
+        ),
+        (
+            "robust",
+            {"temperature": {"name": OWN("of_nobody")}},
+            "is per 'image'; it must be one of batch, example, q",
+        ),
         ("sogclr", {"normalizer": {"name": OWN("of_no_rows")}}, r"gives log u \(2,\)"),
-        ("sogclr", {"normalizer": {"name": OWN("no_rule")}}, "returned a int; it must return a contrast.normalizer"),
+        (
+            "sogclr",
+            {"normalizer": {"name": OWN("no_rule")}},
+            "returned a int; it must return a contrast.normalizer",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(method, sections, words):

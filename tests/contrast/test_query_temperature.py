@@ -112,7 +112,9 @@ def test_each_query_is_as_at_its_own_scalar(name, engine, x64):
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize(("name", "engine"), sampled([("out", "tiled"), ("adnce", "ring"), ("hard_nce", "dense")], 2))
+@pytest.mark.parametrize(
+    ("name", "engine"), sampled([("out", "tiled"), ("adnce", "ring"), ("hard_nce", "dense")], 2)
+)
 def test_eight_devices_are_one(name, engine, x64):
     tau, weight, expected = by_query(LOSSES[name])
     mesh = sharding.make_mesh()
@@ -122,7 +124,9 @@ def test_eight_devices_are_one(name, engine, x64):
         assert_same(jax.device_get(found), expected)
 
 
-@pytest.mark.parametrize("loss", ["relative", "scaled", "dclw", "donsker_varadhan", "info_nce", "mean_contrast"])
+@pytest.mark.parametrize(
+    "loss", ["relative", "scaled", "dclw", "donsker_varadhan", "info_nce", "mean_contrast"]
+)
 def test_equal_temperatures_are_one(loss, x64):
     a, b = views()
     run = with_gradients(dict(loss=loss), "tiled")
@@ -155,9 +159,9 @@ def test_saturated_queries_are_right_in_float32(loss, engine):
     b[::4] = rng.normal(size=b[::4].shape)
     tau = np.geomspace(0.01, 0.05, 64).astype(np.float32)
     run = jax.jit(
-        lambda a, b, tau: jax.vjp(
-            lambda a, b: contrastive_loss(a, b, loss, tau, engine=engine), a, b
-        )[1](jnp.ones(64, a.dtype))
+        lambda a, b, tau: jax.vjp(lambda a, b: contrastive_loss(a, b, loss, tau, engine=engine), a, b)[1](
+            jnp.ones(64, a.dtype)
+        )
     )
     for temperature in (tau, np.float32(0.01)):
         with jax.enable_x64(True):
@@ -174,7 +178,9 @@ def test_the_tiled_engine_holds_no_matrix_of_scores():
     rows, tau = 4096, jnp.full(2 * 4096, 0.2)
     x = jax.ShapeDtypeStruct((rows, 2), jnp.float32)
     loss = functools.partial(contrastive_loss, engine="tiled", differentiate_temperature=True)
-    program = jax.make_jaxpr(jax.grad(lambda a, b, tau: loss(a, b, temperature=tau).mean(), (0, 2)))(x, x, tau)
+    program = jax.make_jaxpr(jax.grad(lambda a, b, tau: loss(a, b, temperature=tau).mean(), (0, 2)))(
+        x, x, tau
+    )
 
     def sizes(jaxpr):
         for equation in jaxpr.eqns:
@@ -191,7 +197,9 @@ def test_a_temperature_that_is_not_positive_is_nan_and_a_wrong_shape_is_refused(
     found = contrastive_loss(a, b, "dcl", np.where(np.arange(ROWS) == 3, -0.1, 0.2))
     assert np.isnan(found[3]) and np.isfinite(found[4])
     for wrong in (np.full(3, 0.1), np.full((ROWS, 1), 0.1)):
-        with pytest.raises(ValueError, match=r"temperature has shape .*; it must be a scalar, \(16,\), one for each"):
+        with pytest.raises(
+            ValueError, match=r"temperature has shape .*; it must be a scalar, \(16,\), one for each"
+        ):
             contrastive_loss(a, b, "dcl", wrong)
     with pytest.raises(ValueError, match=r"a scalar, \(16,\), one for each example\."):
         contrastive_loss(a, b, "dcl", np.full(2 * ROWS, 0.1), directions="one_way")
