@@ -116,5 +116,6 @@ class TrainState:
     optimizer: PyTree  # optax state
     target: PyTree  # where the keys come from: EMA weights and statistics, or ()
     candidates: PyTree  # queue, or ()
-    temperature: PyTree  # controller state, or ()
+    temperature: PyTree  # controller state, of the run or of each example, or ()
     gradient_snr: PyTree = ()  # moments of the gradient, or ()
+    normalizer: PyTree = ()  # moving averages u of each example, or ()

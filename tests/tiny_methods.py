@@ -7,7 +7,16 @@ from contrastive_jax import config as configs
 from contrastive_jax.config.methods import METHODS
 
 # One of each choice; the rest of the zoo is slow.
-REPRESENTATIVE = ("flatclr_ess", "moco_v1", "relic_k", "swd_hypersphere", "byol", "dclw", "fenchel_legendre")
+REPRESENTATIVE = (
+    "flatclr_ess",
+    "moco_v1",
+    "relic_k",
+    "swd_hypersphere",
+    "byol",
+    "dclw",
+    "fenchel_legendre",
+    "isogclr",
+)
 ALL = [pytest.param(m, marks=pytest.mark.run if m in REPRESENTATIVE else pytest.mark.slow) for m in METHODS]
 
 

@@ -136,6 +136,10 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
         yield f"  {sentence}"
     devices = run.mesh.devices.reshape(-1)
     yield f"mesh\n  {run.mesh.size} x {devices[0].device_kind}, axis {sharding.AXIS!r}"
+    for name, kept in (("temperature", run.recipe.temperature), ("normalizer", run.recipe.normalizer)):
+        state = [x for x in jax.tree.leaves(jax.eval_shape(kept.init)) if x.shape[:1] == (len(train),)]
+        if size := sum(x.size * x.dtype.itemsize for x in state):
+            yield f"{name}\n  {size // len(train)} bytes for each image, {memory.gib(size)} on each device"
     yield (
         f"steps\n  {run.total_steps:,} in all, {run.steps_per_epoch:.2f} an epoch,"
         f" batch {run.settings.train.batch_size}"

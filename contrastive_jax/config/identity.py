@@ -35,7 +35,7 @@ MAY_CHANGE = (*RESOURCES, *PRESENTATION, *OF_A_BEGUN_RUN)
 # Leaves younger than some runs -> the value that does what was done before: there they are no part of what a run is.
 YOUNG = {
     **{"norm.momentum": 0.9, "norm.epsilon": 1e-5, "norm.unbiased": False, "data.channels": 0},
-    "transform.name": "none",
+    **{"transform.name": "none", "normalizer.name": "none"},
 }
 
 

@@ -1,7 +1,8 @@
 """The zoo on one screen: every method is what it changes in the base config, SimCLR.
 
-A choice (critic, target, candidates, negatives, margin, transform, temperature, loss) replaces its section; of the
-other sections a method sets single leaves. Published values; a data set's config may scale queue and alpha.
+A choice (critic, target, candidates, negatives, margin, transform, temperature, normalizer, loss) replaces its
+section; of the other sections a method sets single leaves. Published values; a data set's config may scale queue and
+alpha.
 """
 
 EMA = {"name": "ema", "decay": 0.999}
@@ -27,6 +28,7 @@ FENCHEL_LEGENDRE = {
     "temperature": {"name": "fixed", "tau": 1.0},
     "loss": {"fenchel_legendre": 1.0},
 }
+SOGCLR = {"normalizer": {"name": "sogclr"}, "loss": {"sogclr": 1.0}}
 
 
 def generalized(prior: str, weight: float) -> dict:
@@ -100,6 +102,11 @@ METHODS = {
     # Wei et al. 2024 (FastCLIP-v3's temperature); Kukleva et al. 2023; Koromilas et al. 2024
     "kl_tau": {"temperature": {"name": "kl"}},
     "periodic_tau": {"temperature": {"name": "periodic"}},
+    # A number for each example: u (Yuan et al. 2022; Wei et al. 2024), and a temperature (Qiu et al. 2023)
+    "sogclr": SOGCLR,
+    "isogclr": SOGCLR | {"temperature": {"name": "isogclr"}},
+    "fast_clip_v1": ACROSS | {"normalizer": {"name": "fast_clip"}, "loss": {"fenchel_legendre": 1.0}},
+    "robust": {"loss": {"robust": 1.0}, "temperature": {"name": "isogclr"}},
     "dhel": {
         "candidates": {"name": "own_view"},
         "loss": {"dcl": 1.0},

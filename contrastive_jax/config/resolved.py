@@ -104,6 +104,7 @@ class Settings:
     margin = _Function()
     transform = _Function()
     temperature = _Function()
+    normalizer = _Function()
     loss = _Columns()  # term -> its function; weight is among the options
     optimizer = _Function()
     schedule = _Function()

@@ -14,7 +14,15 @@ from ml_collections import ConfigDict, config_dict
 from contrastive_jax import augment, data, evaluators, kinds
 from contrastive_jax.config import sections
 from contrastive_jax.config.sections import defaults
-from contrastive_jax.contrast import candidates, margin, negatives, target, temperature, transform
+from contrastive_jax.contrast import (
+    candidates,
+    margin,
+    negatives,
+    normalizer,
+    target,
+    temperature,
+    transform,
+)
 from contrastive_jax.contrast.terms import canonical, find_loss
 from contrastive_jax.data import compose
 from contrastive_jax.lookup import find, functions_of, is_own, own
@@ -32,6 +40,7 @@ CHOICES = {
     "margin": margin,
     "transform": transform,
     "temperature": temperature,
+    "normalizer": normalizer,
     "optimizer": optimizers,
     "schedule": schedules,
 }
@@ -136,6 +145,7 @@ def base() -> ConfigDict:
             "margin": {"name": "none"},
             "transform": {"name": "none"},
             "temperature": {"name": "fixed", "tau": 0.1},
+            "normalizer": {"name": "none"},
             "loss": {"info_nce": {"weight": 1.0}},
             "optimizer": {"name": "lars", "momentum": 0.9, "weight_decay": 1e-6},
             "schedule": {

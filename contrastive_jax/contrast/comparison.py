@@ -11,7 +11,7 @@ from contrastive_jax.contrast.arguments import real_array
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.margin import Margin
 from contrastive_jax.contrast.negatives import AllNegatives, Rule, SampledNegatives
-from contrastive_jax.contrast.scores import Transform, mirrored, of_positive, transformed
+from contrastive_jax.contrast.scores import Transform, in_logits, mirrored, of_positive, transformed
 from contrastive_jax.contrast.similarity import normalize
 from contrastive_jax.contrast.temperature import Temperature
 from contrastive_jax.sharding import shard_batch
@@ -27,7 +27,7 @@ class Comparison:
     positive: Array  # [B, V] score of the positive, transformed as those of the negatives
     raw_positive: Array  # [B, V] score of the positive as it was
     negatives: Negatives  # count [B, V], logsumexp of (score - positive) / tau [S, B, V], ...
-    temperature: Array  # [] tau, without a gradient unless differentiate_temperature
+    temperature: Array  # [] tau, or [B, V] of each query; without a gradient unless differentiate_temperature
     margin: Array  # [B, V] added to the contrast
     selections: list[AllNegatives | SampledNegatives]  # one a direction: who the negatives are
     multiples: tuple[float, ...] = dataclasses.field(metadata={"static": True})
@@ -108,7 +108,8 @@ class Compare(NamedTuple):
     ) -> tuple[Comparison, PyTree]:
         """Compare queries ``prediction`` [B, V, D] with ``keys`` [B, W, D]; return the next candidates too.
 
-        View v's positive is the key of the other view; ``state`` is that of (candidates, temperature). ``query_offset``
+        View v's positive is the key of the other view; ``state`` is that of (candidates, temperature), the latter of
+        the batch's own examples where each has one. The temperature may be [], or [B, V] of each query. ``query_offset``
         [B, V, D] is added to the embedded queries, not to the keys: zeros, whose gradient is that of each query.
         """
         directions = prediction.shape[1]
@@ -117,21 +118,30 @@ class Compare(NamedTuple):
         raw_positive = jnp.sum(query * key, axis=-1)
         alignment = jax.lax.stop_gradient(jnp.mean(raw_positive))
         tau = jnp.asarray(self.temperature.value(state[1], step, alignment)).astype(raw_positive.dtype)
+        tau = jnp.broadcast_to(tau, raw_positive.shape) if tau.ndim else tau
         tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)
         positive = of_positive(self.transform, raw_positive, tau)
+        scored, transform, divisor = (query, positive, raw_positive), self.transform, tau
+        if (
+            tau.ndim
+        ):  # engines divide all scores by one number: each query is divided before, its scores are logits
+            scored, transform = (
+                (query / tau[..., None], positive / tau, raw_positive / tau),
+                in_logits(transform),
+            )
+            divisor = jnp.ones((), tau.dtype)
         pool_rng, subset_rng = jax.random.split(rng)
         pools, candidates = self.candidates.apply(state[0], keys, key, group, pool_rng)
         selections = list(self.negatives(subset_rng, group, pools, self.candidates.same_group))
         row = shard_batch(jnp.arange(group.shape[0], dtype=jnp.int32)) if self.summation else None
 
         def statistics(sign: int, transform: Transform, multiples: list[float]):
-            scale = jnp.asarray(multiples, tau.dtype) / tau
-            signed = (lambda x: x) if sign > 0 else jnp.negative
-            queries, positives, raw = signed(query), signed(positive), signed(raw_positive)
+            scale = jnp.asarray(multiples, tau.dtype) / divisor
+            queries, positives, raw = map((lambda x: x) if sign > 0 else jnp.negative, scored)
             unit = multiples.index(1.0) if 1.0 in multiples else 0
 
             def ask(v: int, selection: AllNegatives | SampledNegatives) -> tuple[Negatives, Positives | None]:
-                read = transformed(transform, raw[:, v], tau, unit)
+                read = transformed(transform, raw[:, v], tau[:, v] if tau.ndim else tau, unit, tau.ndim > 0)
                 if row is None:
                     return selection.statistics(queries[:, v], positives[:, v], scale, read), None
                 return selection.several(queries[:, v], group, row, positives[:, v], scale, read)
@@ -143,10 +153,12 @@ class Compare(NamedTuple):
         if self.transform.log_weight is not None and 1.0 not in above:
             above.append(1.0)  # at which the weights' mean is 1
         below = [m for m in self.multiples if m < 0]
-        negatives, further = statistics(1, self.transform, above)
+        negatives, further = statistics(1, transform, above)
         if below:
-            others = statistics(-1, mirrored(self.transform), [-m for m in below])
+            others = statistics(-1, mirrored(transform), [-m for m in below])
             negatives, further = _joined(negatives, further, *others)
+        if tau.ndim:
+            negatives, further = _in_scores(negatives, further, tau)
         margin = real_array("margin", self.margin(negatives.count)).astype(positive.dtype)
         comparison = Comparison(
             *(query, key, positive, raw_positive, negatives, tau, margin, selections, (*above, *below)),
@@ -174,6 +186,15 @@ def _joined(
     if further is None or others is None:
         return negatives, None
     return negatives, dataclasses.replace(further, logsumexp=join(further.logsumexp, others.logsumexp))
+
+
+def _in_scores(
+    negatives: Negatives, further: Positives | None, tau: Array
+) -> tuple[Negatives, Positives | None]:
+    """Return statistics of logits [B, V], of queries divided by their tau, with means and sums as scores."""
+    held = jax.lax.stop_gradient(tau)
+    negatives = dataclasses.replace(negatives, mean=negatives.mean * held, hardest=negatives.hardest * held)
+    return negatives, None if further is None else dataclasses.replace(further, total=further.total * tau)
 
 
 def cosine(x: Array) -> Array:

@@ -148,7 +148,8 @@ def contrastive_loss(
     follows dc/dtau = -E_j[s_j - s+] / tau^2, E the softmax mean over negatives. Surrogates have the gradient of their
     surrogate: FlatNCE and MACL dc/dtau, FlatNCE+ sigmoid(c) dc/dtau, Hoelder-FlatNCE dc'/dtau / gamma, MACL-W, Dual
     temperature, ``relative`` and ``scaled`` dc/dtau times their weight, ``hardness_weighted`` with its weights
-    held. Learn log tau, or as CLIP does log(1 / tau) with a bound (docs/how_to/own_loop.md).
+    held. Learn log tau, or as CLIP does log(1 / tau) with a bound (docs/how_to/own_loop.md). Of an array each entry has
+    the sum over its queries.
 
     **Two encoders.** ``a`` and ``b`` may come of different networks, projected to one width;
     ``candidates="other_view"`` is CLIP's loss, each encoder's rows against the other's.
@@ -158,8 +159,9 @@ def contrastive_loss(
       b: [N, D] the other view of the same examples.
       loss: a function of :mod:`contrastive_jax.losses` that reads contrasts (or ReLIC's ``relic_kl``), by its
         name; for your own ``module:function``, or the function itself. Its keyword-only parameters are ``options``.
-      temperature: tau > 0, a number or a traced scalar (a schedule's), or a function of the mean score of rows
-        i with each other: :func:`macl_temperature`. It is held constant unless ``differentiate_temperature``.
+      temperature: tau > 0, a number or a traced scalar (a schedule's); an array of one tau for each example [N], or
+        for each value that is returned [2N]; or a function of the mean score of rows i with each other:
+        :func:`macl_temperature`. It is held constant unless ``differentiate_temperature``.
       score: ``cosine`` normalises the rows; ``dot`` takes them as they are.
       candidates: negatives from ``both_views`` of the other examples (2N - 2; SimCLR), the ``other_view``
         only (N - 1; MACL, Dual temperature), the query's ``own_view`` (N - 1; DHEL, with the loss ``dcl``), or from
@@ -289,6 +291,11 @@ def contrastive_loss(
       >>> show("info_nce", 0.2, candidates="queue", queue=queue, directions="one_way")
       1.750 1.247 1.508
 
+      A temperature for each example, iSogCLR's objective, whose slope in a tau is rho less a KL divergence:
+
+      >>> show("robust", jnp.array([0.2, 0.5, 0.8]), rho=0.3)
+      XXX
+
       In a training loop:
 
       >>> gradient = jax.jit(jax.grad(lambda a, b: contrastive_loss(a, b, "flat_nce", 0.1).mean()))(a, b)
@@ -409,7 +416,7 @@ def contrastive_loss(
         embed=embed,
         candidates=pools,
         negatives=choose,
-        temperature=_rule(temperature),
+        temperature=_rule(temperature, rows, number),
         margin=margins.none() if margin is None else margin,
         multiples=term.multiples or (1.0,),
         summation="" if positives is None else summation,
@@ -580,8 +587,8 @@ def _with_rows(source: Candidates, own: int, rows: int) -> Candidates:
     return source._replace(apply=apply)
 
 
-def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
-    """Return the step's temperature rule for a number, a traced scalar, or a function of the alignment."""
+def _rule(temperature: float | Array | Callable[[Array], Array], rows: int, directions: int) -> Temperature:
+    """Return the step's temperature rule for a number, an array, or a function of the alignment."""
     if isinstance(temperature, numbers.Real) and not isinstance(temperature, bool):
         temperature = check_scalar("contrastive_loss.temperature", temperature)
         if not temperature > 0:
@@ -589,23 +596,41 @@ def _rule(temperature: float | Array | Callable[[Array], Array]) -> Temperature:
                 f"contrastive_loss.temperature is {temperature}; a temperature must be positive."
             )
         return rules.fixed(1, tau=float(temperature))
-    floating = getattr(temperature, "dtype", None) is not None and temperature.dtype.kind in "fiuV"
-    if not callable(temperature) and (getattr(temperature, "shape", None) != () or not floating):
+    if callable(temperature):
+        return _of_batch(lambda mean_positive: _one(temperature(mean_positive)))
+    shape, dtype = getattr(temperature, "shape", None), getattr(temperature, "dtype", None)
+    if dtype is None or dtype.kind not in "fiuV":
         raise ValueError(
-            f"contrastive_loss.temperature is {temperature!r}; it must be a positive number, a scalar, or a"
+            f"contrastive_loss.temperature is {temperature!r}; it must be a positive number, an array, or a"
             " function of the alignment such as macl_temperature(tau0, alpha)."
         )
-    given = temperature if callable(temperature) else lambda mean_positive: jnp.asarray(temperature)
+    if shape not in ((), (rows,), (directions * rows,)):
+        each = f"({rows},), one for each example" + f", or ({2 * rows},), one for each value" * (
+            directions > 1
+        )
+        raise ValueError(f"contrastive_loss.temperature has shape {shape}; it must be a scalar, {each}.")
+    tau = jnp.asarray(temperature)
+    if shape:  # to [N, V], as queries are laid out
+        tau = sharding.shard_batch(tau.reshape(-1, rows).T)  # or [N, 1]: an example's
+    return _of_batch(lambda mean_positive: tau)
+
+
+def _of_batch(given: Callable[[Array], Array]) -> Temperature:
+    """Return a rule without state; a temperature is known when the program runs only."""
 
     def value(state, step, mean_positive):
-        tau = given(mean_positive)
-        if tau is None or isinstance(tau, str):
-            raise ValueError(f"contrastive_loss.temperature returns {tau!r}; it must return a scalar.")
-        if jnp.ndim(tau):
-            raise ValueError(
-                f"contrastive_loss.temperature returns an array {jnp.shape(tau)}; a function of the alignment must"
-                " return a scalar."
-            )
-        return positive_or_nan(tau)
+        return positive_or_nan(given(mean_positive))
 
     return Temperature(lambda: (), value, lambda state, step, ess: state)
+
+
+def _one(tau: Any) -> Array:
+    """Return what a function of the alignment returned, if it is one number."""
+    if tau is None or isinstance(tau, str):
+        raise ValueError(f"contrastive_loss.temperature returns {tau!r}; it must return a scalar.")
+    if jnp.ndim(tau):
+        raise ValueError(
+            f"contrastive_loss.temperature returns an array {jnp.shape(tau)}; a function of the alignment must"
+            " return a scalar."
+        )
+    return tau

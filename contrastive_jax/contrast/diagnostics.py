@@ -86,12 +86,17 @@ def kl_from_uniform(comparison: Comparison) -> Array:
     ``log K - H(p)``, in [0, log K]: e^-KL is the effective number of negatives by Shannon's entropy as a share of K, as
     the ESS is by the sum of squares. A margin changes no weight.
     """
+    return jnp.sum(query_kl_from_uniform(comparison)) / jnp.maximum(jnp.sum(comparison.count > 0), 1)
+
+
+def query_kl_from_uniform(comparison: Comparison) -> Array:
+    """Compute :func:`kl_from_uniform` of each query, [B, V]: 0 where it has no negatives."""
     place, some = comparison.multiples.index(1.0), comparison.count > 0
     negatives = comparison.negatives
     above = jnp.where(some, negatives.mean[place] - comparison.positive, 0.0) / comparison.temperature
     entropy = jnp.where(some, negatives.logsumexp[place], 0.0) - above
     divergence = jnp.log(jnp.maximum(comparison.count, 1).astype(entropy.dtype)) - entropy
-    return jnp.sum(jnp.where(some, jnp.maximum(divergence, 0.0), 0.0)) / jnp.maximum(jnp.sum(some), 1)
+    return jnp.where(some, jnp.maximum(divergence, 0.0), 0.0)
 
 
 def query_effective_sample_size(c: Array, valid: Array) -> Array:
@@ -213,7 +218,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
     c, share = comparison.contrast(margin=False), jnp.asarray([0.05, 0.5, 0.95])
     of_c, of_w = _quantiles(c, comparison.count > 0, share)
     return {name: outcome(comparison, dtype) for name, outcome in OUTCOMES.items()} | {
-        "tau": comparison.temperature,
+        "tau": jnp.mean(comparison.temperature),
         **{f"c_p{p}": value for p, value in zip(("05", "50", "95"), of_c, strict=True)},
         **{f"w_p{p}": value for p, value in zip(("05", "50", "95"), of_w, strict=True)},
         "negatives": jnp.mean(comparison.count.astype(comparison.positive.dtype)),

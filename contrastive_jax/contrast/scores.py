@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.lax import stop_gradient
 
 from contrastive_jax.types import Array
 
@@ -37,18 +38,21 @@ class Transformed(NamedTuple):
     """
 
     positive: Array  # [Q] score of the query's positive, as it was
-    temperature: Array  # [] tau
+    temperature: Array  # [] or [Q] tau
+    logit: Array  # [] the score that is a logit of 1: tau, or 1 where the engine's scores are logits
     negative: ScoreMap | None = None
     further: ScoreMap | None = None  # for further positives
-    log_weight: ScoreMap | None = None  # of a negative; the weights have mean 1 over a query's negatives
-    unit: int = 0  # which of the scales is 1 / tau
+    log_weight: ScoreMap | None = (
+        None  # of a negative, as a score; weights have mean 1 over a query's negatives
+    )
+    unit: int = 0  # the place among the scales at which that score is a logit of 1
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def transform_scores(
     transform: ScoreMap, permitted: Array, score: Array, positive: Array, tau: Array
 ) -> Array:
-    """Apply a transform to scores [q, c], with ``positive`` [q] and ``tau`` []: -inf where not permitted.
+    """Apply a transform to scores [q, c], with ``positive`` and ``tau`` [q]: -inf where not permitted.
 
     Entry by entry: the transform sees scalars. The derivative is 0 where the result is -inf, and an entry that is not
     permitted does nothing, whatever the transform makes of it (NaN times 0 would be NaN).
@@ -62,7 +66,7 @@ def values_and_slopes(transform, permitted, score, positive, tau):
     def of_entry(*scalars):
         return jnp.asarray(transform(*scalars), score.dtype)
 
-    every = jax.vmap(jax.vmap(jax.value_and_grad(of_entry, argnums=(0, 1, 2)), (0, None, None)), (0, 0, None))
+    every = jax.vmap(jax.vmap(jax.value_and_grad(of_entry, argnums=(0, 1, 2)), (0, None, None)))
     values, slopes = every(score, positive, tau)
     values = jnp.where(permitted, values, -jnp.inf)
     return values, [jnp.where(values == -jnp.inf, 0, slope) for slope in slopes]
@@ -72,7 +76,7 @@ def values_and_slopes(transform, permitted, score, positive, tau):
 def _transform_scores_jvp(transform, primals, tangents):
     values, (of_score, of_positive, of_tau) = values_and_slopes(transform, *primals)
     _, score, positive, tau = tangents
-    return values, of_score * score + of_positive * positive[:, None] + of_tau * tau
+    return values, of_score * score + of_positive * positive[:, None] + of_tau * tau[:, None]
 
 
 def of_positive(transform: Transform, score: Array, tau: Array) -> Array:
@@ -99,20 +103,52 @@ def mirrored(transform: Transform) -> Transform:
     )
 
 
-def transformed(transform: Transform, positive: Array, tau: Array, unit: int) -> Transformed | None:
+def in_logits(transform: Transform) -> Transform:
+    """Return the transform of logits x, scores over tau, whose results are logits: ``t(tau x, tau x+, tau) / tau``."""
+    negative, positive, log_weight = transform[:3]
+
+    def of_logits(function, divide):
+        def changed(*scalars):
+            *logits, tau = scalars
+            value = function(*(tau * x for x in logits), tau)
+            return value / tau if divide else value
+
+        return None if function is None else changed
+
+    return transform._replace(
+        negative=of_logits(negative, True),
+        positive=of_logits(positive, True),
+        log_weight=of_logits(log_weight, False),
+    )
+
+
+def transformed(
+    transform: Transform, positive: Array, tau: Array, unit: int, logits: bool = False
+) -> Transformed | None:
     """Return what an engine needs of a transform: None where scores stay as they are.
 
-    ``positive`` [Q] are scores as they were, ``unit`` is the place of 1 / tau among the scales.
+    Args:
+      transform: of scores, or of logits (:func:`in_logits`).
+      positive: [Q] scores (or logits) as they were.
+      tau: [], or [Q] of logits.
+      unit: the place among the engine's scales of that by which a transformed score is multiplied to be a logit.
+      logits: the engine's scores are logits.
     """
-    further = transform.positive
+    further, log_weight = transform.positive, transform.log_weight
     if transform[:3] == (None, None, None):
         return None
+
+    def as_score(*scalars):
+        held = stop_gradient(log_weight(*scalars))
+        return held if logits else scalars[-1] * held
+
     return Transformed(
         positive=positive,
         temperature=tau,
+        logit=jnp.ones(()) if logits else tau,
         negative=transform.negative,
         further=None if further is None else lambda score, _, tau: further(score, tau),
-        log_weight=transform.log_weight,
+        log_weight=None if log_weight is None else as_score,
         unit=unit,
     )
 

@@ -86,7 +86,7 @@ def negative_statistics(
         _known(same_group)
         arguments = _arguments(query, query_group, None, pool, scale, reference, transformed)
         fields, *weights = _by_rules(engine, TILE, _rules(same_group, transformed), arguments)
-        return _negatives(fields, arguments, transformed, *weights)
+        return _negatives(fields, arguments[-1], transformed, *weights)
     statistics = dense_statistics if chosen_engine(engine, query, pool.key) == "dense" else tiled_statistics
     return statistics(query, query_group, pool, scale, reference, same_group=same_group)
 
@@ -152,7 +152,7 @@ def several_statistics(
     arguments = _arguments(query, query_group, query_row, pool, scale, reference, transformed)
     rules = (*_rules(same_group, transformed), _further(transformed))
     fields, *weights, positives = _by_rules(engine, tile, rules, arguments)
-    return _negatives(fields, arguments, transformed, *weights), _positives(positives)
+    return _negatives(fields, arguments[-1], transformed, *weights), _positives(positives)
 
 
 def further_positives(
@@ -179,14 +179,11 @@ def _rules(same_group: str, transformed: Transformed | None = None) -> tuple[Rul
     if log_weight is None:
         return (Rule(same_group, change),)
 
-    def logarithm(score, positive, temperature):
-        return temperature * lax.stop_gradient(log_weight(score, positive, temperature))
-
     def weighted(*scalars):
-        return change(*scalars) + logarithm(*scalars)
+        return change(*scalars) + log_weight(*scalars)
 
     def weight(*scalars):
-        return jnp.where(change(*scalars) == -jnp.inf, -jnp.inf, logarithm(*scalars))
+        return jnp.where(change(*scalars) == -jnp.inf, -jnp.inf, log_weight(*scalars))
 
     return Rule(same_group, weighted), Rule(same_group, weight, weights=True)
 
@@ -200,17 +197,16 @@ def _further(transformed: Transformed | None) -> Rule:
 
 
 def _negatives(
-    fields, arguments, transformed: Transformed | None, weights: tuple[Array, ...] | None = None
+    fields, scale: Array, transformed: Transformed | None, weights: tuple[Array, ...] | None = None
 ) -> Negatives:
     """Return the negatives' statistics; with ``weights``, those of the weights' own pass, over the weights' mean."""
     negatives = Negatives(*fields)
     if transformed is None or weights is None:
         return negatives
     count, logsumexp, *_ = weights
-    scale, tau = arguments[-2:]
-    number = jnp.maximum(count, 1).astype(tau.dtype)
+    number = jnp.maximum(count, 1).astype(scale.dtype)
     log_mean = jnp.where(count > 0, logsumexp[transformed.unit] - jnp.log(number), 0)
-    shift = lax.stop_gradient(tau * log_mean)  # as a score
+    shift = lax.stop_gradient(transformed.logit.astype(scale.dtype) * log_mean)  # as a score
     return Negatives(
         count=negatives.count,
         logsumexp=negatives.logsumexp - lax.stop_gradient(scale)[:, None] * shift,
@@ -226,7 +222,7 @@ def _positives(fields) -> Positives:
 
 def _by_rules(engine, tile, rules, arguments):
     """Compute the statistics of each rule by the engine named."""
-    query, _, _, _, _, key, *_ = arguments
+    query, _, _, _, _, _, key, *_ = arguments
     if engine == RING:
         return _by_ring((*tile, rules), *arguments)
     if chosen_engine(engine, query, key) == "dense":
@@ -268,7 +264,7 @@ def selected_statistics(
         _statistics(*_read(rule, score, permitted, positive, tau), scale, _reference(rule, reference))
         for rule in _rules("exclude", transformed)
     )
-    return _negatives(fields, (scale, tau), transformed, *weights)
+    return _negatives(fields, scale, transformed, *weights)
 
 
 def selected_scores(query: Array, key: Array, index: Array, permitted: Array) -> Array:
@@ -290,7 +286,7 @@ def selected_scores(query: Array, key: Array, index: Array, permitted: Array) ->
     return sharding.each_device(in_parts, (query, jnp.where(permitted, index, key.shape[0])), (key,))
 
 
-def _dense(rules, query, query_group, query_row, reference, positive, key, group, row, scale, tau):
+def _dense(rules, query, query_group, query_row, reference, positive, tau, key, group, row, scale):
     """Compute the statistics of each rule, on the [Q, M] score matrix."""
     scores = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)  # [Q, M]
 
@@ -353,7 +349,7 @@ def tiled_statistics(
 
 
 def _tiled_on_devices(
-    options, query, query_group, query_row, reference, positive, key, group, row, scale, tau
+    options, query, query_group, query_row, reference, positive, tau, key, group, row, scale
 ):
     """Run :func:`_tiled`, on a mesh every device for its own queries."""
     if min(options[:2]) < 1:
@@ -362,21 +358,21 @@ def _tiled_on_devices(
     fields = (sharding.ROWS, wide, wide, sharding.ROWS)
     return on_devices(
         functools.partial(_tiled, options),
-        (query, query_group, query_row, reference, positive),
-        (key, group, row, scale, tau),
+        (query, query_group, query_row, reference, positive, tau),
+        (key, group, row, scale),
         tuple(fields + (sharding.ROWS,) * (rule.who == FURTHER) for rule in options[2]),
     )
 
 
-def _by_ring(options, query, query_group, query_row, reference, positive, key, group, row, scale, tau):
+def _by_ring(options, query, query_group, query_row, reference, positive, tau, key, group, row, scale):
     """Run :func:`_tiled` on candidates that stay where they are laid out, by rows."""
     rules = options[2]
 
     def of_chunk(rows, chunk):
-        (floats, (query_group, query_row), (scale, tau)), ((key,), (group, row)) = rows, chunk
-        query, reference, positive = floats
+        (floats, (query_group, query_row), scale), ((key,), (group, row)) = rows, chunk
+        query, reference, positive, tau = floats
         return _tiled(
-            options, query, query_group, query_row, reference, positive, key, group, row, scale, tau
+            options, query, query_group, query_row, reference, positive, tau, key, group, row, scale
         )
 
     def merge(one, other):
@@ -398,8 +394,8 @@ def _by_ring(options, query, query_group, query_row, reference, positive, key, g
     wide = jax.P(None, sharding.AXIS)
     fields = (sharding.ROWS, wide, wide, sharding.ROWS)
     specs = tuple(fields + (sharding.ROWS,) * (rule.who == FURTHER) for rule in rules)
-    rows, chunk = ((query, reference, positive), (query_group, query_row)), ((key,), (group, row))
-    return ring.around(of_chunk, merge, share, rows, chunk, (scale, tau), specs)
+    rows, chunk = ((query, reference, positive, tau), (query_group, query_row)), ((key,), (group, row))
+    return ring.around(of_chunk, merge, share, rows, chunk, scale, specs)
 
 
 def _part_of(total, logsumexp):
@@ -442,12 +438,12 @@ def _tiled(options, *arguments):
     return _tiled_forward(options, *arguments)[0]
 
 
-def _tiled_forward(options, query, query_group, query_row, reference, positive, key, group, row, scale, tau):
+def _tiled_forward(options, query, query_group, query_row, reference, positive, tau, key, group, row, scale):
     rows, columns, rules = options
     candidates = tiles(columns, key, group, jnp.ones(group.shape, bool), row)
 
     def of_queries(tile):
-        query, query_group, query_row, reference, positive = tile
+        query, query_group, query_row, reference, positive, tau = tile
         none = jnp.zeros_like(query[:, 0])
         nothing = jnp.zeros_like(scale[:, None] * none)  # [S, q]
         start = (jnp.zeros_like(query_group, jnp.int32), none - jnp.inf, nothing, nothing)
@@ -470,7 +466,7 @@ def _tiled_forward(options, query, query_group, query_row, reference, positive, 
         return lax.scan(add, start, candidates)[0]
 
     read = _if_further(rules, reference)
-    by_rule = lax.map(of_queries, tiles(rows, query, query_group, query_row, read, positive))
+    by_rule = lax.map(of_queries, tiles(rows, query, query_group, query_row, read, positive, tau))
     by_rule = [tuple(_rows(x, query.shape[0]) for x in of_rule) for of_rule in by_rule]
     results, residuals = [], []
     for rule, (count, hardest, total, first, *rest) in zip(rules, by_rule, strict=True):
@@ -479,7 +475,7 @@ def _tiled_forward(options, query, query_group, query_row, reference, positive, 
         mean = jnp.where(count > 0, peak + first / jnp.where(count > 0, total, 1), 0)
         results.append((count, logsumexp, mean, hardest, *rest))
         residuals.append((count, peak, total, mean))
-    arguments = (query, query_group, query_row, reference, positive, key, group, row, scale, tau)
+    arguments = (query, query_group, query_row, reference, positive, tau, key, group, row, scale)
     return tuple(results), (arguments, residuals)
 
 
@@ -511,7 +507,7 @@ def _tiled_backward(options, residuals, cotangents):
     of the sum over further positives each d(score_p - reference) is 1. Transformed scores hand it on to the three
     numbers that they are functions of."""
     rows, columns, rules = options
-    (query, query_group, query_row, reference, positive, key, group, row, scale, tau), residuals = residuals
+    (query, query_group, query_row, reference, positive, tau, key, group, row, scale), residuals = residuals
     reference_gradient, scale_gradient, weights = 0.0, 0.0, []
     passes = zip(rules, residuals, cotangents, strict=True)
     rules = tuple(rule for rule in rules if not rule.weights)
@@ -527,10 +523,10 @@ def _tiled_backward(options, residuals, cotangents):
             reference_gradient -= count * of_sum
         weights.append((peak, factor.T, of_sum))
     candidates = tiles(columns, key, group, jnp.ones(group.shape, bool), row)
-    queries = tiles(rows, query, query_group, query_row, weights, positive)
+    queries = tiles(rows, query, query_group, query_row, weights, positive, tau)
 
     def of_queries(key_gradient, tile):
-        query, query_group, query_row, weights, positive = tile
+        query, query_group, query_row, weights, positive, tau = tile
 
         def add(carry, candidates):
             query_gradient, of_transform = carry
@@ -549,7 +545,7 @@ def _tiled_backward(options, residuals, cotangents):
 
             of_score, *others = zip(*map(by, rules, weights), strict=True)
             slope = sum(of_score)  # d/dscore [q, c]
-            sums = [jnp.sum(sum(x), axis=axis) for x, axis in zip(others, (-1, None), strict=False)]
+            sums = [jnp.sum(sum(x), axis=-1) for x in others]
             return (
                 (
                     query_gradient + jnp.matmul(slope, key, precision=lax.Precision.HIGHEST),
@@ -559,7 +555,7 @@ def _tiled_backward(options, residuals, cotangents):
             )
 
         nothing = jnp.zeros_like(query[:, 0])
-        of_transform = () if positive is None else (nothing, nothing[0])
+        of_transform = () if positive is None else (nothing, nothing)
         start = (jnp.zeros_like(query), of_transform)
         (query_gradient, of_transform), added = lax.scan(add, start, candidates)
         return key_gradient + added, (query_gradient, of_transform)
@@ -567,18 +563,17 @@ def _tiled_backward(options, residuals, cotangents):
     key_gradient, (query_gradient, of_transform) = lax.scan(
         of_queries, jnp.zeros_like(candidates[0]), queries
     )
-    of_positive, of_tau = of_transform or (None, None)
+    of_transform = [x.reshape(-1)[: query.shape[0]] for x in of_transform] or (None, None)
     return (
         query_gradient.reshape(-1, query.shape[1])[: query.shape[0]],
         None,
         None,
         reference_gradient,
-        None if of_positive is None else of_positive.reshape(-1)[: query.shape[0]],
+        *of_transform,
         key_gradient.reshape(-1, key.shape[1])[: key.shape[0]],
         None,
         None,
         scale_gradient,
-        None if of_tau is None else jnp.sum(of_tau),
     )
 
 
@@ -668,7 +663,7 @@ def _floating(
     query: Array, key: Array, scale: Array, reference: Array | None, transformed: Transformed | None = None
 ) -> tuple[Array | None, ...]:
     """Bring arguments to one floating type, the queries laid out by rows, the scales as [S], a reference for every
-    query; and what a transform reads, positive and temperature."""
+    query; and the positive and the temperature of every query, [Q] each, that a transform reads."""
     if query.ndim != 2 or key.ndim != 2 or query.shape[1] != key.shape[1] or not (query.size and key.size):
         raise ValueError(
             f"query {query.shape} and pool.key {key.shape} must be [Q, D] and [M, D], not empty."
@@ -686,7 +681,8 @@ def _floating(
     if transformed is None:
         return query, key.astype(dtype), scale, reference, None, None
     positive = sharding.shard_batch(transformed.positive.astype(dtype))
-    return query, key.astype(dtype), scale, reference, positive, jnp.asarray(transformed.temperature, dtype)
+    tau = jnp.broadcast_to(jnp.asarray(transformed.temperature, dtype), query.shape[:1])
+    return query, key.astype(dtype), scale, reference, positive, sharding.shard_batch(tau)
 
 
 def _arguments(query, query_group, query_row, pool, scale, reference, transformed=None):
@@ -697,8 +693,8 @@ def _arguments(query, query_group, query_row, pool, scale, reference, transforme
     query, key, scale, reference, positive, tau = _floating(query, pool.key, scale, reference, transformed)
     query_row = None if query_row is None else sharding.shard_batch(query_row)
     row = None if query_row is None else pool.row
-    rows = (query, sharding.shard_batch(query_group), query_row, reference, positive)
-    return *rows, key, pool.group, row, scale, tau
+    rows = (query, sharding.shard_batch(query_group), query_row, reference, positive, tau)
+    return *rows, key, pool.group, row, scale
 
 
 def _known(same_group: str) -> None:

@@ -3,16 +3,22 @@
 A rule is three functions: ``init() -> state``, ``value(state, step, alignment) -> tau`` before the
 negatives are weighed, and ``update(state, step, outcome) -> state`` after, of a scalar of the step's comparison, by
 name (``reads``, a key of ``diagnostics.OUTCOMES``; the ESS by default). No gradient flows through tau.
+
+A rule ``per`` example has these functions for each example, with a state of its own, which is that of the example's
+next visit; a rule ``per`` query has them for each view of an example. ``init`` gives the state of one. ``value`` and
+``update`` work entry by entry on arrays of a batch: states, outcomes and tau are [B, 1] per example and [B, V] per
+query. The outcome is the query's own (``kl_uniform``, ``contrast`` or ``positive``), the mean over the views per
+example; a query without negatives moves nothing.
 """
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from contrastive_jax.contrast import temperature_logs
-from contrastive_jax.kinds import Fraction, Gt, Lt, Positive, PositiveFraction, checked
+from contrastive_jax.kinds import Decay, Fraction, Gt, Lt, NonNegative, Positive, PositiveFraction, checked
 from contrastive_jax.types import Array, PyTree
 
 
@@ -22,7 +28,8 @@ class Temperature(NamedTuple):
     init: Callable[[], PyTree]
     value: Callable[[PyTree, Array, Array], Array]  # (state, step [], alignment []) -> tau []
     update: Callable[[PyTree, Array, Array], PyTree]  # (state, step [], outcome []) -> state
-    reads: str = "ess"  # the outcome, a key of diagnostics.OUTCOMES
+    reads: str = "ess"  # the outcome, a key of diagnostics.OUTCOMES, or of by_example.READABLE
+    per: Literal["batch", "example", "query"] = "batch"  # what has a state, and a tau, of its own
 
 
 def _stateless(value: Callable[[Array, Array], Array]) -> Temperature:
@@ -148,10 +155,7 @@ def ess(
       min_tau: lower clamp.
       max_tau: upper clamp.
     """
-    if not min_tau <= tau <= max_tau:
-        raise ValueError(
-            f"temperature.tau is {tau}; it must lie from temperature.min_tau={min_tau} to max_tau={max_tau}."
-        )
+    _check_clamps(tau, min_tau, max_tau)
     end = target_end or target
 
     def init():
@@ -194,10 +198,7 @@ def kl(
       min_tau: lower clamp.
       max_tau: upper clamp.
     """
-    if not min_tau <= tau <= max_tau:
-        raise ValueError(
-            f"temperature.tau is {tau}; it must lie from temperature.min_tau={min_tau} to max_tau={max_tau}."
-        )
+    _check_clamps(tau, min_tau, max_tau)
 
     def update(state, step, divergence):
         moved = state["tau"] + rate * (divergence - target)
@@ -209,6 +210,62 @@ def kl(
         update,
         reads="kl_uniform",
     )
+
+
+@checked("temperature")
+def isogclr(
+    total_steps: int,
+    *,
+    tau: Positive = 0.1,
+    target: Positive = 0.5,
+    rate: Positive = 0.01,
+    momentum: Decay = 0.1,
+    clip: NonNegative = 0.0,
+    min_tau: Positive = 0.05,
+    max_tau: Positive = 1.0,
+    per: Literal["example", "query"] = "example",
+) -> Temperature:
+    """A temperature for each example, by descent on its robust objective (iSogCLR, Qiu et al. 2023).
+
+    The objective is that of ``kl``, of one example: the mean over its views of tau (log u + target), u the mean of
+    e^(s / tau) over negatives or the moving average of ``normalizer=sogclr``. Its slope is target less KL(p || uniform),
+    with the batch's own u. An average of the slope moves tau. So an example whose negatives differ much in their scores
+    gets a large tau. The authors' code clips the slope at 3. The defaults are our own.
+
+    Args:
+      total_steps: length of the run.
+      tau: where every example starts.
+      target: rho, KL divergence of the negatives' weights from uniform ones to hold, in nats.
+      rate: move of tau a visit for an average slope of 1.
+      momentum: weight of earlier visits' slopes in the average, which starts at 0.
+      clip: largest slope of a visit, either way; 0: any.
+      min_tau: lower clamp.
+      max_tau: upper clamp.
+      per: example: its views share a temperature; query: each view has its own, as in FastCLIP-v2.
+    """
+    _check_clamps(tau, min_tau, max_tau)
+
+    def update(state, step, divergence):
+        slope = target - divergence
+        slope = jnp.clip(slope, -clip, clip) if clip else slope
+        slope = momentum * state["slope"] + (1.0 - momentum) * slope
+        return {"tau": jnp.clip(state["tau"] - rate * slope, min_tau, max_tau), "slope": slope}
+
+    return Temperature(
+        lambda: {"tau": jnp.asarray(tau), "slope": jnp.zeros(())},
+        lambda state, step, alignment: state["tau"],
+        update,
+        reads="kl_uniform",
+        per=per,
+    )
+
+
+def _check_clamps(tau: float, min_tau: float, max_tau: float) -> None:
+    """Refuse a first temperature outside of its clamps."""
+    if not min_tau <= tau <= max_tau:
+        raise ValueError(
+            f"temperature.tau is {tau}; it must lie from temperature.min_tau={min_tau} to max_tau={max_tau}."
+        )
 
 
 @checked("temperature")

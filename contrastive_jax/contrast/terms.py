@@ -23,10 +23,12 @@ def _row(comparison: Comparison, of: Array) -> Array:
     """Return [B, V, 1 + M] scores over tau of ``of`` with the positive (first) and with the negatives."""
     own = jnp.sum(of * comparison.key, axis=-1, keepdims=True)
     score = jnp.concatenate([own, comparison.scores(of)], axis=-1)
+    tau = comparison.temperature
+    tau = tau[..., None] if tau.ndim else tau
     if not comparison.differentiate_temperature:
-        return score / comparison.temperature
+        return score / tau
     permitted = score > -jnp.inf  # the derivative of -inf / tau is infinite, and NaN times 0
-    return jnp.where(permitted, jnp.where(permitted, score, 0.0) / comparison.temperature, -jnp.inf)
+    return jnp.where(permitted, jnp.where(permitted, score, 0.0) / tau, -jnp.inf)
 
 
 # Names that a loss may have among its parameters, besides the contrasts; `extras` are what the step has beside these.

@@ -28,6 +28,8 @@ Almost all of them are one number per query, the contrast of its negatives with 
     label_smoothing       softplus(c) - e K / (K + 1) mean_j(s_j - s+) / tau      e = 0: info_nce
     mean_contrast         w mean_j s_j - s+                             no softmax: spectral, KCL by a transform
     fenchel_legendre      u + e^(c - log K - u) - 1                     e^(c - log K - u) (dc - du) + du
+    sogclr                tau (u + e^(c - log K - u) - 1)               tau times fenchel_legendre's
+    robust                tau (c - log K + rho)                         tau dc
     donsker_varadhan      log mean_ij e^(s_ij / tau) - s+ / tau         dcl's, negatives by their shares of the mean
 
 Beside the family: alignment, logsumexp_distribution, uniformity and sliced_wasserstein on the embeddings;
@@ -80,8 +82,10 @@ from contrastive_jax.losses.information import (
     interpolated,
     jensen_shannon,
     nwj,
+    robust,
     row_statistics,
     smile,
+    sogclr,
     tuba,
 )
 from contrastive_jax.losses.invariance import byol, relic, relic_kl
@@ -126,6 +130,7 @@ __all__ = [
     "relic",
     "relic_kl",
     "rince",
+    "robust",
     "row_statistics",
     "scaled",
     "sigmoid_cross_entropy",
@@ -133,6 +138,7 @@ __all__ = [
     "sliced_wasserstein",
     "sliced_wasserstein_distance",
     "smile",
+    "sogclr",
     "tuba",
     "uniformity",
     "value_with_gradient_of",

@@ -12,7 +12,8 @@
     flat_nce_estimate          no: log K - mean(c), the same bias per query (FlatNCE's corollary 3.4 fails)
     smile                      no: clipping trades the variance for a bias of either sign
 
-Two of them are losses to train by, with a minus: ``donsker_varadhan`` and ``fenchel_legendre``.
+Two of them are losses to train by, with a minus: ``donsker_varadhan`` and ``fenchel_legendre``; ``sogclr`` and
+``robust`` are such losses times the temperature.
 
 Those that need no more than each row's logsumexp take (positive, negative, count), [N] each: the joint score
 of a query, the logsumexp of its marginal scores and their number, from ``row_statistics`` or a tiled engine;
@@ -26,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
-from contrastive_jax.kinds import Positive
+from contrastive_jax.kinds import NonNegative, Positive
 from contrastive_jax.losses.contrastive import (
     CANCELS,
     HAS_ONE,
@@ -132,6 +133,37 @@ def fenchel_legendre(c: Array, count: Array, u: Array) -> Array:
 
 
 fenchel_legendre.no_margin = MISREADS  # type: ignore[attr-defined]
+
+
+def sogclr(c: Array, count: Array, u: Array, temperature: Array) -> Array:
+    """``tau (u + exp(c - log K - u) - 1)`` per query: :func:`fenchel_legendre` times the query's temperature.
+
+    With u from a moving average over more negatives than a batch has (``normalizer``), the gradient estimates that of
+    the global contrastive loss tau log mean_j e^((s_j - s+) / tau). Where every query has a tau of its own (iSogCLR,
+    FastCLIP-v2), that is its weight. Released code has another value with this gradient, SogCLR's twice of it.
+    Source: SogCLR (Yuan et al., 2022); iSogCLR (Qiu et al., 2023); FastCLIP (Wei et al., 2024).
+    """
+    return temperature * fenchel_legendre(c, count, u)
+
+
+sogclr.no_margin = MISREADS  # type: ignore[attr-defined]
+
+
+def robust(c: Array, count: Array, temperature: Array, *, rho: NonNegative = 0.5) -> Array:
+    """``tau (c - log K + rho)`` per query: the robust contrastive loss, DCL times its temperature plus a constant.
+
+    Its least value over tau is the largest mean of s - s+ over weights p of the negatives with KL(p || uniform) <= rho;
+    the derivative in tau is rho - KL, along which the temperatures ``kl`` and ``isogclr`` descend.
+    Source: Not all semantics are created equal (iSogCLR, Qiu et al., 2023), over the batch's negatives.
+
+    Args:
+      rho: KL divergence from uniform weights that is allowed, in nats; the value alone depends on it.
+    """
+    c = at_least_float32(c)
+    return temperature * (c - jnp.log(jnp.maximum(count, 1).astype(c.dtype)) + rho)
+
+
+robust.no_margin = CANCELS  # type: ignore[attr-defined]
 
 
 def donsker_varadhan(c: Array, count: Array, positive: Array, temperature: Array) -> Array:

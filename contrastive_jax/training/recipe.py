@@ -12,14 +12,17 @@ import optax
 from contrastive_jax import augment, models
 from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
-from contrastive_jax.contrast import target, temperature
+from contrastive_jax.contrast import by_example, target, temperature
 from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
 from contrastive_jax.contrast.diagnostics import OUTCOMES
+from contrastive_jax.contrast.normalizer import Normalizer
 from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.terms import Term, make_terms
 from contrastive_jax.lookup import Section, is_own, placed
 from contrastive_jax.optim.gradient_snr import GradientSNR
 from contrastive_jax.types import Array, Example, Outputs, PyTree
+
+PER = ("batch", "example", "query")  # what a temperature may be one number for
 
 
 class Recipe(NamedTuple):
@@ -33,12 +36,13 @@ class Recipe(NamedTuple):
     ]  # (key, a batch's image) -> views: all of it, or what the host leaves
     target: target.Target
     compare: Compare
+    temperature: by_example.KeptTemperature
+    normalizer: by_example.KeptNormalizer
     terms: tuple[Term, ...]
     optimizer: optax.GradientTransformation
     learning_rate: Callable[[Array], Array]
     gradient_snr: GradientSNR
     diagnose: Callable[[Comparison, Outputs, Array], dict[str, Array]]
-    outcome: Callable[[Comparison], Array]  # what the temperature rule reads
     online_views: slice
     target_views: slice
     directions: int
@@ -93,7 +97,13 @@ def _check_signs(terms: tuple[Term, ...]) -> None:
 
 
 def _shapes(
-    batch_size: int, directions: int, width: int, classes: int, several: bool, views: int
+    batch_size: int,
+    directions: int,
+    width: int,
+    classes: int,
+    several: bool,
+    tau: tuple[int, ...],
+    views: int,
 ) -> dict[str, Any]:
     """Return the shapes of what a loss may read, where each network sees so many views."""
 
@@ -104,7 +114,7 @@ def _shapes(
         **dict.fromkeys(("c", "positive", "count", "mean", "u"), of(directions)),
         **dict.fromkeys(("cross", "same"), of(directions, batch_size)),  # any number of candidates
         **dict.fromkeys(("population", "projection", "prediction", "target"), of(views, width)),
-        "temperature": jax.ShapeDtypeStruct((), "float32"),
+        "temperature": jax.ShapeDtypeStruct(tau, "float32"),
         "logits": of(views, classes),
         "label": of(*[classes] * several, dtype="int32"),
         "key": jax.eval_shape(jax.random.key, 0),
@@ -139,22 +149,49 @@ def _check_quantities(
             raise ValueError(f"loss.{term.name}: {refusal}")
 
 
-def _check_scalar(rule: temperature.Temperature, name: str) -> None:
-    """Refuse a temperature that is no one number for the batch."""
-    step, alignment = (jax.ShapeDtypeStruct((), dtype) for dtype in ("int32", "float32"))
+def _check_temperature(
+    rule: temperature.Temperature, name: str, examples: int, rows: tuple[int, int]
+) -> None:
+    """Refuse a temperature that is not one number for what it is ``per``, or that reads what a step does not have.
+
+    ``rows`` are examples and directions of a batch.
+    """
+    if rule.per not in PER:
+        raise ValueError(
+            f"temperature.name is {name!r}, which is per {rule.per!r}; it must be one of {', '.join(PER)}."
+        )
+    shape, readable = (), tuple(OUTCOMES)
+    if rule.per != "batch":
+        _check_examples(f"temperature.name is {name!r}", examples)
+        shape, readable = (rows[0], rows[1] if rule.per == "query" else 1), tuple(by_example.READABLE)
+
+    def of(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    step, number = of(dtype="int32"), of()
     try:
-        tau = jax.eval_shape(lambda *at: jnp.asarray(rule.value(rule.init(), *at)), step, alignment)
+        state = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.broadcast_to(x, shape), rule.init()))
+        tau = jax.eval_shape(lambda *at: jnp.asarray(rule.value(*at)), state, step, number)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"temperature.name is {name!r}, which cannot be called by the step: {error}"
         ) from error
-    if tau.shape:
+    if tau.shape != shape:
+        wanted = f"an array {shape}, as its states are" if shape else "a scalar"
         raise ValueError(
-            f"temperature.name is {name!r}, which gives an array {tau.shape}; it must give a scalar."
+            f"temperature.name is {name!r}, which gives an array {tau.shape}; it must give {wanted}."
         )
-    if rule.reads not in OUTCOMES:
+    if rule.reads not in readable:
         raise ValueError(
-            f"temperature.name is {name!r}, which reads {rule.reads!r}; it must read one of {', '.join(OUTCOMES)}."
+            f"temperature.name is {name!r}, which reads {rule.reads!r}; it must read one of {', '.join(readable)}."
+        )
+
+
+def _check_examples(what: str, examples: int) -> None:
+    """Refuse a state by example where the number of examples is not known."""
+    if examples < 1:
+        raise ValueError(
+            f"{what}, which keeps a number for each example; the data has no number of examples."
         )
 
 
@@ -172,16 +209,58 @@ def _check_transform(terms: tuple[Term, ...], transform: Transform, name: str, s
         )
 
 
-def _check_critic(terms: tuple[Term, ...], name: str) -> None:
-    """Refuse a loss that reads the second critic where there is none, and a critic that no loss reads."""
+def _check_u(terms: tuple[Term, ...], critic: str, normalizer: str, per: str) -> None:
+    """Refuse a loss that reads u where there is none, a u that nothing reads, and two of them.
+
+    A temperature ``per`` example or query reads the normalizer's u.
+    """
     reading = [term.name for term in terms if "u" in term.quantities]
-    if reading and name == "none":
+    if reading and critic == normalizer == "none":
         raise ValueError(
-            f"loss.{reading[0]} reads u, of a second critic, and critic.name is 'none': take pair or baseline."
+            f"loss.{reading[0]} reads u, of a second critic or of a normalizer, and critic.name is 'none': take"
+            " critic=pair or baseline, or normalizer=sogclr or fast_clip."
         )
-    if not reading and name != "none":
+    if "none" not in (critic, normalizer):
         raise ValueError(
-            f"critic.name is {name!r}, and no loss reads its u: take none, or loss.fenchel_legendre."
+            f"normalizer.name is {normalizer!r} and critic.name is {critic!r}; losses read one u: take one of them."
+        )
+    if not reading and critic != "none":
+        raise ValueError(
+            f"critic.name is {critic!r}, and no loss reads its u: take none, or loss.fenchel_legendre."
+        )
+    if not reading and normalizer != "none" and per == "batch":
+        raise ValueError(
+            f"normalizer.name is {normalizer!r}, and no loss reads its u: take none, or loss.fenchel_legendre."
+        )
+
+
+def _check_normalizer(rule: Normalizer, name: str, examples: int, rows: tuple[int, int]) -> None:
+    """Refuse a normalizer that does not return log u of every query and states like those that it got."""
+    if not isinstance(rule, Normalizer):
+        raise ValueError(
+            f"normalizer.name is {name!r}, which returned a {type(rule).__name__}; it must return a"
+            " contrast.normalizer.Normalizer."
+        )
+    if rule.per not in (known := ("none", "example", "query")):
+        raise ValueError(
+            f"normalizer.name is {name!r}, which is per {rule.per!r}; it must be one of {', '.join(known)}."
+        )
+    if rule.per == "none":
+        return
+    _check_examples(f"normalizer.name is {name!r}", examples)
+    now, some = (jax.ShapeDtypeStruct(rows, dtype) for dtype in ("float32", "bool"))
+    try:
+        state = jax.eval_shape(lambda: by_example.first(rule.init(), rule.per, *rows))
+        log_u, after = jax.eval_shape(rule.update, state, now, some)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"normalizer.name is {name!r}, which cannot be called by the step: {error}"
+        ) from error
+    shapes = [jax.tree.map(lambda x: x.shape, tree) for tree in (state, after)]
+    if log_u.shape != rows or shapes[0] != shapes[1]:
+        raise ValueError(
+            f"normalizer.name is {name!r}, which gives log u {log_u.shape} and states {shapes[1]}; they must be {rows}"
+            f" and {shapes[0]}."
         )
 
 
@@ -197,6 +276,7 @@ def build(
     streamed: bool = False,
     total_steps: int,
     steps_per_epoch: int,
+    example_count: int = 0,
 ) -> Recipe:
     """Build the recipe of a resolved config.
 
@@ -211,6 +291,7 @@ def build(
       streamed: the host hands over images with their views already cut out.
       total_steps: length of the run.
       steps_per_epoch: of these, in whole numbers; read by schedules that move once an epoch.
+      example_count: number of training examples, whose ids are below it; read by rules that keep a number for each.
 
     Raises:
       ValueError: one sentence that names the option, its value and what is allowed.
@@ -242,7 +323,11 @@ def build(
     _check_gradient(terms, settings.probe.gradient, settings.probe.weight)
     if not settings.probe.weight and not any("logits" in term.quantities for term in terms):
         classes = 0  # a probe that nothing trains has nothing to report
-    _check_critic(terms, settings.critic.name)
+    tau = settings.temperature(total_steps)
+    _check_temperature(tau, settings.temperature.name, example_count, (batch_size, directions))
+    normalizer = settings.normalizer()
+    _check_normalizer(normalizer, settings.normalizer.name, example_count, (batch_size, directions))
+    _check_u(terms, settings.critic.name, settings.normalizer.name, tau.per)
     norm, microbatches = dict(settings.norm.options), settings.train.microbatches
     try:
         network = models.network(
@@ -272,7 +357,8 @@ def build(
     choose = settings.negatives()
     apart = directions == 1 and not keys_from.shared  # one view's queries, the other's keys
     views_seen, width = 1 if apart else 2, network.width(view)
-    shapes = functools.partial(_shapes, batch_size, directions, width, classes, several_labels)
+    of_tau = () if tau.per == "batch" else (batch_size, directions)
+    shapes = functools.partial(_shapes, batch_size, directions, width, classes, several_labels, of_tau)
     _check_quantities(terms, shapes, views_seen, settings.target.name)
     wanted, most = settings.negatives.options.get("k", 0), pool.most(views_seen)
     if wanted > most:
@@ -301,8 +387,6 @@ def build(
         )
     transform = settings.transform()
     _check_transform(terms, transform, settings.transform.name, settings.score)
-    tau = settings.temperature(total_steps)
-    _check_scalar(tau, settings.temperature.name)
     multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
     compare = Compare(
         embed=scores[settings.score],
@@ -313,6 +397,7 @@ def build(
         multiples=tuple(multiples),
         transform=transform,
     )
+    kept = by_example.keep_normalizer(normalizer, example_count, directions)
     learning_rate = (schedule or settings.schedule)(total_steps, batch_size, steps_per_epoch)
     watching = () if settings.probe.gradient else ("probe",)  # its gradient is not the encoder's
     optimizer = settings.optimizer(learning_rate, watching)
@@ -327,11 +412,12 @@ def build(
         augment=augmented,
         target=keys_from,
         compare=compare,
+        temperature=by_example.keep_temperature(tau, kept, example_count, directions, settings.dtype),
+        normalizer=kept,
         terms=terms,
         optimizer=optimizer,
         learning_rate=learning_rate,
         diagnose=settings.diagnostics(settings.dtype),
-        outcome=lambda comparison: OUTCOMES[tau.reads](comparison, settings.dtype),
         gradient_snr=settings.gradient_snr(),
         online_views=slice(0, 1) if apart else slice(0, 2),
         target_views=slice(1, 2) if apart else slice(0, 2),

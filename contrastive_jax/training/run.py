@@ -209,6 +209,7 @@ def prepare(
         streamed=isinstance(source.train, data.Streamed),
         total_steps=total_steps,
         steps_per_epoch=max(1, round(examples / batch_size)),
+        example_count=examples,
     )
     recipe.network.shapes(recipe.view)  # or why the encoder cannot read it
 

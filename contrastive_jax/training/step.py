@@ -43,8 +43,9 @@ def state_of(recipe: Recipe, seed: int, params: PyTree, stats: PyTree) -> TrainS
             step_key(jnp.asarray(seed, jnp.uint32), jnp.zeros((), jnp.int32), "candidates"),
             recipe.embedding_width,
         ),
-        temperature=recipe.compare.temperature.init(),
+        temperature=recipe.temperature.init(),
         gradient_snr=recipe.gradient_snr.init(params),
+        normalizer=recipe.normalizer.init(),
     )
 
 
@@ -73,11 +74,15 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 outputs.prediction[:, : recipe.directions],
                 keys,
                 batch.group,
-                (state.candidates, state.temperature),
+                (state.candidates, recipe.temperature.read(state.temperature, batch.id)),
                 state.step,
                 rng["compare"],
                 query_offset,
             )
+            critic = recipe.network.critic(
+                params, comparison.query, comparison.key, comparison.positive / comparison.temperature
+            )
+            u, normalizer = recipe.normalizer.apply(state.normalizer, batch.id, comparison, critic)
             extras = {
                 "projection": outputs.projection,
                 "prediction": outputs.prediction,
@@ -85,9 +90,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 "logits": outputs.logits,
                 "label": batch.label,
                 "rng": rng["loss"],
-                "u": recipe.network.critic(
-                    params, comparison.query, comparison.key, comparison.positive / comparison.temperature
-                ),
+                "u": u,
             }
             loss, terms = total_loss(recipe.terms, comparison, extras)
             probe = (
@@ -97,10 +100,10 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 f"loss/{name}": value for name, value in terms.items()
             }
             metrics |= recipe.diagnose(comparison, outputs, batch.label)
-            carried = (stats, target, candidates, recipe.outcome(comparison))
+            carried = (stats, target, candidates, normalizer, recipe.temperature.outcome(comparison, u))
             return loss + recipe.probe_weight * probe, (carried, metrics)
 
-        (grads, of_queries), ((stats, target, candidates, outcome), metrics) = jax.grad(
+        (grads, of_queries), ((stats, target, candidates, normalizer, outcome), metrics) = jax.grad(
             loss_fn, argnums=(0, 1), has_aux=True
         )(state.params, query_offset)
         updates, optimizer = recipe.optimizer.update(grads, state.optimizer, state.params)
@@ -118,8 +121,9 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
             optimizer=optimizer,
             target=target,
             candidates=candidates,
-            temperature=recipe.compare.temperature.update(state.temperature, state.step, outcome),
+            temperature=recipe.temperature.update(state.temperature, batch.id, state.step, outcome),
             gradient_snr=gradient_snr,
+            normalizer=normalizer,
         )
         return state, metrics
 

@@ -360,6 +360,7 @@ TABLE: dict[str, list[Row]] = {
             form="gradient mean(e^x) / u d logsumexp(x) - dx+, u a moving average of mean(e^x)",
             equals="minus TUBA with the baseline log u; at the batch's own u: FlatNCE's gradient",
             ours="contrastive_loss(a, b, sogclr(log_u), tau)",
+            config="digits:method=sogclr",
             code="Optimization-AI/LibAUC@812f98f7",
             golden="family_libauc",
             proofs=("sogclr_is_minus_tuba", "sogclr_at_its_own_u"),
@@ -370,6 +371,7 @@ TABLE: dict[str, list[Row]] = {
             form="gradient e^(c - log K - u) dc, e^u a moving average of e^c / K",
             equals="Fenchel-Legendre at a held u; at the batch's own u: FlatNCE's gradient",
             ours='contrastive_loss(a, b, fast_clip(log_u), tau, candidates="other_view")',
+            config="digits:method=fast_clip_v1",
             code="Optimization-AI/fast_clip@efd89d51",
             golden="family_fast_clip",
             proofs=("fast_clip_at_its_own_u",),
@@ -385,11 +387,12 @@ TABLE: dict[str, list[Row]] = {
     ],
     "Rules for the temperature": [
         Row(
-            name="iSogCLR, FastCLIP-v2",
+            name="iSogCLR",
             source="Qiu et al., 2023",
-            form="tau_i moves along rho - KL(p_i, uniform)",
+            form="tau_i (c - log K + rho), tau_i moves along KL(p_i, uniform) - rho",
             equals="tau_i is the Lagrange multiplier of KL <= rho",
-            ours="contrastive_loss(a, b, robust, tau, rho=0.3)",
+            ours='contrastive_loss(a, b, "robust", tau_i, rho=0.3)',
+            config="digits:method=isogclr",
             code="zhqiu/contrastive-learning-iSogCLR@c20903bd",
             golden="family_isogclr",
             proofs=("slope_of_the_robust_objective", "robust_objective_is_a_lagrangian"),
@@ -548,8 +551,8 @@ $c = \\log \\sum_j e^{x_j - x_+}$, and $W$ is the sigmoid of $c$. "sg" stops the
 place of $x$.
 
 "Here" has two entries. The first is an expression, one value a query, of two views `a` and `b`, a temperature `tau`,
-`both` views one below the other with their `classes`, further embeddings `queue`, and one number a query `log_u`;
-names that are not in the package are [below](#losses-of-your-own). The second is for `--config=` of a run.
+`both` views one below the other with their `classes`, further embeddings `queue`, one number a query `log_u` and one
+temperature an example `tau_i`; names that are not in the package are [below](#losses-of-your-own). The second is for `--config=` of a run.
 
 "Code" is that of the authors, or of a library. Below it is the file of `tests/golden` with its values and gradients,
 which tests compare with ours. [The page of these files](../tests/golden/README.md) has the functions, how
@@ -565,7 +568,6 @@ robust optimisation, with $\\tau$ as a Lagrange multiplier; the rules below choo
 """
 
 OWN = '''import jax
-import jax.numpy as jnp
 
 from contrastive_jax import losses
 from contrastive_jax.contrast import transform
@@ -587,11 +589,6 @@ def sogclr(log_u):
 def fast_clip(log_u):
     """u is a moving average of e^c / K of an example."""
     return lambda c, count: losses.fenchel_legendre(c, count, log_u)
-
-
-def robust(c, count, temperature, *, rho):
-    """iSogCLR's objective, whose derivative in tau is rho - KL(p, uniform)."""
-    return temperature * (c - jnp.log(count.astype(c.dtype)) + rho)
 '''
 
 

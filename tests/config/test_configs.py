@@ -181,6 +181,7 @@ def built(settings: str) -> recipe.Recipe:
         several_labels=bool(source.train.label_shape),
         total_steps=steps("train.duration", config.train.duration),
         steps_per_epoch=round(examples / batch_size),
+        example_count=examples,
     )
 
 

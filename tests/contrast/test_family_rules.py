@@ -213,4 +213,4 @@ def test_a_rule_reads_a_scalar_that_every_step_has():
     with pytest.raises(
         ValueError, match="temperature.name is 'm:odd', which reads 'nosuch'; it must read one of ess"
     ):
-        recipe._check_scalar(odd, "m:odd")
+        recipe._check_temperature(odd, "m:odd", 0, (ROWS, 2))

@@ -15,9 +15,12 @@ from jax.lax import stop_gradient
 from jax.scipy.special import logsumexp
 
 from contrastive_jax import contrastive_loss, losses, matryoshka_loss, ntxent, sincere
+from contrastive_jax.contrast import by_example, candidates, margin, normalizer, transform
 from contrastive_jax.contrast import temperature as rules
-from contrastive_jax.contrast import transform
+from contrastive_jax.contrast.comparison import Compare, cosine
+from contrastive_jax.contrast.negatives import all as every
 from contrastive_jax.contrast.scores import Transform
+from contrastive_jax.contrast.terms import make_term
 
 ENGINES = ("dense", pytest.param("tiled", marks=pytest.mark.run))
 # Tests compile many small programs once: what XLA would do to make them fast is not worth its time.
@@ -405,56 +408,52 @@ def decay_of(case, step):
     return second if step > 1 else 1.0
 
 
-def log_mean(c, count, positive, temperature):
-    """Logarithm of the mean over a query's negatives of e^(s / tau)."""
-    return c + positive / temperature - jnp.log(count.astype(c.dtype))
+class Steps:
+    """The comparison, u and temperature of a training step on a case's embeddings, with their states by example."""
 
+    def __init__(self, case, loss, average, rule, source=candidates.both_views, engine="dense"):
+        rows, many = case["N"], case["data"]
+        normalizer = by_example.keep_normalizer(average, many, 2)
+        temperature = by_example.keep_temperature(rule, normalizer, many, 2)
+        everything = (cosine, source(rows, 2), every(engine=engine), rule, margin.none(), (1.0,))
+        compare, term = Compare(*everything), make_term(loss, 1.0)
+        self.states, group, start = (temperature.init(), normalizer.init()), jnp.arange(rows), jnp.asarray(0)
 
-def minus_tuba_at(log_u):
-    """Fenchel-Legendre at log u - s+ / tau: minus TUBA of the baseline log u, one for each query, [N, V]."""
+        @jit
+        def step(states, a, b, ids):
+            def mean(a, b):
+                views, read = jnp.stack([a, b], axis=1), temperature.read(states[0], ids)
+                comparison, _ = compare(views, views, group, ((), read), start, jax.random.key(0))
+                u, after = normalizer.apply(states[1], ids, comparison, None)
+                outcome = temperature.outcome(comparison, u, {"ess": 0.0})
+                return term.values(comparison, {"u": u}).mean(), (after, outcome)
 
-    def loss(c, count, positive, temperature):
-        return losses.fenchel_legendre(c, count, log_u - positive / temperature)
+            slopes, (after, outcome) = jax.grad(mean, (0, 1), has_aux=True)(a, b)
+            return slopes, (temperature.update(states[0], ids, start, outcome), after)
 
-    return loss
+        self._step = step
+
+    def __call__(self, *batch):
+        """The gradients of the mean over queries; the states of all examples move on."""
+        slopes, self.states = self._step(self.states, *map(jnp.asarray, batch))
+        return slopes
+
+    def u(self):
+        """Averages of all examples, [views, examples]; 0 of those that were not met."""
+        return np.exp(self.states[1]["log_u"]).T
 
 
 @golden("family_libauc", form="sogclr")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_sogclr_is_minus_tuba_of_a_baseline_for_each_example(case, engine):
-    """Its gradient is tau times r d logsumexp - ds+ / tau, with r = mean e^(s / tau) / u."""
-    tau = case["temperature"]
-    u = np.zeros(case["data"])
-
-    @jit
-    def now(a, b):
-        return jnp.exp(contrastive_loss(a, b, log_mean, tau, engine=engine)).reshape(2, -1)
-
-    @jit
-    @functools.partial(jax.grad, argnums=(0, 1))
-    def slopes(a, b, log_u):
-        return 2 * tau * contrastive_loss(a, b, minus_tuba_at(log_u.T), tau, engine=engine).mean()
-
+def test_sogclr_has_a_u_for_each_example(case, engine):
+    """Its gradient is 2 tau times the mean of r d logsumexp - ds+ / tau, with r = mean e^(s / tau) / u."""
+    rule = rules.fixed(1, tau=case["temperature"])
+    steps = Steps(case, "sogclr", normalizer.sogclr(gamma=decay_of(case, 2)), rule, engine=engine)
     for step in range(case["steps"]):
-        z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
-        decay = decay_of(case, step)
-        queries = (1 - decay) * u[index] + decay * now(z1, z2)
-        u[index] = queries.mean(0)
-        np.testing.assert_allclose(u, case("u")[step], rtol=1e-12)
-        for slope, name in zip(slopes(z1, z2, jnp.log(queries)), ("g1", "g2"), strict=True):
-            assert_norm_close(slope, case(name)[step], 1e-10)
-
-
-def one_tau_each(a, b, losses, tau):
-    """Both directions [2, N], each query at the temperature of its example: its row is divided by it."""
-    ids, queue = jnp.arange(len(a)), jnp.concatenate([unit(a), unit(b)])
-    options = dict(queue=queue, group=ids, queue_group=jnp.tile(ids, 2), score="dot")
-    return jnp.stack(
-        [
-            one_way(unit(x) / tau[:, None], unit(y), loss, 1.0, **options)
-            for loss, x, y in zip(losses, (a, b), (b, a), strict=True)
-        ]
-    )
+        slopes = steps(*(case(name)[step] for name in ("z1", "z2", "index")))
+        np.testing.assert_allclose(steps.u()[0], case("u")[step], rtol=1e-12)
+        for slope, name in zip(slopes, ("g1", "g2"), strict=True):
+            assert_norm_close(2 * slope, case(name)[step], 1e-10)
 
 
 @pytest.mark.parametrize(
@@ -466,40 +465,34 @@ def one_tau_each(a, b, losses, tau):
 )
 def test_isogclr_moves_a_temperature_for_each_example(case):
     """d/dtau_i = log u + rho - r E[s] / tau, E the softmax mean over negatives, r as SogCLR has it."""
-    data, libauc = case["data"], "form" in case
-    rate, momentum = (case["eta"], case["beta"]) if libauc else (case["eta_init"], case["beta_u"])
-    u, moved, tau = np.zeros(data), np.zeros(data), np.full(data, case["temperature"])
-
-    @jit
-    def now(a, b, tau):
-        """Logarithms of u, and E[s] / tau, which is -tau times their derivative in tau."""
-        values, pull = jax.vjp(lambda tau: one_tau_each(a, b, [log_mean] * 2, tau), tau)
-        ones = jnp.ones_like(tau)
-        return values, -tau * jnp.stack([pull(jnp.outer(side, ones))[0] for side in jnp.eye(2)])
-
-    @jit
-    @functools.partial(jax.grad, argnums=(0, 1))
-    def slopes(a, b, tau, log_u):
-        values = one_tau_each(a, b, [minus_tuba_at(side[:, None]) for side in log_u], tau)
-        return (tau * values.sum(0)).mean()
-
+    libauc = "form" in case
+    rate, weight = (case["eta"], case["beta"]) if libauc else (case["eta_init"], case["beta_u"])
+    options = dict(tau=case["temperature"], target=case["rho"], rate=rate, momentum=1 - weight)
+    options |= dict(min_tau=case["tau_min"], max_tau=case["tau_max"], clip=0.0 if libauc else 3.0)
+    average = normalizer.sogclr(gamma=decay_of(case, 2))
+    steps = Steps(case, "sogclr", average, rules.isogclr(1, **options))
     for step in range(case["steps"]):
-        z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
-        decay = decay_of(case, step)
-        own = tau[index]
-        log_now, mean_logit = now(z1, z2, own)
-        queries = (1 - decay) * u[index] + decay * np.exp(log_now)
-        slope = (np.log(queries) + case["rho"] - np.exp(log_now) / queries * mean_logit).mean(0)
-        if not libauc:
-            slope = np.clip(slope, -3, 3)
-        for found, name in zip(slopes(z1, z2, own, jnp.log(queries)), ("g1", "g2"), strict=True):
-            assert_norm_close(found, case(name)[step], 1e-10)
-        u[index] = queries.mean(0)
-        moved[index] = (1 - momentum) * moved[index] + momentum * slope
-        tau[index] = np.clip(tau[index] - rate * moved[index], case["tau_min"], case["tau_max"])
-        for ours, name in ((u, "u"), (moved, "grad_tau"), (tau, "tau")):
+        slopes = steps(*(case(name)[step] for name in ("z1", "z2", "index")))
+        for slope, name in zip(slopes, ("g1", "g2"), strict=True):
+            assert_norm_close(2 * slope, case(name)[step], 1e-10)
+        state = {name: x[:, 0] for name, x in steps.states[0].items()}
+        for ours, name in ((steps.u()[0], "u"), (state["slope"], "grad_tau"), (state["tau"], "tau")):
             np.testing.assert_allclose(ours, case(name)[step], rtol=1e-10, atol=1e-12, err_msg=name)
-    assert len(set(tau)) == data
+    assert len(set(state["tau"].tolist())) == case["data"]
+
+
+@golden("family_fast_clip", version="v1")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fast_clip_v1_has_a_u_for_each_image_and_each_text(case, engine):
+    """Its gradients are half of those of the directions' means, added."""
+    rule, average = rules.fixed(1, tau=case["temperature"]), normalizer.fast_clip(gamma=decay_of(case, 2))
+    steps = Steps(case, "fenchel_legendre", average, rule, candidates.other_view, engine)
+    for step in range(case["steps"]):
+        slopes = steps(*(case(name)[step] for name in ("z1", "z2", "index")))
+        for ours, name in zip(steps.u(), ("u1", "u2"), strict=True):
+            np.testing.assert_allclose(ours, case(name)[step], rtol=1e-11)
+        for slope, name in zip(slopes, ("g1", "g2"), strict=True):
+            assert_norm_close(slope, case(name)[step], 1e-8)
 
 
 @pytest.mark.parametrize(
@@ -558,30 +551,22 @@ def test_fast_clip_v2_moves_a_temperature_for_each_image_and_each_text(case):
     tau = np.full((2, case["data"]), case["temperature"])
     side = (np.arange(2)[:, None],)
 
-    def each(a, b, sides, tau):
-        ids, rows = jnp.arange(n), (unit(a), unit(b))
-        pairs = [(rows[0], rows[1]), (rows[1], rows[0])]
-        return jnp.stack(
-            [
-                one_way(x / t[:, None], y, loss, 1.0, y, ids, ids, score="dot")
-                for loss, (x, y), t in zip(sides, pairs, tau, strict=True)
-            ]
-        )
+    def each(a, b, loss, tau):
+        options = dict(candidates="other_view", differentiate_temperature=True)
+        return contrastive_loss(a, b, loss, tau.reshape(-1), **options).reshape(2, n)
 
     @jit
     def now(a, b, tau):
         """log u of a query, and E[s - s+] / tau, which is -tau times its derivative."""
         mean = lambda c, count: c - jnp.log(count.astype(c.dtype))  # noqa: E731
-        values, pull = jax.vjp(lambda tau: each(a, b, [mean] * 2, tau), tau)
+        values, pull = jax.vjp(lambda tau: each(a, b, mean, tau), tau)
         return values, -tau * pull(jnp.ones_like(values))[0]
 
     @jit
     @functools.partial(jax.value_and_grad, argnums=(0, 1))
     def theirs(a, b, tau, log_u):
-        def ratio(log_u):
-            return lambda c, count: losses.fenchel_legendre(c, count, log_u[:, None]) - log_u[:, None] + 1
-
-        return each(a, b, [ratio(x) for x in log_u], tau).mean(1).sum()
+        ratio = lambda c, count: losses.fenchel_legendre(c, count, log_u.T) - log_u.T + 1  # noqa: E731
+        return each(a, b, ratio, tau).mean(1).sum()
 
     for step in range(case["steps"]):
         z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
@@ -610,16 +595,11 @@ def test_fast_clip_v2_moves_a_temperature_for_each_image_and_each_text(case):
 @golden("family_tempnet")
 def test_tempnets_objective_is_dcl_at_a_temperature_for_each_query(case):
     """Its networks move tau along rho - KL(p || uniform), the slope of tau (log mean e^((s - s+) / tau) + rho)."""
-    n, rho = case["N"], case["rho"]
-    taus = jnp.asarray(case("tau_image")), jnp.asarray(case("tau_text"))
+    rho, taus = case["rho"], jnp.stack([jnp.asarray(case(f"tau_{side}")) for side in ("image", "text")])
 
-    def sides(a, b, taus, loss):
-        u, v = unit(a), unit(b)
-        ids = jnp.arange(n)
-        return [
-            one_way(x / tau[:, None], y, loss, 1.0, y, ids, ids, score="dot")
-            for x, y, tau in ((u, v, taus[0]), (v, u, taus[1]))
-        ]
+    def sides(a, b, taus, loss, **more):
+        options = dict(candidates="other_view", differentiate_temperature=True) | more
+        return contrastive_loss(a, b, loss, taus.reshape(-1), **options).reshape(taus.shape)
 
     def printed(cross):
         """The softmax mean of s - s+ over the negatives, in units of tau."""
@@ -627,21 +607,12 @@ def test_tempnets_objective_is_dcl_at_a_temperature_for_each_query(case):
         return jnp.sum(jnp.where(share > 0, share * (cross[..., 1:] - cross[..., :1]), 0.0), axis=-1)
 
     def total(a, b):
-        value = sum((t * s).mean() for t, s in zip(taus, sides(a, b, taus, "dcl"), strict=True))
-        shown = sum((t * s).mean() for t, s in zip(taus, sides(a, b, taus, printed), strict=True))
+        value, shown = ((taus * sides(a, b, taus, loss)).mean(1).sum() for loss in ("dcl", printed))
         return losses.value_with_gradient_of(shown, value)
 
     assert_is_theirs(case, total)
-
-    def robust(taus):
-        values = sides(
-            case("z1"), case("z2"), taus, lambda c, count: c - jnp.log(count.astype(c.dtype)) + rho
-        )
-        return sum((t * s).sum() for t, s in zip(taus, values, strict=True))
-
-    slopes = jax.grad(robust)(taus)
-    found = sum((t * s).mean() for t, s in zip(taus, slopes, strict=True))
-    np.testing.assert_allclose(found, case("temperature_loss"), rtol=1e-9)
+    slopes = jax.grad(lambda taus: sides(case("z1"), case("z2"), taus, "robust", rho=rho).sum())(taus)
+    np.testing.assert_allclose((taus * slopes).mean(1).sum(), case("temperature_loss"), rtol=1e-9)
 
 
 @golden("family_temperature_schedules")

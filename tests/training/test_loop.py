@@ -42,8 +42,18 @@ def smoke(method="flatclr_ess", **leaves):
 @pytest.mark.run
 @pytest.mark.parametrize(
     ("method", "leaves"),
-    [("moco_v1", {}), ("fenchel_legendre", {"optimizer.alternate": ("critic",)})],
-    ids=["with a queue and a target", "with a second critic, in turns"],
+    [
+        ("moco_v1", {}),
+        ("fenchel_legendre", {"optimizer.alternate": ("critic",)}),
+        ("kl_tau", {"temperature.rate": 0.1}),
+        ("isogclr", {}),
+    ],
+    ids=[
+        "with a queue and a target",
+        "with a second critic, in turns",
+        "with one moving tau",
+        "with state by example",
+    ],
 )
 def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(method, leaves, tmp_path, monkeypatch):
     """Other methods than test_story.py's; what is read of their runs is encoder and heads."""
@@ -58,6 +68,8 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(method, leaves, tmp_pa
     whole = left_behind(tmp_path / "whole", config)
     assert whole[1] == len(whole[2]) == 6 and whole[2][-1]["gradient_snr"] > 0
     assert_same(whole, left_behind(tmp_path / "parts", config))
+    if "tau" in method or method == "isogclr":
+        assert len({line["tau"] for line in whole[2]}) == 6
     assert set(encoder.load_encoder(tmp_path / "parts").params) == {"encoder", "projector", "predictor"}
 
 
