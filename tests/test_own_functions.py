@@ -299,7 +299,7 @@ def test_arrays_are_a_data_set():
     assert source.classes == ("0", "1", "2") and len(source.train) == 6 and len(source.test) == 2
     assert data.from_arrays(images).test is None
     for wrong, message in (
-        ((images.astype(float),), "uint8"),
+        ((images.astype(complex),), "must be whole numbers or floats"),
         ((images, labels[:5]), r"need label \[6\]"),
         ((images, labels, images[:, 1:], labels), "one shape"),
         ((images, labels + 0.5), "labels are float64; they must be whole numbers"),

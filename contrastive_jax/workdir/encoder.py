@@ -157,7 +157,7 @@ def check_example(example: Example, source: data.Source, path: str) -> None:
 
 def size_note(settings: Settings, trained: Settings) -> str:
     """Say where ``data.size`` is another than in the run that trained an encoder; nothing where it is not."""
-    now, then = (_images(of, "size") for of in (settings, trained))
+    now, then = (_images(of, "size", 0) if "data" in of else None for of in (settings, trained))
     if then in (None, now):
         return ""
     return f"data.size is {now}, and {then} in the encoder's run: it sees images otherwise."
@@ -269,8 +269,9 @@ class LoadedEncoder:
         return np.stack(images)
 
     def __repr__(self) -> str:
+        what = f"images of {self.channels} channels" if self.example.is_image else f"examples {self.example}"
         return (
-            f"LoadedEncoder({self._settings.encoder.name}, step {self.step}, reads {self._reads}, layers"
+            f"LoadedEncoder({self._settings.encoder.name}, step {self.step}, {what}, layers"
             f" {', '.join(self.layers)})"
         )
 
