@@ -139,8 +139,12 @@ COMPARISON = of(
     ("a view is its own positive", "key = keys[:, ::-1][:, :directions]", "key = keys[:, :directions]"),
     ("tau carries a gradient", "tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)",
      "tau = tau", f"contrast/test_temperature.py {ONE_CALL}"),
-    ("negative orders of the scores as they are", "statistics(-1, mirrored(self.transform), [-m for m in below])",
-     "statistics(1, self.transform, [-m for m in below])"),
+    ("negative orders of the scores as they are", "statistics(-1, mirrored(transform), [-m for m in below])",
+     "statistics(1, transform, [-m for m in below])"),
+    ("logits of queries are scores", "negatives, further = _in_scores(negatives, further, tau)", "pass",
+     "contrast/test_query_temperature.py"),
+    ("a query is not divided by its tau", "query / tau[..., None], positive / tau", "query, positive / tau",
+     "contrast/test_query_temperature.py"),
     ("the margin is taken off", "c + (self.margin if margin else 0.0)", "c - (self.margin if margin else 0.0)"),
     ("several positives inside the logarithm", "return jnp.log(number)", "return -jnp.log(number)",
      "contrast/test_several_positives.py"),
@@ -257,12 +261,31 @@ SIMILARITY = of(
      "jnp.where(permitted, score, 0), axis=-1))", "contrast/test_several_positives.py"),
     run=True,
 )  # fmt: skip
+BY_EXAMPLE = of(
+    "contrast/by_example.py",
+    "contrast/test_by_example.py losses/test_family_golden.py",
+    ("ESS of the wrong weights", "metrics: metrics[rule.reads],", 'metrics: metrics["ess_with_positive"],',
+     "contrast/test_temperature.py training/test_step.py"),
+    ("the first of two rows is kept", "last = jnp.append(ids[order[1:]] != ids[order[:-1]], True)",
+     "last = jnp.insert(ids[order[1:]] != ids[order[:-1]], 0, True)"),
+    ("a query without negatives moves", "jnp.where(some, after, before)", "after"),
+    ("u is the positive's too", "return log_u - offset(comparison), write", "return log_u, write"),
+    ("the average carries a gradient", "jax.lax.stop_gradient(rule.update(rows, log_mean(comparison), some))",
+     "rule.update(rows, log_mean(comparison), some)"),
+    ("KL of the average with another sign", "* logit - log_u, 0.0)", "* logit + log_u, 0.0)"),
+)  # fmt: skip
+NORMALIZER = of(
+    "contrast/normalizer.py",
+    "contrast/test_by_example.py",
+    ("gamma is the share that stays", "now + math.log(gamma)", "log_u + math.log(gamma)"),
+    ("a first visit is no first", "jnp.where(log_u <= UNMET, now,", "jnp.where(log_u < UNMET, now,"),
+)
 SCORES = of(
     "contrast/scores.py",
     "contrast/test_family_transforms.py",
     ("what does not count has a slope", "jnp.where(values == -jnp.inf, 0, slope)", "slope"),
-    ("the positive's part is left out", "of_score * score + of_positive * positive[:, None] + of_tau * tau",
-     "of_score * score + of_tau * tau"),
+    ("the positive's part is left out", "of_score * score + of_positive * positive[:, None] + of_tau * tau[:, None]",
+     "of_score * score + of_tau * tau[:, None]"),
     ("a mask counts below 0", "jnp.where(value == -jnp.inf, -jnp.inf, -value)", "-value"),
     run=True,
 )  # fmt: skip
@@ -717,6 +740,7 @@ DEVICES = [
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *SCORES, *PAIRWISE, *DIAGNOSTICS,
+    *BY_EXAMPLE, *NORMALIZER,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
     *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
 ]  # fmt: skip

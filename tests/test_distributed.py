@@ -63,9 +63,13 @@ def wait_for_step(workdir, step, seconds=240):
 
 
 @pytest.mark.slow
-def test_two_processes_are_one(tmp_path):
+@pytest.mark.parametrize(
+    "leaves", [{}, {"temperature": "isogclr", "normalizer": "sogclr"}], ids=["ess", "by example"]
+)
+def test_two_processes_are_one(leaves, tmp_path):
     """Both joined by jax.distributed: devices that are not add up in another order, which float32 training shows."""
     options = ("--config.train.duration=6 steps", "--config.schedule.warmup=1 step")
+    options += tuple(f"--config.{name}={value}" for name, value in leaves.items())
     said, codes = ended(start(tmp_path / "two", *options))
     assert codes == [0, 0], said
     assert "trained" in said[0] and "trained" not in said[1]  # one of them speaks
@@ -77,10 +81,8 @@ def test_two_processes_are_one(tmp_path):
         for name in set(one) - {"timing"}:
             np.testing.assert_allclose(two[name], one[name], rtol=1e-4, atol=1e-6, err_msg=name)
     # What two wrote together, one reads: on eight devices of its own, and on one.
-    config = configs.load(str(ROOT / CONFIG))
-    with config.unlocked():
-        config.update_from_flattened_dict({"projector.out": 16, "log.every": 1, "train.duration": "6 steps"})
-    config = configs.plain(config)
+    overrides = leaves | {"projector.out": 16, "log.every": 1, "train.duration": "6 steps"}
+    config = configs.resolve(str(ROOT / CONFIG), overrides)
     for devices in (jax.devices(), jax.devices()[:1]):
         run = runs.prepare(config, devices)
         with (

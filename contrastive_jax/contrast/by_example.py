@@ -109,7 +109,7 @@ def keep_normalizer(rule: Normalizer, examples: int, directions: int) -> KeptNor
 
 
 def first(state: PyTree, per: str, examples: int, directions: int) -> PyTree:
-    """Return the state of one example for all of them: leaves [examples, 1], or [examples, V] where ``per`` is query."""
+    """Return one example's state for all: leaves [examples, 1], or [examples, V] where ``per`` is query."""
     width = directions if per == "query" else 1
     return jax.tree.map(lambda x: jnp.full((examples, width), x), state)
 

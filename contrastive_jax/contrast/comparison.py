@@ -109,8 +109,9 @@ class Compare(NamedTuple):
         """Compare queries ``prediction`` [B, V, D] with ``keys`` [B, W, D]; return the next candidates too.
 
         View v's positive is the key of the other view; ``state`` is that of (candidates, temperature), the latter of
-        the batch's own examples where each has one. The temperature may be [], or [B, V] of each query. ``query_offset``
-        [B, V, D] is added to the embedded queries, not to the keys: zeros, whose gradient is that of each query.
+        the batch's own examples where each has one: the temperature is [], or [B, 1] or [B, V] of each query.
+        ``query_offset`` [B, V, D] is added to the embedded queries, not to the keys: zeros, whose gradient is that of
+        each query.
         """
         directions = prediction.shape[1]
         query, keys = self.embed(prediction) + query_offset, self.embed(keys)
@@ -122,14 +123,10 @@ class Compare(NamedTuple):
         tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)
         positive = of_positive(self.transform, raw_positive, tau)
         scored, transform, divisor = (query, positive, raw_positive), self.transform, tau
-        if (
-            tau.ndim
-        ):  # engines divide all scores by one number: each query is divided before, its scores are logits
-            scored, transform = (
-                (query / tau[..., None], positive / tau, raw_positive / tau),
-                in_logits(transform),
-            )
-            divisor = jnp.ones((), tau.dtype)
+        if tau.ndim:
+            # Engines divide all scores by one number: each query is divided before, and its scores are logits.
+            scored = query / tau[..., None], positive / tau, raw_positive / tau
+            transform, divisor = in_logits(transform), jnp.ones((), tau.dtype)
         pool_rng, subset_rng = jax.random.split(rng)
         pools, candidates = self.candidates.apply(state[0], keys, key, group, pool_rng)
         selections = list(self.negatives(subset_rng, group, pools, self.candidates.same_group))

@@ -294,7 +294,7 @@ def contrastive_loss(
       A temperature for each example, iSogCLR's objective, whose slope in a tau is rho less a KL divergence:
 
       >>> show("robust", jnp.array([0.2, 0.5, 0.8]), rho=0.3)
-      XXX
+      -0.782 -1.083 -1.355 -1.063 -0.792 -1.351
 
       In a training loop:
 

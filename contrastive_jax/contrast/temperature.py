@@ -227,10 +227,10 @@ def isogclr(
 ) -> Temperature:
     """A temperature for each example, by descent on its robust objective (iSogCLR, Qiu et al. 2023).
 
-    The objective is that of ``kl``, of one example: the mean over its views of tau (log u + target), u the mean of
-    e^(s / tau) over negatives or the moving average of ``normalizer=sogclr``. Its slope is target less KL(p || uniform),
-    with the batch's own u. An average of the slope moves tau. So an example whose negatives differ much in their scores
-    gets a large tau. The authors' code clips the slope at 3. The defaults are our own.
+    The objective is that of ``kl``, of one example, the mean over its views. Its slope in tau is target less
+    KL(p || uniform), or less r E_p[x] - log u with the moving average u of a ``normalizer``; an average of the slope
+    moves tau. So an example whose negatives differ much in their scores gets a large tau. The authors' code clips the
+    slope at 3. The defaults are our own.
 
     Args:
       total_steps: length of the run.

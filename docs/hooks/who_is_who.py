@@ -398,6 +398,16 @@ TABLE: dict[str, list[Row]] = {
             proofs=("slope_of_the_robust_objective", "robust_objective_is_a_lagrangian"),
         ),
         Row(
+            name="FastCLIP-v2",
+            source="Wei et al., 2024",
+            form="iSogCLR with u of e^c / K, for each view; Adam moves tau_i",
+            equals="iSogCLR's objective; both have the slope rho - KL at the batch's own u",
+            ours='contrastive_loss(a, b, "robust", tau_i, rho=0.3, candidates="other_view")',
+            code="Optimization-AI/fast_clip@efd89d51",
+            golden="family_fast_clip",
+            proofs=("slope_of_the_robust_objective",),
+        ),
+        Row(
             name="FastCLIP-v3",
             source="Wei et al., 2024",
             form="one tau, at rest where the mean KL is rho",
@@ -412,8 +422,8 @@ TABLE: dict[str, list[Row]] = {
             name="TempNet",
             source="Qiu et al., 2024",
             form="tau is a network of the query",
-            equals="iSogCLR's objective, amortised",
-            ours="",
+            equals="iSogCLR's objective, amortised; the network has an optimizer of its own",
+            ours='contrastive_loss(a, b, "robust", tau_i, rho=0.3, candidates="other_view")',
             code="zhqiu/TempNet@35596453",
             golden="family_tempnet",
             proofs=("slope_of_the_robust_objective",),
@@ -552,7 +562,8 @@ place of $x$.
 
 "Here" has two entries. The first is an expression, one value a query, of two views `a` and `b`, a temperature `tau`,
 `both` views one below the other with their `classes`, further embeddings `queue`, one number a query `log_u` and one
-temperature an example `tau_i`; names that are not in the package are [below](#losses-of-your-own). The second is for `--config=` of a run.
+temperature an example `tau_i`; names that are not in the package are [below](#losses-of-your-own). The second is for
+`--config=` of a run.
 
 "Code" is that of the authors, or of a library. Below it is the file of `tests/golden` with its values and gradients,
 which tests compare with ours. [The page of these files](../tests/golden/README.md) has the functions, how

@@ -35,6 +35,13 @@ def is_described(name):
         assert words in said, words
 
 
+def test_the_state_of_each_example_is_counted():
+    config = configs.load("digits:method=isogclr,scale=smoke")
+    said = "\n".join(describe.outline(*describe.prepared(configs.plain(configs.complete(config)))))
+    assert "temperature\n  8 bytes for each image, 0.011 MiB on each device" in said
+    assert "normalizer\n  4 bytes for each image, 0.00548 MiB on each device" in said
+
+
 @over(list(SAID))
 def test_a_config_of_every_kind_is_described_without_its_data(name):
     is_described(name)
