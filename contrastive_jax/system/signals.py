@@ -3,8 +3,8 @@
 An exception raised by a Python handler is not enough: it is raised only when the main thread is back in Python
 (compiling takes minutes), and Python drops it in callbacks of the garbage collector. So Python's C code writes
 the number of every signal to a socket at once, and a thread reads it and ends the process if the main thread
-does not end within the seconds of the current phase. Checkpoints are complete or absent, so it is safe to end at
-any point.
+does not end within the seconds of the current phase. Checkpoints are complete or absent, so it is safe to end
+at any point.
 
 Only the standard library is imported, so that this also works while everything else is imported.
 """
