@@ -162,7 +162,7 @@ def adamw(
     shard_state: bool = False,
     alternate: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
-    """Adam with decoupled weight decay (Loshchilov & Hutter, 2019): not in the moments, times the learning rate.
+    """Adam with decoupled weight decay (Loshchilov & Hutter, 2019): outside the moments, times the rate.
 
     Args:
       weight_decay: times the weights and the learning rate, subtracted from the weights.
