@@ -30,9 +30,10 @@ def check(
     The function takes float32 arrays of its framework (NumPy: float64) and returns a scalar or one value per
     query; in a tuple, the first element is the loss. Its arrays depend on ``as_``:
 
-    * two views ``a``, ``b`` [N, D]: info_nce, nt_xent, dcl, dclw, flatnce, eqco, macl, debiased, hard_nce, sigmoid;
-    * ``embeddings`` [N, D] and ``labels`` [N], or ``a``, ``b`` [N, D] and ``labels`` [N]: supcon, supcon_in, sincere,
-      ntxent_pairs;
+    * two views ``a``, ``b`` [N, D]: info_nce, nt_xent, dcl, dclw, flatnce, eqco, macl, debiased, hard_nce,
+      sigmoid;
+    * ``embeddings`` [N, D] and ``labels`` [N], or ``a``, ``b`` [N, D] and ``labels`` [N]: supcon, supcon_in,
+      sincere, ntxent_pairs;
     * ``a``, ``b`` [N, D] and ``queue`` [M, D]: moco.
 
     Other parameters are recognised by name: the temperature (``temperature``, ``tau``, ``t``, ``scale``,

@@ -46,7 +46,7 @@ class _State:
         self.number, self.since = 0, 0.0  # number and time of the first signal
         self.deadline = float("inf")
         self.phases: list[tuple[float, str]] = []
-        self.held, self.late = 0, 0  # open blocks of held(); a signal received in one
+        self.held, self.late = 0, 0  # number of open blocks of held(); a signal received in one
         self.early = False  # nothing is written yet: a signal ends the process at once
         self.code: int | None = None  # exit status, once the program ends by itself
         self.writer: socket.socket | None = None
