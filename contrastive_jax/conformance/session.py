@@ -75,7 +75,7 @@ class Convention:
 
 
 def error(found: Any, exact: Any) -> float:
-    """Return the relative error |found - exact| / |exact| in the Euclidean norm; infinity if an entry is not finite."""
+    """Return the relative error |found - exact| / |exact| by Euclidean norms; infinity if not all finite."""
     found, exact = np.asarray(found, float).ravel(), np.asarray(exact, float).ravel()
     if not (np.isfinite(found).all() and np.isfinite(exact).all()):
         return math.inf
