@@ -1,6 +1,6 @@
-"""Several processes as one program: how they find one another, which one writes, and when all stop.
+"""Runs of several processes: how they connect, which one writes, and when all stop.
 
-Every function here does what one expects where there is one process.
+All functions also work with one process.
 """
 
 import contextlib
@@ -34,22 +34,22 @@ __all__ = [
     "together",
 ]
 
-SECONDS = 30  # after which a process that is silent, or does not come to the end, is given up
-JOINING = 300  # seconds for all to come
+SECONDS = 30  # until a process without heartbeats, or late at the end of the run, counts as lost
+JOINING = 300  # seconds for all processes to connect
 
 
 def start(spec: str) -> None:
-    """Join the processes of a run, before anything else is asked of jax.
+    """Connect the processes of a run; call this before any other use of jax.
+
+    If the others are late, print a message.
 
     Args:
-      spec: "" is one process; "auto" lets jax find the others (TPU pods, SLURM, Open MPI, Kubernetes); else
-        ``HOST:PORT,N,I``: the first process's address, the number of processes, and which this one is.
-
-    Says so where it has to wait for the others.
+      spec: "": one process; "auto": jax finds the others (TPU pods, SLURM, Open MPI, Kubernetes); otherwise
+        ``HOST:PORT,N,I``: address of the first process, number of processes, and index of this process.
 
     Raises:
-      ValueError: neither of these.
-      ConnectionError: nobody is at the first process's address.
+      ValueError: ``spec`` has another form, or jax does not find the others for "auto".
+      ConnectionError: the first process cannot be reached, or its port is taken.
     """
     if not spec:
         return
@@ -76,7 +76,7 @@ def start(spec: str) -> None:
     waiting.start()
     try:
         end = time.monotonic() + JOINING
-        if peers.get("process_id"):  # jax would abort the process
+        if peers.get("process_id"):  # otherwise jax would abort the process
             _find(peers["coordinator_address"], spec, end)
         elif peers:
             _check_free(peers["coordinator_address"], spec)
@@ -100,8 +100,8 @@ def start(spec: str) -> None:
 
 
 def _see_all_gpus() -> None:
-    """Take all GPUs of a host that has one task: under SLURM and Open MPI jax gives each task one."""
-    slurm = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")  # 1(x4): one on each of four hosts
+    """Use all GPUs of a host with one task; under SLURM and Open MPI, jax uses one GPU per task."""
+    slurm = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")  # 1(x4): one task on each of four hosts
     tasks = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", slurm)  # mpirun's daemons may be tasks of SLURM
     if re.fullmatch(r"1(\(x\d+\))?", tasks) and "JAX_LOCAL_DEVICE_IDS" not in os.environ:
         for platform in ("cuda", "rocm"):
@@ -110,7 +110,7 @@ def _see_all_gpus() -> None:
 
 
 def _find(address: str, spec: str, end: float) -> None:
-    """Return once somebody listens at the address, before the clock shows ``end``."""
+    """Wait for a listener at the address; raise ConnectionError for an unknown host, or after time ``end``."""
     host, _, port = address.rpartition(":")
     while True:
         try:
@@ -128,7 +128,7 @@ def _find(address: str, spec: str, end: float) -> None:
 
 
 def _check_free(address: str, spec: str) -> None:
-    """Raise ConnectionError where the port is taken: jax would abort the process."""
+    """Raise ConnectionError if the port is taken: jax would abort the process."""
     port = int(address.rpartition(":")[2])
     try:
         socket.create_server(("", port)).close()
@@ -139,9 +139,9 @@ def _check_free(address: str, spec: str) -> None:
 
 
 def lost_peer(error: BaseException) -> str | None:
-    """Return the sentence of an error that the death of another process is behind; None: of any other error.
+    """Return a message if an error is due to the loss of another process, otherwise None.
 
-    Waits a moment for jax's coordinator to know which process it is.
+    With three or more processes, wait a second for jax's coordinator to find the lost one.
     """
     if alone() or not re.search(_LOST, str(error), re.IGNORECASE):
         return None
@@ -169,7 +169,7 @@ def _gone(peers: Sequence[int]) -> str:
 
 @contextlib.contextmanager
 def _explaining_aborts() -> Iterator[None]:
-    """Let what jax aborts the process for, the loss of the first process, be a sentence in place of a stack trace."""
+    """Print a message, not a stack trace, if jax aborts later because a process of the run is lost."""
     yield
     if alone() or os.name != "posix" or not _handles_signals():
         return
@@ -185,11 +185,11 @@ def _explaining_aborts() -> Iterator[None]:
     replace(signal.SIGABRT, ctypes.cast(_abort_handler, ctypes.c_void_p))
 
 
-_abort_handler: Callable[[int], None] | None = None  # kept, as C holds only its address
+_abort_handler: Callable[[int], None] | None = None  # kept alive: C stores only its address
 
 
 def first() -> bool:
-    """Return whether this process is the one that writes and speaks."""
+    """Return whether this is the first process, which writes files and logs."""
     return jax.process_index() == 0
 
 
@@ -199,7 +199,7 @@ def alone() -> bool:
 
 
 def agreed(value: bool) -> bool:
-    """Return the first process's value, on all: what a clock says must not differ between them."""
+    """Return the first process's value on all processes, for instance if it depends on a clock."""
     if jax.process_count() == 1:
         return value
     from jax.experimental import multihost_utils
@@ -208,7 +208,7 @@ def agreed(value: bool) -> bool:
 
 
 def on_all(value: bool) -> bool:
-    """Return whether the value is true on every process; all of them meet here."""
+    """Return whether the value is true on every process, after waiting for all of them."""
     if jax.process_count() == 1:
         return value
     from jax.experimental import multihost_utils
@@ -218,9 +218,10 @@ def on_all(value: bool) -> bool:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Let no process go before all are done: jax ends one that is alone for ``SECONDS``, and the first may still write.
+    """Wait for all processes before and after the body.
 
-    They meet at the beginning too, as to meet for the first time has a limit of its own. One that fails does not wait.
+    After the body, as jax ends a process that is alone for ``SECONDS``, and the first may still write. Before
+    it, as the first synchronization has a time limit of its own. A process that raises does not wait.
     """
     on_all(True)
     yield
@@ -228,7 +229,7 @@ def together() -> Iterator[None]:
 
 
 def end_by_sigterm() -> None:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does, by an exception, from here on."""
+    """Let SIGTERM and SIGHUP raise an exception in this process from now on, as Ctrl-C does."""
     signals.begin()
     if jax.process_count() == 1:
         for number in signals.ENDING:
@@ -238,9 +239,9 @@ def end_by_sigterm() -> None:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[bool]:
-    """Let SIGTERM end what is inside, of several processes too: jax's handler waits for a step, and there is none.
+    """Let SIGTERM and SIGHUP raise in the body, also with several processes, as jax's handler waits for a step.
 
-    Waits until all processes are here; yields whether SIGTERM came to one of them as it waited.
+    Wait for all processes first, and yield whether one of them received a signal meanwhile.
     """
     if not _handles_signals():
         yield False
@@ -267,11 +268,12 @@ def _handles_signals() -> bool:
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[Callable[[int], int]]:
-    """Yield ``stop_requested(step)``: the signal that asked the run to stop, or 0; the same on all processes.
+    """Yield ``stop_requested(step)``: the signal that requested a stop, or 0; the same on all processes.
 
-    One process: Ctrl-C and SIGTERM ask, a second Ctrl-C insists. Several: either, to any of them, asks all, at a
-    step that they agree on (jax's preemption notice), so every process must ask at every step. Outside of the main
-    thread, which alone Python lets handle signals, nothing asks.
+    One process: Ctrl-C, SIGTERM and SIGHUP request a stop, and Ctrl-C after that raises :class:`Insisted`.
+    Several processes: a signal to any of them stops all at a common step (jax's preemption notice), so every
+    process must call the function at every step; it returns SIGTERM. Outside the main thread, the only one that
+    can handle signals in Python, it always returns 0.
     """
     if not _handles_signals():
         yield lambda step: 0
@@ -286,7 +288,7 @@ def stop_requests() -> Iterator[Callable[[int], int]]:
             elif number != signal.SIGTERM:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        # Where jax's own handler could not be taken over, it has to stay: it tells the others.
+        # If jax's own handler could not be replaced, it has to stay, as it notifies the others.
         numbers = tuple(n for n in signals.ENDING if n != signal.SIGTERM or _tell_others is not None)
         with signals.handled_by(tell, numbers):
             yield lambda step: int(multihost_utils.reached_preemption_sync_point(step) and signal.SIGTERM)
@@ -303,14 +305,14 @@ def stop_requests() -> Iterator[Callable[[int], int]]:
         yield lambda step: got[-1] if got else 0
 
 
-_tell_others: Callable[[int], None] | None = None  # jax's handler of SIGTERM, which tells the other processes
+_tell_others: Callable[[int], None] | None = None  # jax's handler of SIGTERM, which notifies the others
 
 
 @contextlib.contextmanager
 def _taking_over_sigterm() -> Iterator[None]:
-    """Keep Python's handler of SIGTERM where what is inside (jax) puts its own in its place, and remember that.
+    """Restore Python's handler of SIGTERM after the body, in which jax replaces it, and keep jax's for later.
 
-    jax's handler only sets a flag, which no thread of Python sees: who compiles would not be ended.
+    jax's handler only sets a flag that no Python thread sees, so a process that compiles would not end.
     """
     global _tell_others
     if not _handles_signals() or os.name != "posix":

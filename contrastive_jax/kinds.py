@@ -1,8 +1,8 @@
-"""Kinds of values: what an option takes, by the annotation that it has in a signature.
+"""Kinds of option values, defined by annotations with bounds and choices.
 
-Bounds and choices stand there: ``tau: Positive = 0.1``, ``schedule: Literal["constant", "cosine"] = "constant"``. One
-matcher, :func:`fits`, compares a value with its annotation, and one sentence refuses it (:func:`refusal`): of a config
-when it is resolved, of a call from Python where the function is :func:`checked`.
+Examples are ``tau: Positive = 0.1`` and ``schedule: Literal["constant", "cosine"] = "constant"``. :func:`fits`
+compares a value with its annotation, and :func:`refusal` returns the error message: for configs when they are
+resolved, and for calls from Python if the function is :func:`checked`.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-LARGEST = 2**31  # whole numbers lie below it: lengths and steps are int32
-OVERFLOW = 3.4e38  # and numbers below this: float32
+LARGEST = 2**31  # integers are below it: lengths and steps are int32
+OVERFLOW = 3.4e38  # floats are below it: float32
 
 
 # ------------------------------------------------------------------------------------------------ bounds
@@ -25,7 +25,7 @@ OVERFLOW = 3.4e38  # and numbers below this: float32
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """One end of a range, as annotation of a number."""
+    """Bound of a range, used in the annotation of a number."""
 
     value: float
 
@@ -33,7 +33,7 @@ class Bound:
         return f"{self.words} {self.value:.12g}"
 
     def holds(self, number: float) -> bool:
-        """Return whether a number is on the right side of it."""
+        """Return whether a number is within the bound."""
         raise NotImplementedError
 
     words = ""
@@ -45,7 +45,7 @@ class Gt(Bound):
     words = "above"
 
     def holds(self, number: float) -> bool:
-        """Return whether a number is above it."""
+        """Return whether a number is above the bound."""
         return number > self.value
 
 
@@ -55,7 +55,7 @@ class Ge(Bound):
     words = "at least"
 
     def holds(self, number: float) -> bool:
-        """Return whether a number is at least that."""
+        """Return whether a number is at least the bound."""
         return number >= self.value
 
 
@@ -65,7 +65,7 @@ class Lt(Bound):
     words = "below"
 
     def holds(self, number: float) -> bool:
-        """Return whether a number is below it."""
+        """Return whether a number is below the bound."""
         return number < self.value
 
 
@@ -75,7 +75,7 @@ class Le(Bound):
     words = "at most"
 
     def holds(self, number: float) -> bool:
-        """Return whether a number is at most that."""
+        """Return whether a number is at most the bound."""
         return number <= self.value
 
 
@@ -89,7 +89,7 @@ CountOrZero = Annotated[int, Ge(0)]
 
 
 class Steps:
-    """The mark of a duration: text in a config, "10 epochs", and a number of steps in a call."""
+    """Marker of a duration: text in a config, such as "10 epochs", and a number of steps in a call."""
 
 
 Duration = Annotated[int | str, Steps]
@@ -105,7 +105,7 @@ def parameters(function: Callable) -> dict[str, inspect.Parameter]:
 
 
 def signature(function: Callable) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function; annotations that cannot be read (names for type checkers) say nothing."""
+    """Return the parameters of a function; text annotations are dropped if one of them cannot be evaluated."""
     try:
         return inspect.signature(function, eval_str=True).parameters
     except NameError:
@@ -120,17 +120,17 @@ def signature(function: Callable) -> Mapping[str, inspect.Parameter]:
 
 
 def takes(option: inspect.Parameter, value: Any) -> bool:
-    """Return whether a value is of an option's kind, by its annotation, else by its default."""
+    """Return whether a value fits an option's annotation or, without one, the type of its default."""
     if option.annotation is not option.empty:
         return fits(value, option.annotation)
     return option.default in (None, option.empty) or fits(value, type(option.default))
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Return whether a value is of a kind, an annotation: bool, int, float, str, choices, tuples and unions of these.
+    """Return whether a value fits an annotation: bool, int, float, str, choices, tuples and unions of these.
 
-    Numbers are finite, lie where int32 and float32 do and within the bounds of their annotation; a whole number is a
-    number, True is none.
+    Numbers must be finite, in the range of int32 or float32, and within the bounds of their annotation. An
+    integer fits float; True fits neither int nor float.
     """
     if kind is Any:
         return True
@@ -141,8 +141,8 @@ def fits(value: Any, kind: Any) -> bool:
         return any(value == choice for choice in parts if type(choice) is type(value))
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, part) for part in parts)
-    if kind is tuple or kind is list or (origin in (tuple, list, Sequence) and not parts):  # of anything
-        return isinstance(value, list | tuple)  # config.json knows lists alone
+    if kind is tuple or kind is list or (origin in (tuple, list, Sequence) and not parts):  # of any elements
+        return isinstance(value, list | tuple)  # config.json has lists only
     if origin in (tuple, list, Sequence):
         if not isinstance(value, list | tuple):
             return False
@@ -153,17 +153,17 @@ def fits(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, int) and abs(value) < LARGEST
     if kind is float:
-        return isinstance(value, int | float) and abs(value) < OVERFLOW  # NaN is not
+        return isinstance(value, int | float) and abs(value) < OVERFLOW  # False for NaN
     return not isinstance(kind, type) or isinstance(value, kind)
 
 
 def is_duration(kind: Any) -> bool:
-    """Return whether values of a kind are durations, or tuples of these."""
+    """Return whether a kind is a duration, or a tuple or union with one."""
     return kind == Duration or Duration in typing.get_args(kind)
 
 
 def basic(kind: Any) -> set[Any]:
-    """Return the types of a kind's values, without bounds and choices: {float} of ``Positive``, {tuple} of a tuple."""
+    """Return the types of a kind's values, without bounds and choices: {float} for ``Positive``."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         return basic(parts[0])
@@ -174,18 +174,18 @@ def basic(kind: Any) -> set[Any]:
     return {origin or kind}
 
 
-# ------------------------------------------------------------------------------------------------ sentences
+# ------------------------------------------------------------------------------------------------ messages
 
 
 def refusal(option: str, value: Any, kind: Any) -> str:
-    """Return the sentence that refuses a value which does not fit a kind; "" where it fits."""
+    """Return the error message for a value that does not fit a kind; "" if it fits."""
     if fits(value, kind):
         return ""
     return f"{option} is {short(value)}; it must be {_wanted(value, kind)}.{_nearest(value, kind)}"
 
 
 def words(kind: Any) -> str:
-    """Return in words what values of a kind are."""
+    """Return a description of a kind's values in words."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if kind == Duration:
         return "a duration"
@@ -204,7 +204,7 @@ def words(kind: Any) -> str:
 
 
 def limits(kind: Any) -> str:
-    """Return the bounds and choices of a kind, briefly; "" for one that has none."""
+    """Return the bounds and choices of a kind in short form; "" if it has none."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         return _range(parts[1:])
@@ -220,7 +220,7 @@ def limits(kind: Any) -> str:
 
 
 def _wanted(value: Any, kind: Any) -> str:
-    """Return what is allowed: of a number that is out of bounds the bounds alone."""
+    """Return a description of the allowed values; for a number out of bounds, only the bounds."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated and isinstance(value, int | float) and not isinstance(value, bool):
         if fits(value, parts[0]):
@@ -233,13 +233,13 @@ def _wanted(value: Any, kind: Any) -> str:
 
 
 def _either(texts: Iterable[str]) -> str:
-    """Return alternatives in words, with a comma where one of them has an ``and`` or a list."""
+    """Join alternatives by "or", with a comma if one of them has an "and" or a list."""
     texts = list(texts)
     return (", or " if any(re.search(" and |,|at least", text) for text in texts) else " or ").join(texts)
 
 
 def _nearest(value: Any, kind: Any) -> str:
-    """Return which choice a text may have meant."""
+    """Return the suggestion of a similar choice for a text; "" if there is none."""
     texts = [text for text in _choices(kind) if isinstance(text, str)]
     near = difflib.get_close_matches(value.lower(), texts, 1) if isinstance(value, str) else []
     return f" Did you mean {near[0]!r}?" if near else ""
@@ -266,7 +266,7 @@ def _range(bounds: Sequence[Any]) -> str:
 
 
 def _plural(kind: Any) -> str:
-    """Return in words what several values of a kind are."""
+    """Return a description of several values of a kind in words."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if kind == Duration:
         return "durations"
@@ -278,7 +278,7 @@ def _plural(kind: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """Return a value as it is written, cut where it is long."""
+    """Return the repr of a value, shortened to 60 characters."""
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
@@ -301,22 +301,22 @@ F = TypeVar("F", bound=Callable)
 
 
 def check(function: Callable, options: Mapping[str, Any], path: str = "") -> None:
-    """Refuse options, given by name, that do not fit the annotations of a function.
+    """Check a function's options, given by name, against its annotations.
 
     Raises:
-      ValueError: one sentence, with ``path`` before the option's name.
+      ValueError: an option does not fit; the message has ``path`` before the option's name.
     """
     known = parameters(function)
     check_values({name: known[name].annotation for name in options if name in known}, options, path)
 
 
 def check_values(kinds: Mapping[str, Any], values: Mapping[str, Any], path: str = "") -> None:
-    """Refuse values, by name, that do not fit their kinds.
+    """Check values, given by name, against their kinds.
 
-    Arrays of numbers count as the numbers, paths as texts and sets as tuples; of what is traced nothing is known.
+    Arrays count as their numbers, paths as texts and sets as tuples; traced values are not checked.
 
     Raises:
-      ValueError: one sentence, with ``path`` before the name.
+      ValueError: a value does not fit; the message has ``path`` before its name.
     """
     for name, kind in kinds.items():
         value = values[name]
@@ -330,7 +330,7 @@ def check_values(kinds: Mapping[str, Any], values: Mapping[str, Any], path: str 
 
 
 def _plain(value: Any) -> Any:
-    """Return what a config would hold in the place of a value that Python can give."""
+    """Return a Python value in the form of a config: arrays as numbers, paths as texts, sets as tuples."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, tuple | list | set | frozenset):
@@ -339,7 +339,7 @@ def _plain(value: Any) -> Any:
 
 
 def checked(path: str = "") -> Callable[[F], F]:
-    """Let a function refuse options that do not fit their annotations, whoever calls it; see :func:`check`."""
+    """Return a decorator that checks the options of every call against the annotations, see :func:`check`."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)

@@ -1,8 +1,8 @@
-"""Devices: one mesh with one explicit axis, and the two moves that the program makes on it.
+"""Device mesh with one explicit axis, and sharding and replication of arrays on it.
 
-The program is written on the global batch. Rows of the batch lie on the axis ``data``; parameters
-are replicated. Outside a mesh (a plain ``jax.jit``, a notebook) both moves are the identity. Replicas of a run lie on
-a mesh of their own, whose axis the program does not see.
+The program is written for the global batch: rows are sharded over the axis ``data``, and parameters are
+replicated. Outside a mesh (a plain ``jax.jit``, a notebook) both operations are the identity. Replicas of a run
+use another mesh, with an automatic axis of which the program is unaware.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
 
 
 def make_replica_mesh(count: int, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Make a mesh on which ``count`` replicas lie: over as many of ``devices`` (default: all) as share them equally."""
+    """Make a mesh for ``count`` replicas: over as many of ``devices`` (default: all) as divide ``count``."""
     devices = list(devices or jax.devices())
     size = max(n for n in range(1, len(devices) + 1) if count % n == 0)
     return jax.make_mesh((size,), (REPLICA,), axis_types=(AxisType.Auto,), devices=devices[:size])
@@ -41,22 +41,22 @@ def on_mesh() -> bool:
 
 
 def devices() -> int:
-    """Return how many devices share rows: those of the mesh in context, or one."""
+    """Return the number of devices that share the rows: that of the mesh in context, or 1."""
     return jax.sharding.get_abstract_mesh().shape[AXIS] if on_mesh() else 1
 
 
 def replicate(array: jax.Array) -> jax.Array:
-    """Put every row on every device: the all-gather of the program, the identity outside a mesh."""
+    """Copy every row to every device (all-gather); the identity outside a mesh."""
     return jax.reshard(array, REPLICATED) if on_mesh() else array
 
 
 def shard_batch(array: jax.Array) -> jax.Array:
-    """Lay rows over the devices: the inverse of :func:`replicate`, the identity outside a mesh."""
+    """Distribute rows over the devices, the inverse of :func:`replicate`; the identity outside a mesh."""
     return jax.reshard(array, ROWS) if on_mesh() else array
 
 
 def in_parts(tree: PyTree, parts: int) -> PyTree:
-    """Split rows, arrays [B, ...] to [parts, B / parts, ...]: row i goes to part i mod parts, on its own device."""
+    """Split arrays [B, ...] into [parts, B / parts, ...]: row i goes to part i mod parts, on its device."""
 
     def split(array: jax.Array) -> jax.Array:
         return jnp.moveaxis(array.reshape(array.shape[0] // parts, parts, *array.shape[1:]), 1, 0)
@@ -65,7 +65,7 @@ def in_parts(tree: PyTree, parts: int) -> PyTree:
 
 
 def joined(tree: PyTree) -> PyTree:
-    """Put rows in their places again: the inverse of :func:`in_parts`."""
+    """Join parts in the original order of rows, the inverse of :func:`in_parts`."""
 
     def join(array: jax.Array) -> jax.Array:
         array = jnp.moveaxis(array, 0, 1)
@@ -75,7 +75,7 @@ def joined(tree: PyTree) -> PyTree:
 
 
 def shard_first_axis(array: jax.Array) -> jax.Array:
-    """Put a share of the array on each device, along the first axis that they divide; whole where none is."""
+    """Distribute an array along its first axis that the number of devices divides, if there is one."""
     if not on_mesh():
         return array
     axis = next((i for i, n in enumerate(array.shape) if n and n % devices() == 0), None)
@@ -83,7 +83,7 @@ def shard_first_axis(array: jax.Array) -> jax.Array:
 
 
 def psum_over_data(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """Sum a function of rows whose result is a sum over them: each device sums its own, then all are summed."""
+    """Distribute a function that sums over rows: each device sums its own rows, then the sums are added."""
 
     def on_each(*rows):
         return jax.lax.psum(function(*rows), AXIS)
@@ -97,7 +97,7 @@ def psum_over_data(function: Callable[..., jax.Array]) -> Callable[..., jax.Arra
 
 
 def each_device(function: Callable, rows: tuple[jax.Array, ...], whole: tuple[jax.Array, ...] = ()):
-    """Apply ``function(*rows, *whole)``, whose results have a row for each of ``rows``, to each device's own rows."""
+    """Apply ``function(*rows, *whole)``, whose results have one row per input row, to each device's rows."""
     if not on_mesh() or jax.typeof(rows[0]).sharding.spec[0] is None:
         return function(*rows, *whole)
     specs = (ROWS,) * len(rows) + (REPLICATED,) * len(whole)
@@ -105,11 +105,11 @@ def each_device(function: Callable, rows: tuple[jax.Array, ...], whole: tuple[ja
 
 
 def pick(array: jax.Array, index: jax.Array) -> jax.Array:
-    """Look up entries of the last axis: ``[..., M]`` and index ``[..., K]`` to ``[..., K]``; each device its own rows.
+    """Gather entries of the last axis, ``[..., M]`` at index ``[..., K]`` to ``[..., K]``, on each device.
 
-    An index may not occur twice in a line, so that the gradient is in no order of additions: of a look-up it is a
-    scatter, which a GPU adds in the order in which its threads end, or, where the step is to be deterministic, one by
-    one. An index of M or more is none, and its entry 0.
+    An index may not occur twice along the last axis. Otherwise the gradient, a scatter, would depend on the
+    order of additions, which on a GPU is that of its threads, or one by one in a deterministic step. The entry
+    for an index of M or more is 0.
     """
     axes = tuple(range(array.ndim - 1))
     numbers = jax.lax.GatherDimensionNumbers(
@@ -130,11 +130,11 @@ def pick(array: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def automatic(function: Callable, results: Any) -> Callable:
-    """Return a function whose body knows of no mesh: the compiler shares its work over the devices.
+    """Wrap a function that is unaware of the mesh: the compiler distributes its work over the devices.
 
     Args:
-      function: of arrays on the mesh.
-      results: the partition specs of what it returns, or of its parts.
+      function: function of arrays on the mesh.
+      results: partition specs of its results, one for all or a tree.
     """
     return lambda *arrays: (
         jax.sharding.auto_axes(function, axes=AXIS, out_sharding=results)(*arrays)
@@ -144,12 +144,12 @@ def automatic(function: Callable, results: Any) -> Callable:
 
 
 def rows_of(array: jax.Array) -> PartitionSpec:
-    """Return how the rows of an array on the mesh lie."""
+    """Return the partition spec of an array's rows: sharded, or replicated."""
     return ROWS if on_mesh() and jax.typeof(array).sharding.spec[0] == AXIS else REPLICATED
 
 
 def rows_sharding() -> PartitionSpec | None:
-    """Return ``out_sharding`` for an operation whose result has one row an example."""
+    """Return ``out_sharding`` for an operation whose result has one row per example."""
     return ROWS if on_mesh() else None
 
 

@@ -1,7 +1,7 @@
-"""Conformance tests for anybody's contrastive loss: of JAX, PyTorch or NumPy, in this package or any other.
+"""Conformance tests for contrastive losses in JAX, PyTorch or NumPy, from this package or any other.
 
-A function of two arrays (or of embeddings and labels) is compared with the loss that it is meant to be, in float64:
-:func:`check` returns a :class:`~contrastive_jax.conformance.report.Report`, :func:`assert_conforms` raises in a test.
+A loss of two arrays, or of embeddings and labels, is compared with a float64 reference. :func:`check` returns
+a :class:`~contrastive_jax.conformance.report.Report`, :func:`assert_conforms` raises AssertionError in a test.
 """
 
 from collections.abc import Callable, Collection
@@ -27,36 +27,37 @@ def check(
 ) -> "Report":
     """Check a contrastive loss: its formula, gradients, numerics, micro-batches, ranks and memory.
 
-    The function is called with float32 arrays of its framework (NumPy: float64) and returns a scalar, or one value a
-    query; of a tuple, the first is the loss. Its arrays depend on ``as_``:
+    The function takes float32 arrays of its framework (NumPy: float64) and returns a scalar or one value per
+    query; in a tuple, the first element is the loss. Its arrays depend on ``as_``:
 
-    * two views ``a``, ``b`` [N, D]: info_nce, nt_xent, dcl, dclw, flatnce, eqco, macl, debiased, hard_nce, sigmoid;
-    * ``embeddings`` [N, D] and ``labels`` [N], or ``a``, ``b`` [N, D] and ``labels`` [N]: supcon, supcon_in, sincere,
-      ntxent_pairs;
+    * two views ``a``, ``b`` [N, D]: info_nce, nt_xent, dcl, dclw, flatnce, eqco, macl, debiased, hard_nce,
+      sigmoid;
+    * ``embeddings`` [N, D] and ``labels`` [N], or ``a``, ``b`` [N, D] and ``labels`` [N]: supcon, supcon_in,
+      sincere, ntxent_pairs;
     * ``a``, ``b`` [N, D] and ``queue`` [M, D]: moco.
 
-    Further parameters are recognised by name: the temperature (``temperature``, ``tau``, ``t``, ``scale``,
+    Other parameters are recognised by name: the temperature (``temperature``, ``tau``, ``t``, ``scale``,
     ``logit_scale``, ``log_scale``, ``inverse_temperature``), micro-batches (``parts``, ``mini_batch_size``,
-    ``microbatches``, ``chunks``) and, of JAX, ``axis_name``.
+    ``microbatches``, ``chunks``) and, for JAX, ``axis_name``.
 
     Args:
-      function: the loss, or an adapter of a few lines around it.
-      as_: name of the loss that it should be.
-      framework: ``jax``, ``torch`` or ``numpy``; None: by the modules that its file imports.
-      tau: temperature of a function without a parameter for it; None: recognised among 0.05, 0.07, 0.1, 0.2, 0.5, 1
-        and their inverses.
+      function: the loss, or a short adapter around it.
+      as_: name of the loss to compare with.
+      framework: ``jax``, ``torch`` or ``numpy``; None: detected from the imports of the function's module.
+      tau: temperature of a function without a temperature parameter; None: detected among 0.05, 0.07, 0.1, 0.2,
+        0.5, 1 and their inverses.
       only: names of the checks to run; empty: all.
-      skip: names of checks to leave out.
-      memory: the growth allowed, ``square`` (N x N) or ``linear``.
-      ranks: number of processes (PyTorch) or emulated devices (JAX), at least 2.
-      options: of the loss: sigma (dclw), alpha (eqco, macl), offset (macl), tau_plus (debiased), beta (hard_nce), bias
-        (sigmoid). One that the function has as a parameter is passed to it too.
+      skip: names of the checks to leave out.
+      memory: allowed growth of memory, ``square`` (N x N) or ``linear``.
+      ranks: number of processes (PyTorch) or emulated devices (JAX), from 2 to 8.
+      options: options of the loss: sigma (dclw), alpha (eqco, macl), offset (macl), tau_plus (debiased), beta
+        (hard_nce), bias (sigmoid). The function receives those that it has as parameters.
 
     Returns:
-      The report; ``report.passed``, ``print(report)``, ``report.as_json()``.
+      The report, with ``report.passed``, ``print(report)`` and ``report.as_json()``.
 
     Raises:
-      ValueError: an argument is not among the allowed values.
+      ValueError: an argument has a value that is not allowed.
 
     Examples:
       >>> import numpy as np
@@ -82,7 +83,7 @@ def check(
     from contrastive_jax.conformance.results import CHECKS
     from contrastive_jax.conformance.session import Session
 
-    del formula, numerics  # imported: they register their checks
+    del formula, numerics  # importing them registers their checks
     if not callable(function):
         raise ValueError(f"function is {str(function)[:60]!r}; it must be callable.")
     name, spec = specs.find(as_)
@@ -104,13 +105,13 @@ def check(
     passed = {key: value for key, value in values.items() if key in names and key in (options or {})}
     session = Session(Bridge(function, framework, passed), name, spec, tau, values, memory, ranks)
     chosen = [one for one in CHECKS if (not only or one in only) and one not in skip]
-    chosen = ["value"] if session.refused else chosen  # it cannot be called
+    chosen = ["value"] if session.refused else chosen  # the function cannot be called
     results = [CHECKS[one].run(session) for one in chosen]
     return Report(getattr(function, "__qualname__", type(function).__name__), name, framework, tuple(results))
 
 
 def assert_conforms(function: Callable, as_: str = "nt_xent", **options: Any) -> None:
-    """Raise AssertionError with the table where a loss fails a check; the arguments are those of :func:`check`."""
+    """Raise AssertionError with the report if a loss does not pass; arguments as in :func:`check`."""
     report = check(function, as_, **options)
     if not report.passed:
         raise AssertionError(f"\n{report}")

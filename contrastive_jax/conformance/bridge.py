@@ -1,4 +1,4 @@
-"""Call a function of JAX, PyTorch or NumPy: arrays in, its value and gradients out, as float64 NumPy."""
+"""Calls of JAX, PyTorch and NumPy losses that return values and gradients as float64 NumPy arrays."""
 
 import functools
 import inspect
@@ -12,19 +12,19 @@ import numpy as np
 FRAMEWORKS = ("jax", "torch", "numpy")
 TEMPERATURE = ("temperature", "tau", "t", "logit_scale", "log_scale", "scale", "inverse_temperature")
 PARTS = ("parts", "microbatches", "mini_batch_size", "chunks")
-DIFFERENCE = 1e-5  # of central differences, relative to the largest entry
+DIFFERENCE = 1e-5  # step of central differences, relative to the largest entry
 
 
 class NoLoss(TypeError):
-    """A value that a function returned, and that is no loss."""
+    """A returned value that is not a loss."""
 
 
 class Refused(Exception):
-    """The function raised an error, or returned something other than numbers."""
+    """An error that the function raised, or a returned value that is not a loss."""
 
 
 def parameters_of(function: Callable) -> list[str]:
-    """Return the names of a function's parameters; none where Python does not know them."""
+    """Return the names of a function's parameters; empty if Python cannot read its signature."""
     try:
         return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -32,7 +32,7 @@ def parameters_of(function: Callable) -> list[str]:
 
 
 def required_of(function: Callable) -> list[str]:
-    """Return the names of a function's parameters without a default, those of the temperature and of parts aside."""
+    """Return the names of a function's required parameters other than temperature and micro-batches."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -42,7 +42,7 @@ def required_of(function: Callable) -> list[str]:
 
 
 def framework_of(function: Callable) -> str:
-    """Return the framework that a function's module uses, by the modules that it names."""
+    """Return the framework of a function, detected from the names in its module."""
     inner = inspect.unwrap(function)
     space = getattr(inner, "__globals__", None) or vars(
         sys.modules.get(getattr(inner, "__module__", ""), object)
@@ -56,19 +56,19 @@ def framework_of(function: Callable) -> str:
 
 
 def said(error: BaseException) -> str:
-    """Return what a user's function did, in a line."""
+    """Return a one-line description of a failed call."""
     if isinstance(error, NoLoss):
         return str(error)
     return f"raised {type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
 class Bridge:
-    """A function and how it is called.
+    """Wrapper that calls a loss function with NumPy arrays.
 
     Args:
-      function: of two arrays, of embeddings and labels, or of two arrays and a queue.
+      function: takes two arrays, embeddings and labels, two arrays and labels, or two arrays and a queue.
       framework: one of ``FRAMEWORKS``.
-      options: further keyword arguments of every call.
+      options: keyword arguments added to every call.
     """
 
     def __init__(self, function: Callable, framework: str, options: Mapping[str, Any]):
@@ -81,26 +81,26 @@ class Bridge:
         if framework == "jax":
             from contrastive_jax.native import compiler
 
-            compiler.set_flag()  # else XLA's own mistakes would count as the loss's
+            compiler.set_flag()  # otherwise XLA's wrong reductions would count as errors of the loss
 
     def differentiate(
         self, arrays: Sequence[np.ndarray], argument: float | None, dtype: str = "float32", **extra: Any
     ) -> tuple[np.ndarray, list[np.ndarray], float | None]:
-        """Return what the function returned, the gradients of its mean, and that of its temperature.
+        """Return the function's result, the gradients of its mean, and the temperature's derivative.
 
         Args:
-          arrays: float64, given to the function in ``dtype`` (NumPy: float64); integers as they are.
-          argument: the value of its parameter of temperature, if it has one.
+          arrays: float64 arrays, passed in ``dtype`` (NumPy: rounded to it); integer arrays stay integer.
+          argument: value of the temperature parameter, if the function has one.
           dtype: float32, float16 or bfloat16.
           **extra: further keyword arguments of this call.
 
         Raises:
-          Refused: the function raised an error, or returned something other than numbers.
+          Refused: the function raised an error, or did not return a loss.
         """
         call = {"jax": self._jax, "torch": self._torch, "numpy": self._numpy}[self.framework]
         try:
             value, gradients, slope = call(arrays, argument, dtype, {**self.options, **extra})
-        except (Exception, SystemExit) as error:  # a user's function raises anything
+        except (Exception, SystemExit) as error:  # a user's function may raise any error
             raise Refused(said(error)) from error
         return np.asarray(value, float), [np.asarray(x, float) for x in gradients], slope
 
@@ -127,7 +127,7 @@ class Bridge:
                     self._compiled["tau", key] = jax.jit(jax.value_and_grad(mean, (0, *which), has_aux=True))
                 (_, value), slopes = self._compiled["tau", key](jnp.float32(argument), *given)
                 return value, slopes[1:], float(slopes[0])
-            except Exception:  # it takes the temperature as Python's number, or is not traceable
+            except Exception:  # it needs the temperature as a Python number, or cannot be traced
                 pass
         key = repr((key, argument))
         try:
@@ -137,7 +137,7 @@ class Bridge:
                     jax.value_and_grad(at, tuple(i - 1 for i in which), has_aux=True)
                 )
             (_, value), slopes = self._compiled[key](*given)
-        except Exception:  # it reads values: called without jit
+        except Exception:  # it needs concrete values: call it without jit
             (_, value), slopes = jax.value_and_grad(mean, which, has_aux=True)(argument, *given)
         return value, slopes, None
 
@@ -158,14 +158,14 @@ class Bridge:
             try:
                 first(self.function(*leaves(), **self._named(tau), **extra)).float().mean().backward()
                 slope = 0.0 if tau.grad is None else float(tau.grad)
-            except Exception:  # it takes the temperature as Python's number
+            except Exception:  # it needs the temperature as a Python number
                 slope = None
         given = leaves()
         value = first(self.function(*given, **self._named(argument), **extra))
         if not torch.is_tensor(value):
             raise NoLoss(f"returned a {type(value).__name__}, not a tensor")
         if value.requires_grad:
-            value.float().mean().backward()  # not autograd.grad: hooks of cached gradients write to .grad
+            value.float().mean().backward()  # not autograd.grad: hooks of gradient caching write to .grad
         inputs = [x for x in given if x.is_floating_point()]
         slopes = [torch.zeros_like(x) if x.grad is None else x.grad for x in inputs]
         return value.detach().double().numpy(), [x.double().numpy() for x in slopes], slope
@@ -199,10 +199,10 @@ class Bridge:
     # -------------------------------------------------------------------------------------- memory
 
     def memory(self, arrays: Sequence[np.ndarray], argument: float | None) -> int:
-        """Return the bytes that a value and its gradient take beside their arguments.
+        """Return the number of bytes that a value and its gradient need in addition to the arguments.
 
-        JAX: temporary buffers of the compiled program. PyTorch: tensors that the forward pass keeps for the backward
-        pass. NumPy: the peak of the value alone.
+        JAX: temporary buffers of the compiled program. PyTorch: peak size of the tensors that the forward pass
+        saves for the backward pass. NumPy: peak of the value alone.
 
         Raises:
           Refused: the function raised an error.
@@ -236,7 +236,7 @@ class Bridge:
             else torch.tensor(x)
             for x in arrays
         ]
-        alive: dict[int, int] = {}  # storage -> saved tensors of it
+        alive: dict[int, int] = {}  # storage -> number of its saved tensors
         total = peak = 0
 
         class Kept:
@@ -267,10 +267,10 @@ class Bridge:
 
 
 def first(value: Any) -> Any:
-    """Return the loss of what a function returned: the first of several values, such as a queue behind it.
+    """Return the loss from a function's result: the first of several values, such as a loss and a queue.
 
     Raises:
-      NoLoss: it is neither a real number nor a vector of them.
+      NoLoss: the value is neither a real number nor a vector of real numbers.
     """
     found = value[0] if isinstance(value, tuple | list) and value else value
     shape = getattr(found, "shape", () if isinstance(found, int | float) else None)

@@ -39,7 +39,7 @@ LISTS = ("only", "skip")
 
 
 def help_text() -> str:
-    """Return the help."""
+    """Return the help text."""
     import textwrap
 
     names = textwrap.wrap(", ".join(SPECS), 59)
@@ -47,10 +47,10 @@ def help_text() -> str:
 
 
 def parse(words: Sequence[str]) -> tuple[str, dict]:
-    """Return the function's name and the arguments of :func:`contrastive_jax.conformance.check`.
+    """Return the function's name and the other arguments of :func:`contrastive_jax.conformance.check`.
 
     Raises:
-      ValueError: an option that the command does not have, or a value of the wrong kind.
+      ValueError: an option is unknown, has no value or one of the wrong type, or a required one is missing.
     """
     names, arguments, loss_options = [], {}, {}
     words = list(words)
@@ -92,7 +92,7 @@ def _number(flag: str, text: str, kind: type):
 
 
 def _function(name: str):
-    """Import ``module:function``, which the user has named, with its folder."""
+    """Return the user's function ``module:function`` after importing its module."""
     module = lookup.check_name(name, "function")
     lookup.use_folders()
     try:
@@ -105,7 +105,7 @@ def _function(name: str):
         ) from None
     except lookup.Ended:
         raise
-    except Exception as error:  # a module of the user's raises anything
+    except Exception as error:  # a user's module may raise any error
         frames = traceback.extract_tb(error.__traceback__)
         line = getattr(error, "lineno", None) or frames[-1].lineno
         raise ValueError(f"{module} raised {type(error).__name__} at line {line}: {error}") from None
@@ -147,7 +147,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def listing() -> str:
-    """Return the checks, one a paragraph, with what each means."""
+    """Return the names and meanings of all checks, one paragraph each."""
     import textwrap
 
     from contrastive_jax.conformance import formula, numerics

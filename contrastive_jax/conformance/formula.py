@@ -1,4 +1,4 @@
-"""Checks of the formula: values, gradients, conventions, and which rows are summed over."""
+"""Checks of the formula: values, gradients, conventions, and the rows in each sum."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from contrastive_jax.conformance.results import Failed, NotApplicable, check
 from contrastive_jax.conformance.session import Outcome, Session, error
 from contrastive_jax.conformance.specs import LABELS, PAIRS, QUEUE, VIEWS
 
-VALUE, GRADIENT = 3e-4, 2e-3  # relative errors allowed in float32 where nothing is saturated
+VALUE, GRADIENT = 3e-4, 2e-3  # allowed relative errors in float32 without saturation
 
 WRONG = {
     ("candidates", "same"): "negatives are those of the query's own view only; add the other view's",
@@ -42,7 +42,7 @@ WRONG = {
 
 
 def mistake(session: Session, field: str) -> str:
-    """Return a sentence where the function's form is wrong in a field; empty where it is right."""
+    """Return the description of the function's mistake in a field; empty if there is none."""
     form = session.convention
     if form is None or field not in form.mistakes:
         return ""
@@ -52,7 +52,7 @@ def mistake(session: Session, field: str) -> str:
 
 
 def refuse(session: Session, *fields: str) -> None:
-    """Fail where the function's form is wrong in one of some fields, with the values of the smallest batch."""
+    """Raise Failed, with the smallest batch, if the function's form is wrong in one of the fields."""
     for field in fields:
         if words := mistake(session, field):
             batch = session.arrays(inputs.SMALL)
@@ -66,7 +66,7 @@ def refuse(session: Session, *fields: str) -> None:
 
 
 def cause_of(found: list, exact: list, form_of: str = "") -> str:
-    """Return why a gradient differs, in one sentence."""
+    """Return the likely cause of a wrong gradient, in one sentence."""
     vectors = [np.concatenate([x.ravel() for x in xs]) for xs in (found, exact)]
     if not np.isfinite(vectors[0]).all():
         return "the gradient is NaN or infinite"
@@ -85,10 +85,10 @@ def cause_of(found: list, exact: list, form_of: str = "") -> str:
 def both(
     session: Session, batch: list, tau: float | None = None, value=VALUE, gradient=GRADIENT, **extra
 ) -> tuple:
-    """Compare a batch's value and gradient with float64; return the larger of their errors and the outcome.
+    """Compare a batch's value and gradient with float64; return the larger error and the outcome.
 
     Raises:
-      Failed: they differ.
+      Failed: an error exceeds its tolerance.
     """
     outcome = session.call(batch, tau, **extra)
     expected = session.expected(batch, tau)
@@ -134,7 +134,7 @@ def value(session: Session):
     "raminnakhli/DCL#1 (DCLW times N), raminnakhli/DCL#13 (sum or mean), HobbitLong/SupContrast#1 (base temperature)",
 )
 def convention(session: Session):
-    """Name the convention."""
+    """Return the factor and the description of the convention."""
     refuse(session, "temperature")
     form = session.convention
     rows, queries = inputs.MIDDLE[0], session.queries(session.arrays(), form.variant)
@@ -228,7 +228,7 @@ def self_pair(session: Session):
 
 @check("The positive is in the sum over candidates (InfoNCE) or out of it (DCL), as the loss has it.", "")
 def positive(session: Session):
-    """Check the positive's place."""
+    """Check whether the positive is in the sum over candidates."""
     if "positive" not in session.spec.mistakes:
         raise NotApplicable("the loss has one form")
     refuse(session, "positive")
@@ -240,11 +240,11 @@ def positive(session: Session):
     "huggingface/sentence-transformers#3189 (duplicates as negatives; no defect of the formula)",
 )
 def duplicates(session: Session):
-    """Compare a batch in which two examples are equal."""
+    """Compare a batch with equal rows."""
     batch = session.arrays()
     if session.spec.kind == LABELS:
-        batch[0][1] = batch[0][0]  # of one class
-        batch[0][7] = batch[0][2]  # of two
+        batch[0][1] = batch[0][0]  # same class
+        batch[0][7] = batch[0][2]  # different classes
     else:
         batch[0][1], batch[1][1] = batch[0][0], batch[1][0]
         batch[1][3] = batch[0][2]
@@ -255,7 +255,7 @@ def duplicates(session: Session):
     "Several positives are averaged out of the logarithm, in it, or as SINCERE does, as the loss has it.", ""
 )
 def several_positives(session: Session):
-    """Check the reading of several positives."""
+    """Check how several positives are combined."""
     if session.spec.kind not in (LABELS, VIEWS):
         raise NotApplicable("a query has one positive")
     refuse(session, "reading")
@@ -273,7 +273,7 @@ def several_positives(session: Session):
     "huggingface/sentence-transformers#3668 (no second class), lightly-ai/lightly#1938 (a silent NaN)",
 )
 def class_of_one(session: Session):
-    """Compare a batch with a class of one row."""
+    """Compare a batch in which some classes have one row."""
     if session.spec.kind != LABELS:
         raise NotApplicable("every row has its positive in the other array")
     batch = session.arrays()
@@ -309,7 +309,7 @@ def batch_of_two(session: Session):
 
 @check("Permuted rows have the same value and permuted gradients.", "", needs_form=False)
 def row_order(session: Session):
-    """Compare a batch with the same one in another order."""
+    """Compare the results before and after permuting the rows."""
     batch = session.arrays()
     order = np.random.default_rng(7).permutation(len(batch[0]))
     moved = [x[order] if len(x) == len(order) else x for x in batch]
@@ -336,7 +336,7 @@ def row_order(session: Session):
     needs_form=False,
 )
 def symmetry(session: Session):
-    """Compare a batch with its views exchanged."""
+    """Compare the results before and after exchanging the views."""
     if session.spec.kind != PAIRS:
         raise NotApplicable("its arrays have different parts")
     refuse(session, "directions")
@@ -364,7 +364,7 @@ def symmetry(session: Session):
     "Of losses with held parts (FlatNCE, DCLW, MACL): no gradient flows through them.", "", needs_form=False
 )
 def detached_parts(session: Session):
-    """Check that the held parts carry no gradient."""
+    """Check that no gradient flows through the parts held constant."""
     if not session.spec.parts:
         raise NotApplicable("the definition holds nothing constant")
     batch = session.arrays(inputs.SMALL)

@@ -1,4 +1,4 @@
-"""Inputs of the checks: small batches with numbers of two decimals, which a message can print."""
+"""Inputs of the checks: small batches with two decimals, short enough for a message."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ SMALL, MIDDLE = (3, 2), (6, 4)  # rows, width
 
 
 def rows(number: int, width: int, seed: int, spread: float = 0.35) -> np.ndarray:
-    """Return rows near one direction, of norms near one: no softmax of their cosines is saturated at tau 0.1."""
+    """Return rows of similar direction and norm near 1, so that softmax does not saturate at tau 0.1."""
     draw = np.random.default_rng([number, width, seed])
     x = np.full((number, width), 1.0) / np.sqrt(width) + spread * draw.standard_normal((number, width))
     x *= draw.uniform(0.85, 1.15, (number, 1)) / np.linalg.norm(x, axis=1, keepdims=True)
@@ -20,7 +20,7 @@ def rows(number: int, width: int, seed: int, spread: float = 0.35) -> np.ndarray
 def arrays(spec: Spec, size: Sequence[int], seed: int = 0, unit: bool = False) -> list[np.ndarray]:
     """Return the arrays of one call, for a batch of ``size`` (rows N, width D).
 
-    Labels come as [2N] int, two rows a class, of which the first classes have more.
+    Labels are int: [2N], see :func:`classes`, or [N] beside two views.
     """
     number, width = size
     if spec.kind == LABELS:
@@ -35,7 +35,7 @@ def arrays(spec: Spec, size: Sequence[int], seed: int = 0, unit: bool = False) -
 
 
 def classes(number: int) -> np.ndarray:
-    """Return [2N] labels; from three classes on, the first two have three rows and the third none."""
+    """Return [2N] labels, two per class; if N >= 3, those of class 2 are replaced by 0 and 1."""
     labels = np.repeat(np.arange(number), 2)
     if number >= 3:
         labels[4], labels[5] = 0, 1
@@ -43,10 +43,10 @@ def classes(number: int) -> np.ndarray:
 
 
 def to_unit(x: np.ndarray) -> np.ndarray:
-    """Return rows of unit length, of full precision."""
+    """Scale rows to unit length in full precision."""
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
 def shown(given: Sequence[np.ndarray]) -> list:
-    """Return arrays as lists, rounded for a message where that changes nothing that float32 holds."""
+    """Return arrays as lists for a message, with floats rounded to six decimals."""
     return [np.asarray(x).tolist() if x.dtype.kind != "f" else np.round(x, 6).tolist() for x in given]

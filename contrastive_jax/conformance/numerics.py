@@ -1,4 +1,4 @@
-"""Checks of the numerics: scales, temperatures, saturation, half precision, memory, repetition, parts and ranks."""
+"""Checks of the numerics: scales, temperatures, precision, micro-batches, ranks, memory, determinism."""
 
 import math
 
@@ -11,23 +11,23 @@ from contrastive_jax.conformance.results import Failed, NotApplicable, check
 from contrastive_jax.conformance.session import Session, error
 from contrastive_jax.conformance.specs import LABELS, PAIRS, QUEUE, VIEWS
 
-SATURATED, LOST = 20.0, 0.05  # the contrast's distance, and the relative error of its gradient allowed
-HALVES = {"float16": 0.01, "bfloat16": 0.01}  # of the gradient; 0.002 in bfloat16 where float32 is inside
+SATURATED, LOST = 20.0, 0.05  # size of the contrast, and allowed relative error of its gradient
+HALVES = {"float16": 0.01, "bfloat16": 0.01}  # allowed gradient errors; float32 scores give 0.002 in bfloat16
 
 
 def scaled(batch: list, factor: float) -> list:
-    """Return a batch with its rows multiplied."""
+    """Return a batch with its rows multiplied by a factor."""
     return [x * factor if x.dtype.kind == "f" else x for x in batch]
 
 
 def needs_normalisation(session: Session) -> None:
-    """Leave where the function takes rows as they are."""
+    """Raise NotApplicable if the function does not normalise rows."""
     if not session.normalises:
         raise NotApplicable("the function does not normalise rows: normalise them before")
 
 
 def invariant(session: Session, factor: float) -> float:
-    """Compare rows multiplied by a factor: the same value, gradients divided by the factor."""
+    """Check that multiplying rows by a factor keeps the value and divides gradients by it; return the error."""
     batch = session.arrays(inputs.SMALL)
     found, exact = session.call(scaled(batch, factor)), session.call(batch)
     if not found.finite:
@@ -100,7 +100,7 @@ def tau_0_01(session: Session):
 
 
 def at_temperature(session: Session, tau: float, value: float = 1e-2, gradient: float = 2e-2):
-    """Compare positives that are partly worse than negatives, so that the gradient is not lost."""
+    """Compare at a temperature; some positives score below negatives, so that the gradient does not vanish."""
     batch = session.arrays(inputs.SMALL)
     if session.spec.kind in (PAIRS, QUEUE):
         batch[1] = np.roll(batch[1], 1, axis=0)
@@ -155,7 +155,7 @@ def large_logits(session: Session):
     "HobbitLong/SupContrast#14 and #45 (a saturated loss)",
 )
 def saturated_positives(session: Session):
-    """Compare the gradient where the contrast is near -20."""
+    """Compare the gradient at a contrast near -20."""
     if session.bridge.framework == "numpy":
         raise NotApplicable("differences of values do not resolve a gradient of 1e-9")
     corners = np.array([[1.0, 0.0], [-1.0, 0.0]])
@@ -188,7 +188,7 @@ def saturated_positives(session: Session):
 
 
 def half(session: Session, dtype: str):
-    """Compare the gradient of inputs of half precision with float64 on the same inputs."""
+    """Compare the gradient on half-precision inputs with float64 on the same inputs."""
     import ml_dtypes
 
     if session.bridge.framework == "numpy":
@@ -267,7 +267,7 @@ def temperature_gradient(session: Session):
     needs_form=False,
 )
 def microbatches(session: Session):
-    """Compare one, two, three and six parts."""
+    """Compare the values 1, 2, 3 and 6 of the parameter."""
     name = session.bridge.parts
     if name is None:
         raise NotApplicable(
@@ -306,7 +306,7 @@ def microbatches(session: Session):
     needs_form=False,
 )
 def n_ranks(session: Session):
-    """Compare ranks with one."""
+    """Compare several ranks with one."""
     return ranks.compare(session)
 
 
@@ -336,12 +336,12 @@ def memory(session: Session):
     square, measured = growth > 1.5, f"{large / 1e6:.1f} MB at N = 128, D = 16"
     if growth > 2.5:
         raise Failed(f"memory grows as N^{growth:.1f}: {measured}", growth)
-    if math.log2(both / wide) > 1.8 and by_width > 3.0:  # N x D alone doubles with N
+    if math.log2(both / wide) > 1.8 and by_width > 3.0:  # memory of N x D only doubles with N
         raise Failed(
             f"memory grows as N x N x D: {both / 1e6:.0f} MB at N = 128 = D; form the scores by a matrix product",
             by_width,
         )
-    if square and session.memory == "linear":  # tiles are larger than small batches
+    if square and session.memory == "linear":  # small batches fit in one tile
         large = bytes_of(4096, 16)
         growth, measured = math.log2(large / bytes_of(2048, 16)), f"{large / 1e6:.1f} MB at N = 4096, D = 16"
         if growth > 1.5:
@@ -353,7 +353,7 @@ def memory(session: Session):
     "The same arrays have the same bits again, also after others, and are not changed.", "", needs_form=False
 )
 def determinism(session: Session):
-    """Repeat calls."""
+    """Compare repeated calls, and the arguments before and after them."""
     batch, other = session.arrays(), session.arrays(seed=5)
     before = [x.copy() for x in batch]
     first, _, third = session.call(batch), session.call(other), session.call(batch)

@@ -1,4 +1,4 @@
-"""One rank of :mod:`contrastive_jax.conformance.ranks`: a process that reads a request and writes what it computed."""
+"""Rank process of :mod:`contrastive_jax.conformance.ranks`: reads a request and writes its results."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ from contrastive_jax.conformance.bridge import first
 
 
 def main(request: dict[str, Any]) -> None:
-    """Compute a rank's value and gradient of shared weights, and write them as JSON."""
+    """Compute a rank's value and gradient with respect to shared weights, and write them as JSON."""
     module, _, name = request["function"].partition(":")
     function: Any = importlib.import_module(module)
     for part in name.split("."):
@@ -30,7 +30,7 @@ def named(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def torch_rank(function: Callable, arrays: list[np.ndarray], request: dict[str, Any]) -> dict[str, Any]:
-    """Compute one rank by gloo: the whole alone, the own part alone, and the part among the ranks."""
+    """Compute the whole batch, the rank's part alone, and the part together with the other ranks (gloo)."""
     import torch
     import torch.distributed as dist
 
@@ -41,7 +41,7 @@ def torch_rank(function: Callable, arrays: list[np.ndarray], request: dict[str, 
         given = [torch.tensor(x, dtype=torch.float32 if x.dtype.kind == "f" else None) for x in batch]
         leaves = [x.requires_grad_(True) for x in given if x.is_floating_point()]
         value = first(function(*given, **named(request))).float().mean()
-        value.backward()  # rows are those times weights that are the identity: W' = sum x^T x'
+        value.backward()  # gradient of W = I in rows x W: the sum of x^T dL/dx
         slopes = [x.detach().T @ x.grad for x in leaves if x.grad is not None]
         return float(value), sum(slopes).tolist()
 
@@ -66,7 +66,7 @@ def torch_rank(function: Callable, arrays: list[np.ndarray], request: dict[str, 
 
 
 def jax_ranks(function: Callable, arrays: list[np.ndarray], request: dict[str, Any]) -> dict[str, Any]:
-    """Compute all ranks on emulated devices: by ``axis_name`` under shard_map, else on rows laid out over them."""
+    """Compute all ranks on emulated devices, with shard_map for ``axis_name``, otherwise on sharded rows."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import AxisType, NamedSharding, PartitionSpec

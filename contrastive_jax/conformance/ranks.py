@@ -1,4 +1,4 @@
-"""Run a function on several ranks: PyTorch processes joined by gloo on 127.0.0.1, or emulated devices of JAX."""
+"""Runs of a function on several ranks: PyTorch processes with gloo on 127.0.0.1, or emulated JAX devices."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from contrastive_jax.conformance import inputs
 from contrastive_jax.conformance.results import Failed, NotApplicable
 from contrastive_jax.conformance.session import Session, error
 
-SECONDS = 150.0  # of all ranks together, imports included
+SECONDS = 150.0  # time limit of all ranks together, including imports
 START = (
     "import json, sys; request = json.load(sys.stdin); sys.path[:] = request['path'];"
     " from contrastive_jax.conformance import rank; rank.main(request)"
@@ -26,7 +26,7 @@ CLOSE = 2e-3
 
 
 def address_of(function: Any) -> str:
-    """Return ``module:function`` of a function that another process can import; empty where there is none."""
+    """Return ``module:function`` if another process can import the function, otherwise an empty string."""
     module, name = getattr(function, "__module__", "") or "", getattr(function, "__qualname__", "")
     found = sys.modules.get(module)
     for part in name.split("."):
@@ -35,11 +35,11 @@ def address_of(function: Any) -> str:
 
 
 def run(session: Session) -> list[dict]:
-    """Run the ranks and return what each computed: value, gradient of the weights, whole's and own part's.
+    """Run the ranks and return the results of each process, see :mod:`contrastive_jax.conformance.rank`.
 
     Raises:
-      NotApplicable: the function cannot be imported by another process.
-      Failed: a rank raised an error, or did not end.
+      NotApplicable: the function is a NumPy function, or another process cannot import it.
+      Failed: a rank raised an error, or did not end with a result.
     """
     if session.bridge.framework == "numpy":
         raise NotApplicable("a NumPy function has no ranks")
@@ -68,7 +68,7 @@ def run(session: Session) -> list[dict]:
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
     environment["JAX_NUM_CPU_DEVICES"] = str(number)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        started, complaints = [], []  # files: a function may print more than a pipe holds
+        started, complaints = [], []  # files, as a function may print more than a pipe holds
         try:
             for rank in range(processes):
                 files = {name: os.path.join(folder, f"{name}{rank}") for name in ("answer", "complaint")}
@@ -88,7 +88,7 @@ def run(session: Session) -> list[dict]:
                 )
                 started.append(process)
                 assert process.stdin is not None
-                with contextlib.suppress(BrokenPipeError), process.stdin:  # it is gone: see its status
+                with contextlib.suppress(BrokenPipeError), process.stdin:  # it has ended: see its status
                     process.stdin.write(asked)
             end = time.monotonic() + SECONDS
             for process in started:
@@ -157,7 +157,7 @@ def compare(session: Session) -> tuple[float, str]:
         )
     lengths = np.linalg.norm(gradient) * np.linalg.norm(whole)
     cosine = float(np.ravel(gradient) @ np.ravel(whole) / lengths) if lengths else 0.0
-    if wrong_value < CLOSE and session.name != "flatnce":  # whose value carries no information
+    if wrong_value < CLOSE and session.name != "flatnce":  # FlatNCE's value is constant
         raise Failed(
             f"the value is right, the gradient is not (cosine {cosine:.3f}): gathered rows are detached",
             wrong,

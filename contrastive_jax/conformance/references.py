@@ -1,7 +1,8 @@
-"""Contrastive losses in float64 NumPy, by their definitions, with gradients by the complex step.
+"""Reference losses in float64 NumPy, written from their definitions, with complex-step gradients.
 
-Nothing here is shared with the package's own losses: scores are dense, terms are those of the papers, and a gradient
-is ``imag(f(x + i h)) / h`` with h = 1e-100, which has no rounding error of differences. Arrays may have leading axes.
+The code is independent of the package's losses: scores are dense, terms follow the papers, and a gradient
+is ``imag(f(x + i h)) / h`` with h = 1e-100, free of the cancellation of finite differences. Arrays may have
+leading axes.
 """
 
 import dataclasses
@@ -16,18 +17,19 @@ STEP = 1e-100
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """Choices in which published codes of one loss differ, or are wrong.
+    """Form of a loss: the choices in which published implementations differ, or are wrong.
 
     Attributes:
-      candidates: rows that a query is compared with: of ``both`` views, the ``other`` or the ``same`` only.
+      candidates: rows that a query is compared with: of ``both`` views, the ``other`` or the ``same`` view.
       positive: whether the positive is ``in`` or ``out`` of the sum over candidates.
       own: whether the query itself is ``in`` or ``out`` of that sum.
       directions: queries are the rows of ``both`` arrays, of ``a`` or of ``b``.
-      sums: the logarithm of ``one`` sum, or of ``two``, one a view, added.
+      sums: the logarithm of ``one`` sum, or the added logarithms of ``two`` sums, one per view.
       score: ``cosine`` normalises rows, ``dot`` does not.
       held: whether the parts that the definition holds constant carry no gradient.
-      value: ``defined``; of FlatNCE, whose value carries no information, ``one``, ``zero`` or ``info_nce``.
-      reading: of several positives: ``out``, ``in``, ``in_sum``, ``sincere`` or ``pairs``.
+      value: ``defined``; for FlatNCE, whose value carries no information, also ``zero`` or ``info_nce``.
+      reading: several positives are averaged ``out`` of or ``in`` the logarithm, summed in it (``in_sum``), or
+        compared with negatives one by one, averaged per row (``sincere``) or over all pairs (``pairs``).
       lone: rows without a positive are ``left_out`` of the mean or count as ``zero``.
       keys: whether the batch's own keys are ``in`` or ``out`` of the queue's sum.
     """
@@ -47,7 +49,7 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Queries:
-    """One direction's queries: scores of their positives [.., Q] and of their candidates [.., Q, M]."""
+    """Queries of one direction: scores of their positives [.., Q] and of their candidates [.., Q, M]."""
 
     positive: Array
     scores: Array
@@ -56,7 +58,7 @@ class Queries:
     tau: Array
 
     def contrast(self, scale: float = 1.0, mask: Array | None = None) -> Array:
-        """Return logsumexp of the negatives' scores above the positive's, at ``scale / tau``: [.., Q]."""
+        """Return logsumexp over negatives of (score - the positive's score) * scale / tau: [.., Q]."""
         above = (self.scores - self.positive[..., None]) * (scale / self.tau)
         return logsumexp(above, self.negative if mask is None else mask)
 
@@ -67,7 +69,7 @@ class Queries:
 
 
 def held(x: Array) -> Array:
-    """Return an array without its derivative."""
+    """Return an array without its derivative, the imaginary part."""
     return np.real(x) + 0 * 1j if np.iscomplexobj(x) else x
 
 
@@ -85,7 +87,7 @@ def softplus(x: Array) -> Array:
 
 
 def logsumexp(x: Array, mask: Array) -> Array:
-    """Return the logarithm of the sum over the last axis of e^x where ``mask``; -inf where nothing is summed."""
+    """Return the logarithm of the sum of e^x over the last axis within ``mask``; -inf for an empty sum."""
     top = np.max(np.where(mask, np.real(x), -np.inf), axis=-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)
     parts = np.where(mask, np.exp(np.where(mask, x - top, 0)), 0)
@@ -95,7 +97,7 @@ def logsumexp(x: Array, mask: Array) -> Array:
 
 def normalise(x: Array) -> Array:
     """Scale rows to unit length; a zero row stays zero."""
-    largest = np.max(np.abs(np.real(x)), axis=-1, keepdims=True)  # squares neither overflow nor underflow
+    largest = np.max(np.abs(np.real(x)), axis=-1, keepdims=True)  # else squares overflow or underflow
     x = x / np.where(largest == 0, 1.0, largest)
     squares = (x * x).sum(-1, keepdims=True)
     return x / np.sqrt(np.where(squares == 0, 1.0, squares))
@@ -133,7 +135,7 @@ def directions(a: Array, b: Array, tau: Any, variant: Variant) -> list[Queries]:
 
 
 def base(queries: Queries, variant: Variant) -> Array:
-    """Return -log of the positive's share: softplus(c) with the positive in the sum, c without."""
+    """Return -log of the positive's share: softplus(c) with the positive in the sum, c without; c: contrast."""
     if variant.sums == "two":
         first, second = (queries.contrast(mask=part) for part in queries.parts)
         return first + second + queries.positive / queries.tau
@@ -156,7 +158,7 @@ def dclw(queries: Queries, variant: Variant, *, sigma: float = 0.5) -> Array:
 
 
 def flat_nce(queries: Queries, variant: Variant) -> Array:
-    """Return FlatNCE: its value is a constant or, of straight-through codes, InfoNCE's."""
+    """Return FlatNCE; its value is a constant or, in straight-through implementations, InfoNCE's."""
     c = base(queries, variant)
     flat = np.exp(c - held(c))
     if variant.value == "zero":
@@ -165,14 +167,14 @@ def flat_nce(queries: Queries, variant: Variant) -> Array:
 
 
 def eqco(queries: Queries, variant: Variant, *, alpha: float = 65536.0) -> Array:
-    """Return InfoNCE as if there were ``alpha`` negatives."""
+    """Return EqCo: InfoNCE with ``alpha`` effective negatives."""
     return softplus(queries.contrast() + np.log(alpha / queries.count))
 
 
 def macl(queries: Queries, variant: Variant) -> Array:
-    """Return MACL's reweighted InfoNCE at the temperature given."""
+    """Return MACL's reweighted InfoNCE at the given temperature."""
     c = queries.contrast()
-    small = np.real(c) < -30.0  # there both softplus and sigmoid are e^c
+    small = np.real(c) < -30.0  # here both softplus and sigmoid are e^c
     inner = np.where(small, 0, c)
     ratio = np.where(small, 1.0 + np.exp(np.where(small, c, 0)) / 2, softplus(inner) * (1.0 + np.exp(-inner)))
     return held(ratio) + c - held(c) if variant.held else ratio
@@ -181,7 +183,7 @@ def macl(queries: Queries, variant: Variant) -> Array:
 def debiased(queries: Queries, variant: Variant, *, tau_plus: float = 0.1) -> Array:
     """Return debiased InfoNCE."""
     c, count = queries.contrast(), queries.count
-    large = np.real(c) > 30.0  # there e^c is taken out of the logarithm
+    large = np.real(c) > 30.0  # here e^c is factored out of the logarithm
     g = (np.exp(np.where(large, 0, c)) - tau_plus * count) / (1.0 - tau_plus)
     least = count * np.exp(-(1.0 + queries.positive) / queries.tau)
     rest = (1.0 - tau_plus - tau_plus * count) * np.exp(-np.where(large, c, 30.0))
@@ -190,7 +192,7 @@ def debiased(queries: Queries, variant: Variant, *, tau_plus: float = 0.1) -> Ar
 
 
 def hard_nce(queries: Queries, variant: Variant, *, beta: float = 1.0) -> Array:
-    """Return InfoNCE with hard negatives weighted up by e^(beta s / tau)."""
+    """Return InfoNCE with negatives weighted by e^(beta s / tau)."""
     weighted = queries.contrast(1.0 + beta) - queries.contrast(beta)
     return softplus(np.log(queries.count) + weighted)
 
@@ -228,7 +230,7 @@ def queue_loss(a: Array, b: Array, queue: Array, tau: Any, variant: Variant) -> 
 
 
 def label_loss(x: Array, labels: Array, tau: Any, variant: Variant) -> Array:
-    """Return the supervised contrastive loss of rows [.., N, D] and labels [N] in one of its readings."""
+    """Return the supervised contrastive loss of rows [.., N, D] and labels [N] in the variant's ``reading``."""
     x = normalise(x) if variant.score == "cosine" else x
     logits, rows = matmul_rows(x, x) / tau, len(labels)
     oneself = np.eye(rows, dtype=bool)
@@ -262,9 +264,9 @@ def gradient(function: Callable[..., Array], arrays: Sequence[Array], argument: 
     """Return the exact gradient of a real function of arrays with respect to one of them.
 
     Args:
-      function: takes the arrays, one of them with a leading axis, and returns one value each.
-      arrays: float64; others (labels) are passed as they are.
-      argument: position of the array.
+      function: takes the arrays, one of them with an extra leading axis, and returns one value per entry of it.
+      arrays: float64 arrays; others (labels) are passed unchanged.
+      argument: position of the array to differentiate.
 
     Returns:
       An array of the argument's shape.
@@ -276,7 +278,7 @@ def gradient(function: Callable[..., Array], arrays: Sequence[Array], argument: 
 
 
 def options_of(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a loss's options with defaults; ValueError names one that it does not have."""
+    """Return a loss's options, with defaults filled in; raise ValueError for an unknown one."""
     if unknown := set(options) - set(known):
         allowed = f"its options: {', '.join(known)}" if known else "it has no options"
         raise ValueError(f"{sorted(unknown)[0]} is not an option of the loss; {allowed}.")

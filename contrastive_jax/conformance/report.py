@@ -1,4 +1,4 @@
-"""The report of a function: a table of 80 columns, JSON, and the exit status."""
+"""Report on a function: a table of 80 columns, or JSON."""
 
 import dataclasses
 import json
@@ -34,14 +34,14 @@ class Report:
 
     @property
     def convention(self) -> str:
-        """The convention in words; empty where none was found."""
+        """The convention in words; empty if none was found."""
         return next((r.words for r in self.results if r.name == "convention" and r.status == PASSED), "")
 
     def __getitem__(self, name: str) -> Result:
         return next(result for result in self.results if result.name == name)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as values of JSON; numbers that are not finite are text."""
+        """Return the report as JSON values; non-finite numbers are strings."""
         return {
             "function": self.function,
             "as": self.loss,

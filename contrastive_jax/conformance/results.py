@@ -12,16 +12,17 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "not applicable"
 
 
 class NotApplicable(Exception):
-    """The check does not apply, for the reason in its text."""
+    """Exception of a check that does not apply; the message is the reason."""
 
 
 class Failed(Exception):
-    """The check failed.
+    """Exception of a failed check.
 
     Args:
-      cause: one sentence.
-      number: what was measured.
-      given: the arrays that show it, and the temperature.
+      cause: cause of the failure, one sentence.
+      number: measured number.
+      given: input arrays of the failing call.
+      tau: temperature of the failing call.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Failed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Outcome of one check: its status, the number measured, one sentence, and the smallest input that failed."""
+    """Outcome of one check: status, measured number, explanation, and the input and temperature that failed."""
 
     name: str
     status: str
@@ -50,7 +51,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One check: its name, the question it answers, public defects that it would have caught, and its function."""
+    """One check: name, meaning, public defects that it would have caught, and function."""
 
     name: str
     meaning: str
@@ -89,7 +90,7 @@ def check(meaning: str, public: str = "", needs_form: bool = True) -> Callable:
 
 
 def table() -> str:
-    """Return all checks as a table in Markdown; the modules that hold them are imported before."""
+    """Return the registered checks as a Markdown table; import their modules first."""
     lines = ["| check | meaning | public defects of the kind |", "| --- | --- | --- |"]
     lines += [
         f"| `{one.name}` | {one.meaning} | {one.public or 'none known to us'} |" for one in CHECKS.values()

@@ -1,4 +1,4 @@
-"""One function under test: which convention of its loss it follows, and what is expected of it."""
+"""Function under test: the convention that it follows, and its expected values and gradients."""
 
 import dataclasses
 import itertools
@@ -24,18 +24,18 @@ from contrastive_jax.conformance.specs import (
     Temperature,
 )
 
-SAME = 1e-4  # relative difference within which a float32 value is that of a convention
-TAU = 0.2  # of the checks that leave it open
+SAME = 1e-4  # relative tolerance for matching float32 values with a convention
+TAU = 0.2  # default temperature of the checks
 BATCHES = (
     (inputs.SMALL, 0),
     (inputs.MIDDLE, 1),
     (inputs.SMALL, 6),
-)  # sizes and seeds by which a form is recognised
+)  # sizes and seeds of the batches that identify a form
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Result of one call: its mean, what was returned, gradients by array, and the temperature's."""
+    """Result of one call: mean, returned array, gradient per array, and derivative by the temperature."""
 
     value: float
     returned: np.ndarray
@@ -55,15 +55,15 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Convention:
-    """The form of a loss that a function follows.
+    """Form of a loss that a function follows.
 
     Attributes:
-      variant: the choices of its formula.
-      mistakes: fields of ``variant`` that are not this loss; ``temperature`` where another one was declared.
-      factor: between its mean value and the mean over queries.
-      temperature: meaning of its argument of temperature.
-      tau: its temperature where it has no such argument.
-      unit: whether it is right only for rows of unit length.
+      variant: variant of its formula.
+      mistakes: fields of ``variant`` that contradict the loss; ``temperature`` if another one was declared.
+      factor: ratio of its mean value to the mean over queries.
+      temperature: meaning of its temperature argument.
+      tau: its temperature, if it has no such argument.
+      unit: whether it is correct only for rows of unit length.
     """
 
     variant: Variant
@@ -75,7 +75,7 @@ class Convention:
 
 
 def error(found: Any, exact: Any) -> float:
-    """Return |found - exact| over |exact|, of vectors by their norms; infinity where one is not finite."""
+    """Return the relative error |found - exact| / |exact| by Euclidean norms; infinity if not all finite."""
     found, exact = np.asarray(found, float).ravel(), np.asarray(exact, float).ravel()
     if not (np.isfinite(found).all() and np.isfinite(exact).all()):
         return math.inf
@@ -84,15 +84,15 @@ def error(found: Any, exact: Any) -> float:
 
 
 class Session:
-    """A function, the loss that it is checked as, and the convention found.
+    """Function under test, the loss that it is compared with, and its convention.
 
     Args:
-      bridge: calls the function.
-      name: of the loss.
-      spec: of the loss.
-      tau: temperature of a function that has no argument for it; None: found among usual ones.
-      options: the loss's own.
-      memory: the growth of memory allowed, ``square`` (N x N) or ``linear``.
+      bridge: wrapper that calls the function.
+      name: name of the loss.
+      spec: specification of the loss.
+      tau: temperature of a function without a temperature argument; None: detected among usual ones.
+      options: options of the loss.
+      memory: allowed growth of memory, ``square`` (N x N) or ``linear``.
       ranks: number of ranks.
     """
 
@@ -119,7 +119,7 @@ class Session:
     # -------------------------------------------------------------------------------------- calls
 
     def call(self, arrays: Sequence[Array], tau: float | None = None, **options: Any) -> Outcome:
-        """Call the function at a temperature (None: the one of the checks)."""
+        """Call the function at a temperature (None: ``working_tau``)."""
         argument = None
         if self.bridge.temperature is not None:
             tau = self.working_tau if tau is None else tau
@@ -128,7 +128,7 @@ class Session:
         return Outcome(float(np.mean(returned)), returned, gradients, slope)
 
     def arrays(self, size: Sequence[int] = inputs.MIDDLE, seed: int = 0) -> list[Array]:
-        """Return a batch; rows of unit length where the function is right for those alone."""
+        """Return a batch, with rows of unit length if the function requires them."""
         return inputs.arrays(self.spec, size, seed, unit=self.unit)
 
     @property
@@ -138,7 +138,7 @@ class Session:
 
     @property
     def working_tau(self) -> float:
-        """Temperature of the checks that leave it open."""
+        """Default temperature of the checks: ``TAU``, or the function's own if it has no argument for it."""
         if self.bridge.temperature is None and self.convention is not None:
             return self.convention.tau
         return TAU
@@ -167,13 +167,13 @@ class Session:
     # -------------------------------------------------------------------------------------- expectation
 
     def reference(self, variant: Variant, tau: float) -> Callable[..., Array]:
-        """Return the loss in float64, a function of the arrays."""
+        """Return the float64 reference loss, a function of the arrays."""
         return lambda *arrays: self.spec.loss(*arrays, tau, variant, **self.options)
 
     def expected(
         self, arrays: Sequence[Array], tau: float | None = None, variant: Variant | None = None
     ) -> tuple[float, list[Array]]:
-        """Return the value and gradients that the function's convention has; variant: another one."""
+        """Return the exact value and gradients in the function's convention, or in another ``variant``."""
         convention = self.convention
         if convention is None:
             raise RuntimeError("no convention was found")
@@ -187,7 +187,7 @@ class Session:
         ]
 
     def expected_slope(self, arrays: Sequence[Array]) -> float:
-        """Return the exact derivative by the argument of temperature."""
+        """Return the exact derivative with respect to the temperature argument."""
         convention = self.convention
         assert convention is not None
         tau = self.working_tau
@@ -206,10 +206,10 @@ class Session:
         return by_tau * (ends[0] - ends[1]) / (2 * small)
 
     def compared(self, outcome: Outcome, expected: tuple[float, list[Array]]) -> tuple[float, float]:
-        """Return the relative errors of the value and of the gradient; a key without gradient is no error in MoCo."""
+        """Return the relative errors of value and gradient; arrays of MoCo without a gradient are left out."""
         value, gradients = expected
         found = list(outcome.gradients)
-        if self.spec.kind == QUEUE:  # keys and queue are often held
+        if self.spec.kind == QUEUE:  # keys and queue often have no gradient
             pairs = [(f, e) for f, e in zip(found, gradients, strict=True) if np.any(f)] or [
                 (found[0], gradients[0])
             ]
@@ -222,9 +222,9 @@ class Session:
     # -------------------------------------------------------------------------------------- the convention
 
     def _find(self) -> Convention | None:
-        """Return the form with the fewest mistakes; every meaning of the temperature is tried at one effective tau.
+        """Return the matching form with the fewest mistakes, over all meanings of the temperature argument.
 
-        At a tau of 5 all forms are nearly log N, so the argument of each meaning is that of ``TAU``.
+        The argument of each meaning is that of temperature ``TAU``: at 5, all forms would be close to log N.
         """
         found: list[Convention] = []
         first: tuple | None = None
@@ -235,7 +235,7 @@ class Session:
             except Refused:
                 if first is None and meaning is TEMPERATURES[0]:
                     raise
-                continue  # a negative temperature, for instance
+                continue  # for instance at a negative temperature
             first = (batches, outcomes) if first is None else first
             if form := self._match(batches, outcomes, unit, self._temperatures(meaning)):
                 found.append(form)
@@ -264,7 +264,7 @@ class Session:
         return [(meaning, self.tau, ()), *((meaning, tau, ("temperature",)) for tau in others)]
 
     def _match(self, batches, outcomes, unit: bool, temperatures) -> Convention | None:
-        """Return the form with the fewest mistakes whose values (FlatNCE: gradients) are the function's."""
+        """Return the form with the fewest mistakes that matches the values (FlatNCE: gradients)."""
         if not all(outcome.finite for outcome in outcomes):
             return None
         found: list[tuple[int, int, int, Convention]] = []
@@ -297,7 +297,7 @@ class Session:
         return outcome.gradient, np.concatenate([references.gradient(loss, batch, i).ravel() for i in (0, 1)])
 
     def _other_value(self, variant, outcomes, factor, batches, tau) -> bool:
-        """Return whether FlatNCE's value is not the variant's."""
+        """Return whether FlatNCE's value differs from the variant's."""
         if self.name != "flatnce":
             return False
         return any(
@@ -311,7 +311,7 @@ class Session:
         )
 
     def _unknown(self, batches, outcomes) -> str:
-        """Return a sentence on values that no form has."""
+        """Return a description of values that match no known form."""
         if not all(outcome.finite for outcome in outcomes):
             return "the value or the gradient is not finite on plain rows of norm one"
         variant = self.spec.usual()

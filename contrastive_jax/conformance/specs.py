@@ -1,4 +1,4 @@
-"""The losses that a function can be checked as: their references, their conventions and their known mistakes."""
+"""Losses that a function can be compared with: references, conventions and known mistakes."""
 
 import dataclasses
 import difflib
@@ -17,17 +17,18 @@ PAIRS, LABELS, VIEWS, QUEUE = "pairs", "labels", "views", "queue"
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """One loss.
+    """Specification of one loss.
 
     Attributes:
-      kind: the function's arrays: ``pairs`` (a, b), ``labels`` (embeddings, labels), ``views``
+      kind: arrays of the function: ``pairs`` (a, b), ``labels`` (embeddings, labels), ``views``
         (a, b, labels) or ``queue`` (a, b, queue).
       loss: ``(*arrays, tau, variant, **options)`` -> the mean over queries.
-      allowed: per field of :class:`Variant` the values that are this loss, the usual one first.
-      mistakes: per field the values that are not this loss but occur in published code.
-      options: the loss's own, with defaults.
-      parts: the parts that the definition holds constant, in words; empty: none.
-      formula: of one query.
+      formula: formula of one query's loss.
+      allowed: correct values of each field of :class:`Variant`, the usual one first.
+      mistakes: wrong values of each field that occur in published code.
+      options: options of the loss, with defaults.
+      parts: description of the parts that the definition holds constant; empty: none.
+      needs_cosine: whether the loss is defined for cosine scores only.
     """
 
     kind: str
@@ -40,7 +41,7 @@ class Spec:
     needs_cosine: bool = False
 
     def variants(self) -> Iterator[tuple[Variant, list[str]]]:
-        """Yield every variant with the fields in which it is a mistake, fewest mistakes first."""
+        """Yield every variant with its wrong fields, fewest mistakes first."""
         fields = {name: (*values, *self.mistakes.get(name, ())) for name, values in self.allowed.items()}
         usual = Variant()
         for name, values in self.mistakes.items():
@@ -52,7 +53,7 @@ class Spec:
             wrong = [name for name, value in chosen.items() if value in self.mistakes.get(name, ())]
             variant = Variant(**chosen)
             if variant.own == "in" and variant.candidates == "other":
-                continue  # the query is of the same view
+                continue  # the query is not in the other view
             if variant.sums == "two" and (variant.candidates != "both" or variant.own == "in"):
                 continue
             found.append((len(wrong), variant, wrong))
@@ -208,7 +209,7 @@ ALIASES = {
 
 
 def find(name: str) -> tuple[str, Spec]:
-    """Return a loss's name and specification; ValueError lists the names where there is none."""
+    """Return a loss's canonical name and specification; raise ValueError for an unknown name."""
     name = ALIASES.get(str(name).lower().replace("-", "_"), str(name).lower().replace("-", "_"))
     if name not in SPECS:
         close = difflib.get_close_matches(name, SPECS, 1)
@@ -218,7 +219,7 @@ def find(name: str) -> tuple[str, Spec]:
 
 
 def of_two_views(spec: Spec) -> Spec:
-    """Return a loss on labels as one of (a, b, labels): both views' rows together, each with its label."""
+    """Return a labelled loss as a loss of (a, b, labels), computed on the rows of both views together."""
 
     def loss(a, b, labels, tau, variant, **options):
         shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -233,7 +234,7 @@ def of_two_views(spec: Spec) -> Spec:
 
 @dataclasses.dataclass(frozen=True)
 class Factor:
-    """A known factor between a loss and the mean over its queries."""
+    """Known factor between a loss and the mean over its queries."""
 
     words: str
     of: Callable[[int, int, float], float]  # (rows N, queries Q, tau)
@@ -262,7 +263,7 @@ FACTORS = (
 
 @dataclasses.dataclass(frozen=True)
 class Temperature:
-    """Meaning of a function's argument of temperature."""
+    """Meaning of a function's temperature argument."""
 
     words: str
     of_argument: Callable[[Any], Any]

@@ -1,4 +1,4 @@
-"""Programs as the library compiles them: on a CPU with kernels of its own, and without XLA's faulty reductions."""
+"""Compilation of the library's programs: with own CPU kernels, and without XLA's wrong reductions."""
 
 from contrastive_jax.native.compiler import jit, on_cpu, tracing_for
 from contrastive_jax.native.library import available, call, check_switch, kernels, start, winograd

@@ -1,9 +1,9 @@
-"""The one place where the library's programs meet ``jax.jit``.
+"""The library's replacement of ``jax.jit``, used for all its programs.
 
-On a CPU, XLA of jax 0.10 and 0.11 hands some reductions to YNNPACK, which gets a few of them wrong
-(jax-ml/jax#39103: one row in 32,769 of a product and sum). Programs that are compiled here do not. Nor does
-tracing for another platform, or in a ``jit`` of one's own, ever see the kernels of
-:mod:`contrastive_jax.native.library`: what they stand in for is plain JAX, which can be exported and lowered for any
+On a CPU, XLA of jax 0.10 and 0.11 computes some reductions with YNNPACK, which gets a few of them wrong
+(jax-ml/jax#39103: one row in 32,769 of a product and sum). Programs compiled here use XLA's own reductions.
+Only these programs, and only on a CPU, call the kernels of :mod:`contrastive_jax.native.library`. Code traced
+for another platform, or inside a user's own ``jit``, is plain JAX, and can be exported and lowered for any
 device.
 """
 
@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from jax._src import xla_bridge  # no public name says whether XLA has started
+from jax._src import xla_bridge  # no public name for whether XLA has started
 
 OPTION = "xla_cpu_experimental_ynn_fusion_type"
-FLAG = f"--{OPTION}=-reduce"  # of the same meaning, for all programs of a process
-# Products may stay YNNPACK's. XLA has no form of this option that names what is left out.
+FLAG = f"--{OPTION}=-reduce"  # the same option, for all programs of a process
+# YNNPACK for products only: a compiler option lists the kinds to include, and cannot exclude one.
 PRODUCTS_ONLY = {OPTION: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 FIRST_AFFECTED, FIRST_MENDED = (0, 10, 2), (0, 12)  # versions of jax
 _warned = False
@@ -35,7 +35,7 @@ def on_cpu() -> bool:
 
 @contextlib.contextmanager
 def tracing_for(platform: str) -> Iterator[None]:
-    """Trace what is inside for ``platform``."""
+    """Mark the body as traced for ``platform``, see :func:`on_cpu`."""
     token = _ON_CPU.set(platform == "cpu")
     try:
         yield
@@ -45,7 +45,7 @@ def tracing_for(platform: str) -> Iterator[None]:
 
 @functools.cache
 def options(platform: str) -> dict[str, str]:
-    """Return the compiler options of every program for ``platform``: none but on a CPU whose XLA knows YNNPACK."""
+    """Return the compiler options for ``platform``; empty except on a CPU whose XLA supports YNNPACK."""
     if platform != "cpu":
         return {}
     try:
@@ -58,15 +58,16 @@ def options(platform: str) -> dict[str, str]:
 
 
 def is_affected() -> bool:
-    """Return whether this jax gets reductions wrong in programs that say nothing of it."""
+    """Return whether this version of jax computes wrong reductions in programs without the option."""
     known = FIRST_AFFECTED <= jax.__version_info__ < FIRST_MENDED
     return known and OPTION not in os.environ.get("XLA_FLAGS", "")
 
 
 def set_flag() -> None:
-    """Set the option for a user's own programs, by ``XLA_FLAGS``, which XLA reads as it starts.
+    """Set the option for the user's own programs in ``XLA_FLAGS``, which XLA reads when it starts.
 
-    Not where it has started, nor beside an accelerator's plugin, whose XLA may end the process at an unknown option.
+    Do nothing if XLA has started, or if an accelerator's plugin is installed: its XLA may end the process at an
+    unknown option.
     """
     plugins = any(importlib.util.find_spec(name) for name in ("libtpu", "jax_plugins"))
     if is_affected() and not plugins and not xla_bridge.backends_are_initialized():
@@ -74,7 +75,7 @@ def set_flag() -> None:
 
 
 def warn_of_reductions() -> None:
-    """Warn, once, where a program that the library does not compile may get reductions wrong."""
+    """Warn once if a program that the library does not compile may compute wrong reductions."""
     global _warned
     if _warned or on_cpu() or not is_affected() or jax.default_backend() != "cpu":
         return
@@ -87,7 +88,7 @@ def warn_of_reductions() -> None:
 
 
 def platform_here() -> str:
-    """Return the platform of the mesh in context, or else of jax's default device."""
+    """Return the platform of the mesh in context, or of jax's default device."""
     mesh, device = jax.sharding.get_mesh(), jax.config.jax_default_device  # type: ignore[attr-defined]
     if not mesh.empty:
         return mesh.devices.flat[0].platform
@@ -117,7 +118,7 @@ class Program:
     def __call__(self, *args, **kwargs):
         """Call the function, compiled for the platform of the mesh in context, or of jax's default device."""
         if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))):
-            return self._function(*args, **kwargs)  # a part of another program, whose options hold
+            return self._function(*args, **kwargs)  # part of another program, which sets the options
         return self._for(platform_here())(*args, **kwargs)
 
     def lower(self, *args, **kwargs) -> jax.stages.Lowered:
@@ -126,12 +127,13 @@ class Program:
 
 
 def jit(function: Callable | None = None, **how: Any) -> Any:
-    """Compile a function as ``jax.jit`` does, and on a CPU as this library needs it.
+    """Compile a function like ``jax.jit``, on a CPU with the library's kernels and compiler options.
 
-    Called inside of another program it is a part of that one, as jax allows compiler options to whole programs only.
+    Inside another program the function becomes part of it, as jax accepts compiler options only for whole
+    programs.
 
     Args:
-      function: of arrays; None returns a decorator.
+      function: function of arrays; None returns a decorator.
       how: options of ``jax.jit``.
     """
     return functools.partial(jit, **how) if function is None else Program(function, how)

@@ -1,7 +1,7 @@
-"""The CPU kernels of ``kernels.cc``: compiled at first use by the machine's own C++ compiler, kept in the user's cache.
+"""CPU kernels of ``kernels.cc``, compiled at first use by the local C++ compiler and kept in the user's cache.
 
-``CONTRASTIVE_JAX_CPU_KERNELS=direct`` does without Winograd's algorithm, ``off`` without any of them. So does, with one
-line on standard error, a machine without a compiler, or on which it fails or hangs.
+``CONTRASTIVE_JAX_CPU_KERNELS=direct`` disables Winograd's algorithm, ``off`` all kernels. If there is no
+compiler, or it fails or hangs, kernels are off too, with one line on standard error.
 """
 
 import atexit
@@ -32,12 +32,12 @@ SOURCES = (SOURCE, *sorted(SOURCE.parent.glob("*.h")))
 HANDLERS = ("convolve", "image_gradient", "kernel_gradient", "moments", "sums")
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared", "-w")
-SECONDS, SECONDS_FOR_VERSION = 90, 10  # for the compiler, which takes 10 and 0.01
-SECONDS_TO_END = 2  # for the compiler and its folder to go where the process ends first
+SECONDS, SECONDS_FOR_VERSION = 90, 10  # limits of the compiler, which needs about 10 and 0.01
+SECONDS_TO_END = 2  # to stop the compiler and remove its folder if the process ends first
 
 
 def check_switch() -> bool:
-    """Return whether the kernels are asked for. Raises ValueError for a value that is not one of VALUES."""
+    """Return whether the environment enables the kernels; raise ValueError for a value not in VALUES."""
     value = os.environ.get(SWITCH, "on")
     if value not in VALUES:
         raise ValueError(f"{SWITCH}={value!r}; allowed: {', '.join(VALUES)}.")
@@ -45,24 +45,24 @@ def check_switch() -> bool:
 
 
 def winograd() -> bool:
-    """Return whether convolutions may take Winograd's algorithm, which rounds otherwise."""
+    """Return whether convolutions may use Winograd's algorithm, which rounds differently."""
     return os.environ.get(SWITCH, "on") == "on"
 
 
 def kernels() -> str:
-    """Return which kernels a program for a CPU calls: winograd, direct or, where there are none, off."""
+    """Return the kernels of programs for a CPU: winograd, direct or, without kernels, off."""
     if not available():
         return "off"
     return "winograd" if winograd() else "direct"
 
 
 def available() -> bool:
-    """Return whether programs for a CPU can call the kernels; compiles and loads them at the first call."""
+    """Return whether programs for a CPU can call the kernels; the first call compiles and loads them."""
     return check_switch() and _loaded()
 
 
 def start() -> None:
-    """Begin to load the kernels, which the first time takes the compiler seconds, beside what the caller does."""
+    """Load the kernels in the background; compiling them the first time takes seconds."""
     if check_switch() and jax.default_backend() == "cpu":
         thread = threading.Thread(target=_loaded, daemon=True)
         thread.start()
@@ -81,7 +81,7 @@ def _loaded() -> bool:
 
 
 _ONCE = threading.Lock()
-_RUNNING: set[subprocess.Popen] = set()  # compilers
+_RUNNING: set[subprocess.Popen] = set()  # running compilers
 
 
 @functools.cache
@@ -101,9 +101,9 @@ def call(name: str, results: Any, *arrays: jax.Array, **attributes: tuple[int, .
 
     Args:
       name: one of HANDLERS.
-      results: shapes and dtypes of what it returns.
-      arrays: its arguments.
-      attributes: its tuples of integers, and what is true or false.
+      results: shapes and dtypes of the results.
+      arrays: arguments of the kernel.
+      attributes: attributes of the kernel, integer tuples and booleans.
     """
     numbers = {
         key: value if isinstance(value, bool) else np.asarray(value, np.int64)
@@ -122,7 +122,7 @@ def _reason(error: Exception) -> str:
 
 
 def _handlers() -> dict[str, Any]:
-    """Return the library's functions, from the cache where the same compiler made it before for the same CPU."""
+    """Return the kernels, from the cache if the same compiler has built them for the same CPU."""
     compiler = _compiler()
     version = _run([*compiler, "--version"], SECONDS_FOR_VERSION)
     flags = [*FLAGS, "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"]
@@ -140,7 +140,7 @@ def _handlers() -> dict[str, Any]:
             _keep(new.read_bytes(), kept)
         except OSError as error:
             console.warn(f"CPU kernels: {error}; they will be compiled again by the next start.")
-            return _open(new)  # a library that is open outlives its file
+            return _open(new)  # an open library outlives its file
         return _open(kept)
 
 
@@ -153,9 +153,9 @@ def _open(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _checked(path: pathlib.Path) -> pathlib.Path:
-    """Return a library of the cache. Raises OSError where it is not the one that was put there.
+    """Return a cached library's path; raise OSError if others can write it, or its content has changed.
 
-    Part of a library loads, and ends the process by SIGBUS when a missing page is read.
+    A truncated library would load, and end the process with SIGBUS when a missing page is read.
     """
     size_and_digest = _beside(path)
     for each in (path.parent, path, size_and_digest):
@@ -182,7 +182,7 @@ def _keep(library: bytes, path: pathlib.Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.chmod(0o600)
-        part.replace(name)  # whole or not at all, also where several processes make it
+        part.replace(name)  # atomic, also if several processes write it
 
 
 def _compiler() -> list[str]:
@@ -196,7 +196,7 @@ def _compiler() -> list[str]:
 
 
 def _run(command: list[str], seconds: float) -> str:
-    """Run a command with a session of its own, so that what it starts goes with it."""
+    """Run a command in its own session, so that its child processes are killed with it."""
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -220,7 +220,7 @@ def _kill(process: subprocess.Popen) -> None:
 
 
 def _cpu() -> str:
-    """Return what tells this CPU from others for which the same compiler would write other instructions."""
+    """Return the model and features of the CPU, which determine the compiled instructions."""
     with contextlib.suppress(OSError):
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
         first = lines[: lines.index("")] if "" in lines else lines

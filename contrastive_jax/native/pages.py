@@ -1,8 +1,8 @@
-"""The memory of a step's temporaries, kept from one step to the next.
+"""Memory of a step's temporaries, kept from one step to the next.
 
-XLA's CPU client asks for them anew at every call, some gigabyte, and glibc maps them from the system and gives them
-back: hundreds of thousands of page faults a step. Here all threads take them from one heap that keeps its pages, huge
-ones where the system has them.
+XLA's CPU client allocates about a gigabyte of temporaries at every call, and glibc maps it from the system and
+returns it: hundreds of thousands of page faults per step. Here all threads share one heap that keeps its pages,
+huge ones if the system supports them.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import jax
 
 from contrastive_jax.native.library import check_switch
 
-TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # of glibc's mallopt
+TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # parameters of glibc's mallopt
 MADV_HUGEPAGE = 14
 HUGE = 1 << 21  # bytes of a huge page
 ACCELERATORS = ("jax_plugins", "libtpu")
@@ -21,9 +21,9 @@ _kept = False
 
 
 def keep_pages() -> None:
-    """Have the process keep the memory that it frees, where jax can find nothing but a CPU, on Linux with glibc.
+    """Keep freed memory in the process if jax can use only a CPU, on Linux with glibc.
 
-    To be called before jax makes its client: threads that are there already keep heaps of their own.
+    Call it before jax creates its client: threads that exist already keep heaps of their own.
     """
     global _kept
     wanted = check_switch()
@@ -40,7 +40,7 @@ def keep_pages() -> None:
 
 
 def use_huge_pages(size: int) -> None:
-    """Advise huge pages for the next ``size`` bytes that the heap of :func:`keep_pages` grows by."""
+    """Advise huge pages for the next ``size`` bytes of the heap of :func:`keep_pages`."""
     if not _kept or size < HUGE:
         return
     libc = ctypes.CDLL(None)

@@ -1,6 +1,6 @@
-"""Gradient signal-to-noise over the steps of a run: state in the manner of optax, off by default.
+"""Gradient signal-to-noise ratio over the steps of a run, with optax-like state; off by default.
 
-Off, there is no state and nothing is computed. On, it holds two numbers a parameter.
+The state has two numbers per parameter; while the metric is off, there is neither state nor computation.
 """
 
 import math
@@ -15,7 +15,7 @@ from contrastive_jax.types import Array, PyTree
 
 
 class GradientSNR(NamedTuple):
-    """``init(params) -> state``; ``apply(state, gradient) -> (metrics, state)``."""
+    """Functions ``init(params) -> state`` and ``apply(state, gradient) -> (metrics, state)``."""
 
     init: Callable[[PyTree], PyTree]
     apply: Callable[[PyTree, PyTree], tuple[dict[str, Array], PyTree]]
@@ -23,17 +23,17 @@ class GradientSNR(NamedTuple):
 
 @checked("gradient_snr")
 def gradient_snr(*, decay: Decay = 0.0) -> GradientSNR:
-    """Follow |mean| / std of every parameter's gradient over the recent steps (Less can be more, section 3, figure 4).
+    """Track |mean| / std of every parameter's gradient over recent steps (Less can be more, section 3, fig. 4).
 
-    Mean and variance are exponential moving averages of the first two moments, bias-corrected: after t steps
-    the gradient of step s weighs ``(1 - decay) decay^(t - s) / (1 - decay^t)``, and the variance is
-    ``E[g^2] - E[g]^2`` under these weights, computed without that difference. Each single parameter of encoder,
-    projector and predictor, not of probe or critic, has its ratio, but for one whose gradient has not varied (at the
-    first step, all): it is left out, and where that leaves none the metrics are nan.
+    Mean and variance are bias-corrected exponential moving averages: after t steps the gradient of step s has
+    the weight ``(1 - decay) decay^(t - s) / (1 - decay^t)``, and the variance is ``E[g^2] - E[g]^2`` under
+    these weights, computed without that difference. The metrics are mean and standard deviation of the ratio
+    over all scalar parameters of encoder, projector and predictor, not of probe or critic. Parameters whose
+    gradient has not varied are left out; without any others, as at the first step, the metrics are nan.
 
-    A gradient of pure noise has a ratio too, on average ``sqrt(2 (1 - decay) / (pi (1 + decay)))`` in a long run:
-    0.06 at 0.99, 0.18 at 0.9. In a run's first steps, when some parameters' few gradients happen to be nearly equal,
-    single ratios are huge and rule the metrics: read them after some 1 / (1 - decay) steps.
+    A gradient of pure noise also has a ratio, on average ``sqrt(2 (1 - decay) / (pi (1 + decay)))`` in a long
+    run: 0.06 at 0.99, 0.18 at 0.9. In the first steps of a run, a few parameters with nearly equal gradients
+    can have huge ratios and dominate the metrics: read them after about 1 / (1 - decay) steps.
 
     Args:
       decay: of the moving averages, in [0, 1); 0 is off. The paper does not print its own; 0.99 looks back some
@@ -54,7 +54,7 @@ def gradient_snr(*, decay: Decay = 0.0) -> GradientSNR:
 
     def apply(state, gradient):
         steps = state["steps"] + 1
-        # The latest gradient's weight and that of all before: at the first step 1 and 0 to the last bit.
+        # Weights of the latest gradient and of all earlier ones: exactly 1 and 0 at the first step.
         whole = jnp.expm1(steps * math.log(decay))
         latest = jnp.where(steps == 1, 1.0, (decay - 1.0) / whole)
         before = decay * jnp.expm1((steps - 1) * math.log(decay)) / whole
@@ -78,11 +78,11 @@ def _of_model(params: PyTree) -> PyTree:
 
 
 def _over_parameters(mean: PyTree, variance: PyTree) -> dict[str, Array]:
-    """Compute the mean and standard deviation of |mean| / std over the parameters that have one."""
+    """Compute the mean and standard deviation of |mean| / std over the parameters with std > 0."""
     pairs = list(zip(jax.tree.leaves(mean), jax.tree.leaves(variance), strict=True))
     ratio = [jnp.where(v > 0, jnp.abs(m) / jnp.sqrt(jnp.where(v > 0, v, 1)), 0) for m, v in pairs]
     count = sum(jnp.sum(v > 0) for _, v in pairs)
-    average = jnp.asarray(sum(map(jnp.sum, ratio))) / count  # 0 / 0 is nan: there is no ratio
+    average = jnp.asarray(sum(map(jnp.sum, ratio))) / count  # 0 / 0 is nan if no parameter has a ratio
     spread = sum(
         jnp.sum(jnp.where(v > 0, (r - average) ** 2, 0)) for r, (_, v) in zip(ratio, pairs, strict=True)
     )

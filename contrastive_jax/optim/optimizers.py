@@ -1,17 +1,19 @@
-"""Optimizers of the field, composed from optax.
+"""Optimizers LARS, SGD, Adam and AdamW, composed from optax.
 
-Where implementations disagree the difference is an option, and each docstring names its source: Google's SimCLR
-(``tf2/lars_optimizer.py``, ``tf2/model.py``), MoCo (PyTorch's SGD) and BYOL. A step is one update of the global batch.
+Differences between implementations are options, and docstrings name their source: Google's SimCLR
+(``tf2/lars_optimizer.py``, ``tf2/model.py``), MoCo (PyTorch's SGD) and BYOL. A step is one update with the
+global batch.
 
-A name in ``exclude`` or ``alternate`` is a part of a parameter's path ("bias", "probe", a layer), or "norm", which
-stands for every parameter of a layer without a weight (scale and bias of a norm). A weight is called kernel, or has two
-axes or more; "bias" stands for whatever else its layer has, too. Each rule's default is the field's (SimCLR's
-optimizers other than LARS are ``("norm",)``). The two rules of ``alternate`` have moments and a clip of their own
-steps, at the rate of the run's step. A name that no parameter has raises a ValueError at ``init``.
+A name in ``exclude`` or ``alternate`` is a part of a parameter's path ("bias", "probe", a layer). In
+``exclude``, "norm" also stands for all parameters of a layer without a weight (scale and bias of a norm), and
+"bias" for all others in a layer with a weight. A weight is named kernel, or has two axes or more and is not a
+norm's. Defaults follow common practice (SimCLR's optimizers other than LARS use ``("norm",)``). With
+``alternate``, each of the two groups has its own moments and clipping, and the learning rate of the run's step.
+A name in no parameter's path raises a ValueError at ``init``; ``exclude`` also allows ``COMMON_NAMES``.
 
 Args:
-  schedule: step -> learning rate.
-  apart: modules whose gradient ``clip_norm`` clips by itself.
+  schedule: function of the step that returns the learning rate.
+  apart: modules whose gradient is clipped separately by ``clip_norm``.
   momentum: decay of the moving sum of gradients; 0: none.
   nesterov: Nesterov's momentum; with adam, Nadam.
   weight_decay: times the weights, added to the gradient.
@@ -39,11 +41,11 @@ from contrastive_jax.kinds import Decay, NonNegative, Positive, checked
 from contrastive_jax.optim.schedules import Schedule
 from contrastive_jax.types import PyTree
 
-# Not decayed (and, by LARS, not adapted) unless `exclude` says otherwise.
+# Defaults of `exclude`: without weight decay and, for LARS, without layer-wise rate.
 EXCLUDED = {"lars": ("norm", "bias", "probe"), "sgd": (), "adam": (), "adamw": ("norm", "bias")}
-# Arrays of a normalisation, whatever their shape (Haiku's have the axes of an image): no weights of a layer.
+# Names of a norm's parameters, which are never weights, although Haiku's have the axes of an image.
 OF_A_NORM = frozenset({"scale", "bias", "offset", "gamma", "beta"})
-# Names that need not occur in every network: the modules of the parameters and what `EXCLUDED` speaks of.
+# Names that `exclude` allows even if the network lacks them: modules and common parameters.
 COMMON_NAMES = frozenset({"encoder", "projector", "predictor", "probe", "norm", "kernel", "bias", "scale"})
 
 
@@ -63,15 +65,15 @@ def lars(
     shard_state: bool = False,
     alternate: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
-    """Layer-wise adaptive rates (You et al., 2017), as in SimCLR's ``LARSOptimizer``.
+    """Layer-wise adaptive rate scaling (You et al., 2017), as in SimCLR's ``LARSOptimizer``.
 
-    ``g + weight_decay * w``, times the trust ratio ``trust_coefficient * |w| / |g + weight_decay * w|`` of the
-    parameter (1 where either norm is 0, and for what is excluded: the plain learning rate), times the learning rate,
-    into the momentum. That order is ``momentum_order="classic"``; ``"lr_last"`` multiplies by the learning rate after
-    the momentum (BYOL, MoCo v3; it differs where the rate changes), ``"popular"`` also takes the trust ratio after the
-    momentum (SimCLR's ``classic_momentum=False``).
+    The gradient ``g + weight_decay * w`` of a parameter is multiplied by its trust ratio,
+    ``trust_coefficient * |w| / |g + weight_decay * w|`` (1 if either norm is 0, and for excluded parameters),
+    and by the learning rate, then added to the momentum. This order is ``momentum_order="classic"``.
+    ``"lr_last"`` multiplies by the learning rate after the momentum (BYOL, MoCo v3; different only if the rate
+    changes), ``"popular"`` also by the trust ratio after the momentum (SimCLR's ``classic_momentum=False``).
 
-    SimCLR adds, beside its LARS, an L2 penalty on the probe's kernel: ``exclude=("norm", "bias")`` with
+    SimCLR's additional L2 penalty on the probe's kernel is ``exclude=("norm", "bias")`` with
     ``exclude_from_adaptation=("norm", "bias", "probe")``.
 
     Args:
@@ -111,7 +113,7 @@ def sgd(
     shard_state: bool = False,
     alternate: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
-    """Stochastic gradient descent, PyTorch's, as in MoCo: L2 inside the gradient, momentum, then the learning rate."""
+    """SGD as in PyTorch and MoCo: L2 in the gradient, then momentum, then the learning rate."""
     exclude = EXCLUDED["sgd"] if exclude is None else _names("optimizer.exclude", exclude)
     decay, trace = _decay(weight_decay, exclude), _momentum(momentum, nesterov)
     return _rule(
@@ -134,7 +136,7 @@ def adam(
     shard_state: bool = False,
     alternate: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
-    """Adam (Kingma & Ba, 2015), as PyTorch's: L2 inside the gradient; with ``nesterov`` Nadam (Dozat, 2016)."""
+    """Adam (Kingma & Ba, 2015) as in PyTorch, with L2 in the gradient; ``nesterov``: Nadam (Dozat, 2016)."""
     exclude = EXCLUDED["adam"] if exclude is None else _names("optimizer.exclude", exclude)
     decay, moments = (
         _decay(weight_decay, exclude),
@@ -160,7 +162,7 @@ def adamw(
     shard_state: bool = False,
     alternate: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
-    """Adam with decoupled weight decay (Loshchilov & Hutter, 2019): outside the moments, times the learning rate.
+    """Adam with decoupled weight decay (Loshchilov & Hutter, 2019): outside the moments, times the rate.
 
     Args:
       weight_decay: times the weights and the learning rate, subtracted from the weights.
@@ -196,10 +198,10 @@ def _rule(
     shard_state: bool,
     alternate: tuple[str, ...],
 ) -> optax.GradientTransformation:
-    """Return the rule that chains a clip and the parts that ``chain`` makes of the step by the learning rate.
+    """Return the update rule: clipping, then the parts that ``chain`` returns for the learning-rate step.
 
     Raises:
-      ValueError: at ``init``, a name in ``excluded`` or ``alternate`` that no parameter has.
+      ValueError: at ``init``, a name in ``excluded`` or ``alternate`` occurs in no parameter.
     """
     alternate = _names("optimizer.alternate", alternate)
     clip = _clip(clip_norm, apart) if clip_norm else optax.identity()
@@ -219,7 +221,7 @@ def _rule(
 
 
 def _clip(most: float, apart: tuple[str, ...]) -> optax.GradientTransformation:
-    """Return a clip of the global norm, that of the modules ``apart`` by itself."""
+    """Return clipping by the global norm, with a separate norm for the modules in ``apart``."""
     clip = optax.clip_by_global_norm(most)
 
     def update(updates: PyTree, params: PyTree | None = None) -> PyTree:
@@ -236,11 +238,11 @@ def _clip(most: float, apart: tuple[str, ...]) -> optax.GradientTransformation:
 def _in_turns(
     rule: Callable[[Schedule], optax.GradientTransformation], schedule: Schedule, names: tuple[str, ...]
 ) -> optax.GradientTransformation:
-    """Return one rule for the parameters of these names, at even steps, and another for the rest, at odd ones."""
+    """Return a rule that updates the named parameters at even steps and all others at odd steps."""
 
     def at(turn: int) -> optax.GradientTransformation:
         rate = schedule if callable(schedule) else lambda count: schedule
-        own = rule(lambda count: rate(2 * count + turn))  # it counts its own steps
+        own = rule(lambda count: rate(2 * count + turn))  # a rule counts only its own steps
         return optax.conditionally_mask(own, lambda step: step % 2 == turn)
 
     def turns(params: PyTree) -> PyTree:
@@ -253,7 +255,7 @@ def _in_turns(
 
 
 def _shared(rule: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Make the same updates, each device its share of them."""
+    """Distribute a rule: each device computes and stores its share of the same updates."""
 
     def share(tree: PyTree) -> PyTree:
         return jax.tree.map(sharding.shard_first_axis, tree)
@@ -268,7 +270,7 @@ def _shared(rule: optax.GradientTransformation) -> optax.GradientTransformation:
 
 
 def _mask(exclude: tuple[str, ...]) -> Callable[[PyTree], PyTree]:
-    """Return parameters -> True where a parameter is not excluded."""
+    """Return a function of the parameters that returns True for each one that is not excluded."""
 
     def included(params: PyTree) -> PyTree:
         leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=_of_the_other_turn)
@@ -287,7 +289,7 @@ def _mask(exclude: tuple[str, ...]) -> Callable[[PyTree], PyTree]:
 
 
 def _of_the_other_turn(leaf: PyTree) -> bool:
-    """Return whether ``alternate`` updates a parameter at the other steps; its layer has it all the same."""
+    """Return whether a leaf stands for a parameter that ``alternate`` updates at the other steps."""
     return isinstance(leaf, optax.MaskedNode)
 
 
@@ -312,7 +314,7 @@ def _check_names_occur(
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)``, or nothing."""
+    """Return `` (did you mean 'x'?)``, or an empty string."""
     matches = difflib.get_close_matches(name, sorted(known), n=1)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 

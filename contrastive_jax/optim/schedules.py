@@ -1,15 +1,15 @@
-"""Learning-rate schedules of the field: a linear warm-up from 0 to the peak, then a decay.
+"""Learning-rate schedules: a linear warm-up from 0 to the peak, then a decay.
 
 The peak is ``learning_rate * batch_size / 256`` (``scaling="linear"``), ``learning_rate * sqrt(batch_size)``
-(``"sqrt"``) or ``learning_rate`` (``"none"``); 0.3 linear and 0.075 sqrt meet at 4,096 images. Step ``s < warmup`` has
-``peak * s / warmup``. With ``per_epoch`` the decay moves only where an epoch of ``steps_per_epoch`` begins (MoCo v2's
-cosine); the warm-up still moves at each step. A batch is counted in images, not in views. A function takes durations in
-steps; a config has them as text, "10 epochs".
+(``"sqrt"``) or ``learning_rate`` (``"none"``); 0.3 with linear and 0.075 with sqrt are equal at 4,096 images.
+The rate at step ``s < warmup`` is ``peak * s / warmup``. With ``per_epoch`` the decay changes only at the
+beginning of an epoch (MoCo v2's cosine); the warm-up still changes at every step. Batch sizes count images, not
+views. Functions take durations in steps; a config has them as text, such as "10 epochs".
 
 Args:
-  total_steps: length of the run.
-  batch_size: images a step.
-  steps_per_epoch: read by per_epoch.
+  total_steps: length of the run in steps.
+  batch_size: number of images per step.
+  steps_per_epoch: length of an epoch in steps, used by ``per_epoch``.
   learning_rate: of a batch of 256 images (scaling=linear), of 1 image (sqrt), or of any batch (none).
   scaling: how the peak grows with the batch: linear (batch / 256), sqrt (its root) or none.
   warmup: duration of the linear warm-up from 0.
@@ -54,9 +54,9 @@ def cosine(
     end_factor: Fraction = 0.0,
     per_epoch: bool = False,
 ) -> Schedule:
-    """Half a cosine from the peak to ``end_factor * peak`` over the steps after the warm-up, and constant beyond.
+    """Half-cosine decay from the peak to ``end_factor * peak`` over the steps after the warm-up, then constant.
 
-    SimCLR's ``WarmUpAndCosineDecay``, where ``end_factor`` is 0.
+    With ``end_factor`` 0, this is SimCLR's ``WarmUpAndCosineDecay``.
     """
 
     def factor(at: Array, left: Array) -> Array:
@@ -79,7 +79,7 @@ def linear(
     end_factor: Fraction = 0.0,
     per_epoch: bool = False,
 ) -> Schedule:
-    """A straight line from the peak to ``end_factor * peak`` over the steps after the warm-up, and constant beyond."""
+    """Linear decay from the peak to ``end_factor * peak`` over the steps after the warm-up, then constant."""
 
     def factor(at: Array, left: Array) -> Array:
         return end_factor + (1 - end_factor) * left
@@ -101,7 +101,7 @@ def step(
     decay: Fraction = 0.1,
     per_epoch: bool = False,
 ) -> Schedule:
-    """The peak times ``decay`` for every milestone that is reached (MoCo v1: a tenth at epochs 120 and 160 of 200)."""
+    """Peak rate, multiplied by ``decay`` at every milestone (MoCo v1: 0.1 at epochs 120 and 160 of 200)."""
     if not milestones:
         raise ValueError("schedule.milestones is empty; a 'step' schedule needs the steps at which it decays")
     if any(later <= earlier for earlier, later in itertools.pairwise((0, *milestones))):
@@ -123,13 +123,13 @@ def constant(
     scaling: Scaling = "linear",
     warmup: Duration,
 ) -> Schedule:
-    """The peak, after the warm-up."""
+    """Constant peak rate after the warm-up."""
     lengths = Lengths(total_steps, batch_size)
     return _rate(lambda at, left: jnp.ones_like(left), lengths, learning_rate, scaling, warmup, False)
 
 
 class Lengths(NamedTuple):
-    """Lengths of a run that schedules use."""
+    """Lengths of a run, as used by schedules."""
 
     total_steps: Count
     batch_size: Count
@@ -144,12 +144,12 @@ def _rate(
     warmup: int,
     per_epoch: bool,
 ) -> Schedule:
-    """Return the learning rate of a step: a linear warm-up, then the peak times ``factor(step, left)``.
+    """Return a schedule: a linear warm-up, then the peak times ``factor(step, left)``.
 
-    ``left`` is the share of the decay that remains.
+    ``left`` is the remaining share of the decay.
 
     Raises:
-      ValueError: lengths out of range, a warm-up as long as the run.
+      ValueError: a length is out of range, or the warm-up is as long as the run.
     """
     total_steps, batch_size, steps_per_epoch = lengths
     check_values(typing.get_type_hints(Lengths, include_extras=True), lengths._asdict(), "schedule")
@@ -167,9 +167,9 @@ def _rate(
     def learning_rate_at(step: Array | int) -> Array:
         step = jnp.asarray(step)
         if step.dtype.kind in "iu" and (step.dtype.kind == "u" or step.dtype.itemsize < 4):
-            step = step.astype(jnp.int32)  # it would wrap below 0, or beyond its largest
+            step = step.astype(jnp.int32)  # otherwise it would wrap below 0 or overflow
         at = step // steps_per_epoch * steps_per_epoch if per_epoch else step
-        # Whole steps are counted as integers: float32 is exact only up to 2**24 of them.
+        # Steps remain integers here: float32 is exact only up to 2**24.
         left = jnp.clip(total_steps - at, 0, decay_steps) / decay_steps
         return peak * jnp.where(step < warmup, step / max(warmup, 1), factor(at, left))
 

@@ -1,1 +1,1 @@
-"""The process and its surroundings: the console, signals, and folders that only the user can write."""
+"""Process and system: console, signals, limits, and folders that only the user can write."""

@@ -1,4 +1,4 @@
-"""Console output that cannot end a run: other encodings, a reader that is gone, a full disk behind a redirection."""
+"""Console output that never ends a run: other encodings, closed pipes, full disks behind a redirection."""
 
 import codecs
 import errno
@@ -20,11 +20,11 @@ PLAIN = {
     "≤": "<=",
     "’": "'",
 }
-GONE = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN, errno.ENXIO)  # the reader of a stream never returns
+GONE = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN, errno.ENXIO)  # errors of a stream without a reader
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:
-    """Return what stands for characters that an encoding does not have: their plain form, or an escape."""
+    """Return the replacement of characters that an encoding lacks: a plain form, or an escape."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]
@@ -35,12 +35,13 @@ codecs.register_error("contrastive_jax-plain", _replace)
 
 
 class Stream:
-    """A text stream whose ``write`` and ``flush`` never raise; everything else is the stream's own.
+    """Text stream whose ``write`` and ``flush`` never raise; other attributes are those of the wrapped stream.
 
     Args:
-      stream: returns the stream at each call (``sys.stdout`` may be replaced), or None.
-      redirect: send the file descriptor to ``os.devnull`` once its reader is gone, for a stream that is this program's.
-      report: called once with the error, where output is lost and the reader is not gone.
+      stream: function that returns the current stream (``sys.stdout`` may be replaced), or None.
+      redirect: whether to redirect the file descriptor to ``os.devnull`` when its reader is gone; only for this
+        program's own streams.
+      report: called once with the error if output is lost although the reader is not gone.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Stream:
         )  # rich's own proxy would print to this console again
 
     def write(self, text: str) -> int:
-        """Write a text, in plain characters where the encoding has no others; return its length."""
+        """Write a text, with characters that the encoding lacks replaced; return its length."""
         stream = self._stream
         if stream is not None:
             try:
@@ -96,7 +97,7 @@ class Stream:
         if gone and self._redirect:
             try:
                 null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, stream.fileno())  # else what is buffered fails again when Python ends
+                os.dup2(null, stream.fileno())  # else the buffered output fails again when Python ends
                 os.close(null)
             except (OSError, ValueError):
                 pass
@@ -106,22 +107,23 @@ class Stream:
 
 @functools.cache
 def shared() -> Any:
-    """Return the ``rich`` console of the package: progress, log lines and tables share it."""
+    """Return the package's ``rich`` console, shared by progress, log lines and tables."""
     import rich.console
 
     return rich.console.Console(file=Stream(lambda: sys.stdout))
 
 
 def protect() -> Callable[[], Exception | None]:
-    """Protect the standard streams of this program; for a command, before it prints.
+    """Replace the standard streams by streams that never raise; a command calls this before it prints.
 
     Returns:
-      A function that returns why standard output is incomplete, or None; a reader that is gone is no reason.
+      A function that returns the error that made standard output incomplete, or None; a closed pipe does not
+      count.
     """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
-        except OSError:  # closed by the shell: the next file opened would take its number, and the output
+        except OSError:  # closed by the shell: the next opened file would get its number and the output
             os.open(os.devnull, os.O_RDWR)
     out, err = sys.stdout, sys.stderr
     if out is None and err is None:
@@ -147,12 +149,12 @@ def protect() -> Callable[[], Exception | None]:
 
 
 def visible(text: str) -> str:
-    """Return a text with escapes in place of control characters: what a name holds may move no cursor."""
+    """Return a text with control characters escaped, so that a name cannot move the cursor."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def one_line(text: str) -> str:
-    """Return a text in one line, see :func:`visible`; its lines are joined by blanks."""
+    """Return a text as one line, with lines joined by spaces and control characters escaped."""
     return visible(" ".join(text.split("\n")))
 
 

@@ -1,14 +1,14 @@
-"""Limits of a process: errors that stem from memory, open files or threads that ran out, by the limit's name."""
+"""Messages for errors due to exhausted memory, open files or threads, with the limit's name."""
 
 import errno
 import os
 from collections.abc import Iterator
 
-LEAST_SPACE = 1_300_000_000  # bytes of address space; measured: 0.9e9 do not do on two cores, 1.5e9 do
+LEAST_SPACE = 1_300_000_000  # bytes of address space; measured on two cores: 0.9e9 fail, 1.5e9 suffice
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those behind it: libraries raise their own in place of the system's."""
+    """Yield an error and its causes: libraries replace system errors by their own."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -17,12 +17,12 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def is_errno(error: BaseException, number: int) -> bool:
-    """Return whether an error is the system's error of a number, or quotes its text."""
+    """Return whether an error has a system error number, or contains its text."""
     return getattr(error, "errno", None) == number or os.strerror(number) in str(error)
 
 
 def exhausted(error: BaseException) -> str | None:
-    """Return a sentence where memory, open files, threads or processes ran out behind an error; else None."""
+    """Return a message if an error is due to exhausted memory, open files, threads or processes, else None."""
     for one in causes(error):
         text, number, file = str(one).strip(), getattr(one, "errno", None), getattr(one, "filename", None)
         where = f" at {file}" if file else ""
@@ -55,7 +55,7 @@ def exhausted(error: BaseException) -> str | None:
 
 
 def too_little_space() -> str | None:
-    """Return a sentence where the address space is so small that libraries abort the process while they are loaded."""
+    """Return a message if the address space is too small to load the libraries without an abort, else None."""
     space = _soft("RLIMIT_AS")
     if space is None or space >= LEAST_SPACE:
         return None
@@ -66,7 +66,7 @@ def too_little_space() -> str | None:
 
 
 def _soft(name: str) -> int | None:
-    """Return a limit of the process; None: there is none, or the system has no such limits."""
+    """Return a soft limit of the process; None: unlimited, or not supported by the system."""
     try:
         import resource
 

@@ -1,4 +1,4 @@
-"""Folders of the user: compiled code and approvals, trusted only where other users cannot write."""
+"""Folders of the user for compiled code and approvals, trusted only if other users cannot write them."""
 
 import os
 import pathlib
@@ -7,12 +7,12 @@ import tempfile
 
 
 def cache_home() -> pathlib.Path:
-    """Return ``$XDG_CACHE_HOME``, or ``~/.cache`` where it is unset, empty or no absolute path."""
+    """Return ``$XDG_CACHE_HOME``, or ``~/.cache`` if it is unset, empty or not an absolute path."""
     return _home("XDG_CACHE_HOME", ".cache")
 
 
 def state_home() -> pathlib.Path:
-    """Return ``$XDG_STATE_HOME``, or ``~/.local/state`` where it is unset, empty or no absolute path."""
+    """Return ``$XDG_STATE_HOME``, or ``~/.local/state`` if it is unset, empty or not an absolute path."""
     return _home("XDG_STATE_HOME", ".local/state")
 
 
@@ -22,15 +22,15 @@ def _home(variable: str, default: str) -> pathlib.Path:
         return pathlib.Path(given)
     try:
         return pathlib.Path.home() / default
-    except RuntimeError:  # a container's user without a name and a HOME
+    except RuntimeError:  # a container's user without name and HOME
         return pathlib.Path(tempfile.gettempdir(), f"contrastive_jax-{os.geteuid()}", default)
 
 
 def folder(path: pathlib.Path) -> pathlib.Path:
-    """Return a folder that only the user can write; make it where it is missing.
+    """Return a folder that only the user can write; create it if it is missing.
 
     Raises:
-      OSError: it cannot be made, or others can write it (:func:`check`).
+      OSError: the folder cannot be created, or others can write it (:func:`check`).
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     check(path)
@@ -38,7 +38,7 @@ def folder(path: pathlib.Path) -> pathlib.Path:
 
 
 def check(path: pathlib.Path) -> None:
-    """Raise PermissionError where a file or folder is a link, is another user's, or can be written by others."""
+    """Raise PermissionError if a path is a link, belongs to another user, or is writable by others."""
     about = path.lstat()
     if stat.S_ISLNK(about.st_mode):
         raise PermissionError(f"{path} is a link")

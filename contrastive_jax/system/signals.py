@@ -1,11 +1,12 @@
-"""SIGINT, SIGTERM and SIGHUP end the command within seconds, wherever the program is.
+"""Signal handling that ends the command within seconds of SIGINT, SIGTERM or SIGHUP, at any point.
 
-An exception that a handler raises is not enough: it comes only once the main thread is back in Python (compiling takes
-minutes), and Python drops it in callbacks of the garbage collector. So the C part of Python writes the number of every
-signal into a socket at once, a thread reads it there, and ends the process where the main thread does not within the
-seconds that its phase has. Checkpoints are complete or absent: to end anywhere is safe.
+An exception raised by a Python handler is not enough: it is raised only when the main thread is back in Python
+(compiling takes minutes), and Python drops it in callbacks of the garbage collector. So Python's C code writes
+the number of every signal to a socket at once, and a thread reads it and ends the process if the main thread
+does not end within the seconds of the current phase. Checkpoints are complete or absent, so it is safe to end
+at any point.
 
-Only the standard library is imported, so that this holds while everything else is imported.
+Only the standard library is imported, so that this also works while everything else is imported.
 """
 
 import atexit
@@ -20,14 +21,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-GRACE = 5.0  # seconds from a signal to the end, unless the phase has others
-AGAIN = 0.05  # seconds after which a dropped exception is raised again
+GRACE = 5.0  # seconds from a signal to the end, unless the phase sets others
+AGAIN = 0.05  # seconds until a dropped exception is raised again
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 WORDS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, or SIGHUP, where nothing waits for the end of a step."""
+    """Interruption by SIGTERM or SIGHUP."""
 
     def __init__(self, number: int = signal.SIGTERM):
         super().__init__()
@@ -35,19 +36,19 @@ class Terminated(KeyboardInterrupt):
 
 
 class Insisted(KeyboardInterrupt):
-    """A second Ctrl-C, before the step that would have ended the run."""
+    """Interruption by a second Ctrl-C, before the run stopped after a step."""
 
 
 class _State:
-    """State of the process: the signals that have come, and the seconds that its main thread has."""
+    """State of the process: received signals, and the deadline of the main thread."""
 
     def __init__(self) -> None:
-        self.number, self.since = 0, 0.0  # of the first signal
+        self.number, self.since = 0, 0.0  # number and time of the first signal
         self.deadline = float("inf")
         self.phases: list[tuple[float, str]] = []
-        self.held, self.late = 0, 0  # blocks of held() that are entered; a signal that came in one
+        self.held, self.late = 0, 0  # number of open blocks of held(); a signal received in one
         self.early = False  # nothing is written yet: a signal ends the process at once
-        self.code: int | None = None  # exit status, once the program is leaving by itself
+        self.code: int | None = None  # exit status, once the program ends by itself
         self.writer: socket.socket | None = None
 
     def limit(self) -> tuple[float, str]:
@@ -63,12 +64,12 @@ def code_of(error: BaseException) -> int:
 
 
 def word(number: int) -> str:
-    """Return what a signal did to the command."""
+    """Return the word for a signal's effect on the command."""
     return WORDS.get(number, "terminated, as its terminal closed")
 
 
 def note(number: int) -> None:
-    """Take note of a signal that has come."""
+    """Remember the first received signal, and start its deadline."""
     if not _state.number:
         _state.since = time.monotonic()
         _state.deadline = _state.since + _state.limit()[0]
@@ -76,19 +77,19 @@ def note(number: int) -> None:
 
 
 def forget() -> None:
-    """Forget a signal that was acted on, where the process goes on (notebooks, tests)."""
+    """Forget a handled signal if the process continues (notebooks, tests)."""
     _state.number, _state.deadline = 0, float("inf")
 
 
 def pending() -> float:
-    """Return the seconds since a signal came that has not been acted on; 0.0: none has."""
+    """Return the seconds since the first signal that is not yet handled; 0.0: there is none."""
     return time.monotonic() - _state.since if _state.number else 0.0
 
 
 def check(patience: float) -> None:
-    """Raise what the signal would have raised that came before more than ``patience`` seconds, if one did.
+    """Raise the exception of a signal that is pending for more than ``patience`` seconds.
 
-    For loops of the main thread that wait.
+    For waiting loops of the main thread.
     """
     if pending() > patience:
         _raise(_state.number)
@@ -96,11 +97,11 @@ def check(patience: float) -> None:
 
 @contextlib.contextmanager
 def phase(seconds: float, left: str = "") -> Iterator[None]:
-    """Give what is inside other seconds than ``GRACE`` to come to its end once a signal has come.
+    """Replace ``GRACE``, the time to end after a signal, by ``seconds`` during the body.
 
     Args:
-      seconds: from the signal, or from here if it came before.
-      left: the sentence that the end of the process adds, should it come to that.
+      seconds: time since the signal, or since the start of the body if the signal came earlier.
+      left: sentence that ends the error message if the process has to be killed.
     """
     _state.phases.append((seconds, left))
     _start_again()
@@ -117,7 +118,7 @@ def _start_again() -> None:
 
 
 def leaving(code: int, seconds: float) -> None:
-    """End the process with a status in some seconds, whatever its threads still wait for."""
+    """End the process with exit status ``code`` within ``seconds``, even if its threads still wait."""
     if _state.writer is not None:
         _state.code, _state.deadline = code, time.monotonic() + seconds
         with contextlib.suppress(OSError):
@@ -125,10 +126,9 @@ def leaving(code: int, seconds: float) -> None:
 
 
 def leave(code: int) -> None:
-    """End a process that failed, after its exit handlers; return where it did not, or :func:`guard` was not called.
+    """End a failed process after its exit handlers; return if ``code`` is 0, or without :func:`guard`.
 
-    What was cut off in the middle may not survive the interpreter's own end: XLA crashes there, asyncio's loops print
-    stack traces.
+    After an interruption, Python's own exit can fail: XLA crashes, and asyncio's loops print stack traces.
     """
     if _state.writer is None or not code:
         return
@@ -140,9 +140,9 @@ def leave(code: int) -> None:
 
 
 def guard() -> None:
-    """Watch over the process from here on; until :func:`begin` a signal ends it at once.
+    """Start to watch for signals; until :func:`begin`, a signal ends the process at once.
 
-    Called by the main thread, once.
+    Call it once, from the main thread.
     """
     if _state.writer is not None or threading.current_thread() is not threading.main_thread():
         return
@@ -169,13 +169,13 @@ def guard() -> None:
 
 
 def begin() -> None:
-    """Let a signal raise in the main thread from here on: there are things to close."""
+    """Let signals raise in the main thread from now on, so that it can close its resources."""
     _state.early = False
 
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Let a signal raise only after what is inside: the start of a process, which prints a stack trace if cut off."""
+    """Let signals raise only after the body, such as a process start, which prints a stack trace if cut off."""
     _state.held += 1
     try:
         yield
@@ -187,7 +187,7 @@ def held() -> Iterator[None]:
 
 
 def handle(number: int, frame: Any = None) -> None:
-    """Act on a signal by raising KeyboardInterrupt or Terminated in the main thread."""
+    """Raise KeyboardInterrupt or Terminated for a signal, after the blocks of :func:`held`."""
     note(number)
     if _state.held:
         _state.late = number
@@ -231,12 +231,12 @@ def _watch(reader: socket.socket) -> None:
 
 
 def _end(message: str, code: int) -> None:
-    """End the process without waiting for anything; streams that take nothing are given a second."""
+    """End the process at once; a blocked standard error delays it by at most one second."""
 
     def say() -> None:
         show = (
             "\x1b[?25h\n" if sys.stderr is not None and sys.stderr.isatty() else ""
-        )  # the cursor, if hidden
+        )  # shows a hidden cursor
         if message:
             os.write(2, f"{show}{message}\n".encode())
 
@@ -249,9 +249,9 @@ def _end(message: str, code: int) -> None:
 
 @contextlib.contextmanager
 def handled_by(handler: Callable[[int, Any], Any], numbers: tuple[int, ...] = ENDING) -> Iterator[None]:
-    """Let a handler take some signals for a while; those that the process was started to ignore stay ignored.
+    """Install a handler of signals during the body; SIGTERM and SIGHUP stay ignored if they are.
 
-    Outside of the main thread, which alone may set handlers, nothing changes.
+    Do nothing outside the main thread, the only one that may install handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -262,6 +262,6 @@ def handled_by(handler: Callable[[int, Any], Any], numbers: tuple[int, ...] = EN
         yield
     finally:
         for number, previous in before.items():
-            signal.signal(number, previous or signal.SIG_DFL)  # None: not Python's, which cannot put it back
-        if _state.writer is None:  # the process goes on
+            signal.signal(number, previous or signal.SIG_DFL)  # None: not Python's, which cannot restore it
+        if _state.writer is None:  # the process continues
             forget()
