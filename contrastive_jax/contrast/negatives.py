@@ -39,7 +39,7 @@ class AllNegatives:
     def statistics(
         self, query: Array, positive: Array, scale: Array, transformed: Transformed | None = None
     ) -> Negatives:
-        """Return statistics of ``query`` [Q, D] at each ``scale`` [S], relative to the ``positive`` score [Q]."""
+        """Return statistics of ``query`` [Q, D] at each ``scale`` [S], relative to ``positive`` scores [Q]."""
         return negative_statistics(
             *(query, self.group, self.pool, scale, positive),
             **{"engine": self.engine, "same_group": self.same_group, "transformed": transformed},
@@ -80,7 +80,7 @@ class SampledNegatives:
     def statistics(
         self, query: Array, positive: Array, scale: Array, transformed: Transformed | None = None
     ) -> Negatives:
-        """Return statistics of ``query`` [Q, D] at each ``scale`` [S], relative to the ``positive`` score [Q]."""
+        """Return statistics of ``query`` [Q, D] at each ``scale`` [S], relative to ``positive`` scores [Q]."""
         return selected_statistics(
             query, self.pool, self.index, self.permitted, scale, positive, transformed=transformed
         )

@@ -345,7 +345,7 @@ def _forward(options, *arguments):
 
 
 def _backward(options, arguments, cotangents):
-    """Compute gradients by tiles; dx is the cotangent times -sigmoid(-x) (positives) or sigmoid(x) (negatives)."""
+    """Compute gradients by tiles: dx is the cotangent times sigmoid(x), or -sigmoid(-x) for a positive."""
     height, width, sides = options
     query, query_group, query_row, level, reference, key, group, row, scale = arguments
     candidates = tiles(width, key, group, row, jnp.ones(group.shape, bool))
