@@ -74,8 +74,8 @@ def frame(height: int, width: int, *, area, ratio, sampler) -> np.ndarray:
     """Return the values of an image's size that a box depends on, float32 ``[9]``.
 
     Height and width; the smallest and largest area to draw, and the area below which a box is refused, in
-    pixels; the box after attempts that all failed. Computed here in double precision, so that
-    :func:`draw_box_in` draws the same box for constant and traced sizes.
+    pixels; the box to use if all attempts fail. Computed here in double precision, so that :func:`draw_box_in`
+    draws the same box for constant and traced sizes.
     """
     pixels = height * width
     if sampler == "tf":

@@ -192,7 +192,10 @@ def jitter(
     jitter: Fraction = 0.8,
     strength: tuple[NonNegative, NonNegative, NonNegative, Hue] = (0.4, 0.4, 0.4, 0.1),
 ) -> Callable:
-    """Return the step that jitters colours in random order with a probability."""
+    """Return the step that jitters brightness, contrast, saturation and hue with a probability.
+
+    The order of the four is random.
+    """
     strengths = dict(zip(("brightness", "contrast", "saturation", "hue"), strength, strict=True))
     step = functools.partial(color.color_jitter, **strengths, style=style, additive=additive)
     return _sometimes(jitter, step)

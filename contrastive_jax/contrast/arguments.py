@@ -98,7 +98,7 @@ def one_of(argument: str, value: Any, allowed: Collection[str]) -> None:
 
 
 def check_scalar(argument: str, value: Any) -> Any:
-    """Return an integer as a Python float, another real number or a scalar array of real numbers unchanged.
+    """Return a Python int as a float, another real number or a scalar array of real numbers unchanged.
 
     Raises:
       ValueError: another type, or a number outside float32's range. The message names the argument and the

@@ -91,10 +91,10 @@ def uniform_ranks(key: Array, m: Array, k: int) -> Array:
 def shuffle(swap: Array) -> Array:
     """Return the first k entries after the k Fisher-Yates swaps of places i and ``swap[i]`` >= i: [k] int32.
 
-    No array has the size of the range: place p holds p until a step i swaps it, and then the earlier entry
-    of place i. So the i-th result is swap[i] if no earlier step swapped that place, otherwise the entry of
-    place j before step j, the latest such step. That entry is j, unless an earlier step swapped place j,
-    and so on: a chain, followed by pointer jumping.
+    No array has the size of the range: place p holds p until a step i swaps it, and then the previous entry
+    of place i. So the i-th result is swap[i] if no earlier step swapped that place; otherwise it is the entry
+    of place j before step j, for the latest such step j. That entry is j, unless an earlier step swapped
+    place j, and so on: a chain, followed by pointer jumping.
     """
     k = swap.shape[0]
     step = jnp.arange(k, dtype=jnp.int32)

@@ -79,7 +79,7 @@ def adnce(*, mu: Annotated[float, Gt(-10), Lt(10)] = 0.7, sigma: Positive = 1.0)
 
 @checked("transform")
 def hardness(*, alpha: NonNegative = 1.0) -> Transform:
-    """``alpha sg(s)`` added to every negative's score: weights ``e^(alpha s / tau)`` for hard negatives.
+    """``alpha sg(s)`` added to every negative's score, which weights the negative by ``e^(alpha s / tau)``.
 
     With InfoNCE it is the loss ``hardness_weighted``; it works with any loss.
     Source: LLaVE, hardness-weighted contrastive learning (Lan et al., 2025).

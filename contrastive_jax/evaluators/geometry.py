@@ -61,7 +61,7 @@ def tolerance(
         second: g, ``[n, F]``; default: f.
         self_pairs: whether (x, x) is a pair.
         same_class_only: whether the mean is over pairs of the same class only, independent of the number of
-          classes.
+            classes.
 
     Source: Wang & Liu (2021); MACL, eq. 6.
     """
@@ -195,7 +195,7 @@ def evaluate(
         features: ``[n, F]``.
         labels: ``[n]``.
         second: ``[n, F]``, another view of the same images; adds ``alignment``. Other measures use ``features``
-          only.
+            only.
         layer: name of the features, for the protocol.
         t: as in :func:`uniformity`.
         self_pairs: whether an image is paired with itself.

@@ -41,7 +41,7 @@ def evaluate(
         test_features: ``[m, F]``.
         test_labels: ``[m]``, or ``[m, C]``.
         k: neighbours that vote.
-        temperature: T of the weights exp(cosine / T); 0 gives every neighbour one vote.
+        temperature: T of the weights exp(cosine / T); 0: all neighbours have equal weight.
         standardize: whether features are first standardized with the bank's mean and deviation. Not part of
             the published protocol; can change the result by points.
         layer: name of the features, for the protocol.

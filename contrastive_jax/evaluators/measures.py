@@ -249,7 +249,7 @@ def random_projections(
     seed: Seed = 0,
     layer: str = "pooled",
 ) -> Evaluate:
-    """Histograms of test embeddings along random orthogonal directions, and their distance to normal ones.
+    """Histograms of test embeddings along random orthogonal directions, and their distance to normality.
 
     Projections of a uniform sphere are nearly normal. Embeddings are L2-normalised and multiplied by the root
     of their width, so that projections of a uniform sphere have variance 1. ``distance_to_standard_normal`` is

@@ -50,7 +50,7 @@ def pool_estimate(
         negatives: ``[M, D]``, drawn independently of the queries. Default: the keys of all other examples.
         negatives_group: ``[M]`` int. Default: groups different from all queries'.
         score: "cosine" or "dot".
-        temperature: what the scores are divided by: the critic is score / temperature.
+        temperature: temperature that scores are divided by; the critic is score / temperature.
         engine: "tiled", "dense" or "auto", see :func:`contrast.similarity.negative_statistics`.
 
     Returns:

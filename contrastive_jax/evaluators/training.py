@@ -310,7 +310,7 @@ def _one(program, state, arrays, frozen, step):
 
 @native.jit(static_argnums=0, donate_argnums=1)
 def _advance(program, state, arrays, frozen, start, stop):
-    """Run steps ``start`` to ``stop`` (exclusive) in one program; the returned array begins with their losses."""
+    """Run steps ``start`` to ``stop - 1`` in one program; the returned array begins with their losses."""
     dtype = jax.tree.leaves(state[0])[0].dtype
     losses = jnp.zeros(arrays.index.shape[0], dtype)
 

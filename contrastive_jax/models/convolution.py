@@ -38,7 +38,7 @@ class Convolution(nn.Module):
 
 
 def convolve(images: Array, kernel: Array, strides: tuple[int, int], padding: Pairs) -> Array:
-    """Convolve ``[N, h, w, c]`` with a kernel ``[k, l, c, d]`` to ``[N, H, W, d]``, with padding of both axes."""
+    """Convolve ``[N, h, w, c]`` with a kernel ``[k, l, c, d]`` to ``[N, H, W, d]``; padding is per axis."""
     empty = 0 in (*images.shape, *kernel.shape)
     if not native.on_cpu() or empty or images.dtype == jnp.float64 or not native.check_switch():
         rounded = jnp.finfo(kernel.dtype).bits < 32 and not empty

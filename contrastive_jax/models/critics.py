@@ -2,9 +2,9 @@
 
 A function takes the dtype of the computation and returns None, or a Flax linen module whose
 ``__call__(query, key, score)`` takes the compared embeddings [B, V, D] of queries and positives and the
-positives' scores over tau, [B, V], and returns u, [B, V]. Names of its parameters are kernel (initially
-random), scale (1) or bias (0); initializers of the module are ignored. B and V are 1 while shapes are
-determined.
+positives' scores over tau, [B, V], and returns u, [B, V]. Its parameters must be named kernel (initially
+random), scale (initially 1) or bias (initially 0); initializers of the module are ignored. B and V are 1 while
+shapes are determined.
 
 The bound holds for any u. The best u is the logarithm of a query's mean e^((s_j - s+) / tau) over negatives, so
 u minimises the same loss as the encoder. ``optimizer.alternate=("critic",)`` updates them alternately.
