@@ -1,9 +1,9 @@
-"""Changes of pixel values: brightness, contrast, saturation, hue, grey, blur, solarise, noise, erasing.
+"""Operations on pixel values: brightness, contrast, saturation, hue, grey, blur, solarise, noise, erasing.
 
-Images are float32 ``[h, w, c]`` and hold colour channels only, c = 1 (grey) or 3 (RGB); callers set further
-channels aside. ``axis`` is that of the channels: :func:`jitter` works on planes, ``[c, h, w]``, which is faster.
-On a grey image saturation, hue and grayscale are the identity. Single operations do not clip.
-Conventions differ between libraries, so they are options: ``tf`` is SimCLR's and BYOL's (contrast about each
+Images are float32 ``[h, w, c]`` with colour channels only, c = 1 (grey) or 3 (RGB); callers separate other
+channels. ``axis`` is the channel axis: :func:`jitter` works on planes, ``[c, h, w]``, which is faster.
+Saturation, hue and grayscale leave grey images unchanged. Single operations do not clip.
+Libraries differ, so their conventions are options: ``tf`` is SimCLR's and BYOL's (contrast about each
 channel's mean, saturation in HSV), ``torchvision`` MoCo's (both blend with the luminance).
 """
 
@@ -24,7 +24,7 @@ def clip(image):
 
 
 def luminance(image, axis=-1):
-    """Return 0.2989 R + 0.587 G + 0.114 B, ``[h, w, 1]``; a grey image is its own."""
+    """Return 0.2989 R + 0.587 G + 0.114 B, ``[h, w, 1]``; a grey image is returned as it is."""
     if image.shape[axis] == 1:
         return image
     red, green, blue = jnp.split(image, 3, axis)
@@ -62,20 +62,20 @@ def saturation(image, factor, *, style="tf", axis=-1):
     if style == "torchvision":
         grey = luminance(image, axis)
         return factor * (image - grey) + grey
-    # saturation is (max - min) / max at constant max: scaling it scales the distances from the maximum
+    # saturation is (max - min) / max: at constant maximum, scaling it scales the distances from the maximum
     value, chroma = _value_chroma(image, axis)
     limit = jnp.where(chroma > 0, value / jnp.where(chroma > 0, chroma, 1), factor)
     return value + jnp.where(value > 0, jnp.minimum(factor, limit), 0) * (image - value)
 
 
 def hue(image, delta, *, axis=-1):
-    """Turn the hue by ``delta`` turns of the HSV colour circle."""
+    """Rotate the hue by ``delta`` turns of the HSV colour circle."""
     if image.shape[axis] == 1:
         return image
     value, chroma = _value_chroma(image, axis)
     red, green, blue = jnp.split(image, 3, axis)
     safe = jnp.where(chroma > 0, chroma, 1)
-    # never compare with the maximum for equality: XLA may compute its two sides with different rounding
+    # no test of equality with the maximum: XLA may round the two sides differently
     sextant = jnp.where(
         (red >= green) & (red >= blue),
         (green - blue) / safe,
@@ -103,17 +103,17 @@ def draw_order(draws):
 def jitter(image, order, factors, *, style="tf", additive=False):
     """Apply the four colour operations in the given order (codes as in :func:`draw_order`), clipped after each.
 
-    ``factors`` are brightness (a shift where ``additive``), contrast, saturation and hue.
+    ``factors`` are brightness (a shift if ``additive``), contrast, saturation and hue.
     """
     bright = brightness_additive if additive else brightness
-    if image.shape[-1] == 1:  # grey has neither saturation nor hue: two operations in two orders
+    if image.shape[-1] == 1:  # no saturation or hue: two operations in two orders
         light = lambda x: clip(bright(x, factors[BRIGHTNESS]))  # noqa: E731
         tone = lambda x: clip(contrast(x, factors[CONTRAST], style=style))  # noqa: E731
         brightness_first = jnp.argmax(order == BRIGHTNESS) < jnp.argmax(order == CONTRAST)
         return jnp.where(brightness_first, tone(light(image)), light(tone(image)))
 
-    # A switch under vmap runs all its branches in all four places. Hue is the costly one, so it is run once:
-    # three slots for what precedes it and three for what follows, each of them possibly empty.
+    # Under vmap a switch runs all its branches at all four places. Hue is expensive, so it runs once, with
+    # three slots for the operations before it and three for those after it; slots may stay empty.
     def slot(planes, operation):
         choices = [
             bright(planes, factors[BRIGHTNESS]),
@@ -138,8 +138,8 @@ def jitter(image, order, factors, *, style="tf", additive=False):
 def color_jitter(key, image, *, brightness, contrast, saturation, hue, style="tf", additive=False):
     """Apply :func:`jitter` with random order and factors.
 
-    Factors are uniform in ``[max(0, 1 - strength), 1 + strength]``; hue, and brightness where ``additive``,
-    are uniform in ``[-strength, strength]``.
+    Factors are uniform in ``[max(0, 1 - strength), 1 + strength]``; hue, and brightness if ``additive``, are
+    uniform in ``[-strength, strength]``.
     """
     draws = uniform(key, (8,))
 
@@ -157,12 +157,12 @@ def color_jitter(key, image, *, brightness, contrast, saturation, hue, style="tf
 
 
 def simclr_taps(height: int) -> int:
-    """Return the taps of SimCLR's blur kernel: a tenth of the height, made odd (one tap, no blur, below 20 pixels)."""
+    """Return the odd number of taps of SimCLR's blur, a tenth of the height; 1 (no blur) below 20 pixels."""
     return 2 * (height // 10 // 2) + 1
 
 
 def gaussian_blur(image, sigma, *, taps: int, edges="zero"):
-    """Blur by a separable Gaussian over ``taps`` (odd) pixels, as two matrix products; ``sigma`` in pixels.
+    """Blur with a separable Gaussian of ``taps`` (odd) pixels, as two matrix products; ``sigma`` in pixels.
 
     ``edges``: ``zero`` pads with black (SimCLR, BYOL: borders darken), ``edge`` repeats the border (PIL:
     MoCo v2), ``reflect`` mirrors (torchvision), ``valid`` drops the border.
@@ -196,7 +196,7 @@ def gaussian_noise(key, image, scale):
 
 
 def erase(key, image, *, smallest: int, largest: int):
-    """Blacken a rectangle with sides uniform in ``smallest..largest`` pixels, anywhere inside the image."""
+    """Blacken a random rectangle inside the image, with sides uniform in ``smallest..largest`` pixels."""
     size, place = uniform(key, (2, 2))
     side = smallest + jnp.floor(size * (largest - smallest + 1))
     extent = jnp.array(image.shape[:2], jnp.float32)

@@ -1,8 +1,8 @@
-"""Crops of a view out of its image: on the device, or on the host before the image is decoded.
+"""Crops of views, on the device or on the host before the image is decoded.
 
-A preset is a chain of steps, one of which is a crop. On the host only the box is drawn
-(:meth:`Cut.boxes`), from the very keys that the device would draw it from, so that whoever decodes the
-image decodes no more than the view needs; the device then takes the other steps.
+A preset is a chain of steps, one of which is a crop. The host draws only the box (:meth:`Cut.boxes`),
+with the same keys as the device, so that only the pixels of the view are decoded; the device then
+applies the other steps.
 """
 
 import dataclasses
@@ -21,20 +21,20 @@ from contrastive_jax.augment import geometry
 
 
 def example_keys(seed, epoch, id):
-    """Derive one augmentation key an example, [B], wherever it lies in a batch; ``epoch`` and ``id`` are [B]."""
+    """Derive augmentation keys [B] from ``epoch`` and ``id``, [B] each, at any place in the batch."""
     root = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"augment"))
     return jax.vmap(lambda epoch, id: jax.random.fold_in(jax.random.fold_in(root, epoch), id))(epoch, id)
 
 
 class Touch(NamedTuple):
-    """Effects of a step on an image besides moving its pixels, and by which option."""
+    """Effect of a step other than moving pixels, and the option that causes it."""
 
     option: str
     value: Any
-    channels: int  # how many of the leading channels it changes
+    channels: int  # number of leading channels that the step changes
 
     def instead(self, channels: int) -> str:
-        """Return what to take instead where it may touch so many channels."""
+        """Return the setting to use if only ``channels`` leading channels may change."""
         if self.option not in ("preset", "color_channels"):
             return f"augment.{self.option}=0"
         possible = [count for count in (1, 3) if self.option == "color_channels" and count <= channels]
@@ -47,14 +47,14 @@ class Touch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step, ``(key, image) -> image``, that says what it touches; a plain function may touch everything.
+    """A step, ``(key, image) -> image``, with its declared effects; a plain function may change all channels.
 
     Attributes:
         apply: the step.
-        option: of its preset, that makes it touch anything; "" where it only moves pixels, or maps every channel by
-            numbers of its own.
-        value: of that option.
-        channels: of an image of so many, how many leading ones it touches.
+        option: option of the preset that causes the effect; "" for steps that only move pixels, or map every
+            channel on its own.
+        value: value of that option.
+        channels: function from an image's number of channels to the number of leading channels that change.
     """
 
     apply: Callable
@@ -67,7 +67,7 @@ class Step:
         return self.apply(key, image)
 
     def touches(self, channels: int) -> list[Touch]:
-        """Return its effects on an image of so many channels."""
+        """Return the step's effects on an image with ``channels`` channels."""
         return [Touch(self.option, self.value, self.channels(channels))] if self.option else []
 
 
@@ -88,15 +88,15 @@ class RandomCrop:
         return geometry.random_resized_crop(key, image, **dataclasses.asdict(self))
 
     def touches(self, channels: int) -> list[Touch]:
-        """Return its effect: where the box is shifted, black comes in."""
+        """Return the effect of a shifted box, which may show black beyond the image."""
         return [Touch("shift", self.shift, channels)] if self.shift else []
 
     def frame(self, height: int, width: int) -> np.ndarray:
-        """Return all that :meth:`box` has to know of an image's size."""
+        """Return the values that :meth:`box` needs for an image of this size."""
         return geometry.frame(height, width, area=self.area, ratio=self.ratio, sampler=self.sampler)
 
     def box(self, key, frame):
-        """Return the box that a call with this key cuts out."""
+        """Return the box of a call with this key."""
         box_key, _ = jax.random.split(key)
         return geometry.draw_box_in(box_key, frame, area=self.area, ratio=self.ratio, sampler=self.sampler)
 
@@ -116,21 +116,21 @@ class CenterCrop:
         return geometry.center_crop(image, **dataclasses.asdict(self))
 
     def touches(self, channels: int) -> list[Touch]:
-        """Return no effect: it moves pixels."""
+        """Return no effect, since it only moves pixels."""
         return []
 
     def frame(self, height: int, width: int) -> np.ndarray:
-        """Return the box itself."""
+        """Return the box of an image of this size."""
         box = geometry.center_box(height, width, (self.size, self.size), self.proportion)
         return np.array(box, np.float32)
 
     def box(self, key, frame):
-        """Return the box."""
+        """Return ``frame``, which is the box."""
         return frame
 
 
 class Chain:
-    """Steps one after another, ``(key, image) -> image``, each with a key of its own."""
+    """Steps in sequence, ``(key, image) -> image``, each with its own key."""
 
     def __init__(self, *steps):
         self.steps = steps
@@ -142,11 +142,11 @@ class Chain:
         return image
 
     def keys(self, key):
-        """Derive the steps' keys; evaluation has none."""
+        """Derive the steps' keys; all None for evaluation, whose key is None."""
         return jax.random.split(key, len(self.steps)) if key is not None else [None] * len(self.steps)
 
     def touches(self, channels: int) -> list[Touch]:
-        """Return the effects of its steps on an image of so many channels, besides moving pixels."""
+        """Return the steps' effects on an image with ``channels`` channels."""
         touches = []
         for step in self.steps:
             if isinstance(step, Step | RandomCrop | CenterCrop | Chain):
@@ -157,11 +157,11 @@ class Chain:
 
     @property
     def crop(self) -> int:
-        """The place of the crop among the steps."""
+        """Index of the crop among the steps."""
         return next(i for i, step in enumerate(self.steps) if isinstance(step, RandomCrop | CenterCrop))
 
     def finish(self, key, image):
-        """Take the steps that follow the crop, for an image that is already cut out."""
+        """Apply the steps after the crop to an image that is already cropped."""
         for step, step_key in list(zip(self.steps, self.keys(key), strict=True))[self.crop + 1 :]:
             image = step(step_key, image)
         return image
@@ -169,11 +169,11 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """The host's half of views: which boxes of an image they show, and how these are resized. Picklable.
+    """The views' crops on the host: boxes and resizing. Picklable.
 
     Attributes:
-        crops: of each view, with its place among the steps of the view and their number.
-        opencv: whether OpenCV resizes boxes of whole pixels that are not to be antialiased; see :meth:`resize`.
+        crops: for each view its crop, the crop's index among the view's steps, and the number of steps.
+        opencv: whether OpenCV resizes boxes of whole pixels without antialiasing; see :meth:`resize`.
     """
 
     crops: tuple[tuple[RandomCrop | CenterCrop, int, int], ...]
@@ -181,7 +181,7 @@ class Cut:
 
     @property
     def size(self) -> int:
-        """Side of a view, pixels."""
+        """Side of a view in pixels."""
         return self.crops[0][0].size
 
     @property
@@ -191,15 +191,15 @@ class Cut:
 
     @property
     def antialias(self) -> bool:
-        """Return whether the kernel widens when shrinking."""
+        """Return whether images are smoothed before they are made smaller."""
         return self.crops[0][0].antialias
 
     def resize(self, image: np.ndarray, box: Sequence[float]) -> np.ndarray:
         """Resize a box of a uint8 image [h, w, c] to [size, size, c] by :func:`geometry.crop_and_resize`, rounded.
 
-        On the host: the weights are the same, but of each row only the few that are not zero are reckoned with.
-        OpenCV takes a fifth of the time and has its own ways: its cubic kernel is a = -0.75, not -0.5, so that
-        views are sharper, and pixels beyond the box are those at its edge.
+        The weights are those of the device, as sparse matrices. OpenCV takes a fifth of the time and differs:
+        its cubic kernel has a = -0.75, not -0.5, so views are sharper, and it repeats edge pixels beyond the
+        box.
         """
         top, left, height, width = (float(x) for x in box)
         image = image[_reach(top, height), _reach(left, width)]
@@ -218,7 +218,7 @@ class Cut:
         return view.reshape(self.size * c, self.size).T.reshape(self.size, self.size, c)
 
     def _weights(self, size_in: np.ndarray, start: np.ndarray, extent: np.ndarray) -> list:
-        """Return the share of each input pixel in each output pixel, of two axes [2]: two sparse [size, size_in]."""
+        """Return each axis's weights of input pixels in output pixels, two sparse matrices [size, size_in]."""
         from scipy import sparse
 
         step = extent / self.size
@@ -241,18 +241,18 @@ class Cut:
         ]
 
     def boxes(self, seed: int, epoch: np.ndarray, id: np.ndarray, sizes: Sequence[tuple[int, int]]):
-        """Draw float32 [B, W, 4], (top, left, height, width): what the device would draw for these examples.
+        """Draw boxes (top, left, height, width), float32 [B, W, 4], the same as on the device.
 
         Args:
-            seed: of the run.
-            epoch: [B].
-            id: [B].
-            sizes: B pairs (height, width).
+            seed: random seed of the run.
+            epoch: [B] epochs of the examples.
+            id: [B] ids of the examples.
+            sizes: B pairs (height, width) of the images.
         """
         frames = np.array([[crop.frame(*size) for crop, _, _ in self.crops] for size in sizes])
         if all(isinstance(crop, CenterCrop) for crop, _, _ in self.crops):
             return frames
-        # A mesh in context would have them on its devices.
+        # An active mesh would compute on its devices.
         with jax.set_mesh(None), jax.default_device(_host()):
             return np.asarray(_draw(self, np.uint32(seed), np.int32(epoch), np.int32(id), frames))
 
@@ -262,7 +262,7 @@ OPENCV = {"bilinear": 1, "bicubic": 2}  # cv2.INTER_LINEAR, cv2.INTER_CUBIC
 
 @functools.cache
 def opencv():
-    """Import OpenCV, with one thread: cores are shared out by whoever calls it."""
+    """Import OpenCV with one thread, since callers distribute the cores."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -270,7 +270,7 @@ def opencv():
 
 
 def _reach(start: float, extent: float) -> slice:
-    """Return the pixels of which a box holds something."""
+    """Return the range of pixels that a box touches."""
     return slice(math.floor(start), math.ceil(start + extent))
 
 
@@ -294,10 +294,10 @@ def _host():
 
 
 def cut_of(chains: Sequence[Chain]) -> Cut:
-    """Return the host's half of views.
+    """Return the views' crops for the host.
 
     Raises:
-        ValueError: views that are moved or bent before they are cut out, or show what lies outside the image.
+        ValueError: a step before the crop, or a crop that is shifted beyond the image.
     """
     for chain in chains:
         before, crop = chain.steps[: chain.crop], chain.steps[chain.crop]
@@ -310,5 +310,5 @@ def cut_of(chains: Sequence[Chain]) -> Cut:
 
 
 def same(key, image):
-    """Return the image: the step that does nothing."""
+    """Return the image unchanged."""
     return image

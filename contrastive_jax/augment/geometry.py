@@ -1,7 +1,7 @@
 """Geometry of a view: crop boxes, resizing, flips, quarter turns and slants.
 
-Images are float32 ``[h, w, c]``; a box is ``(top, left, height, width)`` in pixels, as floats. Geometry moves
-all channels alike. Everything is a pure function of one image, made for ``jax.vmap``: no gather, no loop.
+Images are float32 ``[h, w, c]``; a box is ``(top, left, height, width)`` in pixels, as floats. All channels
+move together. Functions are pure, for one image under ``jax.vmap``, without gathers or loops.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 SAMPLERS = ("torchvision", "tf", "continuous")
-OBJECT_COVERED = 0.1  # of the image at least, by the sampler tf
+OBJECT_COVERED = 0.1  # least area of a box as a share of the image, for the sampler tf
 
 
 def triangle(distance, xp=jnp):
@@ -28,26 +28,26 @@ def keys_cubic(distance, xp=jnp):
 
 
 KERNELS = {"bilinear": triangle, "bicubic": keys_cubic}
-REACH = {"bilinear": 1, "bicubic": 2}  # pixels, beyond which a kernel is zero
+REACH = {"bilinear": 1, "bicubic": 2}  # distance in pixels beyond which a kernel is zero
 
 
 def uniform(key, shape=()):
-    """Draw uniform numbers in [0, 1), float32 whatever the default precision is."""
-    # Drawn flat and behind a barrier: XLA would compile the generator once more into everything that reads it.
+    """Draw uniform numbers in [0, 1), float32 at any default precision."""
+    # Drawn flat and behind a barrier: XLA would compile the generator again into every reader.
     draws = lax.optimization_barrier(jax.random.uniform(key, (math.prod(shape),), jnp.float32))
     return draws.reshape(shape)
 
 
 def between(low, high, draw):
-    """Put a draw, uniform in [0, 1), at its place between low and high."""
+    """Scale a draw, uniform in [0, 1), to low to high."""
     return low + (high - low) * draw
 
 
 def order_free_sum(values, axis: int):
-    """Sum along an axis of n values, |value| < 2, each rounded to n / 2^29 (n made a power of two).
+    """Sum n values, |value| < 2, along an axis, with the same bits in any order of additions.
 
-    Added up as integers, so that no order of additions shows in the bits: XLA chooses it by the batch, and a
-    device of eight has another batch than one alone.
+    Values are rounded to multiples of n / 2^29 (n rounded up to a power of two) and added as integers. XLA's
+    order of additions depends on a device's batch, and thus on the number of devices.
     """
     unit = 2.0 ** (math.ceil(math.log2(values.shape[axis])) - 29)
     return jnp.sum(jnp.round(values / unit).astype(jnp.int32), axis, jnp.int32).astype(values.dtype) * unit
@@ -59,23 +59,23 @@ def draw_box(key, height: int, width: int, *, area=(0.08, 1.0), ratio=(3 / 4, 4 
     ``area`` is relative to the image, ``ratio`` is width over height. Samplers:
 
     * ``torchvision`` (default): ``RandomResizedCrop``. Area uniform, log ratio uniform, 10 attempts, then the
-      largest centred box of a permitted ratio. The default because it is the distribution that papers
-      describe: area as named, tall and wide boxes alike, every position.
+      largest centred box of a permitted ratio. It is the default as the distribution that papers describe:
+      the area as named, tall and wide boxes equally likely, at every position.
     * ``tf``: ``tf.image.sample_distorted_bounding_box`` as SimCLR calls it. Ratio uniform, height uniform (so
-      smaller areas: mean 0.42 of a square, not 0.48), boxes below a tenth of the image refused, and a box
-      shorter than the image never touches its last row (nor its last column); 100 attempts, then the image.
-    * ``continuous``: torchvision's without rounding to whole pixels, for images of few pixels.
+      smaller areas: mean 0.42 of a square, not 0.48), boxes below a tenth of the image refused; a box shorter
+      (narrower) than the image never touches its last row (column); 100 attempts, then the whole image.
+    * ``continuous``: torchvision's without rounding to whole pixels, for small images.
     """
     limits = frame(height, width, area=area, ratio=ratio, sampler=sampler)
     return draw_box_in(key, limits, area=area, ratio=ratio, sampler=sampler)
 
 
 def frame(height: int, width: int, *, area, ratio, sampler) -> np.ndarray:
-    """Return all of an image's size that a box depends on, float32 ``[9]``: height and width; the smallest and the
-    largest area to draw from, and the area below which a box is refused, in pixels; the box where no attempt fits.
+    """Return the values of an image's size that a box depends on, float32 ``[9]``.
 
-    Reckoned here once, in double precision, so that :func:`draw_box_in` draws the same box for a size that
-    is a constant of its program and for one that is not.
+    Height and width; the smallest and largest area to draw, and the area below which a box is refused, in
+    pixels; the box to use if all attempts fail. Computed here in double precision, so that :func:`draw_box_in`
+    draws the same box for constant and traced sizes.
     """
     pixels = height * width
     if sampler == "tf":
@@ -91,7 +91,7 @@ def frame(height: int, width: int, *, area, ratio, sampler) -> np.ndarray:
 
 
 def draw_box_in(key, frame, *, area, ratio, sampler):
-    """Apply :func:`draw_box` to an image of which :func:`frame` is known, an array ``[9]``."""
+    """Draw the box of :func:`draw_box` for the result ``[9]`` of :func:`frame`."""
     height, width, smallest, largest, refused, *fallback = frame
     if sampler == "tf":
         boxes, valid = _attempts_tf(key, height, width, smallest, largest, refused, ratio)
@@ -110,7 +110,7 @@ def _attempts_torchvision(key, height, width, area, ratio, whole_pixels, attempt
     if whole_pixels:
         w, h = jnp.round(w), jnp.round(h)
     valid = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-    positions = int(whole_pixels)  # a box of n whole pixels has height - n + 1 places
+    positions = int(whole_pixels)  # a box of n whole pixels has height - n + 1 positions
     top, left = top_draw * (height - h + positions), left_draw * (width - w + positions)
     if whole_pixels:
         top, left = jnp.floor(top), jnp.floor(left)
@@ -122,14 +122,14 @@ def _attempts_tf(key, height, width, smallest, largest, refused, ratio, attempts
     shape = between(*ratio, ratio_draw)
 
     tallest = jnp.round(jnp.sqrt(largest / shape))
-    fitting = jnp.floor((width + 0.5) / shape)  # the tallest whose width still rounds to the image's
+    fitting = jnp.floor((width + 0.5) / shape)  # the tallest whose rounded width still fits
     fitting = jnp.where(jnp.round(fitting * shape) > width, fitting - 1, fitting)
     tallest = jnp.where(jnp.round(tallest * shape) > width, fitting, tallest)
     tallest = jnp.minimum(tallest, height)
     shortest = jnp.minimum(jnp.round(jnp.sqrt(smallest / shape)), tallest)
     h = shortest + jnp.floor(height_draw * (tallest - shortest + 1))
 
-    # rounding may have left the permitted areas by a pixel: one row more, then one row less
+    # rounding may have missed the permitted areas: add one row, then remove one
     h = jnp.where(h * jnp.round(h * shape) < smallest, h + 1, h)
     h = jnp.where(h * jnp.round(h * shape) > largest, h - 1, h)
     w = jnp.round(h * shape)
@@ -145,9 +145,9 @@ def crop_and_resize(image, box, size, *, method="bicubic", antialias=False, conf
     """Resample ``box`` of the image to ``size`` (a number or ``(height, width)``).
 
     Half-pixel centres; ``bicubic`` is TF2's kernel, :func:`keys_cubic`, and may overshoot [0, 1];
-    ``antialias`` widens the kernel when shrinking, as PIL does. Confined, pixels outside the box do not
-    count, as if it had been cut out before resizing; otherwise they do, the box may hang over the image's
-    edge, and what lies outside is zero.
+    ``antialias`` widens the kernel when shrinking, as PIL does. ``confined`` ignores pixels outside the box,
+    as if it were cut out before resizing; otherwise they count, and the box may extend beyond the image,
+    which is padded with zeros.
     """
     box = jnp.asarray(box, image.dtype)
     shape = (size, size) if isinstance(size, int) else size
@@ -160,7 +160,7 @@ def crop_and_resize(image, box, size, *, method="bicubic", antialias=False, conf
 
 
 def _weights(size_in, size_out, start, extent, method, antialias, confined):
-    """Return the share of each input pixel of a row or column in each output pixel: ``[size_out, size_in]``."""
+    """Return the weights of a row's or column's input pixels in output pixels, ``[size_out, size_in]``."""
     step = extent / size_out
     centre = start + (jnp.arange(size_out, dtype=step.dtype) + 0.5) * step - 0.5
     pixel = jnp.arange(size_in, dtype=step.dtype)
@@ -187,7 +187,8 @@ def random_resized_crop(
 ):
     """Cut out a random box of the image at ``size``: :func:`draw_box`, then :func:`crop_and_resize`.
 
-    ``shift`` moves the box by up to so many pixels each way, over the image's edge (zero outside) if need be.
+    ``shift`` is the largest random move of the box in pixels in each direction; outside the image pixels are
+    zero.
     """
     box_key, shift_key = jax.random.split(key)
     box = draw_box(box_key, *image.shape[:2], area=area, ratio=ratio, sampler=sampler)
@@ -198,9 +199,9 @@ def random_resized_crop(
 
 
 def center_crop(image, size, *, proportion=0.875, method="bicubic", antialias=False):
-    """Cut out the largest centred box of ``size``'s shape, times ``proportion``, at ``size``: SimCLR's evaluation.
+    """Crop the largest centred box of ``size``'s shape, times ``proportion``, and resize it (as in SimCLR).
 
-    The image itself where nothing is to be cut or resized.
+    An image that needs neither is returned as it is.
     """
     shape = (size, size) if isinstance(size, int) else tuple(size)
     top, left, h, w = center_box(*image.shape[:2], shape, proportion)
@@ -222,12 +223,12 @@ def center_box(height: int, width: int, shape: tuple[int, int], proportion: floa
 
 
 def horizontal_flip(key, image, *, probability=0.5):
-    """Mirror left and right with the given probability."""
+    """Flip left and right with the given probability."""
     return jnp.where(uniform(key) < probability, image[:, ::-1], image)
 
 
 def quarter_turn(key, image):
-    """Turn a square image by 0, 90, 180 or 270 degrees, equally likely."""
+    """Rotate a square image by 0, 90, 180 or 270 degrees, with equal probability."""
     if image.shape[0] != image.shape[1]:
         raise ValueError(
             f"a quarter turn needs a square image, this one is {image.shape[0]} x {image.shape[1]}"
@@ -238,7 +239,7 @@ def quarter_turn(key, image):
 
 
 def slant(image, slope):
-    """Shear the image by ``slope`` pixels a row, as handwriting slants: bilinear, zero outside."""
+    """Shear the image by ``slope`` pixels per row, like slanted handwriting: bilinear, zero outside."""
     height, width = image.shape[:2]
     column = jnp.arange(width, dtype=image.dtype)
     offset = slope * (jnp.arange(height, dtype=image.dtype) - (height - 1) / 2)

@@ -1,7 +1,7 @@
-"""The pipeline that presets are rows of: every function here makes a step, ``(key, image) -> image``, of its options.
+"""Steps of the augmentation pipeline: functions of options that return a step, ``(key, image) -> image``.
 
-Keyword-only parameters are options of the presets that have the step; the others are fixed by a preset's row. A
-tuple of steps is a chain on the colour channels alone: further channels (bits, infrared) pass by.
+Keyword-only parameters are options of the presets with this step; a preset fixes the others. A tuple of steps
+is a chain on the colour channels only, which leaves other channels (bits, infrared) unchanged.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ Hue = Annotated[float, Ge(0), Le(0.5)]
 class Augmentation(NamedTuple):
     """The result of a preset: ``(key, image) -> image`` for each view and for evaluation, whose key is None.
 
-    One step of every chain is a crop; on the host it may be taken ahead of the others.
+    One step of every chain is a crop, which may run on the host before the others.
     """
 
     views: tuple[Chain, ...]
@@ -44,7 +44,7 @@ class Augmentation(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Normalization(Step):
-    """The step that subtracts ``mean`` and divides by ``std``, of the leading channels."""
+    """Step that subtracts ``mean`` from the leading channels and divides them by ``std``."""
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
@@ -53,7 +53,7 @@ class Normalization(Step):
 def augmentation(
     size: int, views: int, *, steps: Sequence, by_view: Sequence[str], **options: Any
 ) -> Augmentation:
-    """Return the views of some steps, one chain for all unless options are given ``by_view``, and evaluation's.
+    """Return the chains of the views, equal unless there are options ``by_view``, and that of evaluation.
 
     Raises:
       ValueError: an option out of range.
@@ -82,8 +82,11 @@ def augmentation(
 
 
 def crops_alone(whole: Augmentation, crop_min: float, probability: float) -> Chain:
-    """Return random crops, and mirror images with a probability: the boxes, the resizing and the turns of a preset's
-    first view, and what its evaluation does beside the crop."""
+    """Return a chain of random crops and flips for evaluators that train on augmented images.
+
+    Box, resizing and quarter turns are those of the preset's first view; the steps before and after them are
+    those of its evaluation.
+    """
     drawn, seen = whole.views[0], whole.evaluate
     box = drawn.steps[drawn.crop]
     if isinstance(box, RandomCrop):
@@ -110,7 +113,7 @@ def evaluation(
     std: tuple[Positive, ...] | None = None,
     eval_crop: PositiveFraction | None = None,
 ) -> Chain:
-    """Return evaluation's view: centre crop, clip, normalise; no randomness."""
+    """Return evaluation's chain without randomness: centre crop, clip, normalise."""
     proportion = (0.875 if size > 32 else 1.0) if eval_crop is None else eval_crop
     normalization = normalize(size, mean=mean, std=std, color_channels=color_channels)
     return Chain(CenterCrop(size, proportion, method, antialias), clip(size), normalization)
@@ -131,7 +134,7 @@ def crop(
     method: Method = "bicubic",
     antialias: bool = False,
 ) -> RandomCrop:
-    """Return a random crop, resized."""
+    """Return the step that crops a random box and resizes it."""
     if not shift >= 0:
         raise ValueError(f"augment.shift is {shift!r}; it must be at least 0.")
     if crop_min > crop_max:
@@ -145,7 +148,7 @@ def crop(
 
 @checked("augment")
 def slant(size: int, *, slant: NonNegative = 0.3) -> Callable:
-    """Return a slant; black comes in."""
+    """Return the step that slants the image and fills the margins with black."""
 
     def slanted(key, image):
         return geometry.slant(image, geometry.between(-slant, slant, geometry.uniform(key)))
@@ -155,12 +158,12 @@ def slant(size: int, *, slant: NonNegative = 0.3) -> Callable:
 
 @checked("augment")
 def flip(size: int, *, flip: Fraction = 0.5) -> Callable:
-    """Return a mirror image, with a probability."""
+    """Return the step that flips left and right with a probability."""
     return Step(functools.partial(geometry.horizontal_flip, probability=flip)) if flip else same
 
 
 def turn(size: int, *, quarter_turns: bool = False) -> Callable:
-    """Return a turn by a multiple of 90 degrees."""
+    """Return the step that rotates by a random multiple of 90 degrees."""
     return Step(geometry.quarter_turn) if quarter_turns else same
 
 
@@ -168,7 +171,7 @@ def turn(size: int, *, quarter_turns: bool = False) -> Callable:
 
 
 def nothing(size: int) -> Callable:
-    """Return the step that does nothing, in a place whose key is drawn."""
+    """Return the step that does nothing but still has its own key."""
     return same
 
 
@@ -176,7 +179,7 @@ CLIP = Step(lambda key, image: color.clip(image))
 
 
 def clip(size: int) -> Callable:
-    """Return a clip to [0, 1]."""
+    """Return the step that clips to [0, 1]."""
     return CLIP
 
 
@@ -189,7 +192,10 @@ def jitter(
     jitter: Fraction = 0.8,
     strength: tuple[NonNegative, NonNegative, NonNegative, Hue] = (0.4, 0.4, 0.4, 0.1),
 ) -> Callable:
-    """Return a jitter of brightness, contrast, saturation and hue in random order, with a probability."""
+    """Return the step that jitters brightness, contrast, saturation and hue with a probability.
+
+    The order of the four is random.
+    """
     strengths = dict(zip(("brightness", "contrast", "saturation", "hue"), strength, strict=True))
     step = functools.partial(color.color_jitter, **strengths, style=style, additive=additive)
     return _sometimes(jitter, step)
@@ -203,30 +209,32 @@ def scaled_jitter(
     jitter: Fraction = 0.8,
     brightness: Literal["multiplicative", "additive"] = "multiplicative",
 ) -> Callable:
-    """Return SimCLR's jitter: strengths (0.8, 0.8, 0.8, 0.2) times one number."""
+    """Return SimCLR's jitter, with strengths (0.8, 0.8, 0.8, 0.2) times ``strength``."""
     strengths = tuple(s * strength for s in (0.8, 0.8, 0.8, 0.2))
     return _jitter(size, additive=brightness == "additive", jitter=jitter, strength=strengths)
 
 
-_jitter = jitter  # whose name is an option's, too
+_jitter = jitter  # an option of the same name shadows it
 
 
 @checked("augment")
 def light(size: int, *, brightness: NonNegative = 0.2, contrast: NonNegative = 0.2) -> Callable:
-    """Return factors of brightness and contrast, always."""
+    """Return the step that always jitters brightness and contrast."""
     return jitter(size, jitter=float(bool(brightness or contrast)), strength=(brightness, contrast, 0.0, 0.0))
 
 
 @checked("augment")
 def gray(size: int, *, gray: Fraction = 0.2) -> Callable:
-    """Return a grey image, with a probability."""
+    """Return the step that makes images grey with a probability."""
     return _sometimes(gray, lambda key, image: color.grayscale(image))
 
 
 @checked("augment")
 def blur(size: int, edges: str = "zero", *, blur: Fraction = 0.5) -> Callable:
-    """Return a Gaussian blur, with a probability: sigma uniform in 0.1 to 2 pixels; SimCLR's taps with zero edges, else
-    3 times the largest sigma."""
+    """Return the step that blurs with a probability by a Gaussian, sigma uniform in 0.1 to 2 pixels.
+
+    The kernel has SimCLR's taps with zero edges, otherwise a radius of 3 times the largest sigma.
+    """
     smallest, largest = 0.1, 2.0
 
     def blurred(key, image):
@@ -240,19 +248,19 @@ def blur(size: int, edges: str = "zero", *, blur: Fraction = 0.5) -> Callable:
 
 @checked("augment")
 def solarize(size: int, *, solarize: Fraction = 0.0) -> Callable:
-    """Return an image inverted where it is bright, with a probability."""
+    """Return the step that solarises (inverts bright pixels) with a probability."""
     return _sometimes(solarize, lambda key, image: color.solarize(image))
 
 
 @checked("augment")
 def noise(size: int, *, noise: NonNegative = 0.05) -> Callable:
-    """Return Gaussian noise."""
+    """Return the step that adds Gaussian noise."""
     return functools.partial(color.gaussian_noise, scale=noise) if noise else same
 
 
 @checked("augment")
 def erase(size: int, *, erase: Fraction = 0.0, erase_sides: tuple[Count, Count] = (2, 3)) -> Callable:
-    """Return a black rectangle, with a probability."""
+    """Return the step that blackens a rectangle with a probability."""
     if not erase_sides[0] <= erase_sides[1] <= size:
         raise ValueError(
             f"augment.erase_sides is {erase_sides!r}; it must be in order, and at most augment.size, {size}."
@@ -269,7 +277,7 @@ def normalize(
     mean: tuple[float, ...] | None = None,
     std: tuple[Positive, ...] | None = None,
 ) -> Callable:
-    """Return an image less its mean, over its standard deviation."""
+    """Return the step that subtracts ``mean`` and divides by ``std``."""
     if mean is None and std is None:
         return same
     if mean is None or std is None or len(mean) != len(std):
@@ -298,7 +306,7 @@ def normalize(
 
 
 def _sometimes(probability: float, step: Callable) -> Callable:
-    """Return the step with a probability; always or never is decided here, not on the device."""
+    """Return the step applied with a probability; 0 and 1 are resolved without a draw on the device."""
     if probability in (0, 1):
         return step if probability else same
 
@@ -310,7 +318,7 @@ def _sometimes(probability: float, step: Callable) -> Callable:
 
 
 def _on_color(step: Chain, color_channels: int | None) -> Step:
-    """Return the step on the leading colour channels; the others pass by."""
+    """Return the step applied to the leading colour channels only."""
 
     def apply(key, image):
         count = _count_color(image.shape[-1], color_channels)
@@ -328,5 +336,5 @@ def _count_color(channels: int, color_channels: int | None) -> int:
 
 
 def _is_row(value: object) -> TypeGuard[tuple]:
-    """Return whether a value is a row of numbers: a tuple, list or array."""
+    """Return whether a value is one-dimensional: a tuple, list or array of numbers."""
     return np.ndim(value) == 1

@@ -1,8 +1,8 @@
-"""Published augmentation recipes, each what it differs in from the pipeline's defaults, and its source.
+"""Published augmentation recipes: their sources and their differences from the pipeline's defaults.
 
-A preset is a function of this module: it takes the size and number of views, and the options of its steps, and gives
-an :class:`~contrastive_jax.augment.pipeline.Augmentation`. Images are float32 ``[h, w, c]`` in [0, 1] before the
-optional normalisation, the last step of training and evaluation alike.
+A preset is a function of this module. It takes the size and number of views and the options of its steps, and
+returns an :class:`~contrastive_jax.augment.pipeline.Augmentation`. Images are float32 ``[h, w, c]`` in [0, 1]
+before the optional normalisation, the last step in training and evaluation.
 
 Args:
   crop_min: smallest area of the random crop, as a share of the image.
@@ -67,7 +67,7 @@ LAST = (turn, clip, normalize)
 
 
 class Preset(NamedTuple):
-    """A recipe: its source; its steps, those of the colours in a tuple; defaults that differ; what is no option."""
+    """A recipe: source, steps (colour steps in a tuple), differing defaults, and fixed parameters."""
 
     source: str
     steps: tuple

@@ -1,4 +1,4 @@
-"""Arguments of the losses for one's own loop: what is no array of embeddings, or no temperature, is a sentence."""
+"""Argument validation for the public loss functions."""
 
 import numbers
 from collections.abc import Collection
@@ -14,10 +14,10 @@ REQUIRED = ("a", "b", "embeddings")
 
 
 def check_arrays(function: str, **arrays: Any) -> None:
-    """Refuse arguments that are no arrays of floating numbers; of those that may be left out None is not given.
+    """Refuse arguments that are not floating-point arrays; None is allowed for optional arguments.
 
     Raises:
-      ValueError: one sentence that names the argument and what it is.
+      ValueError: the message names the argument and its type.
     """
     for name, value in arrays.items():
         if value is None and name not in REQUIRED:
@@ -35,12 +35,13 @@ def check_arrays(function: str, **arrays: Any) -> None:
 
 
 def ids_of(function: str, **ids: Any) -> list[Array | None]:
-    """Return ids of rows as arrays of JAX that are equal where those given are; None stays.
+    """Return row ids as JAX arrays in which equal ids stay equal; None stays None.
 
-    JAX would cut ids of more than 32 bits without a word: known ones, hashes, are numbered anew, together.
+    JAX silently truncates ids of more than 32 bits (hashes), so all ids are then renumbered together.
 
     Raises:
-      ValueError: one sentence that names the argument: it is no array of ids, or traced beside ids of more bits.
+      ValueError: an argument is not an array of integers, or one is traced and another has ids of more than 32
+        bits or of the other signedness. The message names the argument.
     """
     given = {
         name: value if isinstance(value, jax.Array) else np.asarray(value)
@@ -76,10 +77,10 @@ def ids_of(function: str, **ids: Any) -> list[Array | None]:
 
 
 def whole_number(argument: str, value: Any) -> int:
-    """Return a whole number of at least 1, Python's or NumPy's.
+    """Return a Python or NumPy integer of at least 1 as an int.
 
     Raises:
-      ValueError: one sentence that names the argument and its value.
+      ValueError: another value; the message names the argument and the value.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise ValueError(f"{argument} is {value!r}; it must be a whole number of at least 1.")
@@ -87,21 +88,21 @@ def whole_number(argument: str, value: Any) -> int:
 
 
 def one_of(argument: str, value: Any, allowed: Collection[str]) -> None:
-    """Refuse a value that is not one of the names, whatever its type.
+    """Refuse a value of any type that is not one of the allowed names.
 
     Raises:
-      ValueError: one sentence that names the argument, its value and the names.
+      ValueError: the message lists the argument, its value and the allowed names.
     """
     if not (isinstance(value, str) and value in allowed):
         raise ValueError(f"{argument} is {value!r}; allowed: {', '.join(allowed)}.")
 
 
 def check_scalar(argument: str, value: Any) -> Any:
-    """Return a number as Python's float, and a floating or integer array without axes as it is.
+    """Return a Python int as a float, another real number or a scalar array of real numbers unchanged.
 
     Raises:
-      ValueError: the argument and its value: another type, or a number that float32 does
-        not hold.
+      ValueError: another type, or a number outside float32's range. The message names the argument and the
+        value.
     """
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", np.dtype(float))
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -118,12 +119,12 @@ def check_scalar(argument: str, value: Any) -> Any:
 
 
 def positive_or_nan(temperature: Array) -> Array:
-    """Return a temperature that is known when the program runs only: NaN where it is not positive."""
+    """Return the temperature, with NaN for values that are not positive (a traced value cannot raise)."""
     return jnp.where(temperature > 0, temperature, jnp.nan)
 
 
 def real_array(name: str, value: Any) -> Array:
-    """Return what a user's function returned; ValueError where that is no number or array of real numbers."""
+    """Return a user function's result as an array; raise ValueError unless it holds real numbers."""
     if isinstance(value, int | float | np.number | np.ndarray | jax.Array):
         value = jnp.asarray(value)
         if jnp.issubdtype(value.dtype, jnp.number) and not jnp.issubdtype(value.dtype, jnp.complexfloating):

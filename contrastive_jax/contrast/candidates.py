@@ -1,9 +1,9 @@
-"""Candidates for negatives: the other examples of the batch in both views or in one, or a queue.
+"""Candidates for negatives: other examples of the batch (both views or one), or a queue.
 
 A source of candidates is an ``(init, apply)`` pair. ``apply(state, keys, positive_keys, group, rng)``
-returns one pool a direction and the next state. ``keys`` [B, W, D] are all keys of the step,
-``positive_keys`` [B, V, D] those that the V directions pull towards. The gather of the embeddings
-happens here and nowhere else.
+returns one pool per direction and the next state. ``keys`` [B, W, D] are all keys of the step,
+``positive_keys`` [B, V, D] the positives of the V directions. Embeddings are gathered across devices
+only in this module.
 """
 
 from collections.abc import Callable
@@ -19,16 +19,16 @@ from contrastive_jax.types import Array, Pool, PyTree
 
 
 class Candidates(NamedTuple):
-    """``init(rng, width) -> state``; ``apply(...) -> (pools, state)``; see the module."""
+    """Source of candidates: ``init(rng, width) -> state``, ``apply(...) -> (pools, state)``; see the module."""
 
     init: Callable[[Array, int], PyTree]
     apply: Callable[..., tuple[list[Pool], PyTree]]
-    same_group: str  # what the negatives do with a candidate of the query's own group
-    most: Callable[[int], int]  # W -> negatives that a query is offered when all groups differ
+    same_group: str  # "exclude" or "keep" candidates of the query's own group
+    most: Callable[[int], int]  # W -> number of candidates per query when all groups differ
 
 
 def _pool(keys: Array, group: Array) -> Pool:
-    """Return keys [B, W, D] of a batch as M = B W candidates."""
+    """Return a batch's keys [B, W, D] as M = B W candidates."""
     keys, group = replicate(keys), replicate(group)
     return Pool(key=keys.reshape(-1, keys.shape[-1]), group=jnp.repeat(group, keys.shape[1]))
 
@@ -36,7 +36,7 @@ def _pool(keys: Array, group: Array) -> Pool:
 def both_views(batch_size: int, directions: int) -> Candidates:
     """All views of all other examples: 2 (B - 1) negatives (SimCLR, Chen et al. 2020).
 
-    A slow target that is asked one way has keys of the second view only: the other view's B - 1.
+    A target network with directions=one_way has keys of the second view only: B - 1 negatives.
     """
 
     def apply(state, keys, positive_keys, group, rng):
@@ -46,7 +46,7 @@ def both_views(batch_size: int, directions: int) -> Candidates:
 
 
 def other_view(batch_size: int, directions: int) -> Candidates:
-    """The view that holds the positive, of all other examples: B - 1 negatives (MACL, Dual temperature)."""
+    """All other examples in the positive's view: B - 1 negatives (MACL, Dual temperature)."""
 
     def apply(state, keys, positive_keys, group, rng):
         keys, group = replicate(positive_keys), replicate(group)
@@ -56,11 +56,11 @@ def other_view(batch_size: int, directions: int) -> Candidates:
 
 
 def own_view(batch_size: int, directions: int) -> Candidates:
-    """The query's own view, of all other examples: B - 1 negatives (DHEL, Koromilas et al. 2024).
+    """All other examples in the query's own view: B - 1 negatives (DHEL, Koromilas et al. 2024).
 
     With the loss ``dcl`` it is DHEL. The authors' code with ``include_augs=True``, its default, is another loss: it
-    adds both views' sums of negatives to one positive, where the sum of DCL over both views has two.
-    The encoding that keys come from has to see the queries' views: not that of a slow target that is asked one way.
+    has one positive for both views' sums of negatives; the sum of DCL over both views has two.
+    Needs keys of the queries' views, so a target network with directions=one_way is refused.
     """
 
     def apply(state, keys, positive_keys, group, rng):
@@ -84,13 +84,13 @@ def queue(
 ) -> Candidates:
     """The last ``size`` keys of earlier steps, first in, first out (MoCo, He et al. 2020).
 
-    A step's keys enter after its queries have met the queue. It starts with random unit keys of no
-    group. A queue smaller than what a step brings holds that many of the step's keys, drawn at
-    random: EqCo's few negatives (Zhu et al. 2020, section 2.3).
+    A step's keys enter after its queries are compared with the queue. The initial keys are random
+    unit vectors without a group. A queue shorter than a step's keys holds a random subset of the
+    last step's keys: EqCo's few negatives (Zhu et al. 2020, section 2.3).
 
     Args:
-      batch_size: examples a step.
-      directions: views of each example that enter.
+      batch_size: number of examples per step.
+      directions: number of views of each example that enter.
       size: K, a multiple of the keys a step brings, or less than them.
       same_group: ``exclude`` never takes an earlier view of the query's own example (or group) for
         a negative; ``keep`` does, as published.

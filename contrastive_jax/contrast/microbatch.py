@@ -1,4 +1,4 @@
-"""Large batches in small memory, for a training step of one's own: encode in parts, the loss over all."""
+"""Encoding of large batches in parts, to save memory in a custom training step."""
 
 import numbers
 from collections.abc import Callable
@@ -15,28 +15,28 @@ from contrastive_jax.types import PyTree
 def in_microbatches(
     encode: Callable[[PyTree, PyTree], PyTree], parts: int
 ) -> Callable[[PyTree, PyTree], PyTree]:
-    """Return ``encode`` such that the activations of one part of the batch are held at a time.
+    """Return ``encode`` wrapped to hold the activations of only one part of the batch at a time.
 
-    Gradients that are accumulated over small batches are another loss's: their negatives are a part's. Here all
-    parts are embedded first, keeping nothing but the embeddings; the loss sees all of them; and the backward pass
-    runs each part again. Value and gradient are those of the whole batch, at the price of one more forward pass.
-    Example i is in part ``i mod parts``, so on a mesh no example leaves its device.
+    Gradient accumulation over small batches minimises another loss: each query's negatives come from its own
+    part. Here all parts are embedded first, keeping only the embeddings; the loss uses all of them; the
+    backward pass encodes each part again. Value and gradient equal those of the whole batch, at the cost of one
+    more forward pass. Example i is in part ``i mod parts``, so on a mesh examples stay on their device.
 
-    A part must not depend on the others: batch norm takes the statistics of a part (give it ``parts`` for groups to
-    compare), and random keys belong into the batch, one an example. Nothing is carried from part to part, so that state
-    which a module changes (running statistics, counts of keys) is lost; where params are that module, it is refused.
+    Parts must be independent: batch norm uses the statistics of one part (as with ``parts`` groups in the whole
+    batch), and random keys belong in the batch, one per example. Changes of a module's state (running
+    statistics, counts of random keys) are lost; ``encode`` is refused if it changes ``params``.
     Source: Scaling deep contrastive learning batch size under memory limited setup (Gao et al., 2021).
 
     Args:
-      encode: ``(params, batch) -> embeddings``, where batch and embeddings are pytrees of arrays [B, ...], and params
-        one of arrays.
-      parts: a divisor of B; on a mesh B / parts is a multiple of the number of devices.
+      encode: ``(params, batch) -> embeddings``; batch and embeddings are pytrees of arrays [B, ...], params a
+        pytree of arrays.
+      parts: number of parts, a divisor of B; on a mesh B / parts must be a multiple of the number of devices.
 
     Returns:
-      A function of the same arguments and result.
+      A function with the arguments and result of ``encode``.
 
     Raises:
-      ValueError: one sentence, if ``parts`` is no such divisor, or ``encode`` no such function.
+      ValueError: ``parts`` does not divide the batch as above, or ``encode`` or ``params`` is not as above.
 
     Examples:
       >>> import jax, jax.numpy as jnp
@@ -92,7 +92,7 @@ def in_microbatches(
                 )
             return embeddings
 
-        part = jax.checkpoint(stateless)  # nothing of a part is kept for the backward pass but its input
+        part = jax.checkpoint(stateless)  # only a part's input is kept for the backward pass
         _, embeddings = jax.lax.scan(
             lambda _, batch: ((), part(params, batch)), (), sharding.in_parts(batch, parts)
         )

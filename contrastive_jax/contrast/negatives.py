@@ -1,7 +1,7 @@
 """Negatives of a query among the permitted candidates: all of them, or K drawn at random.
 
-A rule is ``(rng, group [Q], pools, same_group) -> selections``, one a direction as the pools are; a selection
-answers what its negatives amount to (``statistics``) and what any row of embeddings scores against them (``scores``).
+A rule is ``(rng, group [Q], pools, same_group) -> selections``, one per direction, like the pools. A selection
+computes the statistics of its negatives (``statistics``) and any query's scores against them (``scores``).
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 @record
 class AllNegatives:
-    """Every permitted candidate."""
+    """All permitted candidates as negatives."""
 
     group: Array  # [Q]
     pool: Pool
@@ -39,7 +39,7 @@ class AllNegatives:
     def statistics(
         self, query: Array, positive: Array, scale: Array, transformed: Transformed | None = None
     ) -> Negatives:
-        """Return those of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
+        """Return statistics of ``query`` [Q, D] at each ``scale`` [S], relative to ``positive`` scores [Q]."""
         return negative_statistics(
             *(query, self.group, self.pool, scale, positive),
             **{"engine": self.engine, "same_group": self.same_group, "transformed": transformed},
@@ -54,22 +54,24 @@ class AllNegatives:
         scale: Array,
         transformed: Transformed | None = None,
     ) -> tuple[Negatives, Positives]:
-        """Return :meth:`statistics` and those of the further positives, candidates of the query's ``group`` [Q]
-        that show another example than its ``row`` [Q]."""
+        """Return :meth:`statistics` and the statistics of further positives.
+
+        Further positives are candidates of the query's ``group`` [Q] from another example than its ``row`` [Q].
+        """
         return several_statistics(
             *(query, group, row, self.pool, scale, positive),
             **{"engine": self.engine, "same_group": self.same_group, "transformed": transformed},
         )
 
     def scores(self, query: Array) -> Array:
-        """Return [Q, M], -inf where not permitted."""
+        """Return scores [Q, M], -inf for candidates that are not permitted."""
         permitted = permitted_candidates(self.group, self.pool.group, self.same_group)
         return jnp.where(permitted, jnp.matmul(query, self.pool.key.T, precision=HIGHEST), -jnp.inf)
 
 
 @record
 class SampledNegatives:
-    """K candidates of each query."""
+    """K candidates per query as negatives."""
 
     pool: Pool
     index: Array  # [Q, K]
@@ -78,7 +80,7 @@ class SampledNegatives:
     def statistics(
         self, query: Array, positive: Array, scale: Array, transformed: Transformed | None = None
     ) -> Negatives:
-        """Return those of ``query`` [Q, D] at each of ``scale`` [S], relative to its ``positive`` score [Q]."""
+        """Return statistics of ``query`` [Q, D] at each ``scale`` [S], relative to ``positive`` scores [Q]."""
         return selected_statistics(
             query, self.pool, self.index, self.permitted, scale, positive, transformed=transformed
         )
@@ -92,12 +94,12 @@ class SampledNegatives:
         scale: Array,
         transformed: Transformed | None = None,
     ) -> tuple[Negatives, Positives]:
-        """Return :meth:`statistics`, and those of all further positives of the pool."""
+        """Return :meth:`statistics` and the statistics of all further positives of the pool."""
         further = further_positives(query, group, row, self.pool, scale, positive, transformed=transformed)
         return self.statistics(query, positive, scale, transformed), further
 
     def scores(self, query: Array) -> Array:
-        """Return [Q, K], -inf where not permitted."""
+        """Return scores [Q, K], -inf for candidates that are not permitted."""
         score = selected_scores(query, self.pool.key, self.index, self.permitted)
         return jnp.where(self.permitted, score, -jnp.inf)
 
@@ -117,10 +119,10 @@ def all(*, engine: Literal["auto", "dense", "tiled"] = "auto") -> Rule:
 
 @checked("negatives")
 def random(*, k: Count, shared: bool = False, per_example: bool = False) -> Rule:
-    """K negatives a query, drawn without replacement at every step (Less can be more; EqCo, SiMo).
+    """K negatives per query, drawn without replacement at every step (Less can be more; EqCo, SiMo).
 
     Args:
-      k: number of negatives.
+      k: number of negatives per query.
       shared: one choice for all queries (SiMo's code) instead of one for each.
       per_example: both views of an example have one choice, instead of each its own.
     """

@@ -1,4 +1,4 @@
-"""A loss at several widths of one embedding (Matryoshka)."""
+"""Matryoshka loss: a loss at several widths of one embedding."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,27 +21,27 @@ def matryoshka_loss(
     queue: Array | None = None,
     **options: Any,
 ) -> Array:
-    """Return the weighted sum of a loss over several widths: the first d entries of every embedding, for each d.
+    """Return the weighted sum of a loss over several widths d, each on the first d entries of every embedding.
 
-    So that embeddings can be cut: their first entries are embeddings too. Each width is normalised by itself, and its
-    loss is :func:`contrastive_jax.contrastive_loss`, which takes all other arguments.
+    Such embeddings can be truncated: their first entries are embeddings too. Each width is normalised
+    separately; its loss is :func:`contrastive_jax.contrastive_loss`, which gets all other arguments.
     Source: Matryoshka representation learning (Kusupati et al., 2022).
 
     Args:
       a: [N, D] embeddings, not normalised.
-      b: [N, D] the other view of the same examples.
+      b: [N, D] embeddings of the other view of the same examples.
       loss: as in ``contrastive_loss``.
       temperature: as in ``contrastive_loss``, the same at all widths.
       widths: numbers of leading entries, each at most D; list D for the whole embedding.
-      weights: one for each width; None is 1 for each.
-      queue: [M, D] further candidates, cut as the embeddings are.
-      **options: of ``contrastive_loss`` and of the loss.
+      weights: one weight per width; None: 1 for each.
+      queue: [M, D] further candidates, truncated like the embeddings.
+      **options: options of ``contrastive_loss`` and of the loss.
 
     Returns:
-      One value a query, as from ``contrastive_loss``.
+      One value per query, as from ``contrastive_loss``.
 
     Raises:
-      ValueError: one sentence that names the argument, its value and what is allowed.
+      ValueError: the message lists the argument, its value and the allowed values.
 
     Examples:
       >>> import jax.numpy as jnp

@@ -1,8 +1,8 @@
-"""Losses that are sums over pairs of rows: NT-Xent with any number of positives, and the sigmoid loss.
+"""Losses that are sums over pairs of rows: NT-Xent with any number of positives, SINCERE and the sigmoid loss.
 
-A function of a query's logsumexp needs one pass over the candidates; a sum over its pairs of a function of each
-needs one of its own. :func:`pair_sums` is that pass, with the two engines of
-:mod:`contrastive_jax.contrast.similarity`: the [Q, M] matrix, or tiles of it and a backward pass written by hand.
+A loss of a query's logsumexp needs one pass over the candidates. A sum of a function of each pair needs another
+one: :func:`pair_sums`, with the two engines of :mod:`contrastive_jax.contrast.similarity`, the [Q, M] matrix,
+or tiles of it with a hand-written backward pass.
 """
 
 import functools
@@ -35,36 +35,36 @@ SCORES = {"cosine": cosine, "dot": dot}
 def ntxent(
     embeddings: Array, labels: Array, temperature: float | Array = 0.07, *, engine: str = "auto"
 ) -> Array:
-    """Return the NT-Xent loss of a batch in which rows of equal label are positives of each other.
+    """Return the NT-Xent loss of a batch in which rows with the same label are positives of each other.
 
-    The mean over all ordered pairs (i, p) of different rows with one label of
+    It is the mean, over all ordered pairs (i, p) of different rows with the same label, of
 
         -log( exp(s_ip / tau) / (exp(s_ip / tau) + sum_j exp(s_ij / tau)) ),    j over rows of other labels,
 
-    with s the cosine: signature, values and gradients (of the temperature too) are those of
-    ``optax.losses.ntxent``. Here they are finite for any scores, at temperatures from 1e-37, and no [N, N, D] array is
-    formed. Each term is softplus(c), c = logsumexp_j((s_ij - s_ip) / tau), of which the largest part is subtracted
-    before tau divides. A batch without a pair is 0 (there NaN). float16 and bfloat16 are computed in float32, which the
-    result has.
+    with s the cosine. Signature, values and gradients (of the temperature too) match ``optax.losses.ntxent``.
+    Unlike there, they are finite for any scores at temperatures from 1e-37, and no [N, N, D] array is formed:
+    each term is softplus(c), c = logsumexp_j((s_ij - s_ip) / tau), and scores are subtracted before the
+    division by tau. A batch without a pair returns 0 (in optax NaN). float16 and bfloat16 are computed in
+    float32, the type of the result.
 
     Works in ``jax.jit``, under ``grad`` (reverse mode) and ``vmap``, and on a mesh of
     :func:`contrastive_jax.sharding.make_mesh`, where the result is that of one device.
-    Source: SimCLR (Chen et al., 2020), eq. 1; several positives as optax and pytorch-metric-learning have them.
+    Source: SimCLR (Chen et al., 2020), eq. 1; several positives as in optax and pytorch-metric-learning.
 
     Args:
       embeddings: [N, D], not normalised.
-      labels: [N] int, one id a group of positives; a group may have any number of rows.
+      labels: [N] int, one id per group of positives; a group may have any number of rows.
       temperature: tau > 0, a number or a scalar array; carries a gradient.
       engine: ``dense`` holds the [N, N] scores, ``tiled`` never does, ``auto`` chooses by their number.
 
     Returns:
-      A scalar, float32 (float64 where the embeddings are).
+      A scalar, float32 (float64 for float64 embeddings).
 
     Raises:
-      ValueError: one sentence that names the argument, its value and what is allowed.
+      ValueError: the message lists the argument, its value and the allowed values.
 
     Examples:
-      Two views of three examples, one under the other:
+      Two views of three examples, concatenated:
 
       >>> import jax, jax.numpy as jnp
       >>> from contrastive_jax import ntxent
@@ -76,7 +76,7 @@ def ntxent(
       (6, 2)
     """
     total, pairs = _of_pairs("ntxent", embeddings, labels, temperature, engine)
-    number = jnp.sum(pairs.astype(total.dtype))  # N^2 is too much for an int32
+    number = jnp.sum(pairs.astype(total.dtype))  # the sum of up to N^2 pairs overflows int32
     return jnp.sum(total) / jnp.maximum(number, 1.0)
 
 
@@ -85,25 +85,26 @@ def sincere(
 ) -> Array:
     """Return SINCERE, a supervised contrastive loss whose positives do not repel each other.
 
-    The mean over rows i that have a positive, of the mean over these p, of
+    It is the mean over rows i with positives, of the mean over their positives p, of
 
         -log( exp(s_ip / tau) / (exp(s_ip / tau) + sum_j exp(s_ij / tau)) ),    j over rows of other labels:
 
-    :func:`ntxent`, which averages all pairs alike, where every label has as many rows; here each row counts once.
-    Arguments, precision and errors are those of :func:`ntxent`. A batch without a pair is 0.
+    It equals :func:`ntxent`, which averages over pairs, if all labels have equally many rows; here all rows
+    have the same weight. Arguments, precision and errors are those of :func:`ntxent`. A batch without a pair
+    returns 0.
     Source: SINCERE (Feeney and Hughes, 2023, arXiv 2309.14277).
 
     Args:
       embeddings: [N, D], not normalised.
-      labels: [N] int, one id a group of positives.
+      labels: [N] int, one id per group of positives.
       temperature: tau > 0, a number or a scalar array; carries a gradient.
       engine: ``dense`` holds the [N, N] scores, ``tiled`` never does, ``auto`` chooses by their number.
 
     Returns:
-      A scalar, float32 (float64 where the embeddings are).
+      A scalar, float32 (float64 for float64 embeddings).
 
     Raises:
-      ValueError: one sentence that names the argument, its value and what is allowed.
+      ValueError: the message lists the argument, its value and the allowed values.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -119,7 +120,7 @@ def sincere(
 
 
 def _of_pairs(function: str, embeddings, labels, temperature, engine: str) -> tuple[Array, Array]:
-    """Return, a row, the sum over its positives of softplus(c) and their number, [N] each; 0 without negatives."""
+    """Return each row's sum of softplus(c) over its positives, 0 without negatives, and their number, [N]."""
     check_arrays(function, embeddings=embeddings)
     if labels is None:
         raise ValueError(f"{function}.labels is None; it must be ids, [N] whole numbers.")
@@ -132,12 +133,12 @@ def _of_pairs(function: str, embeddings, labels, temperature, engine: str) -> tu
     query = normalize(sharding.shard_batch(embeddings))
     everyone, everyones = sharding.replicate(query), sharding.replicate(labels)
     pool, own = Pool(everyone, everyones, row), sharding.shard_batch(labels)
-    # Scores are taken relative to that with some positive, so that tau divides differences only.
+    # Scores are relative to the score of one positive, so that only differences are divided by tau.
     partner = everyone.at[_partner(everyones)].get()
     reference = lax.stop_gradient(jnp.sum(query * sharding.shard_batch(partner), axis=-1))
     scale = 1.0 / tau
     negatives = negative_statistics(query, own, pool, scale, reference, engine=engine)
-    some = negatives.count > 0  # without negatives a pair is 0
+    some = negatives.count > 0  # without negatives a pair contributes 0
     level = -jnp.where(some, negatives.logsumexp[0], 0.0)
     total, pairs = pair_sums(
         query, own, sharding.shard_batch(row), pool, scale, level, reference, engine=engine
@@ -161,30 +162,33 @@ def sigmoid_loss(
         loss_i = sum_j softplus(-z_ij (s_ij / tau + bias)),    z_ij = 1 for positives, -1 for all others,
 
     a binary classification of each pair. Row i of ``b`` is the positive of row i of ``a``; with ``positives`` all
-    rows of its id are. The mean over rows is the published loss. No row is normalised over the others, so the
-    loss is the same whichever of the two encoders asks. Works where :func:`contrastive_jax.contrastive_loss` does.
+    rows with its id are. The mean over rows is the published loss. There is no softmax over rows, so the mean
+    is unchanged if ``a`` and ``b`` are swapped. Works in the same transformations and meshes as
+    :func:`contrastive_jax.contrastive_loss`.
     Source: Sigmoid loss for language image pre-training (Zhai et al., 2023), algorithm 1.
 
     Args:
       a: [N, D] embeddings of one encoder, not normalised.
-      b: [N, D] embeddings of the other, of the same examples.
+      b: [N, D] embeddings of the same examples from the other encoder.
       temperature: tau > 0, a number or a scalar array; carries a gradient. SigLIP starts at 0.1 and learns the
         logarithm of 1 / tau.
-      bias: added to every logit; carries a gradient. SigLIP starts at -10, as nearly all pairs are negatives; None is
-        -10, or 0 beside a ``relative_bias``.
-      relative_bias: taken off every score before tau divides, ``(s_ij - relative_bias) / tau``: the score that parts
-        positives from negatives, whatever tau; carries a gradient. The same loss as a bias of -relative_bias / tau,
-        learnt in other steps (Bangachev et al., 2025, arXiv 2509.18552). Instead of ``bias``.
-      positives: [N] int, ids: rows of ``a`` and ``b`` with the same id are positives. None: all differ.
-      score: ``cosine`` normalises the rows; ``dot`` takes them as they are.
+      bias: added to every logit; carries a gradient. SigLIP starts at -10, as nearly all pairs are negatives;
+        None: -10, or 0 with a ``relative_bias``.
+      relative_bias: subtracted from every score before the division by tau, ``(s_ij - relative_bias) / tau``:
+        the score that separates positives from negatives at any tau; carries a gradient. The same loss as a
+        bias of -relative_bias / tau, with other gradient steps (Bangachev et al., 2025, arXiv 2509.18552).
+        Excludes ``bias``.
+      positives: [N] int, ids: rows of ``a`` and ``b`` with the same id are positives. None: all ids differ.
+      score: ``cosine`` normalises the rows; ``dot`` does not.
       engine: ``dense`` holds the [N, N] scores, ``tiled`` never does, ``auto`` chooses by their number. On a mesh
-        these hold all rows of ``b`` on every device; ``ring`` is tiled and lets a device's share go round.
+        these hold all rows of ``b`` on every device; ``ring`` is tiled and passes each device's rows round the
+        ring.
 
     Returns:
       [N] values, at least float32.
 
     Raises:
-      ValueError: one sentence that names the argument, its value and what is allowed.
+      ValueError: the message lists the argument, its value and the allowed values.
 
     Examples:
       >>> import jax, jax.numpy as jnp
@@ -194,7 +198,7 @@ def sigmoid_loss(
       >>> print(" ".join(f"{value:.3f}" for value in sigmoid_loss(image, text, 0.1, -5.0)))
       0.248 0.020 0.013
 
-      Learning the temperature and the bias along with the encoders:
+      Learn the temperature and the bias with the encoders:
 
       >>> loss = lambda log_scale, bias: sigmoid_loss(image, text, jnp.exp(-log_scale), bias).mean()
       >>> slopes = jax.grad(loss, argnums=(0, 1))(jnp.log(10.0), -10.0)
@@ -240,26 +244,27 @@ def pair_sums(
     engine: str = "auto",
     tile: tuple[int, int] = TILE,
 ) -> tuple[Array, Array]:
-    """Sum, over a query's pairs, the cost of telling positives from negatives by x = scale (s - reference) + level.
+    """Sum the logistic loss of a query's pairs, with logits x = scale (s - reference) + level.
 
     A positive adds softplus(-x), a negative softplus(x). Positives are the candidates of the query's own group,
-    negatives all others; a candidate of the query's own row is neither. All arguments but the ids carry
+    negatives all others; candidates with the query's own row are skipped. All arguments but the ids carry
     gradients (reverse mode only if tiled).
 
     Args:
       query: [Q, D], on a mesh sharded by rows.
       query_group: [Q] int.
-      query_row: [Q] int against ``pool.row``, or None: no candidate is the query itself.
-      pool: M candidates, replicated.
+      query_row: [Q] int, compared with ``pool.row``; None: no candidate is the query itself.
+      pool: M candidates, on a mesh replicated, or sharded by rows for the engine ``ring``.
       scale: scalar, 1 / tau.
       level: [Q], added to a query's logits.
-      reference: [Q], taken off a query's scores before the scale multiplies.
-      sides: ``positives`` sums over those alone, ``both`` over negatives too.
-      engine: ``dense`` holds the [Q, M] scores, ``tiled`` never does, ``auto`` chooses by their number.
-      tile: queries and candidates a tile.
+      reference: [Q], subtracted from a query's scores before the multiplication by ``scale``.
+      sides: ``positives`` sums over positives only, ``both`` over negatives too.
+      engine: ``dense`` holds the [Q, M] scores, ``tiled`` never does, ``auto`` chooses by their number;
+        ``ring`` is tiled and passes the candidates round the devices.
+      tile: numbers of queries and candidates per tile.
 
     Returns:
-      The sums [Q] and the number of pairs in each [Q] int32.
+      The sums [Q] and their numbers of pairs [Q], int32.
     """
     if sides not in SIDES:
         raise ValueError(f"pair_sums.sides is {sides!r}; allowed: {', '.join(SIDES)}.")
@@ -273,7 +278,7 @@ def pair_sums(
 
 
 def _by_ring(options, query, query_group, query_row, level, reference, key, group, row, scale):
-    """Run :func:`_tiled` on candidates that stay where they are laid out, by rows."""
+    """Run :func:`_tiled` on candidates that are sharded by rows, without gathering them."""
 
     def of_chunk(rows, chunk):
         ((query, level, reference), (query_group, query_row), scale), ((key,), (group, row)) = rows, chunk
@@ -286,14 +291,14 @@ def _by_ring(options, query, query_group, query_row, level, reference, key, grou
 
 
 def _logits(sides, query, query_group, query_row, level, reference, key, group, row, scale, valid):
-    """Compute, of a tile [q, c], scores above the reference, logits x, which are positives and which count."""
+    """Return a tile's scores minus the reference, logits x, and masks of positives and of counted pairs."""
     above = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST) - reference[:, None]
     alike, counted = _pairs(sides, query_group, query_row, group, row, valid)
     return above, scale * above + level[:, None], alike, counted
 
 
 def _pairs(sides, query_group, query_row, group, row, valid):
-    """Return which candidates are the query's positives, and which are summed over, [q, c] bool."""
+    """Return the masks of positive pairs and of counted pairs, [q, c] bool each."""
     alike = query_group[:, None] == group[None, :]
     counted = jnp.broadcast_to(valid, alike.shape) if sides == "both" else alike & valid
     return alike, counted if row is None else counted & (query_row[:, None] != row[None, :])
@@ -308,7 +313,7 @@ def _sums(sides, *arguments):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _tiled(options, query, query_group, query_row, level, reference, key, group, row, scale):
-    """Compute :func:`pair_sums` by tiles, blind to meshes. ``options``: query tile, candidate tile, sides."""
+    """Compute :func:`pair_sums` by tiles on one device. ``options``: query tile, candidate tile, sides."""
     height, width, sides = options
     candidates = tiles(width, key, group, row, jnp.ones(group.shape, bool))
 
@@ -320,7 +325,7 @@ def _tiled(options, query, query_group, query_row, level, reference, key, group,
                 sums = _sums(sides, *tile, key, group, row, scale, valid)
                 return tuple(x + y for x, y in zip(carry, sums, strict=True))
 
-            # With small groups and rows in order nearly all tiles hold no positive: they cost nothing.
+            # With small groups in order nearly all tiles hold no positive and are skipped.
             return lax.cond(_any(sides, tile, group, row, valid), more, lambda: carry), None
 
         none = jnp.zeros_like(tile[0][:, 0])
@@ -340,7 +345,7 @@ def _forward(options, *arguments):
 
 
 def _backward(options, arguments, cotangents):
-    """Pull back by tiles: dx is -sigmoid(-x) for a positive, sigmoid(x) for a negative, times the cotangent."""
+    """Compute gradients by tiles: dx is the cotangent times sigmoid(x), or -sigmoid(-x) for a positive."""
     height, width, sides = options
     query, query_group, query_row, level, reference, key, group, row, scale = arguments
     candidates = tiles(width, key, group, row, jnp.ones(group.shape, bool))
@@ -382,7 +387,7 @@ _tiled.defvjp(_forward, _backward)
 
 
 def _partner(labels: Array) -> Array:
-    """Find for every row [N] another of its label, itself where there is none."""
+    """Return for every row [N] the index of another row with its label, or its own index without one."""
     order = jnp.argsort(labels, stable=True)
     ordered = labels[order]
     following = ordered == jnp.roll(ordered, -1)
@@ -396,7 +401,7 @@ def _partner(labels: Array) -> Array:
 def _check_rows(
     function: str, argument: str, embeddings, ids, name: str, engine: str, engines: tuple[str, ...] = ENGINES
 ) -> None:
-    """Raise ValueError unless embeddings [N, D], ids [N] and the engine fit."""
+    """Raise ValueError unless embeddings [N, D], ids [N], the engine and the number of devices are valid."""
     check_arrays(function, **{argument: embeddings})
     if embeddings.ndim != 2 or not embeddings.size:
         raise ValueError(
@@ -412,10 +417,10 @@ def _check_rows(
 
 
 def _temperature(argument: str, temperature: float | Array) -> Array:
-    """Return a temperature as a scalar array.
+    """Return a temperature as a scalar array; NaN for an array that is not positive.
 
     Raises:
-      ValueError: no scalar, or a number that is not positive (an array that is not is NaN).
+      ValueError: not a scalar, or a number that is not positive.
     """
     temperature = check_scalar(argument, temperature)
     if isinstance(temperature, numbers.Real) and not temperature > 0:

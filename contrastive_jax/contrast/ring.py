@@ -1,7 +1,7 @@
-"""Candidates that travel: each device keeps its own rows, and meets all others' one device's share at a time.
+"""Ring exchange: every device keeps its queries and receives the candidates of one other device at a time.
 
-Gathered candidates are all rows on every device. Here a share of them goes round the ring of devices, and its
-gradient with it, so that what a device holds does not grow with their number.
+A gather puts all candidates on every device. Here each device's candidates, and their gradient, pass round a
+ring of devices, so a device's memory does not grow with the number of devices.
 """
 
 import functools
@@ -24,16 +24,16 @@ def around(
     whole: PyTree,
     out_specs: PyTree,
 ) -> PyTree:
-    """Merge ``function((*rows, *whole), chunk)`` over the chunks of all devices; off a mesh there is one.
+    """Merge ``function((*rows, whole), chunk)`` over the chunks of all devices, one chunk without a mesh.
 
     Args:
       function: ``((floats, integers, whole), (floats, integers)) -> results``, for one chunk of candidates.
-      merge: results of two sets of candidates -> those of their union.
-      share: ``(cotangents, merged, part)`` -> the cotangents of one part's results.
-      rows: floating and integer arrays with a row a query.
-      chunk: floating and integer arrays with a row a candidate.
-      whole: what all devices share, floating.
-      out_specs: how the results are laid out.
+      merge: ``(results, results) -> results``, those of the union of two sets of candidates.
+      share: ``(cotangents, merged, part) -> cotangents`` of one chunk's results ``part``.
+      rows: floating and integer arrays with one row per query.
+      chunk: floating and integer arrays with one row per candidate.
+      whole: floating arrays, replicated on all devices.
+      out_specs: partition specs of the results.
     """
     if not sharding.on_mesh():
         return function((*rows, whole), chunk)
@@ -64,7 +64,7 @@ def _forward(function, merge, share, rows, chunk, whole):
 
 
 def _backward(function, merge, share, residuals, cotangents):
-    """Send each chunk round once more to collect its gradient; the last turn brings both home."""
+    """Send each chunk round the ring again with its gradient; the last turn returns both to their device."""
     (rows, numbers), (chunk, ids), whole, result = residuals
 
     def turn(carry, _):

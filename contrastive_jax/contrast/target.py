@@ -1,7 +1,7 @@
-"""Source of the keys: the online network itself, or a slow copy of it.
+"""Targets, the source of the keys: the online network or its moving average.
 
-A target is an ``(init, apply)`` pair. ``shared`` says whether keys are the online network's own
-outputs (then every view passes through it once).
+A target is an ``(init, apply)`` pair. ``shared`` is whether keys are the online network's outputs
+(every view is then encoded once).
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from contrastive_jax.types import Array, Outputs, PyTree
 
 
 class Target(NamedTuple):
-    """``init(params, stats) -> state``; ``apply(state, online, params, views, step, rng) -> (keys, state)``."""
+    """Source of keys: ``init(params, stats) -> state``, ``apply(state, online, params, views, step, rng)``."""
 
     init: Callable[[PyTree, PyTree], PyTree]
-    apply: Callable[..., tuple[Array, PyTree]]  # keys [B, W, D], not normalised
+    apply: Callable[..., tuple[Array, PyTree]]  # -> keys [B, W, D], not normalised, and state
     shared: bool
 
 
@@ -44,18 +44,17 @@ def ema(
 ) -> Target:
     """Keys come from an exponential moving average of the parameters and carry no gradient.
 
-    Averaged before the keys are computed, with the weights that the queries use (MoCo, He et al.
-    2020); its batch-norm statistics are its own, from its own forward pass, and are never averaged.
+    The average includes the queries' current weights before keys are computed (MoCo, He et al.
+    2020). Its batch-norm statistics come from its own forward passes and are never averaged.
 
     Args:
       network_apply: ``Network.apply``.
-      total_steps: length of the run, read by ``schedule="cosine"``.
+      total_steps: number of training steps, for ``schedule="cosine"``.
       decay: m in [0, 1]; 0.999 in MoCo, 0.99 to 0.996 at the start of BYOL.
       schedule: ``constant``, or ``cosine``: 1 - (1 - m) (cos(pi t / T) + 1) / 2 (BYOL, Grill et al. 2020).
-      norm_groups: number of batch-norm groups, read by ``shuffle``.
+      norm_groups: number of batch-norm groups, for ``shuffle``.
       shuffle: MoCo's shuffling BN: keys are normalised in groups drawn at random at each step, so
-        that a query and its positive share no statistics. A group is a number an example carries;
-        no image moves.
+        that a query and its positive share no statistics. Only group ids are drawn; images stay in place.
     """
     if shuffle and norm_groups < 2:
         raise ValueError(
@@ -68,7 +67,7 @@ def ema(
         return rising if schedule == "cosine" else jnp.asarray(decay)
 
     def init(params, stats):
-        # Copies, or the donated state would hold one buffer twice.
+        # Copies, since a donated state must not hold one buffer twice.
         return {"params": jax.tree.map(jnp.copy, params), "stats": jax.tree.map(jnp.copy, stats)}
 
     def apply(state, online, params, views, step, rng):

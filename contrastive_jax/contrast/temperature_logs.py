@@ -1,4 +1,4 @@
-"""Logs of temperatures, as a run leaves them in its metrics: read, and named by their values."""
+"""Temperatures from the metrics file of an earlier run."""
 
 import hashlib
 import json
@@ -8,18 +8,18 @@ from etils import epath
 
 
 def digits_of(steps: list[int], taus: list[float]) -> str:
-    """Return twelve digits of the temperatures of a log."""
+    """Return a hash of a log's steps and temperatures, 12 hexadecimal digits."""
     return hashlib.sha256(json.dumps([steps, taus]).encode()).hexdigest()[:12]
 
 
 def logged(file: str) -> tuple[list[int], list[float]]:
-    """Return the steps of a log that has temperatures, in order, and these.
+    """Return the steps of a log's temperatures, in order, and the temperatures.
 
     Args:
-      file: a workdir, or a file with a line {"step": 10, "tau": 0.1} a log point.
+      file: a workdir, or a file with a line {"step": 10, "tau": 0.1} per log point.
 
     Raises:
-      ValueError: it cannot be read, has no temperature, or one that is not positive, in a sentence.
+      ValueError: the file cannot be read, has no temperatures, or has one that is not positive.
     """
     try:
         path = epath.Path(file)
@@ -37,7 +37,7 @@ def logged(file: str) -> tuple[list[int], list[float]]:
                     raise ValueError
         except (ValueError, KeyError, TypeError):
             if number == len(lines) and temperatures and not line.endswith("}"):
-                break  # the run died while it wrote
+                break  # the run was killed while it wrote
             raise ValueError(
                 f"temperature.file is {file!r}, whose line {number} is no record with a step and a positive tau."
             ) from None

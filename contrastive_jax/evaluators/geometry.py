@@ -1,7 +1,7 @@
-"""The shape of an embedding: how aligned, how uniform, how concentrated in classes.
+"""Geometry of an embedding: alignment, uniformity, concentration of classes, effective rank.
 
-Pairs are taken a block of rows at a time, in float64: no [n, n] array exists. Features are L2-normalised
-where the source's are; papers seldom print whether an image counts as its own pair, so that is an option.
+Pairs are computed in blocks of rows, in float64, without an [n, n] array. Features are L2-normalised as in
+the source. Papers seldom state whether an image counts as its own pair, so that is an option.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import numpy as np
 from contrastive_jax.evaluators.features import check
 from contrastive_jax.losses import geometry as definitions
 
-BLOCK = 512  # rows of pairs held at once
+BLOCK = 512  # rows of pairs in memory at once
 
 
 def alignment(first: np.ndarray, second: np.ndarray, *, gamma: float = 2.0) -> float:
@@ -32,8 +32,8 @@ def uniformity(
 
     Args:
         first: f, ``[n, F]``.
-        second: g, ``[n, F]``, of the same images in the same order; default f itself.
-        t: the kernel's inverse squared width.
+        second: g, ``[n, F]``, of the same images in the same order; default: f.
+        t: inverse squared width of the kernel.
         self_pairs: whether (x, x) is a pair.
 
     Source: Wang & Isola (2020), distinct pairs of one view; MACL, eq. 5 (all pairs of two views).
@@ -53,15 +53,15 @@ def tolerance(
     self_pairs: bool = False,
     same_class_only: bool = False,
 ) -> float:
-    """Compute the mean ``f(x).g(y)`` of pairs of one class, pairs of two classes counted as 0: in [-1, 1].
+    """Compute the mean ``f(x).g(y)`` over pairs, with 0 for pairs of different classes: in [-1, 1].
 
     Args:
         first: f, ``[n, F]``.
         labels: ``[n]``.
-        second: g, default f itself.
+        second: g, ``[n, F]``; default: f.
         self_pairs: whether (x, x) is a pair.
-        same_class_only: the mean over the pairs of one class alone, so that the number of classes does not
-            enter.
+        same_class_only: whether the mean is over pairs of the same class only, independent of the number of
+            classes.
 
     Source: Wang & Liu (2021); MACL, eq. 6.
     """
@@ -75,7 +75,7 @@ def tolerance(
 def semantic_sensitivity(
     first: np.ndarray, labels: np.ndarray, second: np.ndarray | None = None, *, self_pairs: bool = False
 ) -> float:
-    """Compute the mean ``exp(-(h - f(x).g(y))^2)``, h = 1 for a pair of one class and -1 else: in [e^-4, 1].
+    """Compute the mean ``exp(-(h - f(x).g(y))^2)``, h = 1 for pairs of one class, otherwise -1: in [e^-4, 1].
 
     Arguments as for :func:`tolerance`. Source: MACL, eq. 7.
     """
@@ -89,9 +89,10 @@ def semantic_sensitivity(
 def intra_class_distance(
     features: np.ndarray, labels: np.ndarray, *, normalize: bool = True
 ) -> dict[int, float]:
-    """Compute the mean Euclidean distance of each class's distinct pairs: label -> distance (nan for a lone image).
+    """Compute the mean Euclidean distance of each class's distinct pairs: label -> distance, nan for one image.
 
-    ``normalize``: L2-normalise first. Source: Less can be more (Mitrovic et al., 2020), section 3.
+    ``normalize``: whether features are L2-normalised first. Source: Less can be more (Mitrovic et al., 2020),
+    section 3.
     """
     features = _unit(features) if normalize else np.asarray(features, np.float64)
     distances = {}
@@ -112,7 +113,7 @@ def intra_class_distance(
 def silhouette(
     features: np.ndarray, labels: np.ndarray, *, normalize: bool = True, metric: str = "euclidean"
 ) -> float:
-    """Compute the mean silhouette ``(b - a) / max(a, b)`` of the classes, by scikit-learn: in [-1, 1].
+    """Compute the mean silhouette ``(b - a) / max(a, b)`` of the classes with scikit-learn: in [-1, 1].
 
     ``metric``: "euclidean" or "cosine". Source: Rousseeuw (1987); Less can be more, section 3.
     """
@@ -124,9 +125,10 @@ def silhouette(
 
 
 def effective_ranks(features: np.ndarray, eps: float = 1e-7) -> tuple[float, float]:
-    """Return the spectral-entropy rank of ``[n, F]`` as they are, and the participation ratio of the centred ones.
+    """Return the spectral-entropy rank of features ``[n, F]`` and the participation ratio of centred features.
 
-    In float64, by the smaller Gram matrix. ``eps``: RankMe's, added to each share of the first.
+    Computed in float64 from the smaller Gram matrix. ``eps`` is RankMe's, added to each share for the first
+    rank.
     """
     values = np.sqrt(np.maximum(np.linalg.eigvalsh(_gram(features)), 0.0))
     centred = _gram(features - np.mean(features, axis=0, dtype=np.float64))
@@ -136,23 +138,23 @@ def effective_ranks(features: np.ndarray, eps: float = 1e-7) -> tuple[float, flo
 
 
 def lidar(views: np.ndarray, delta: float = 1e-4, eps: float = 1e-7) -> float:
-    """Compute LiDAR, the effective rank of what tells images apart from what their augmentation changes.
+    """Compute LiDAR, the effective rank of variation between images relative to that between views.
 
-    Each image is a class of its augmented views. ``exp`` of the entropy of the shares of the eigenvalues of
-    ``S_w^(-1/2) S_b S_w^(-1/2)``: S_b is the covariance of the images' means, S_w that of views about them plus
-    ``delta`` times the identity. Source: Thilak et al. (2024), equations 1 to 3.
+    Each image is a class of its augmented views. LiDAR is ``exp`` of the entropy of the normalised eigenvalues
+    of ``S_w^(-1/2) S_b S_w^(-1/2)``: S_b is the covariance of the images' means, S_w that of the views about
+    their means plus ``delta`` times the identity. Source: Thilak et al. (2024), equations 1 to 3.
 
     Args:
-        views: ``[n, q, F]``, q of at least 2 views of n of at least 2 images.
-        delta: 1e-4 in the paper.
-        eps: added to each share, 1e-7 in the paper.
+        views: ``[n, q, F]``, q >= 2 views of n >= 2 images.
+        delta: ridge of S_w, 1e-4 in the paper.
+        eps: constant added to each share, 1e-7 in the paper.
     """
     views = np.asarray(views, np.float64)
     means = views.mean(axis=1)
     centred, spread = means - means.mean(axis=0), (views - means[:, None]).reshape(-1, views.shape[2])
     within = spread.T @ spread / len(spread) + delta * np.eye(views.shape[2])
     values, vectors = np.linalg.eigh(within)
-    whitened = centred @ vectors / np.sqrt(values)  # its squares have the eigenvalues sought, times n
+    whitened = centred @ vectors / np.sqrt(values)  # its Gram matrix has the eigenvalues, times n
     shares = np.maximum(np.linalg.eigvalsh(whitened.T @ whitened), 0.0)
     return float(definitions.spectral_entropy_rank(shares, eps))
 
@@ -163,14 +165,14 @@ def _gram(features: np.ndarray) -> np.ndarray:
 
 
 def random_projections(features: np.ndarray, directions: int, seed: int) -> np.ndarray:
-    """Project ``[n, F]``, L2-normalised and times sqrt(F), on random orthogonal directions: ``[n, directions]``."""
+    """Project features ``[n, F]`` of length sqrt(F) on random orthogonal directions: ``[n, directions]``."""
     features = _unit(features) * features.shape[1] ** 0.5
     gauss = np.random.default_rng(seed).standard_normal((features.shape[1], directions))
     return features @ np.linalg.qr(gauss)[0]
 
 
 def distance_to_normal(values: np.ndarray) -> np.ndarray:
-    """Compute the Wasserstein-1 distance to N(0, 1) of each column of ``[n, ...]``, n samples against n quantiles."""
+    """Compute each column's Wasserstein-1 distance to N(0, 1), ``[n, ...]`` samples against n quantiles."""
     from scipy.stats import norm
 
     quantiles = norm.ppf((np.arange(len(values)) + 0.5) / len(values))
@@ -187,17 +189,17 @@ def evaluate(
     self_pairs: bool = False,
     metric: str = "euclidean",
 ) -> dict:
-    """Compute all of the above for one set of images, with their protocol.
+    """Compute the measures of one set of images, with their protocol.
 
     Args:
         features: ``[n, F]``.
         labels: ``[n]``.
-        second: ``[n, F]``, another view of the same images: adds ``alignment``; pairs stay those of
-            ``features``.
+        second: ``[n, F]``, another view of the same images; adds ``alignment``. Other measures use ``features``
+            only.
         layer: name of the features, for the protocol.
-        t: of :func:`uniformity`.
-        self_pairs: of the measures over pairs.
-        metric: of :func:`silhouette`.
+        t: as in :func:`uniformity`.
+        self_pairs: whether an image is paired with itself.
+        metric: as in :func:`silhouette`.
     """
     check(features, labels, features, labels)
     distances = intra_class_distance(features, labels)
@@ -224,7 +226,7 @@ def _unit(features: np.ndarray) -> np.ndarray:
 
 
 def _pairs(first, second, labels, self_pairs: bool) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield blocks [b, n] of all pairs: cosine, whether of one class, whether the pair counts."""
+    """Yield blocks [b, n] of all pairs: cosines, masks of pairs of the same class and of counted pairs."""
     first = _unit(first)
     second = first if second is None else _unit(second)
     labels = np.zeros(len(first), int) if labels is None else np.asarray(labels)

@@ -1,9 +1,9 @@
 """Weighted k-nearest-neighbour classification of frozen features (Wu et al., 2018, section 3.4).
 
 Features are L2-normalised and compared by cosine. The k nearest images of the bank vote for their
-classes, each with the weight exp(cosine / T), or with equal weight (T = 0). Two protocols of the field:
-k = 200 with T = 0.1 (MoCo's CIFAR demo; T = 0.07 in Wu et al.), and k = 10 without weights. Their values
-are not interchangeable.
+classes with weights exp(cosine / T), or with equal weights (T = 0). Two common protocols are k = 200 with
+T = 0.1 (MoCo's CIFAR demo; T = 0.07 in Wu et al.) and k = 10 without weights. Their results are not
+comparable.
 """
 
 import jax
@@ -16,7 +16,7 @@ from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import TILES, Rows, check
 from contrastive_jax.losses.geometry import directions
 
-BLOCK = 16  # rows; products are over multiples of it
+BLOCK = 16  # matrix products have multiples of this many rows
 
 
 def evaluate(
@@ -33,7 +33,7 @@ def evaluate(
     query_chunk: int = 1024,
     bank_chunk: int = 8192,
 ) -> dict:
-    """Judge the k-nearest-neighbour vote: :func:`features.scores` of each class's share of it.
+    """Evaluate the k-nearest-neighbour vote by :func:`features.scores` of each class's share.
 
     Args:
         train_features: the bank, ``[n, F]``.
@@ -41,21 +41,21 @@ def evaluate(
         test_features: ``[m, F]``.
         test_labels: ``[m]``, or ``[m, C]``.
         k: neighbours that vote.
-        temperature: T of the weights exp(cosine / T); 0 gives every neighbour one vote.
-        standardize: first bring every feature to the bank's zero mean and unit deviation. Not part of the
-            published protocol, and it can change the result by points.
+        temperature: T of the weights exp(cosine / T); 0: all neighbours have equal weight.
+        standardize: whether features are first standardized with the bank's mean and deviation. Not part of
+            the published protocol; can change the result by points.
         layer: name of the features, for the protocol.
-        bank: what its images are, for the protocol.
-        query_chunk: test rows compared at once.
-        bank_chunk: bank rows compared at once, where the bank comes from the host (else its tiles are); with
-            ``query_chunk`` it bounds the memory.
+        bank: description of the bank's images, for the protocol.
+        query_chunk: number of test rows that are compared at once.
+        bank_chunk: number of bank rows that are compared at once, for a bank on the host (otherwise its tiles);
+            with ``query_chunk`` it bounds the memory.
 
     Returns:
-        ``{"top1", "mean_per_class", "protocol", "settings"}``; of multi-label sets the two mean average
-        precisions in the place of the first two.
+        ``{"top1", "mean_per_class", "protocol", "settings"}``; multi-label sets have the two mean average
+        precisions instead of the first two.
 
     Raises:
-        ValueError: an option out of its range, or arrays that :func:`features.check` refuses.
+        ValueError: an option out of range, or arrays that :func:`features.check` refuses.
     """
     check(train_features, train_labels, test_features, test_labels)
     if standardize:
@@ -99,16 +99,16 @@ def votes(
     """Compute each class's share of the k nearest neighbours' vote: ``[m, C]``; rows of single-label sets sum to 1.
 
     The share is the softmax of cosine / T over the k neighbours, summed by class: the weights exp(cosine / T)
-    of Wu et al., normalised, and so without overflow at any T. Equal cosines: the earlier image of the bank
-    is nearer. Equal shares: ``argmax`` takes the smaller class number, as scikit-learn does. Equal rows of the bank
-    have equal cosines, whatever the chunks, the order of the test rows and the number of devices; two different rows
-    whose cosines differ by rounding alone (1e-7) have no such order.
+    of Wu et al., normalised, so they do not overflow at any T. Among equal cosines, the earlier image of the
+    bank is nearer. Among equal shares, ``argmax`` takes the smaller class number, as in scikit-learn. Equal
+    rows of the bank have equal cosines for any chunks, order of test rows and number of devices; the order of
+    different rows whose cosines differ only by rounding (1e-7) may depend on these.
 
-    Similarities are true float32 (float64 for float64 features in x64 mode). On a mesh the bank lies divided
-    over the devices: each compares the same queries with its own rows, and only its k nearest travel.
+    Similarities are computed in full float32 (float64 for float64 features in x64 mode). On a mesh the bank is
+    sharded: each device compares all queries with its own rows and sends only its k nearest.
 
     Raises:
-        ValueError: ``k``, ``temperature`` or a chunk out of its range.
+        ValueError: ``k``, ``temperature`` or a chunk out of range.
     """
     if not 1 <= k <= len(train_labels):
         raise ValueError(f"k={k} must be from 1 to the size of the bank, {len(train_labels)}.")
@@ -134,7 +134,7 @@ def votes(
 
 
 def _weights(cosine: np.ndarray, temperature: float) -> np.ndarray:
-    """Return [q, k]: the share of each neighbour in the vote."""
+    """Return each neighbour's share of the vote, [q, k]."""
     if not temperature:
         return np.full_like(cosine, 1 / cosine.shape[1])
     weight = np.exp((cosine - cosine.max(axis=1, keepdims=True)) / cosine.dtype.type(temperature))
@@ -142,7 +142,7 @@ def _weights(cosine: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def _ballots(weight: np.ndarray, names: np.ndarray, classes: int) -> np.ndarray:
-    """Sum weights [q, k] by the classes [q, k] of the neighbours: [q, classes]."""
+    """Sum weights [q, k] by the neighbours' classes [q, k]: [q, classes]."""
     share = np.zeros((len(weight), classes), weight.dtype)
     np.add.at(share, (np.arange(len(weight))[:, None], names), weight)
     return share
@@ -150,7 +150,7 @@ def _ballots(weight: np.ndarray, names: np.ndarray, classes: int) -> np.ndarray:
 
 @native.jit(static_argnames=("k", "count"))
 def _nearest(tests, number, keys, *, k, count):
-    """Find cosines and bank rows of the k nearest of every query of a tile: [q, k] each, nearest first."""
+    """Find cosines and bank rows of the k nearest neighbours of a tile's queries: [q, k], nearest first."""
     queries = directions(sharding.replicate(jax.lax.dynamic_index_in_dim(tests, number, keepdims=False)))
     size = keys.shape[1]
     if not sharding.on_mesh():
@@ -164,26 +164,26 @@ def _nearest(tests, number, keys, *, k, count):
     spec = P(sharding.AXIS)
     nearest = jax.shard_map(local, in_specs=(P(), TILES), out_specs=(spec, spec))(queries, keys)
     cosine, row = (sharding.replicate(y).transpose(1, 0, 2).reshape(queries.shape[0], -1) for y in nearest)
-    # Among equal cosines the earlier row of the whole bank.
+    # Among equal cosines, take the earlier row of the whole bank.
     cosine, row = jax.lax.sort((-cosine, row), num_keys=2)
     return -cosine[:, :k], row[:, :k]
 
 
 def _local_nearest(queries, keys, first, size, k, count):
-    """Find the same among the rows that lie here: row b of tile t is row ``t * size + first + b`` of the bank."""
+    """Find the k nearest of this device's rows; row b of tile t is row ``t * size + first + b`` of the bank."""
 
     def merge(nearest, tile):
         rows, number = tile
         row = number * size + first + jnp.arange(rows.shape[0], dtype=jnp.int32)
         cosine = _cosines(queries, directions(rows))
         cosine = jnp.where(row < count, cosine, -jnp.inf)
-        # Kept rows come first: of equal cosines top_k takes the first, the earlier image.
+        # Kept rows come first: among equal cosines top_k takes the first, the earlier image.
         cosine = jnp.concatenate([nearest[0], cosine], axis=1)
         row = jnp.concatenate([nearest[1], jnp.broadcast_to(row, cosine[:, k:].shape)], axis=1)
         cosine, position = jax.lax.top_k(cosine, k)
         return (cosine, jnp.take_along_axis(row, position, axis=1)), None
 
-    shape = (queries.shape[0], k)  # like the keys: what varies over the devices as they do
+    shape = (queries.shape[0], k)  # made like the keys, to vary over devices as they do
     nobody = (
         jnp.full_like(keys, -jnp.inf, queries.dtype, shape=shape),
         jnp.full_like(keys, count, jnp.int32, shape=shape),
@@ -193,9 +193,9 @@ def _local_nearest(queries, keys, first, size, k, count):
 
 
 def _cosines(queries, rows):
-    """Return the products [q, m] of unit rows: equal rows have equal bits, wherever in a tile they lie.
+    """Return the products [q, m] of unit rows, with equal bits for equal rows at any place in a tile.
 
-    A product with one row, or with what is left over after whole blocks, may be summed in another order than others.
+    Rows are padded to whole blocks: single or leftover rows may be summed in another order.
     """
     few, number = queries.shape[0], rows.shape[0]
     queries, rows = (jnp.pad(x, ((0, -len(x) % BLOCK), (0, 0))) for x in (queries, rows))

@@ -1,6 +1,6 @@
-"""A linear classifier on frozen features: to the optimum (L-BFGS), or by the field's SGD and Adam.
+"""Linear classifiers on frozen features, trained to the optimum (L-BFGS) or by SGD or Adam.
 
-All report what the last iterate scores; the test set chooses nothing.
+All report the scores of the last iterate; no choice uses the test set.
 """
 
 import functools
@@ -15,8 +15,8 @@ from contrastive_jax.evaluators import features, training
 from contrastive_jax.evaluators.features import Rows, check, standardized
 from contrastive_jax.evaluators.training import Plan
 
-VALIDATION = 0.1  # share of the training images on which an option is chosen
-LARGEST = 4096  # rows and columns of a matrix that is decomposed
+VALIDATION = 0.1  # share of the training images that are held out to choose an option
+LARGEST = 4096  # largest side of a matrix that is decomposed
 
 
 def lbfgs(
@@ -37,9 +37,9 @@ def lbfgs(
 ) -> dict:
     """Multinomial logistic regression at its optimum (L-BFGS, float64).
 
-    Minimises mean cross-entropy + |W|^2 / (2 C n) over n labelled images, the bias not penalised. Features
-    are standardised with the mean and deviation of all training images, labelled or not. Multi-label sets:
-    one such regression for each class against the rest. Computed by the host, in its memory.
+    Minimises mean cross-entropy + |W|^2 / (2 C n) over n labelled images, with no penalty on the bias. Features
+    are standardised with the mean and deviation of all training images, labelled or not. Multi-label sets have
+    one such regression per class against the rest. Computed on the host, in its memory.
 
     Args:
         train_features: ``[n, F]``.
@@ -47,27 +47,27 @@ def lbfgs(
         test_features: ``[m, F]``.
         test_labels: ``[m]``, or ``[m, C]``.
         C: inverse strength of the l2 penalty, scikit-learn's default 1.
-        Cs: where given, C is the one of these (the first of equals) that does best on a fixed stratified tenth
-            of the training images after training on the rest; the classifier is then trained on all of them. Not
-            with ``labels_per_class``, whose labels are all that it may know.
-        labels_per_class: 0 for all labels; m > 0 draws m labels of each class, ``draws`` times.
+        Cs: candidates for C. The best on a fixed, stratified, held-out tenth of the training images (the first
+            among equals) is used to train on all images; (): use ``C``. Not with ``labels_per_class``, which
+            limits the labels that may be used.
+        labels_per_class: number of training labels per class, drawn ``draws`` times; 0: all labels.
         draws: number of draws; used with ``labels_per_class``.
-        seed: draw i is fixed by (seed, i) and the labels, whatever the features.
+        seed: random seed; draw i depends on (seed, i) and the labels only.
         tolerance: largest absolute entry of the objective's gradient at which a fit counts as converged.
         max_iterations: of one fit.
         layer: name of the features, for the protocol.
-        groups: ``[n]`` whole numbers; training images of one are near-duplicates, of which ``Cs`` never has some to
-            learn from and some to choose by.
+        groups: ``[n]`` integers; training images of one group are near-duplicates, which ``Cs`` does not split
+            between training and held-out images.
 
     Returns:
         ``{"top1", "mean_per_class", "converged", "protocol", "settings"}``, accuracies in [0, 1], and ``top5``
-        with more than 5 classes; with draws the means over them, and with several ``top1_std``, ... (deviation of
-        one draw, ddof 1). A fit that stops short is not hidden: ``converged`` is False, the protocol says so, and
-        a warning is given.
+        for more than 5 classes; with draws their means, and with several draws ``top1_std``, ... (standard
+        deviation of one draw, ddof 1). If a fit has not converged, ``converged`` is False, the protocol states
+        it, and a warning is issued.
 
     Raises:
-        ValueError: an option out of its range, a class with fewer than ``labels_per_class`` labels, or
-            arrays that :func:`features.check` refuses.
+        ValueError: an option out of range, a class with fewer than ``labels_per_class`` labels, or arrays that
+            :func:`features.check` refuses.
     """
     check(train_features, train_labels, test_features, test_labels)
     check_lbfgs(train_labels, C, Cs, labels_per_class, draws, tolerance, max_iterations)
@@ -119,10 +119,10 @@ def lbfgs(
 
 
 def check_lbfgs(labels, C, Cs, labels_per_class, draws, tolerance, max_iterations) -> None:
-    """Refuse what :func:`lbfgs` cannot do with these labels (None: not known yet).
+    """Refuse options that :func:`lbfgs` does not support with these labels (None: not known yet).
 
     Raises:
-        ValueError: one sentence.
+        ValueError: the message names the option and its value.
     """
     if draws != int(draws):
         raise ValueError(f"draws={draws} must be a whole number.")
@@ -156,7 +156,7 @@ def _too_few(labels_per_class, classes, counts) -> str:
 
 
 def _validated(Cs, train, labels, tolerance, max_iterations, groups) -> float:
-    """Choose the C that does best on the validation images: by top-1, or by mean average precision."""
+    """Return the C with the best top-1 or mean average precision on the held-out training images."""
     aside, worth = validation_rows(labels, groups), []
     for C in Cs:
         classify, _ = _classifier(train[~aside], labels[~aside], C, tolerance, max_iterations)
@@ -166,9 +166,9 @@ def _validated(Cs, train, labels, tolerance, max_iterations, groups) -> float:
 
 
 def validation_rows(labels: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Return a fixed tenth of the images, of every class where an image has one label: a mask ``[n]``.
+    """Return a mask ``[n]`` of a fixed tenth of the images to hold out, stratified by class for single labels.
 
-    At least one image of a class of two and more; of groups ``[n]`` all images or none, so that at least one group.
+    A class of two or more images has at least one in it, if possible. Groups ``[n]`` are held out as a whole.
 
     Raises:
         ValueError: no class has two images, or two groups.
@@ -182,7 +182,7 @@ def validation_rows(labels: np.ndarray, groups: np.ndarray | None = None) -> np.
             continue
         for group in sorted(np.unique(of_group[here]), key=lambda group: np.sum(of_group == group)):
             more = aside | (of_group == group)
-            if set(kinds[~more]) == set(kinds[~aside]):  # every class keeps something to learn from
+            if set(kinds[~more]) == set(kinds[~aside]):  # every class keeps training images
                 aside = more
                 break
     if not aside.any():
@@ -192,14 +192,14 @@ def validation_rows(labels: np.ndarray, groups: np.ndarray | None = None) -> np.
 
 
 def _classifier(train, labels, C, tolerance, max_iterations):
-    """Return a function from features to outputs ``[m, C]``, larger for a likelier class; and the gradient."""
+    """Return a function from features to outputs ``[m, C]``, larger for likelier classes, and the gradient."""
     if labels.ndim == 1:
         model, gradient = fit_lbfgs(train, labels, C, tolerance, max_iterations)
         return functools.partial(_outputs, model, class_count(labels)), gradient
     fits = {
         number: fit_lbfgs(train, column, C, tolerance, max_iterations)
         for number, column in enumerate(labels.T)
-        if 0 < column.sum() < len(column)  # else there is nothing to tell apart: output 0
+        if 0 < column.sum() < len(column)  # a constant label has output 0
     }
 
     if not fits:
@@ -215,21 +215,21 @@ def _classifier(train, labels, C, tolerance, max_iterations):
 
 
 def _outputs(model: "Linear", classes: int, x: np.ndarray) -> np.ndarray:
-    """Return the logits of each class number, -inf for one that the model has not seen."""
+    """Return the logits of all class numbers, -inf for classes without training labels."""
     outputs = np.full((len(x), classes), -np.inf)
     outputs[:, model.classes] = model.logits(x)
     return outputs
 
 
 class Linear(NamedTuple):
-    """A fitted classifier: ``weights [F, K]`` and ``bias [K]`` of the ``classes [K]``; of two, the second alone."""
+    """A fitted classifier: ``weights [F, K]``, ``bias [K]`` and ``classes [K]``; one column for two classes."""
 
     weights: np.ndarray
     bias: np.ndarray
     classes: np.ndarray
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """Compute ``[m, K]``; of two classes the first has zeros."""
+        """Compute logits ``[m, K]``; 0 for the first of two classes."""
         outputs = x @ self.weights + self.bias
         return np.hstack([np.zeros_like(outputs), outputs]) if len(self.classes) == 2 else outputs
 
@@ -237,10 +237,10 @@ class Linear(NamedTuple):
 def fit_lbfgs(
     features: np.ndarray, labels: np.ndarray, C: float, tolerance: float, max_iterations: int
 ) -> tuple[Linear, float]:
-    """Fit logistic regression; return it, and the largest absolute entry of the objective's gradient.
+    """Fit logistic regression; return the model and the largest absolute entry of the objective's gradient.
 
-    The optimum is that of :func:`lbfgs`'s objective, which has one. The search runs in coordinates in which the
-    features are decorrelated: an encoder's features take 10 to 20 times fewer iterations there.
+    The objective is that of :func:`lbfgs`, with a unique optimum. The search uses coordinates in which features
+    are decorrelated: an encoder's features then need 10 to 20 times fewer iterations.
     """
     from scipy.optimize import minimize
     from scipy.special import logsumexp
@@ -250,7 +250,7 @@ def fit_lbfgs(
     count, number = len(labels), len(classes)
     columns = number if number > 2 else 1  # two classes share one vector
     target = index[:, None] == np.arange(number)
-    curvature = (number - 1) / number**2  # of cross-entropy where all classes are equally likely
+    curvature = (number - 1) / number**2  # of cross-entropy for equally likely classes
     found, slope = Linear(np.empty(0), np.empty(0), classes), np.inf
 
     def objective(point):
@@ -269,21 +269,21 @@ def fit_lbfgs(
         if slope <= tolerance:
             raise StopIteration
 
-    # Below some size handing a product to a second thread costs more than the product: 20 times on digits.
+    # For small products a second thread costs more than the product: 20 times as much on digits.
     with threadpool_limits(limits=1 if features.size * number < 1e8 else None):
         basis = _decorrelating(features, curvature / count, 1 / (C * count))
         options = {"maxiter": max_iterations, "maxfun": np.inf, "maxls": 50, "gtol": 0, "ftol": 0}
         first = np.zeros((basis.shape[1] + 1) * columns)
         last = minimize(objective, first, jac=True, method="L-BFGS-B", callback=stop, options=options)
-        objective(last.x)  # a line search may have looked elsewhere last
+        objective(last.x)  # the line search's last point may be another one
     return found, slope
 
 
 def _decorrelating(features: np.ndarray, scale: float, ridge: float):
-    """Return ``[F, r]`` in whose coordinates ``scale features^T features + ridge`` is the identity.
+    """Return a basis ``[F, r]`` in which ``scale features^T features + ridge`` is the identity.
 
-    Its columns span the rows of ``features``, in which the optimum lies. Where both sides of ``features`` are above
-    4,096, the matrix's decomposition would cost more than it saves: then a multiple of the identity.
+    Its columns span the rows of ``features``, and thus the optimum. If both sides of ``features`` are above
+    4,096, the decomposition would cost more than it saves: the result is then a multiple of the identity.
     """
     from scipy import linalg, sparse
 
@@ -300,10 +300,10 @@ def _decorrelating(features: np.ndarray, scale: float, ridge: float):
 
 
 def balanced_share(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Return positions of ``fraction`` of the images of every class (of each at least one), sorted.
+    """Return the sorted positions of ``fraction`` of the images of every class, at least one per class.
 
-    The first of each class in the order that :func:`balanced_draw` has for (seed, 0): larger shares contain
-    smaller ones.
+    These are the first of each class in the order of :func:`balanced_draw` for (seed, 0), so larger shares
+    contain smaller ones.
     """
     order = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(len(labels)), kind="stable")
     of_class = (order[labels[order] == name] for name in np.unique(labels))
@@ -311,13 +311,13 @@ def balanced_share(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray
 
 
 def balanced_draw(labels: np.ndarray, labels_per_class: int, seed: int, draw: int) -> np.ndarray:
-    """Draw positions of ``labels_per_class`` random images of every class, sorted.
+    """Draw the sorted positions of ``labels_per_class`` random images of every class.
 
-    The first of each class in the order of (seed, draw): raw Philox bits, the same in every NumPy. Draws
-    with more labels contain those with fewer.
+    These are the first of each class in the order of (seed, draw): raw Philox bits, the same in every NumPy
+    version. Draws with more labels contain those with fewer.
 
     Raises:
-        ValueError: a class has too few.
+        ValueError: a class has too few images.
     """
     classes, counts = np.unique(labels, return_counts=True)
     if counts.min() < labels_per_class:
@@ -343,34 +343,34 @@ def sgd(
     seed: int = 0,
     layer: str = "pooled",
 ) -> dict:
-    """Judge softmax regression by SGD on cached features at the last epoch.
+    """Evaluate softmax regression, trained by SGD on cached features, after the last epoch.
 
     The defaults are those of SimCLR's code on CIFAR, without its crops and flips; published protocols are in
-    :mod:`contrastive_jax.evaluators.protocols`. Weights start at N(0, 0.01), the bias at 0. Epoch e has the
-    order of raw Philox bits of (seed, e); epochs follow one another without a break, so that no remainder of a
-    batch is dropped.
+    :mod:`contrastive_jax.evaluators.protocols`. Initial weights have standard deviation 0.01, the bias is 0.
+    The order of epoch e is that of raw Philox bits of (seed, e). Batches continue across epochs, so no
+    remainder is dropped.
 
     Args:
-        train_features: ``[n, F]``; on a mesh they lie divided over the devices.
+        train_features: ``[n, F]``; on a mesh sharded over the devices.
         train_labels: ``[n]`` integers from 0, or ``[n, C]`` of 0 and 1.
         test_features: ``[m, F]``.
         test_labels: ``[m]``, or ``[m, C]``.
-        learning_rate: at batch size 256; used as ``learning_rate * batch_size / 256``.
-        schedule: "cosine" to 0, "step" (a tenth at 60 % and again at 80 %) or "constant"; no warm-up.
-        momentum: of SGD.
-        nesterov: Nesterov's form of the momentum.
-        weight_decay: l2 penalty, ``weight_decay / 2 * |W|^2``; the bias has none.
-        batch_size: images of one step, at most n.
-        epochs: passes over the training features.
-        standardize: first bring every feature to zero mean and unit deviation over the training images.
-        seed: of the initial weights and the order.
+        learning_rate: learning rate for batch size 256; multiplied by ``batch_size / 256``.
+        schedule: "cosine" to 0, "step" (times 0.1 at 60 % and at 80 %) or "constant"; no warm-up.
+        momentum: momentum of SGD.
+        nesterov: whether to use Nesterov momentum.
+        weight_decay: coefficient of the l2 penalty ``weight_decay / 2 * |W|^2``, which excludes the bias.
+        batch_size: number of images per step, at most n.
+        epochs: number of passes over the training features.
+        standardize: whether features are standardized to mean 0 and deviation 1 over the training images.
+        seed: random seed of initial weights and order.
         layer: name of the features, for the protocol.
 
     Returns:
-        As :func:`by_gradient`.
+        The result of :func:`by_gradient`.
 
     Raises:
-        ValueError: an option out of its range, or arrays that :func:`features.check` refuses.
+        ValueError: an option out of range, or arrays that :func:`features.check` refuses.
     """
     plan = Plan(
         learning_rate=learning_rate, schedule=schedule, momentum=momentum, nesterov=nesterov,
@@ -397,17 +397,17 @@ def by_gradient(
 ) -> dict:
     """Train a linear classifier by ``plan`` on cached features, without augmentation.
 
-    ``name`` says in the protocol whose it is. With ``learning_rates`` the plan's is the one of these that
-    does best on a fixed stratified tenth of the training images after training on the rest. ``crop`` is that of the
-    images whose features these are, for the protocol. ``groups`` are those of :func:`lbfgs`.
+    ``name`` names the source in the protocol. With ``learning_rates``, the plan's learning rate is the
+    candidate with the best score on a fixed, stratified, held-out tenth of the training images. ``crop`` is the
+    crop of the features' images, for the protocol. ``groups`` are those of :func:`lbfgs`.
 
     Returns:
-        ``{"top1", "mean_per_class", "train_loss", "epochs", "converged", "protocol", "settings"}``; accuracies
-        in [0, 1], with more than 5 classes ``top5`` too, ``train_loss`` the mean cross-entropy of the last epoch's
-        steps. Multi-label sets have the two mean average precisions in the place of the accuracies.
+        ``{"top1", "mean_per_class", "train_loss", "epochs", "converged", "protocol", "settings"}``: accuracies
+        in [0, 1], ``top5`` for more than 5 classes, ``train_loss`` as the mean cross-entropy of the last
+        epoch's steps. Multi-label sets have the two mean average precisions instead of accuracies.
 
     Raises:
-        ValueError: a batch of more images than there are.
+        ValueError: the batch size exceeds the number of training images, or the training loss is not finite.
     """
     n = len(train_labels)
     if plan.batch_size > n:
@@ -445,7 +445,7 @@ def _best_rate(train: Rows, labels, plan: Plan, learning_rates, groups) -> float
 
 
 def class_count(labels: np.ndarray) -> int:
-    """Count the outputs that a classifier of these labels needs."""
+    """Return the number of outputs of a classifier of these labels."""
     return labels.shape[1] if np.ndim(labels) == 2 else int(np.max(labels)) + 1
 
 
@@ -453,7 +453,7 @@ def outcome(
     outputs, labels, fitted: training.Fitted, plan: Plan, *, name, layer, augment, crop=None, standardize=False,
     learning_rates=(), what="linear, all labels",
 ) -> dict:  # fmt: skip
-    """Return what an evaluator does whose classifier was trained by ``plan``."""
+    """Return the scores, protocol and settings of a classifier that was trained by ``plan``."""
     scaling = ", standardised on the training images" if standardize else ""
     chosen = (
         f" (the rate of {len(learning_rates)}, on a tenth of the training images)" if learning_rates else ""

@@ -1,7 +1,7 @@
-"""Measures of test embeddings, and of what two views say of each other: columns that give no accuracy.
+"""Evaluation metrics other than accuracy.
 
-As the protocols they are found by their name, take :class:`~.evaluation_data.EvalSpec` and give
-``evaluate(subject)``; what that returns are numbers with clear names, their protocol and settings.
+Like the protocols, these functions are found by name, take :class:`~.evaluation_data.EvalSpec` and return
+``evaluate(subject)``, which returns named numbers, their protocol and settings.
 
 Args:
   layer: layer whose features are evaluated: pooled, projection_1, ...
@@ -37,10 +37,10 @@ def geometry(
 ) -> Evaluate:
     """Alignment, uniformity, tolerance, semantic sensitivity S, intra-class distance, silhouette of test images.
 
-    Features are L2-normalised, everything is over the clean test images, but for ``alignment``, which is the mean
-    squared distance of two views augmented as in the pretraining. Each measure is of its source: see
-    :mod:`evaluators.geometry` (Wang & Isola, 2020; MACL, Huang et al., 2022, equations 5 to 7; Less can be more,
-    Mitrovic et al., 2020, section 3).
+    Features are L2-normalised. All metrics use clean test images, except ``alignment``, the mean squared
+    distance between two views augmented as in pretraining. Definitions and sources are in
+    :mod:`evaluators.geometry` (Wang & Isola, 2020; MACL, Huang et al., 2022, equations 5 to 7; Less can be
+    more, Mitrovic et al., 2020, section 3).
 
     Args:
       t: of uniformity: the kernel's inverse squared width.
@@ -69,13 +69,13 @@ def geometry(
 
 @checked()
 def rankme(facts: EvalSpec, *, images: CountOrZero = 0, seed: Seed = 0, layer: str = "pooled") -> Evaluate:
-    """Effective rank of the test embeddings by the entropy of their singular values (RankMe, Garrido et al., 2023).
+    """Effective rank of test embeddings from the entropy of singular values (RankMe, Garrido et al., 2023).
 
-    ``rankme`` is exp of that entropy, the values over their sum, plus 1e-7 as in the paper: with it the shares sum
-    to a little more than 1, and a flat spectrum of 512 comes out as 512.1. Embeddings are neither centred nor
-    normalised. ``participation_ratio`` is (tr C)^2 / tr(C^2) of their covariance C, what
-    ``effective_rank`` says of a batch: it takes the mean off and squares the values twice, so that strong
-    directions count for more. But for the 1e-7, neither exceeds ``largest``.
+    ``rankme`` is exp of the entropy of the singular values divided by their sum, plus 1e-7 each as in the
+    paper: the shares then sum to slightly more than 1, and a flat spectrum of 512 values has rank 512.1.
+    Embeddings are neither centred nor normalised. ``participation_ratio`` is (tr C)^2 / tr(C^2) of their
+    covariance C, like ``effective_rank`` of a batch: embeddings are centred, and strong directions have more
+    weight. Except for the 1e-7, neither exceeds ``largest``.
 
     Args:
       seed: of the choice of images.
@@ -107,11 +107,11 @@ def lidar(
     seed: Seed = 0,
     layer: str = "pooled",
 ) -> Evaluate:
-    """Effective rank of what tells test images apart from what augmentation changes (LiDAR, Thilak et al., 2024).
+    """Effective rank of variation between test images relative to augmentation (LiDAR, Thilak et al., 2024).
 
-    Each image is a class of its own, of views augmented as in the pretraining: see :func:`geometry.lidar`. The paper
-    draws 1,000 images and 50 views, as this does by default; ``largest`` is the least of the features' width and the
-    number of images less one.
+    Each image is a class of views that are augmented as in pretraining: see :func:`geometry.lidar`. Defaults
+    are the paper's 1,000 images and 50 views. ``largest`` is the smaller of the features' width and the number
+    of images minus one.
 
     Args:
       views: augmented views of an image; an odd number is rounded up.
@@ -180,17 +180,17 @@ def mutual_information(
     seed: Seed = 0,
     layer: str = "pooled",
 ) -> Evaluate:
-    """The mutual information of two augmented views of an image, by a mini-batch and by a large pool, in nats.
+    """Mutual information of two augmented views of an image, from mini-batches and from a large pool, in nats.
 
-    ``large_pool`` is the InfoNCE estimate against the views of all other images, which the paper takes for the truth
-    (FlatNCE, Chen et al., 2021, section 4, footnote 6), ``mini_batch`` what batches of the size of a training
-    step's say; ``flat_nce``, ``donsker_varadhan`` and ``nwj`` are other estimates by the same batches, of which the
-    first two are no bounds. ``largest`` and ``largest_mini_batch``, log(1 + K), are what no critic exceeds. See
+    ``large_pool`` is the InfoNCE estimate with the views of all other images as negatives, the paper's ground
+    truth (FlatNCE, Chen et al., 2021, section 4, footnote 6); ``mini_batch`` is the InfoNCE estimate from
+    batches. ``flat_nce``, ``donsker_varadhan`` and ``nwj`` are other estimates from the same batches; the first
+    two are no bounds. ``largest`` and ``largest_mini_batch``, log(1 + K), are upper limits for any critic. See
     :mod:`evaluators.mutual_information`.
 
     Args:
-      pool: second views in the large pool, drawn from all images; 0: all of them. A query's own is not its
-        negative: where it was drawn, the query has one negative fewer, and ``largest`` counts that.
+      pool: number of second views in the large pool, drawn from all images; 0: all. If a query's own view is
+        drawn, it is not a negative, so the query has one negative fewer; ``largest`` includes this.
       batch_size: pairs in a mini-batch.
       score: the critic: cosine or dot, over the temperature.
       temperature: what the scores are divided by.
@@ -249,14 +249,14 @@ def random_projections(
     seed: Seed = 0,
     layer: str = "pooled",
 ) -> Evaluate:
-    """Histograms of the test embeddings along random orthogonal directions, and their distance to a normal one.
+    """Histograms of test embeddings along random orthogonal directions, and their distance to normality.
 
-    Source: Intriguing Properties (Chen et al., 2021, figure A.1). A uniform sphere has nearly normal ones.
-    Embeddings are L2-normalised and multiplied by the root of their width, so that the uniform sphere projects to a
-    variance of 1. ``distance_to_standard_normal`` is the Wasserstein-1 distance to N(0, 1), the mean over the
-    directions; ``distance_to_normal`` the same once each projection has its own mean and deviation taken out: shape
-    alone. ``histograms`` are shares of the images, [directions, bins] over ``edges``, -4 to 4; what lies outside is
-    in the outermost bins.
+    Projections of a uniform sphere are nearly normal. Embeddings are L2-normalised and multiplied by the root
+    of their width, so that projections of a uniform sphere have variance 1. ``distance_to_standard_normal`` is
+    the Wasserstein-1 distance to N(0, 1), averaged over directions; ``distance_to_normal`` is the same after
+    standardizing each projection, so it measures shape only. ``histograms`` are shares of the images,
+    [directions, bins] over ``edges``, -4 to 4; values outside are in the outermost bins.
+    Source: Intriguing Properties (Chen et al., 2021, figure A.1).
 
     Args:
       directions: how many, at most the embedding's width.
@@ -295,7 +295,7 @@ def random_projections(
 
 @checked()
 def resolved_entropy(facts: EvalSpec, *, temperature: Positive = 0.1, layer: str = "pooled") -> Evaluate:
-    """Measure how many nats of what test images show their embeddings tell apart (Leinster and Cobbold, 2012).
+    """Similarity-sensitive entropy of the test embeddings, in nats (Leinster and Cobbold, 2012).
 
     See :func:`resolved.resolved_entropy`.
 
@@ -319,7 +319,7 @@ def resolved_entropy(facts: EvalSpec, *, temperature: Positive = 0.1, layer: str
 def _test(
     subject: EvaluationData, layer: str, images: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return features [n, F] float64 and labels of test images, and their positions."""
+    """Return test images' features [n, F] float64, labels and positions."""
     rows, labels = subject.encoded(subject.test)
     features, number = rows[subject.layer(layer)].numpy(), subject.some(images, seed)
     if not np.isfinite(features).all():

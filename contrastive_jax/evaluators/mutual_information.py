@@ -1,10 +1,10 @@
-"""Mutual information of two paired sets of embeddings: nats, from frozen scores.
+"""Mutual information of two paired sets of embeddings, in nats, from frozen scores.
 
-:func:`pool_estimate` and :func:`critic_estimate` give the InfoNCE estimate of every query against one large
-pool of negatives, up to a whole data set, by tiles: no [N, M] array exists. In expectation it is a lower
-bound for any critic, at most log(K + 1) with K negatives, and with the exact log density ratio as critic it
-tends to the mutual information as K grows. :func:`batch_estimates` reads the estimates that a training batch
-would give, of which some are no bounds.
+:func:`pool_estimate` and :func:`critic_estimate` compute the InfoNCE estimate of every query with one large
+pool of negatives, up to a whole data set, by tiles, without an [N, M] array. In expectation it is a lower
+bound for any critic, at most log(K + 1) with K negatives; with the exact log density ratio as critic it
+converges to the mutual information as K grows. :func:`batch_estimates` computes estimates from mini-batches;
+some of them are no bounds.
 """
 
 from collections.abc import Callable
@@ -38,27 +38,27 @@ def pool_estimate(
     temperature: float = 0.1,
     engine: str = "tiled",
 ) -> dict:
-    """Compute the InfoNCE estimate of the mutual information of ``query`` and ``key``, by a large pool of negatives.
+    """Compute the InfoNCE estimate of the mutual information of ``query`` and ``key`` with a pool of negatives.
 
-    On a mesh the queries lie over the devices; the result does not depend on their number.
+    On a mesh the queries are sharded over the devices; the result does not depend on their number.
 
     Args:
         query: ``[N, D]``.
-        key: ``[N, D]``; row i belongs to query i.
+        key: ``[N, D]``; row i is the positive of query i.
         group: ``[N]`` int, the example of each row; keys of a query's own group are not its negatives.
-            Default: every row is an example of its own.
+            Default: every row is a different example.
         negatives: ``[M, D]``, drawn independently of the queries. Default: the keys of all other examples.
-        negatives_group: ``[M]`` int. Default: none of them is of any query's group.
+        negatives_group: ``[M]`` int. Default: groups different from all queries'.
         score: "cosine" or "dot".
-        temperature: what the scores are divided by: the critic is score / temperature.
+        temperature: temperature that scores are divided by; the critic is score / temperature.
         engine: "tiled", "dense" or "auto", see :func:`contrast.similarity.negative_statistics`.
 
     Returns:
-        ``{"info_nce", "standard_error", "largest", "protocol", "settings"}``: nats; the error is over the
-        queries, the pool held fixed; ``largest`` is the mean of log(K + 1), which no critic exceeds.
+        ``{"info_nce", "standard_error", "largest", "protocol", "settings"}``, in nats. The standard error is
+        over queries at a fixed pool; ``largest`` is the mean of log(K + 1), an upper limit for any critic.
 
     Raises:
-        ValueError: an option out of its range, shapes that do not fit, or a query without negatives.
+        ValueError: an option out of range, inconsistent shapes, or a query without negatives.
     """
     _check_scores(score, temperature)
     if engine not in ENGINES:
@@ -83,23 +83,23 @@ def critic_estimate(
     negatives_group: np.ndarray | None = None,
     tile: tuple[int, int] = (1024, 1024),
 ) -> dict:
-    """Compute :func:`pool_estimate` for any critic, on the samples themselves.
+    """Compute :func:`pool_estimate` for any critic, from samples instead of embeddings.
 
     Args:
-        critic: scores ``[q, m]`` of ``[q, ...]`` with ``[m, ...]``, temperature included. Pass
+        critic: function from ``[q, ...]`` and ``[m, ...]`` to scores ``[q, m]``, temperature included. Pass
             ``jax.tree_util.Partial(function, params)`` to evaluate other parameters without compiling again.
         x: ``[N, ...]``.
-        y: ``[N, ...]``; row i belongs to row i of ``x``.
+        y: ``[N, ...]``; row i is paired with row i of ``x``.
         group: as in :func:`pool_estimate`.
         negatives: ``[M, ...]``, independent draws of y. Default: the y of all other examples.
         negatives_group: as in :func:`pool_estimate`.
-        tile: rows of x and candidates that the critic sees at once.
+        tile: numbers of rows of x and of candidates per call of the critic.
 
     Returns:
-        As :func:`pool_estimate`.
+        The result of :func:`pool_estimate`.
 
     Raises:
-        ValueError: as :func:`pool_estimate`.
+        ValueError: as in :func:`pool_estimate`.
     """
     if min(tile) < 1:
         raise ValueError(f"tile={tile} must be two positive numbers: rows of x and candidates.")
@@ -128,27 +128,27 @@ def batch_estimates(
     temperature: float = 0.1,
     seed: int = 0,
 ) -> dict:
-    """Return what mini-batches say: the mean over shuffled batches of each estimate; a remainder is left out.
+    """Return each estimate's mean over shuffled mini-batches, without the remainder.
 
     ``flat_nce`` (log K - c) and ``donsker_varadhan`` are biased upwards and can exceed the mutual
-    information, and so can ``eqco`` for an ``alpha`` above the number of negatives.
+    information, as can ``eqco`` for an ``alpha`` above the number of negatives.
 
     Args:
         query: ``[N, D]``.
-        key: ``[N, D]``; row i belongs to query i. A query's negatives are the keys of its batch.
-        batch_size: pairs in a batch.
+        key: ``[N, D]``; row i is the positive of query i. A query's negatives are the other keys of its batch.
+        batch_size: number of pairs in a batch.
         group: as in :func:`pool_estimate`.
-        alpha: of EqCo; None leaves that estimate out.
+        alpha: alpha of EqCo; None: no EqCo estimate.
         score: "cosine" or "dot".
         temperature: what the scores are divided by.
-        seed: of the shuffle.
+        seed: random seed of the shuffle.
 
     Returns:
         ``{"estimates": {name: {"mean", "standard_error", "lower_bound"}}, "protocol", "settings"}`` in nats;
-        the error is over the batches, None when there is one.
+        the standard error is over batches, None for one batch.
 
     Raises:
-        ValueError: an option out of its range, shapes that do not fit, or a query without negatives.
+        ValueError: an option out of range, inconsistent shapes, or a query without negatives.
     """
     _check_scores(score, temperature)
     if not 2 <= batch_size <= len(query):
@@ -223,7 +223,7 @@ def _pool(query, key, group, negatives, negatives_group):
 
 
 def _padded(array, axis=0):
-    """Repeat rows up to a multiple of the devices; what they give is dropped."""
+    """Repeat the last row up to a multiple of the devices; callers drop its results."""
     array = np.asarray(array)
     width = [
         (0, -length % sharding.devices() if number == axis else 0)
@@ -237,13 +237,13 @@ def _embed(score, array):
 
 
 def _joint(query, key):
-    """Compute the score of every query with its own key."""
+    """Return the score of every query with its own key."""
     return jnp.sum(query * key, axis=-1)
 
 
 @native.jit(static_argnames=("score", "engine"))
 def _contrasts(query, key, group, pool, temperature, *, score, engine):
-    """Compute c and K of every query."""
+    """Return the contrast c and number of negatives K of every query."""
     query, key, candidates = (_embed(score, a) for a in (query, key, pool.key))
     pool = Pool(candidates, pool.group)
     statistics = negative_statistics(query, group, pool, 1 / temperature, _joint(query, key), engine=engine)
@@ -252,7 +252,7 @@ def _contrasts(query, key, group, pool, temperature, *, score, engine):
 
 @native.jit
 def _critic_contrasts(critic, x, y, group, candidates, candidates_group, valid):
-    """Compute c and K of every row of x, against candidates [tiles, m, ...]."""
+    """Return the contrast c and number of negatives K of every row of x for candidates [tiles, m, ...]."""
     positive = at_least_float32(jax.vmap(lambda x, y: critic(x[None], y[None])[0, 0])(x, y))
 
     def add(carry, tile):
@@ -269,8 +269,10 @@ def _critic_contrasts(critic, x, y, group, candidates, candidates_group, valid):
 
 @native.jit(static_argnames=("score", "alpha"))
 def _of_batches(query, key, group, pools, temperature, *, score, alpha):
-    """Compute {estimate: [batches]}, and the fewest negatives that a query has; a batch has the queries of its pool's
-    keys, and behind them such as fill it up."""
+    """Return {estimate: [batches]} and the least number of negatives of a query.
+
+    A batch holds one query for each key of its pool, then padding.
+    """
 
     def of_batch(batch):
         query, key, group, pool = batch
@@ -295,7 +297,7 @@ def _of_batches(query, key, group, pools, temperature, *, score, alpha):
 
 
 def _tiled_with_mask(size, candidates, group):
-    """Return candidates [tiles, m, ...], their groups and which of them are no padding."""
+    """Return candidates [tiles, m, ...], their groups, and a mask that is False for padding."""
     tiles = -(-len(group) // size)
     size = -(-len(group) // tiles)
     missing = tiles * size - len(group)
@@ -307,7 +309,7 @@ def _tiled_with_mask(size, candidates, group):
 
 
 def _result(c, count, critic, settings, pool):
-    """Return the mean over queries, with how it was made."""
+    """Return the mean over queries with its error, protocol and settings."""
     count = np.asarray(count)
     if count.min() == 0:
         raise ValueError("a query has no negatives: all of the pool is of its group.")

@@ -1,15 +1,15 @@
-"""Progress of an evaluation: loops report it, whoever shows it listens."""
+"""Progress of an evaluation, from the loops that report it to the listener that shows it."""
 
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
 
-Listener = Callable[[str, int, int], None]  # (what is done, how many of them, of how many)
+Listener = Callable[[str, int, int], None]  # (name of the units, number done, total number)
 _LISTENER: contextvars.ContextVar[Listener | None] = contextvars.ContextVar("listener", default=None)
 
 
 def report(what: str, done: int, total: int) -> None:
-    """Tell the listener, if there is one."""
+    """Call the listener, if there is one."""
     listener = _LISTENER.get()
     if listener is not None:
         listener(what, done, total)
@@ -17,7 +17,7 @@ def report(what: str, done: int, total: int) -> None:
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Hand what is reported inside to ``listener``."""
+    """Send reports inside the context to ``listener``."""
     token = _LISTENER.set(listener)
     try:
         yield

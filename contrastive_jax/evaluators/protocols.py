@@ -1,12 +1,12 @@
-"""Published protocols, by which numbers of papers were made. Each is a function of this module, found by its name.
+"""Evaluation protocols of published papers, functions of this module that are found by name.
 
-A protocol takes :class:`~.evaluation_data.EvalSpec` and its options, refuses in a sentence what
-cannot work, and gives ``evaluate(subject) -> {"top1", "mean_per_class", "protocol", "settings", ...}`` (of
-multi-label sets ``map_11_point`` and ``mean_average_precision``), or ``{"left_out": why}``. The options are the
-leaves of a column of the config's ``evaluators``; defaults are what its source prints.
+A protocol takes :class:`~.evaluation_data.EvalSpec` and its options, raises ValueError for invalid options, and
+returns ``evaluate(subject) -> {"top1", "mean_per_class", "protocol", "settings", ...}`` (for multi-label sets
+``map_11_point`` and ``mean_average_precision``), or ``{"left_out": why}``. The options are those of a column of
+the config's ``evaluators``; defaults are the source's.
 
-Those that train by gradient are rows of ``PROTOCOLS``: what differs from SGD with Nesterov momentum 0.9, 100 epochs,
-batch 512, rate 0.1 x batch / 256, cosine without warm-up, no decay.
+Protocols that train by gradient are rows of ``PROTOCOLS``, as differences from SGD with Nesterov momentum 0.9,
+100 epochs, batch 512, learning rate 0.1 x batch / 256, cosine without warm-up, no weight decay.
 
 Args:
   layer: layer whose features are evaluated: pooled, projection_1, ...
@@ -77,10 +77,11 @@ def knn(
 ) -> Evaluate:
     """Weighted nearest neighbours (Wu et al., 2018, section 3.4): see :func:`knn.evaluate`.
 
-    The default is k = 10 without weights; MoCo's CIFAR demo has ``k=200, temperature=0.1``, Wu et al. 0.07.
+    The default is k = 10 without weights. MoCo's CIFAR demo uses ``k=200, temperature=0.1``; Wu et al. use
+    0.07.
 
     Args:
-      facts: what is known before features are.
+      facts: facts about the data and encoder that are known before features are computed.
       k: neighbours that vote.
       temperature: T of a neighbour's weight exp(cosine / T); 0 gives every neighbour one vote.
     """
@@ -113,11 +114,11 @@ def lbfgs(
 ) -> Evaluate:
     """Logistic regression at its optimum: see :func:`linear_probe.lbfgs`.
 
-    ``Cs`` chooses C on a validation part of the training images (SimCLR, Chen et al., 2020, appendix B.8.1;
-    Kornblith et al., 2019), ``labels_per_class`` trains on few labels.
+    ``Cs`` chooses C on held-out training images (SimCLR, Chen et al., 2020, appendix B.8.1; Kornblith et al.,
+    2019); ``labels_per_class`` trains on few labels.
 
     Args:
-      facts: what is known before features are.
+      facts: facts about the data and encoder that are known before features are computed.
       C: inverse strength of the l2 penalty.
       Cs: where given, C is the one of these that does best on a tenth of the training images; for all labels alone.
       labels_per_class: labels of each class that the classifier learns from; 0 for all.
@@ -226,12 +227,12 @@ def _leave_out(why: str) -> Evaluate:
 
 
 class Protocol(NamedTuple):
-    """A published way to train on labels: what its numbers are called, its source, its options, what differs."""
+    """A published protocol: title of its results, source, options and differing defaults."""
 
     title: str
     source: str
     options: tuple[str, ...]
-    differs: Mapping[str, Any]  # from the defaults; of what is no option, fixed
+    differs: Mapping[str, Any]  # values that differ from the defaults; fixed if not among the options
     build: Callable[..., Evaluate] = _linear
 
 

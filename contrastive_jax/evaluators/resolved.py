@@ -1,4 +1,4 @@
-"""Share of what there is to tell apart that an embedding tells apart: entropy at a resolution."""
+"""Similarity-sensitive entropy of embeddings."""
 
 import hashlib
 
@@ -11,7 +11,7 @@ from contrastive_jax.evaluators.evaluation_data import LabelledSubset
 from contrastive_jax.evaluators.features import Rows
 from contrastive_jax.losses.geometry import directions
 
-CHUNK = 1024  # rows whose similarities with all others are held at once
+CHUNK = 1024  # rows whose similarities with all others are in memory at once
 
 
 def resolved_entropy(
@@ -23,21 +23,21 @@ def resolved_entropy(
 ) -> dict:
     """Compute the similarity-sensitive entropy of embeddings, in nats (Leinster and Cobbold, 2012, of order 1).
 
-    ``-mean_i log mean_j exp((s_ij - 1) / tau)`` with cosines s: what InfoNCE's estimate with every image for its own
-    positive says of their entropy. Images that coincide count as one, those further apart than tau's reach as
-    different; so it is at most the entropy of the embeddings as a discrete variable, and that at most the one of
-    what the images show. Where labels say all of that (``binary``; see :func:`shown_by_labels`), it is the entropy
-    of the labels' rows: the floor. Of other images it is not known, at most log m.
+    ``-mean_i log mean_j exp((s_ij - 1) / tau)`` with cosines s: InfoNCE's estimate with every image as its own
+    positive. Images that coincide count as one, images further apart than the scale of tau as different. So it
+    is at most the entropy of the embeddings as a discrete variable, which is at most the entropy of the image
+    contents. If labels determine the contents (``binary``; see :func:`shown_by_labels`), the latter is the
+    entropy of the rows of labels, ``floor``. Otherwise it is unknown, at most log m.
 
     Args:
         test_features: ``[m, F]``.
-        test_labels: ``[m]``, or ``[m, C]``: all that an image shows; None where labels do not say it.
+        test_labels: ``[m]``, or ``[m, C]``, if they determine the image contents, otherwise None.
         temperature: tau.
         layer: name of the features, for the protocol.
 
     Returns:
-        ``{"nats", "floor", "recovered", "protocol", "settings"}``; ``recovered`` is nats over floor, in [0, 1], 0
-        where the floor is. Without labels neither of the two, and the protocol says so.
+        ``{"nats", "floor", "recovered", "protocol", "settings"}``; ``recovered`` is nats / floor, in [0, 1], 0
+        for a floor of 0. Without labels, ``floor`` and ``recovered`` are missing, as stated in the protocol.
     """
     points = directions(np.asarray(features.host(test_features), np.float64))
     entropies = []
@@ -59,7 +59,7 @@ def resolved_entropy(
 
 
 def shown_by_labels(part: LabelledSubset) -> bool:
-    """Return whether images with equal labels are equal: looked at where they lie in memory, denied of a stream."""
+    """Return whether images with equal labels are equal; False for streamed images, which are not compared."""
     images, first = part.images(), {}
     if not isinstance(images, data.Split):
         return False

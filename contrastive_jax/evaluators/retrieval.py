@@ -1,4 +1,4 @@
-"""Retrieval among embeddings: does an image's neighbourhood hold images of its class?"""
+"""Retrieval metrics of embeddings: recall@k and MAP@R."""
 
 from collections.abc import Sequence
 
@@ -6,22 +6,22 @@ import numpy as np
 
 from contrastive_jax.losses.geometry import directions
 
-BLOCK = 256  # queries compared at once
+BLOCK = 256  # queries per block
 
 
 def retrieval(features: np.ndarray, labels: np.ndarray, at: Sequence[int] = (1, 5, 10)) -> dict[str, float]:
     """Compute recall@k and MAP@R of ``[n, F]`` embeddings, each a query among all others, by cosine.
 
     Recall@k is the share of queries with an image of their class among the k nearest. MAP@R (Musgrave, Belongie and
-    Lim, 2020, section 3.2) is the mean over queries of ``sum_i P(i) r(i) / R`` over the R nearest, where R is the
-    number of other images of the query's class, r(i) is 1 if the i-th neighbour has that class, and P(i) is the share
-    of the first i that have. Queries whose class has no other image are left out. Of equal cosines the earlier image
-    is nearer.
+    Lim, 2020, section 3.2) is the mean over queries of ``sum_i P(i) r(i) / R`` over the R nearest: R is the
+    number of other images of the query's class, r(i) is 1 if the i-th neighbour has that class, otherwise 0,
+    and P(i) is the share of the class among the first i. Queries whose class has no other image are left out.
+    Among equal cosines, the earlier image is nearer.
 
     Args:
         features: ``[n, F]``, n above the largest k.
-        labels: ``[n]``, whole numbers.
-        at: the k of recall@k.
+        labels: ``[n]``, integers.
+        at: values of k for recall@k.
 
     Returns:
         ``{"recall_at_1": ..., "map_at_r": ..., "queries": number of queries}``.
@@ -49,9 +49,9 @@ def retrieval(features: np.ndarray, labels: np.ndarray, at: Sequence[int] = (1, 
 
 
 def _nearest(cosine: np.ndarray, most: int) -> np.ndarray:
-    """Return the columns of the ``most`` largest entries of each row, the largest first, of equals the first."""
+    """Return the columns of each row's ``most`` largest entries, largest first, with ties in column order."""
     least = np.partition(cosine, -most, axis=1)[:, -most, None]
-    kept = [np.flatnonzero(row) for row in cosine >= least]  # ties of the last one too
+    kept = [np.flatnonzero(row) for row in cosine >= least]  # including ties with the last one
     ordered = [
         columns[np.argsort(-row[columns], kind="stable")] for row, columns in zip(cosine, kept, strict=True)
     ]

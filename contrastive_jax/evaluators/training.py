@@ -1,8 +1,8 @@
-"""The one loop by which evaluators train: linear classifiers on cached features, the same through the frozen
-encoder on augmented images, and whole networks.
+"""Training loop of the evaluators.
 
-A feed has the two halves of :mod:`contrastive_jax.data.resident`: ``feed(step)`` on the host, ``take(arrays,
-step)`` inside the compiled step. What is judged is the last iterate; the test set chooses nothing.
+It trains linear classifiers on cached features or through the frozen encoder on augmented images, and whole
+networks. A feed has two parts, as in :mod:`contrastive_jax.data.resident`: ``feed(step)`` on the host and
+``take(arrays, step)`` inside the compiled step. The last iterate is evaluated; no choice uses the test set.
 """
 
 import functools
@@ -27,11 +27,11 @@ from contrastive_jax.types import Array, PyTree, record
 
 
 class Plan(NamedTuple):
-    """A way to train a classifier; options as of :mod:`optim.optimizers` and :mod:`optim.schedules`.
+    """Options of a classifier's training, as in :mod:`optim.optimizers` and :mod:`optim.schedules`.
 
-    ``schedule``: "cosine" to 0, "step" (a tenth at 60 % and again at 80 %) or "constant"; no warm-up.
+    ``schedule``: "cosine" to 0, "step" (times 0.1 at 60 % and at 80 %) or "constant"; no warm-up.
     ``scaling``: "linear" multiplies the learning rate by batch_size / 256, "none" does not. ``tolerance`` > 0
-    trains to convergence: it ends after ``patience`` epochs in a row whose mean training loss was not below
+    trains to convergence: it stops after ``patience`` consecutive epochs whose mean training loss is not below
     the lowest so far by that fraction, or after ``epochs``.
     """
 
@@ -52,18 +52,18 @@ class Plan(NamedTuple):
         """Return the plan itself.
 
         Raises:
-            ValueError: an option out of its range.
+            ValueError: an option out of range.
         """
         check_values(typing.get_type_hints(Plan, include_extras=True), self._asdict())
         check_seed(self.seed)
         return self
 
     def steps(self, examples: int) -> int:
-        """Return the updates in all, the last one whole."""
+        """Return the total number of updates, rounded up."""
         return -(-self.epochs * examples // self.batch_size)
 
     def describe(self) -> str:
-        """Write the plan as it stands in a protocol."""
+        """Return the plan's text in a protocol."""
         if self.optimizer == "sgd":
             rule = f"SGD, momentum {self.momentum:g}{' (Nesterov)' if self.nesterov else ''}"
         else:
@@ -80,11 +80,11 @@ class Plan(NamedTuple):
 
 @record
 class Examples:
-    """Examples that a step learns from: B rows, on a mesh over the devices."""
+    """Batch of a training step: B rows, on a mesh sharded over the devices."""
 
     x: Array  # [B, F] features, or [B, size, size, c] augmented images
     label: Array  # [B] int32, or [B, C]
-    weight: Array  # [B]: 1, or 0 for a row that only fills the batch
+    weight: Array  # [B]: 1, or 0 for padding
 
 
 # ------------------------------------------------------------------------------------------------- feeds
@@ -92,16 +92,19 @@ class Examples:
 
 @record
 class Cached:
-    """Rows, their labels, and the order of S steps."""
+    """Cached rows, their labels, and the order of S steps."""
 
-    tiles: Array  # [T, B, F], over the devices as in :class:`features.Rows`
+    tiles: Array  # [T, B, F], sharded as in :class:`features.Rows`
     label: Array  # [n, ...], on every device
-    index: Array  # [S, batch] int32, -1 where a row only fills the batch
+    index: Array  # [S, batch] int32, -1 for padding
 
 
 def take_cached(arrays: Cached, step: Array) -> Examples:
-    """Look up the rows of a step. Each device looks up those that it holds, and one reduce-scatter of the batch brings
-    every row to its place: exact, as all but one of the summands are 0."""
+    """Look up the rows of a step.
+
+    Each device looks up its own rows, and one reduce-scatter moves all rows to their devices. It is exact,
+    since all summands but one are 0.
+    """
     index = jax.lax.dynamic_index_in_dim(arrays.index, step % arrays.index.shape[0], keepdims=False)
     size = arrays.tiles.shape[1]
 
@@ -125,7 +128,7 @@ def take_cached(arrays: Cached, step: Array) -> Examples:
 
 
 class CachedFeed:
-    """Rows of ``rows`` (default all) in batches, in the order of :mod:`data.order`; many steps a program."""
+    """Feed of the cached ``rows`` (None: all), in the order of :mod:`data.order`, with many steps per call."""
 
     take = staticmethod(take_cached)
     many = True
@@ -139,7 +142,7 @@ class CachedFeed:
         self._tiles, self._labels = whole.tiles, _everywhere(_label_type(labels))
 
     def feed(self, step: int) -> Cached:
-        """Return the arrays for the steps of the chunk (about an epoch) that ``step`` lies in."""
+        """Return the arrays for the chunk of steps (about an epoch) that contains ``step``."""
         count = self.steps * self.batch_size
         order, _ = data.rows(self.seed, self.examples, step // self.steps * count, count)
         index = self.rows[order].reshape(self.steps, self.batch_size)
@@ -161,7 +164,7 @@ def _take_views(take: Callable, view: Callable) -> Callable:
 
 
 class ViewsFeed:
-    """Images of a split, each in one random view, by the seed, the epoch and the image; one step a program."""
+    """Feed of one random view per image of a split, drawn by seed, epoch and image; one step per call."""
 
     many = False
 
@@ -183,7 +186,7 @@ class ViewsFeed:
         self._seed = _everywhere(np.uint32(plan.seed))
 
     def feed(self, step: int) -> tuple[PyTree, Array]:
-        """Return the arrays of a step."""
+        """Return the arrays of one step."""
         return self._feed.feed(step), self._seed
 
 
@@ -202,7 +205,7 @@ def _everywhere(array: np.ndarray) -> Array:
 
 
 class Program(NamedTuple):
-    """A program to compile. ``forward(variables, extra, frozen, x) -> (logits [B, C], extra)``."""
+    """Static values of a step; ``forward(variables, extra, frozen, x) -> (logits [B, C], extra)``."""
 
     plan: Plan
     steps: int
@@ -212,11 +215,11 @@ class Program(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A fit: weights with which training ended, and how it went."""
+    """Result of training: final weights, loss of the last epoch, epochs, convergence."""
 
     variables: PyTree
     extra: PyTree
-    train_loss: float  # mean of the steps of the last epoch
+    train_loss: float  # mean over the steps of the last epoch
     epochs: float
     converged: bool
 
@@ -229,14 +232,15 @@ def fit(
     extra: PyTree = (),
     frozen: PyTree = (),
 ) -> Fitted:
-    """Minimise the mean cross-entropy (of multi-label sets: the mean over images of the sum over classes of
-    the logistic losses) over ``variables``; ``extra`` is carried along, ``frozen`` only read.
+    """Minimise the mean cross-entropy over ``variables``.
 
-    ``forward`` and the arrays' shapes decide what is compiled: pass the same function to use it again.
+    For multi-label sets the loss is the mean over images of the sum of the classes' logistic losses. ``extra``
+    is carried through ``forward``; ``frozen`` stays constant. Calls with the same function ``forward`` and
+    shapes share one compiled program.
     """
     steps = plan.steps(feed.examples)
     program = Program(plan._replace(seed=0), steps, feed.examples, feed.take, forward)
-    variables, extra = jax.tree.map(jnp.copy, (variables, extra))  # they will be donated
+    variables, extra = jax.tree.map(jnp.copy, (variables, extra))  # the originals survive donation
     state = (variables, extra, _optimizer(program).init(variables))
     previous, recent, best, waited, stop = [], [], math.inf, 0, 0
     for start in range(0, steps, feed.steps):
@@ -263,7 +267,7 @@ def fit(
 
 def _optimizer(program: Program) -> optax.GradientTransformation:
     plan, steps = program.plan, program.steps
-    # A step at which two milestones fall together is the later one's alone.
+    # Two milestones at one step count once.
     milestones = tuple(sorted({max(1, -(-steps * tenths // 10)) for tenths in (6, 8)}))
     schedules = {
         "cosine": optim.cosine,
@@ -306,7 +310,7 @@ def _one(program, state, arrays, frozen, step):
 
 @native.jit(static_argnums=0, donate_argnums=1)
 def _advance(program, state, arrays, frozen, start, stop):
-    """Run steps ``start`` to ``stop`` as one program; their losses lead the array that is returned."""
+    """Run steps ``start`` to ``stop - 1`` in one program; the returned array begins with their losses."""
     dtype = jax.tree.leaves(state[0])[0].dtype
     losses = jnp.zeros(arrays.index.shape[0], dtype)
 
@@ -330,7 +334,7 @@ def linear(variables, extra, frozen, x):
 
 @functools.cache
 def through(encode: Callable, layer: str) -> Callable:
-    """Compute logits of a layer of the frozen encoder, which sees images by its running statistics."""
+    """Return a linear classifier's forward function on a layer of the frozen encoder (running statistics)."""
 
     def forward(variables, extra, frozen, x):
         features = encode(*frozen, x)[layer].reshape(x.shape[0], -1)
@@ -340,13 +344,13 @@ def through(encode: Callable, layer: str) -> Callable:
 
 
 def first_linear(width: int, classes: int, seed: int, dtype: Any = jnp.float32) -> PyTree:
-    """Return a classifier to start from: kernel N(0, 0.01^2), bias 0 (MoCo's ``main_lincls.py``)."""
+    """Return a classifier's initial weights: kernel N(0, 0.01^2), bias 0 (MoCo's ``main_lincls.py``)."""
     kernel = 0.01 * jax.random.normal(jax.random.key(seed), (width, classes), dtype)
     return jax.tree.map(_everywhere, jax.device_get({"kernel": kernel, "bias": jnp.zeros(classes, dtype)}))
 
 
 def linear_outputs(variables: PyTree, test: Rows) -> np.ndarray:
-    """Compute logits ``[m, C]`` of features, tile by tile where they lie."""
+    """Compute logits ``[m, C]`` of features by tiles, on their devices."""
     return Rows(_logits(variables, test.tiles), test.count).numpy()
 
 

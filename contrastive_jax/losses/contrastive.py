@@ -1,18 +1,20 @@
-"""The family: every loss that is a function of the contrast c = logsumexp_neg(s / tau) - s+ / tau.
+"""Losses that are functions of the contrast c = logsumexp_neg(s / tau) - s+ / tau.
 
-Each is a stable value and a surrogate whose gradient it takes. Nothing divides by sigmoid(c) or forms e^c,
-so values and gradients are right for any finite c. Two weigh a query by more than its own c: ``relative`` and
-``scaled`` read a mean over the whole batch. A query without negatives has c = -inf: InfoNCE, EqCo and
-Dual are then 0, the FlatNCE family and MACL 1, none with a gradient; DCL has no such limit and is -inf.
+Each combines a stable value with the gradient of a surrogate. Nothing divides by sigmoid(c) or forms e^c, so
+values and gradients are correct for any finite c. ``relative`` and ``scaled`` weight a query with a mean over
+the whole batch. A query without negatives has c = -inf: InfoNCE, EqCo and Dual are then 0, the FlatNCE family
+and MACL 1, all without a gradient; DCL has no such limit and is -inf.
 
-Where a query has several positives P, c is the contrast with all of them, logsumexp_neg(s / tau) -
-logsumexp_pos(s / tau), and ``surplus`` what the loss has beside its function of c: log |P|, or
-logsumexp_pos(s / tau) - mean_pos(s) / tau. A loss that reads it is defined for both readings of several positives,
-another function of c alone for the first; one that reads ``positive``, the score of one, and no surplus is for none.
+For a query with several positives P, c is the contrast with all of them, logsumexp_neg(s / tau) -
+logsumexp_pos(s / tau), and ``surplus`` is the loss's second term: log |P|, or
+logsumexp_pos(s / tau) - mean_pos(s) / tau. A loss with ``surplus`` supports both definitions of several
+positives, another function of c alone the first; a loss with ``positive``, one score, and no surplus supports
+neither.
 
-A loss that takes no margin (:mod:`contrastive_jax.contrast.margin`) says why in ``no_margin``: CANCELS where its
-gradient is dc times what c does not change, HAS_ONE where it is EqCo's own, MISREADS where c is part of an estimate.
-One that takes scores for cosines says ``cosine_only``, or by which of its options it does.
+``no_margin`` is the reason why a loss takes no margin (:mod:`contrastive_jax.contrast.margin`): CANCELS if its
+gradient is dc times a factor without c, HAS_ONE for EqCo's own margin, MISREADS if c enters an estimate.
+``cosine_only`` marks losses that need cosine scores, or is a function of the options that returns whether they
+do.
 """
 
 import math
@@ -34,17 +36,17 @@ MISREADS = "would falsify the estimate in"
 
 
 def at_least_float32(array: Array) -> Array:
-    """Return the array in float32, or in float64 if that is what it is."""
+    """Return the array in float32, or in float64 if it is float64."""
     return array.astype(jnp.promote_types(array.dtype, jnp.float32))
 
 
 def check_option(name: str, value: float, holds: Callable[[float], bool], words: str) -> None:
-    """Raise ValueError unless an option is a number for which something holds, known when the loss is made."""
+    """Raise ValueError unless an option is a concrete number for which ``holds`` is true."""
     no_number = (
         TypeError,
         ValueError,
         jax.errors.ConcretizationTypeError,
-    )  # something else, several, a traced one
+    )  # another type, an array, a traced value
     try:
         good = bool(holds(value))
     except no_number:
@@ -68,7 +70,7 @@ def _probability(name: str, value: float) -> None:
 def value_with_gradient_of(value: Array, surrogate: Array, weight: Array | float = 1.0) -> Array:
     """Return ``value``, with the gradient of ``weight * surrogate`` (weight held constant).
 
-    Where the surrogate is -inf (a query without negatives) the gradient is 0.
+    If the surrogate is -inf (a query without negatives), the gradient is 0.
     """
     surrogate = jnp.where(surrogate == -jnp.inf, 0.0, surrogate)  # -inf - -inf would be NaN
     return stop_gradient(value) + stop_gradient(weight) * (surrogate - stop_gradient(surrogate))
@@ -84,14 +86,14 @@ def softplus_over_sigmoid(c: Array) -> Array:
 
 
 def plus(value: Array, surplus: Array | None) -> Array:
-    """Add the part that several positives bring; there is none where a query has one positive."""
+    """Add the term for several positives; None for one positive per query."""
     return value if surplus is None else value + surplus
 
 
 def info_nce(c: Array, surplus: Array | None = None) -> Array:
     """InfoNCE, NT-Xent, MoCo: ``softplus(c)``, the cross-entropy of the positive among all candidates.
 
-    The mean over queries is half the value that SimCLR's released code minimises: it sums both directions.
+    The mean over queries is half the value that SimCLR's released code minimises, which sums both directions.
     With several positives it is the supervised contrastive loss.
     Source: SimCLR (Chen et al., 2020), eq. 1; SupCon (Khosla et al., 2020), eq. 2 and 3.
     """
@@ -112,7 +114,7 @@ dcl.no_margin = CANCELS  # type: ignore[attr-defined]
 def flat_nce(c: Array, surplus: Array | None = None) -> Array:
     """FlatNCE, ``exp(c - sg(c))``: the value is always 1, the gradient is that of ``c``.
 
-    Monitor ``info_nce(c)`` beside it. Source: FlatNCE (Chen et al., 2021), eq. 6.
+    Monitor ``info_nce(c)`` instead. Source: FlatNCE (Chen et al., 2021), eq. 6.
     """
     c = at_least_float32(c)
     return value_with_gradient_of(jnp.ones_like(c), plus(c, surplus))
@@ -131,12 +133,12 @@ def flat_nce_plus(c: Array, surplus: Array | None = None) -> Array:
 
 
 def hoelder_flat_nce(c_gamma: Array, surplus: Array | None = None, *, gamma: Order = 1.0) -> Array:
-    """Hölder-FlatNCE: the power mean of order gamma of the contrasts over its detached self, so always 1.
+    """Hölder-FlatNCE: the contrasts' power mean of order gamma, divided by itself without gradient; always 1.
 
     ``c_gamma`` is the contrast at temperature tau / gamma; the gradient is ``dc_gamma / gamma``. (Proposition
-    3.7 lacks the factor 1 / gamma that its proof has.) Below 0 the negatives that score least weigh most; at 0, the
-    geometric mean, all weigh alike. The maximum (+inf, the hardest alone) and the minimum (-inf) are limits, met
-    where scores differ by many tau / gamma.
+    3.7 lacks the factor 1 / gamma of its proof.) Orders below 0 weight the lowest-scoring negatives most; 0,
+    the geometric mean, weights all equally. The maximum (+inf, only the hardest negative) and the minimum
+    (-inf) are limits, reached if scores differ by many tau / gamma.
     Source: FlatNCE (Chen et al., 2021), definitions 3.5 and 3.6.
 
     Args:
@@ -147,7 +149,7 @@ def hoelder_flat_nce(c_gamma: Array, surplus: Array | None = None, *, gamma: Ord
 
 
 def _order(*, gamma: float = 1.0) -> tuple[float]:
-    """Return at which multiple of 1 / tau c_gamma is: gamma, and for 0 one at which each weight rounds to 1."""
+    """Return the multiple of 1 / tau of c_gamma: gamma, or for 0 one at which all weights round to 1."""
     ends = "in [-1e6, 1e6], whose ends are the minimum and the maximum but for scores within tau / 100,000"
     check_option("hoelder_flat_nce.gamma", gamma, lambda x: -1e6 <= x <= 1e6, ends)
     return (gamma or 2.0**-60,)
@@ -160,8 +162,8 @@ hoelder_flat_nce.no_margin = CANCELS  # type: ignore[attr-defined]
 def eqco(c: Array, count: Array, surplus: Array | None = None, *, alpha: Positive) -> Array:
     """EqCo: InfoNCE as if there were ``alpha`` negatives, ``softplus(c + log(alpha / K))``.
 
-    ``count`` holds the K_i negatives that each query has. The same as the margin tau log(alpha / K) on the
-    positive. Source: EqCo (Zhu et al., 2020), eq. 1 and 5.
+    ``count`` holds each query's number of negatives K_i. It equals InfoNCE with the margin tau log(alpha / K)
+    on the positive. Source: EqCo (Zhu et al., 2020), eq. 1 and 5.
 
     Args:
       alpha: number of negatives that the loss behaves as if it had.
@@ -177,21 +179,21 @@ eqco.no_margin = HAS_ONE  # type: ignore[attr-defined]
 def relative(c: Array, count: Array) -> Array:
     """InfoNCE's attention at unit scale: value softplus(c), gradient ``W / mean(W) dc`` with W = sigmoid(c).
 
-    InfoNCE's gradient W dc is this times mean(W), which is one number a step, the mean over all queries of the
-    batch that have negatives. So the weights are 1 on average, and where all c are equal this is FlatNCE.
-    :func:`scaled` has the other half. ``count`` holds the K_i negatives that each query has.
+    InfoNCE's gradient W dc is this times mean(W), one number per step: the mean over all queries of the batch
+    with negatives. The weights are 1 on average; if all c are equal, this is FlatNCE. :func:`scaled` is the
+    other factor. ``count`` holds each query's number of negatives K_i.
     """
     c = at_least_float32(c)
     some = jnp.broadcast_to(count > 0, c.shape)
-    share = jax.nn.softmax(jax.nn.log_sigmoid(c), axis=None, where=some)  # also where each W rounds to 0
+    share = jax.nn.softmax(jax.nn.log_sigmoid(c), axis=None, where=some)  # valid even if every W rounds to 0
     return value_with_gradient_of(jax.nn.softplus(c), c, jnp.sum(some) * share)
 
 
 def scaled(c: Array, count: Array) -> Array:
     """InfoNCE's scale with uniform attention: value softplus(c), gradient ``mean(W) dc`` with W = sigmoid(c).
 
-    FlatNCE's gradient times one number a step, the mean over all queries of the batch that have negatives; the
-    other half of InfoNCE's is :func:`relative`. ``count`` holds the K_i negatives that each query has.
+    It is FlatNCE's gradient times one number per step, the mean over all queries of the batch with negatives;
+    :func:`relative` is the other factor of InfoNCE's. ``count`` holds each query's number of negatives K_i.
     """
     c = at_least_float32(c)
     some = jnp.broadcast_to(count > 0, c.shape)
@@ -202,7 +204,7 @@ def scaled(c: Array, count: Array) -> Array:
 def macl(c: Array) -> Array:
     """MACL's reweighted InfoNCE, ``sg(1 / sigmoid(c)) softplus(c)``: the gradient is that of ``c``.
 
-    The alignment-adaptive temperature is chosen elsewhere. Source: MACL (Huang et al., 2022), eq. 14.
+    The alignment-adaptive temperature is a separate option. Source: MACL (Huang et al., 2022), eq. 14.
     """
     c = at_least_float32(c)
     return value_with_gradient_of(softplus_over_sigmoid(c), c)
@@ -227,10 +229,10 @@ macl_w.cosine_only = True  # type: ignore[attr-defined]
 def dclw(
     c: Array, positive: Array, temperature: Array, *, sigma: Positive = 0.5, detach: bool = True
 ) -> Array:
-    """DCL with the positive weighted by von Mises-Fisher weights, ``-w s+ / tau + logsumexp_neg(s / tau)``.
+    """DCL with von Mises-Fisher weights of the positive, ``-w s+ / tau + logsumexp_neg(s / tau)``.
 
-    ``w = 2 - B softmax(s+ / sigma)`` over the batch, axis 0, one softmax per direction. ``detach`` holds the
-    weights constant; published code disagrees on it.
+    ``w = 2 - B softmax(s+ / sigma)`` over the batch, axis 0, one softmax per direction. ``detach`` keeps the
+    weights constant; published implementations differ in it.
     Source: Decoupled contrastive learning (Yeh et al., 2022).
 
     Args:
@@ -250,7 +252,7 @@ dclw.no_margin = CANCELS  # type: ignore[attr-defined]
 def dual_temperature(c: Array, c_beta: Array, *, factor: Positive = 10.0) -> Array:
     """Dual temperature, ``sg(sigmoid(c_beta) / sigmoid(c)) softplus(c)``: the gradient is sigmoid(c_beta) dc.
 
-    ``c_beta`` is the contrast at the temperature tau * factor, which weighs the queries.
+    ``c_beta`` is the contrast at temperature tau * factor, which determines the query weights.
     Source: Dual temperature helps contrastive learning without many negative samples (Zhang et al., 2022).
 
     Args:
@@ -276,9 +278,9 @@ def decoupled_nt_xent(
 ) -> Array:
     """Decoupled NT-Xent, ``lambda logsumexp_all(s / tau) - s+``, over the positive and the negatives.
 
-    ``lambda_weight`` None is lambda = tau, where it is tau times InfoNCE. ``self_pair`` adds the query itself
-    to the sum, as the authors' notebook does; its score is taken to be 1, which holds for the cosine only.
-    Its gradient in tau is a difference of numbers of the size of c: rounded by 2e-7 of that, whatever is left.
+    ``lambda_weight`` None is lambda = tau: tau times InfoNCE. ``self_pair`` adds the query itself to the sum,
+    as in the authors' notebook, with score 1, so it needs cosine scores. The gradient in tau is a difference of
+    terms as large as c, with a rounding error of 2e-7 of that size.
     Source: Intriguing Properties of Contrastive Losses (Chen et al., 2021), eq. 4.
 
     Args:
@@ -291,11 +293,11 @@ def decoupled_nt_xent(
     weight = temperature if lambda_weight is None else lambda_weight
     above_positive = jax.nn.softplus(c)  # logsumexp_all - s+ / tau
     if self_pair:
-        # Not logaddexp, whose two shares sum to 1 but for the rounding of large logits.
+        # Not logaddexp: with large logits, rounding keeps its two shares from summing to 1.
         own = (1.0 - positive) / temperature
         above_positive = own + jax.nn.softplus(above_positive - own)
     value = weight * above_positive
-    if lambda_weight is not None:  # at lambda = tau it is 0, and so is its gradient in tau, but for rounding
+    if lambda_weight is not None:  # at lambda = tau the term and its gradient are 0
         value = value + (weight / temperature - 1.0) * positive
     return plus(value, None if surplus is None else temperature * surplus)
 
@@ -304,12 +306,12 @@ decoupled_nt_xent.cosine_only = lambda *, lambda_weight=None, self_pair=False: s
 
 
 def debiased(c: Array, count: Array, positive: Array, temperature: Array, *, tau_plus: Decay = 0.1) -> Array:
-    """Debiased InfoNCE, ``log(1 + g)``: what negatives of the positive's class add is estimated and taken off.
+    """Debiased InfoNCE, ``log(1 + g)``: corrects for negatives of the positive's class.
 
     With K negatives, ``g = max((e^c - tau_plus K) / (1 - tau_plus), K e^(-(1 + s+) / tau))``: a share
-    ``tau_plus`` of the negatives is expected to score as the positive does, and no sum of negatives is less than at
-    their least cosine, -1 (so scores must be cosines). e^c is not formed; where the bound holds, the gradient is
-    that of the bound. ``tau_plus`` 0 is InfoNCE.
+    ``tau_plus`` of the negatives is expected to score like the positive, and the sum over negatives is bounded
+    below by its value at the least cosine, -1 (so scores must be cosines). e^c is not formed; at the bound, the
+    gradient is the bound's. ``tau_plus`` 0 is InfoNCE.
     Source: Debiased contrastive learning (Chuang et al., 2020), its estimator with one positive.
 
     Args:
@@ -331,7 +333,7 @@ def _debiased(c: Array, count: Array, positive: Array, temperature: Array, tau_p
     expected = jnp.log(tau_plus * number)
     least = jnp.logaddexp(expected, jnp.log1p(-tau_plus) + bound)  # the c at which g is the bound
     c = jnp.maximum(c, least)
-    # log(1 + g) = log(e^c + rest) - log(1 - tau_plus); rest may be negative, but is less than e^c
+    # log(1 + g) = log(e^c + rest) - log(1 - tau_plus); rest may be negative, but e^c + rest is positive
     rest = 1.0 - tau_plus - tau_plus * number
     added = jnp.where(
         rest > 0,
@@ -351,12 +353,12 @@ def hard_nce(
     beta: Positive = 1.0,
     tau_plus: Decay = 0.0,
 ) -> Array:
-    """InfoNCE with hard negatives weighted up, ``softplus(log K + c_hard - c_beta)``.
+    """InfoNCE with hard negatives up-weighted, ``softplus(log K + c_hard - c_beta)``.
 
-    Each negative has a weight in proportion to e^(beta s / tau), K in the sum, through which the gradient
-    flows, as in the authors' code: K sum_j e^((1 + beta) s_j / tau) / sum_j e^(beta s_j / tau) stands for the sum
-    over negatives. ``c_hard`` and ``c_beta`` are contrasts at (1 + beta) / tau and beta / tau, so a margin cancels.
-    ``tau_plus`` is that of :func:`debiased`. beta to 0 is InfoNCE.
+    Weights of the negatives are proportional to e^(beta s / tau), sum to K and carry gradients, as in the
+    authors' code: K sum_j e^((1 + beta) s_j / tau) / sum_j e^(beta s_j / tau) replaces the sum over negatives.
+    ``c_hard`` and ``c_beta`` are contrasts at (1 + beta) / tau and beta / tau, so a margin cancels.
+    ``tau_plus`` is as in :func:`debiased`. The limit beta = 0 is InfoNCE.
     Source: Contrastive learning with hard negative samples (Robinson et al., 2021).
 
     Args:
@@ -381,8 +383,8 @@ def hardness_weighted(
     """InfoNCE with ``alpha sg(s / tau)`` added to every negative's logit: hard negatives weigh more.
 
     ``softplus(logsumexp_j(s_j / tau + alpha sg(s_j / tau)) - s+ / tau)``. With ``c_alpha``, the contrast at
-    (1 + alpha) / tau, the argument is ``c_alpha + alpha s+ / tau`` and its gradient ``dc_alpha / (1 + alpha)``, that
-    of temperature included. A weight that is written e^(a s), s the cosine, is alpha = a tau.
+    (1 + alpha) / tau, the argument is ``c_alpha + alpha s+ / tau`` and its gradient ``dc_alpha / (1 + alpha)``,
+    also in the temperature. For weights e^(a s), s the cosine, set alpha = a tau.
     Source: LLaVE, hardness-weighted contrastive learning (Lan et al., 2025).
 
     Args:

@@ -1,4 +1,4 @@
-"""Losses on where the embeddings lie: alignment of the views, and distance to a distribution."""
+"""Losses on the distribution of embeddings: alignment of views, uniformity, distance to a prior."""
 
 import math
 from typing import Literal
@@ -18,7 +18,7 @@ PRIORS = ("normal", "hypercube", "hypersphere")
 
 
 def unit(array: Array) -> Array:
-    """Bring rows [..., D] to length 1 (:func:`geometry.unit`); a zero row stays 0 and has the gradient 0."""
+    """Normalize rows [..., D] to length 1 (:func:`geometry.unit`); a zero row stays 0, with gradient 0."""
     return geometry.unit(jnp.asarray(array))
 
 
@@ -35,10 +35,10 @@ def alignment(
     mean_over_width: bool = False,
     scale: float = 1.0,
 ) -> Array:
-    """Distance of the two views to some power, ``||x - y||^power``: [B, 2, D] -> [B].
+    """Distance between the two views to a power, ``||x - y||^power``: [B, 2, D] -> [B].
 
-    ``mean_over_width`` divides by D. The notebook of the generalized contrastive loss has power 2, the mean
-    over N D and scale 1/2 (the paper: times 1000 where the embeddings are normalised).
+    ``mean_over_width`` divides by D. The notebook of the generalized contrastive loss uses power 2, the mean
+    over N D and scale 1/2 (the paper: times 1000 for normalised embeddings).
     Source: Wang & Isola (2020), alignment; Intriguing Properties (Chen et al., 2021), table 1.
 
     Args:
@@ -68,9 +68,9 @@ def logsumexp_distribution(
 ) -> Array:
     """The distribution term of the generalized contrastive loss, ``logsumexp_k(s_ik / tau)``: -> [B, W].
 
-    The sum runs over the whole population [M, W, D], the query and its positive included, and log D is
-    subtracted (the width, not the number of rows): both as in the authors' notebook. It holds [B W, M W]
-    scores; ``decoupled_nt_xent(self_pair=True)`` has the same term from contrasts, without them.
+    The sum includes the whole population [M, W, D], also the query and its positive, and log D is
+    subtracted (the width, not the number of rows), both as in the authors' notebook. It holds [B W, M W]
+    scores; ``decoupled_nt_xent(self_pair=True)`` computes the same term from contrasts, without them.
     Source: Intriguing Properties (Chen et al., 2021), table 1, and its notebook.
 
     Args:
@@ -87,7 +87,7 @@ def logsumexp_distribution(
 
 
 def uniformity(population: Array, *, t: Positive = 2.0, normalize: bool = True) -> Array:
-    """Uniformity, ``log mean exp(-t ||x - y||^2)`` over the distinct pairs of a view: [B, W, D] -> [W].
+    """Uniformity, ``log mean exp(-t ||x - y||^2)`` over the distinct pairs of each view: [B, W, D] -> [W].
 
     Source: Wang & Isola (2020), uniformity.
 
@@ -116,7 +116,7 @@ def orthogonal_directions(key: Array, d: int, dtype=jnp.float32) -> Array:
 
 
 def prior_samples(key: Array, prior: str, shape: tuple[int, ...], dtype=jnp.float32) -> Array:
-    """Draw samples of a prior: "normal" N(0, 1), "hypercube" uniform in [-1, 1], "hypersphere" uniform on it."""
+    """Draw from a prior: "normal" N(0, 1), "hypercube" uniform in [-1, 1], "hypersphere" uniform directions."""
     if prior not in PRIORS:
         raise ValueError(f"prior is {prior!r}; it must be one of {', '.join(PRIORS)}.")
     if prior == "hypercube":
@@ -126,10 +126,10 @@ def prior_samples(key: Array, prior: str, shape: tuple[int, ...], dtype=jnp.floa
 
 
 def sliced_wasserstein_distance(sample: Array, prior_sample: Array, directions: Array) -> Array:
-    """Compute the squared Wasserstein distance of two samples along each direction, a mean over samples.
+    """Return the squared Wasserstein distance of two samples along each direction, as a mean over samples.
 
     ``sample`` and ``prior_sample`` [N, D], ``directions`` [D, P] (unit columns) -> [P].
-    Source: Intriguing Properties (Chen et al., 2021), and its notebook, whose own sort is wrong with ties.
+    Source: Intriguing Properties (Chen et al., 2021), and its notebook, whose sort is wrong for ties.
 
     Raises:
       ValueError: samples of different shapes.
@@ -141,7 +141,7 @@ def sliced_wasserstein_distance(sample: Array, prior_sample: Array, directions: 
 
     def project_and_sort(points):
         along = jnp.matmul(points, directions, precision=Precision.HIGHEST)
-        # Not jnp.sort: on a mesh its gradient fails in jax 0.10.
+        # Not jnp.sort, whose gradient fails on a mesh in jax 0.10.
         return sharding.pick(along.T, jnp.argsort(stop_gradient(along).T, axis=-1)).T
 
     return jnp.mean((project_and_sort(sample) - project_and_sort(prior_sample)) ** 2, axis=0)
@@ -154,12 +154,12 @@ def sliced_wasserstein(
     prior: Literal["normal", "hypercube", "hypersphere"] = "hypersphere",
     scale: float = 1.0,
 ) -> Array:
-    """Sliced Wasserstein distance of all embeddings [B, W, D] to as many prior samples, by direction: [D].
+    """Sliced Wasserstein distance of all embeddings [B, W, D] to as many prior samples, per direction: [D].
 
     Directions and prior samples are drawn from ``key``. Embeddings are normalised if and only if the prior is
-    the hypersphere. The mean over directions is the notebook's value, where the paper's text has the sum;
-    the population is on every device, so there is no communication. Source: Intriguing Properties (Chen et al., 2021),
-    table 1.
+    the hypersphere. The mean over directions is the notebook's value; the paper's text has the sum. The
+    population is on every device, so there is no communication.
+    Source: Intriguing Properties (Chen et al., 2021), table 1.
 
     Args:
       prior: what embeddings are compared with: normal, hypercube or hypersphere.

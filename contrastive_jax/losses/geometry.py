@@ -1,7 +1,7 @@
-"""Unit length, uniformity and effective ranks, each defined once: for losses, a step's diagnostics and evaluators.
+"""Unit length, uniformity and effective rank, shared by losses, training metrics and evaluators.
 
-Arrays are JAX's or NumPy's, and each is computed with by its own library, in its own precision: a step has batches on
-devices in float32, an evaluation a whole set in float64. How the sums over pairs are made is the caller's affair.
+JAX and NumPy arrays are computed by their own library in their own precision: training uses float32 batches on
+devices, evaluation whole data sets in float64. Callers sum over pairs.
 """
 
 import jax
@@ -11,14 +11,14 @@ from contrastive_jax.types import Array
 
 
 def unit(rows: Array) -> Array:
-    """Bring rows to length 1 along the last axis, whatever finite length they have: that of a loss, differentiable.
+    """Normalize rows of any finite length to length 1 along the last axis; differentiable, for losses.
 
-    A row whose largest entry is below the least normal number (1.2e-38 in float32, float16's 6e-8 is above) is a zero
-    row: it stays 0, and its gradient is 0, as it points nowhere. Of all others the gradient is the true one, of size
-    1 / length, as far as the type holds that.
+    A row whose largest entry is below the smallest normal number (1.2e-38 in float32; float16's 6e-8 is above
+    it) is a zero row: it has no direction, so it stays 0, with gradient 0. All other rows have the exact
+    gradient, of size 1 / length, within the range of the type.
 
     Args:
-      rows: [..., D], floating; JAX's computes in float32 at least.
+      rows: [..., D], floating; computed in float32 at least.
     """
     rows, zero = in_range(rows)
     library = _library(rows)
@@ -28,7 +28,7 @@ def unit(rows: Array) -> Array:
 
 
 def directions(rows: Array) -> Array:
-    """Divide rows [..., D] by their length: :func:`unit`, rounded as evaluators have it, which take no gradient."""
+    """Divide rows [..., D] by their length: :func:`unit` for evaluators, with other rounding, no gradient."""
     rows, zero = in_range(rows)
     library = _library(rows)
     length = library.linalg.norm(rows, axis=-1, keepdims=True)
@@ -36,29 +36,29 @@ def directions(rows: Array) -> Array:
 
 
 def in_range(rows: Array, axis: int | None = -1) -> tuple[Array, Array]:
-    """Return rows times a power of two such that squares neither over- nor underflow, and which of them are zero rows.
+    """Return rows times a power of two, so that squares neither over- nor underflow, and a mask of zero rows.
 
-    The power is 1 / that nearest to a row's largest entry, and constant: neither a quotient of rows nor its gradient
-    knows of it. Multiplication by it is exact, so that ordinary rows keep their bits.
+    The power brings a row's largest entry to about 1 and is constant in the gradient, so it cancels in
+    quotients of rows and in their gradients. Multiplication by it is exact: ordinary rows keep their bits.
 
     Args:
       rows: [..., D], floating; half precision becomes float32.
-      axis: over which they are scaled together; None: all.
+      axis: axis with one common power; None: one power for the whole array.
     """
     library = _library(rows)
     rows = rows.astype(library.promote_types(rows.dtype, np.float32))
     info = library.finfo(rows.dtype)
     constant = jax.lax.stop_gradient(rows) if isinstance(rows, jax.Array) else rows
     largest = library.max(library.abs(constant), axis=axis, keepdims=True)
-    zero = largest < info.tiny  # a row with NaN is none
+    zero = largest < info.tiny  # False for a row with NaN
     return library.where(zero, 0.0, rows * power_of_two(largest)), zero
 
 
 def power_of_two(largest: Array) -> Array:
-    """Return the power of two that brings what is at least 0 to about 1; where that is 0, the greatest."""
+    """Return the power of two that brings a value of at least 0 to about 1; for 0, the largest such power."""
     library = _library(largest)
     info = library.finfo(largest.dtype)
-    # At most 2^126, whose inverse is a normal number; devices flush those that are not.
+    # At most 2^126, whose inverse is a normal number; devices flush subnormal numbers to 0.
     inside = library.clip(largest, info.tiny, 0.25 / info.tiny)
     if isinstance(largest, jax.Array):
         return 1.0 / jax.lax.reduce_precision(inside, info.nexp, 0)
@@ -66,11 +66,11 @@ def power_of_two(largest: Array) -> Array:
 
 
 def kernel_sums(squared: Array, counted: Array, t: float) -> Array:
-    """Return each row's logarithm of the sum of ``exp(-t ||x - y||^2)`` over the pairs that count.
+    """Return each row's logarithm of the sum of ``exp(-t ||x - y||^2)`` over its counted pairs.
 
     Args:
       squared: ``||x - y||^2``, [..., n, m].
-      counted: whether the pair counts, [n, m].
+      counted: mask of the counted pairs, [n, m].
       t: the kernel's inverse squared width.
 
     Returns:
@@ -80,22 +80,23 @@ def kernel_sums(squared: Array, counted: Array, t: float) -> Array:
 
 
 def uniformity(sums: Array, pairs: int) -> Array:
-    """Return ``log mean exp(-t ||x - y||^2)`` over the pairs: of rows' :func:`kernel_sums` [..., n] -> [...].
+    """Return ``log mean exp(-t ||x - y||^2)`` over pairs from rows' :func:`kernel_sums`, [..., n] -> [...].
 
     Source: Wang & Isola (2020), uniformity.
 
     Args:
-      sums: of all rows.
-      pairs: how many were summed, in all rows together.
+      sums: :func:`kernel_sums` of all rows.
+      pairs: total number of summed pairs.
     """
     library = _library(sums)
     return _logsumexp(sums) - library.log(library.asarray(pairs, dtype=sums.dtype))
 
 
 def participation_ratio(gram: Array, least: float = 0.0) -> Array:
-    """Return (tr G)^2 / tr(G^2) of a Gram matrix of centred rows: in how many directions they vary, from 1 to its side.
+    """Return (tr G)^2 / tr(G^2) of a Gram matrix of centred rows, an effective rank from 1 to its side.
 
-    The participation ratio of the spectrum, without eigenvalues. 0 where the trace is not above ``least``.
+    It is the participation ratio of the spectrum, computed without eigenvalues; 0 if the trace is at most
+    ``least``.
     """
     library = _library(gram)
     trace = library.trace(gram)
@@ -105,7 +106,7 @@ def participation_ratio(gram: Array, least: float = 0.0) -> Array:
 
 
 def spectral_entropy_rank(values: Array, eps: float = 0.0) -> Array:
-    """Return exp of the entropy of singular values [r] over their sum: 0 where all are 0.
+    """Return exp of the entropy of singular values [r] divided by their sum; 0 if all are 0.
 
     Source: RankMe (Garrido et al., 2023), equation 1, which adds ``eps`` = 1e-7 to each share.
     """

@@ -1,4 +1,4 @@
-"""Losses that ask one view to predict the other: BYOL's regression, ReLIC's divergence."""
+"""Losses that predict one view from the other: BYOL's regression, ReLIC's divergence."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ NOT_PERMITTED = -1e30  # finite, so that 0 times a masked logarithm is 0
 
 
 def byol(prediction: Array, target: Array) -> Array:
-    """BYOL's regression, ``2 - 2 cos`` of a view's prediction with the other's target: [B, 2, D] -> [B, 2].
+    """BYOL's regression, ``2 - 2 cos`` of a view's prediction and the other view's target: [B, 2, D] -> [B, 2].
 
     The target carries no gradient. Source: BYOL (Grill et al., 2020), eq. 2.
     """
@@ -33,11 +33,11 @@ def relic_kl(
 ) -> Array:
     """ReLIC's invariance penalty ``KL(p^vw || p^ww)`` from rows of scores over tau: [..., 1 + K] -> [...].
 
-    ``cross`` holds view v of the query against view w of the candidates, ``same`` view w against view w: eq. 3 is that
-    of ``candidates=other_view``; with both_views each row holds view v of the other examples too.
-    Column 0 is the query's own example (so ``same[..., 0]`` is its similarity to itself); -inf is a candidate
-    that is not permitted. The paper leaves open whether the positive is among the M candidates (``positive``
-    "included" or "excluded") and whether p^ww is a target (``stop_gradient_same``).
+    ``cross`` compares view v of the query with view w of the candidates, ``same`` view w with view w. Equation
+    3 corresponds to ``candidates=other_view``; with both_views each row also holds view v of the other
+    examples. Column 0 is the query's own example (so ``same[..., 0]`` is its similarity to itself); -inf marks
+    candidates that are not permitted. The paper leaves open whether the positive is among the M candidates
+    (``positive`` "included" or "excluded") and whether p^ww is a target (``stop_gradient_same``).
     Source: Less Can Be More in Contrastive Learning (Mitrovic et al., 2020), eq. 3.
 
     Args:
@@ -70,18 +70,17 @@ def relic(
     """Return ReLIC: the sum over pairs of views (v, w) of cross-entropy and ``alpha`` KL(p^vw || p^ww): [B].
 
     ``projection`` and ``population`` are the same rows [B, 2, D], the latter on every device. ``negative``
-    [B, K] are each example's negatives as rows of the population; None is all others. The paper's ambiguities
-    are options: ``same_view`` adds the pairs v = w (their KL is 0, their positive the query itself), ``positive``
-    and ``stop_gradient_same`` are those of :func:`relic_kl`, and a positive that is excluded is no candidate of the
-    cross-entropy either, which is DCL's then; ``score`` is "cosine" or "dot". It holds [B, 2, 2, 1 + K] scores.
+    [B, K] holds each example's negatives as row numbers of the population; None: all others. Options cover the
+    paper's ambiguities: ``same_view`` adds the pairs v = w (their KL is 0, their positive the query itself),
+    ``positive`` and ``stop_gradient_same`` are those of :func:`relic_kl`. It holds [B, 2, 2, 1 + K] scores.
     Source: Less Can Be More in Contrastive Learning (Mitrovic et al., 2020), eq. 3.
 
     Args:
       alpha: weight of the divergence.
-      positive: whether the positive is among the candidates, of the two distributions and of the cross-entropy (DCL's
-        where it is not): included or excluded.
-      same_view: pairs of a view with itself count too.
-      stop_gradient_same: as of relic_kl.
+      positive: whether both distributions and the cross-entropy contain the positive: included, or excluded
+        (the cross-entropy is then DCL).
+      same_view: whether pairs of a view with itself are included.
+      stop_gradient_same: as in relic_kl.
       score: cosine or dot.
     """
     if score not in ("cosine", "dot"):
@@ -101,7 +100,7 @@ def relic(
     nce = info_nce(c) if positive == "included" else dcl(c)
     row = jnp.concatenate([own[..., None], other], axis=-1) / temperature
     same = jnp.stack([row[:, 0, 0], row[:, 1, 1]], axis=1)
-    cross = jnp.stack([row[:, 1, 0], row[:, 0, 1]], axis=1)  # entry w: the other view against view w
+    cross = jnp.stack([row[:, 1, 0], row[:, 0, 1]], axis=1)  # entry w: the other view with view w
     divergence = relic_kl(cross, same, positive=positive, stop_gradient_same=stop_gradient_same)
     compared = jnp.sum(nce, axis=(1, 2)) if same_view else nce[:, 0, 1] + nce[:, 1, 0]
     return compared + alpha * jnp.sum(divergence, axis=1)

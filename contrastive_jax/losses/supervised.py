@@ -11,13 +11,13 @@ from contrastive_jax.types import Array
 def cross_entropy(logits: Array, label: Array) -> Array:
     """Softmax cross-entropy of every view, logits [B, W, C] and label [B] -> [B, W].
 
-    A negative label is no label and contributes 0; one beyond C - 1 gives NaN.
+    A negative label marks an unlabelled example and contributes 0; a label above C - 1 gives NaN.
     """
     log_probability = jax.nn.log_softmax(at_least_float32(logits), axis=-1)
     label = jnp.asarray(label)
     if label.dtype.itemsize < 4:  # too narrow for the number of classes
         label = label.astype(jnp.int32)
-    # Not a look-up: its gradient is a scatter, which a deterministic GPU adds one by one.
+    # Not indexing: its gradient is a scatter, which a GPU in deterministic mode adds serially.
     its = jnp.arange(logits.shape[-1]) == label[:, None, None]
     loss = -jnp.sum(jnp.where(its, log_probability, 0.0), axis=-1)
     loss = jnp.where(label[:, None] < logits.shape[-1], loss, jnp.nan)
@@ -28,10 +28,10 @@ cross_entropy.labels = "one"  # type: ignore[attr-defined]
 
 
 def cross_entropy_of_parts(logits: Array, label: Array, *, parts: Count = 2) -> Array:
-    """Mean over parts of the softmax cross-entropy within each, logits [B, W, C] and label [B, C] -> [B, W].
+    """Mean over parts of the softmax cross-entropy in each, logits [B, W, C] and label [B, C] -> [B, W].
 
-    The C classes are ``parts`` questions one after another, of each of which one answer is 1: one softmax for
-    each digit size of MultiDigits. A part without a 1 contributes 0.
+    The C classes are ``parts`` consecutive groups with one label of 1 each: one softmax for each digit size of
+    MultiDigits. A part without a 1 contributes 0.
     Source: Intriguing Properties (Chen et al., 2021), section 4.3.
 
     Args:
@@ -51,7 +51,8 @@ cross_entropy_of_parts.labels = "several"  # type: ignore[attr-defined]
 def sigmoid_cross_entropy(logits: Array, label: Array) -> Array:
     """Sum over classes of the binary cross-entropy, logits [B, W, C] and label [B, C] in {0, 1} -> [B, W].
 
-    For images with several classes. In your own calls an entry of -1 is unknown and contributes 0; a run's are 0 or 1.
+    For images with several classes. In direct calls an entry of -1 is unknown and contributes 0; runs have 0
+    and 1.
     """
     logits = at_least_float32(logits)
     label = label[:, None].astype(logits.dtype)

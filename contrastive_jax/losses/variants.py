@@ -1,4 +1,4 @@
-"""Later losses of the contrast: IFM, RINCE, alpha-CL, label smoothing; and one without a softmax, of mean scores."""
+"""Further losses: IFM, RINCE, alpha-CL, label smoothing, and the mean contrast without a softmax."""
 
 import math
 from typing import Annotated
@@ -23,8 +23,8 @@ FLAT = 2.0**-60  # a multiple of 1 / tau at which every softmax weight rounds to
 def ifm(c: Array, temperature: Array, surplus: Array | None = None, *, epsilon: NonNegative = 0.1) -> Array:
     """Implicit feature modification, ``(softplus(c) + softplus(c + 2 epsilon / tau)) / 2``.
 
-    The mean of InfoNCE and of InfoNCE whose positive's score is lowered, and whose negatives' are raised, by
-    ``epsilon``: EqCo's with ``alpha = K e^(2 epsilon / tau)``. 0 is InfoNCE.
+    It is the mean of InfoNCE and of InfoNCE with the positive's score lowered and the negatives' scores raised
+    by ``epsilon``; the latter is EqCo with ``alpha = K e^(2 epsilon / tau)``. 0 is InfoNCE.
     Source: Can contrastive learning avoid shortcut solutions? (Robinson et al., 2021).
 
     Args:
@@ -46,13 +46,14 @@ def rince(
 ) -> Array:
     """Robust InfoNCE, ``e^(q s+ / tau) ((lam (1 + e^c))^q - 1) / q``.
 
-    The authors' ``-pos^q / q + (lam (pos + neg))^q / q`` of exponentiated scores. q to 0 is InfoNCE plus log lam; q = 1
-    is robust to false positives. The larger power is taken out, so that the result overflows only where the loss does.
+    It is the authors' ``-pos^q / q + (lam (pos + neg))^q / q`` of exponentiated scores. The limit q = 0 is
+    InfoNCE plus log lam; q = 1 is robust to false positives. The larger power is factored out, so the result
+    overflows only if the loss does.
     Source: Robust contrastive learning against noisy views (Chuang et al., 2022).
 
     Args:
       q: from 0 (InfoNCE) to 1 (robust).
-      lam: weight of the negatives and the positive against the positive alone.
+      lam: weight of the negatives and the positive relative to the positive alone.
     """
     check_option("rince.q", q, lambda x: 0 <= x <= 1, "in [0, 1]")
     check_option("rince.lam", lam, lambda x: 0 < x <= 1, "above 0 and at most 1")
@@ -67,16 +68,16 @@ def rince(
     larger = jnp.exp(q * (x + high)) * -jnp.expm1(-q * high)
     smaller = jnp.exp(q * x) * jnp.expm1(q * low)
     value = stop_gradient(jnp.where(above, larger, smaller) / q)
-    # By hand, as what overflows meets what underflows: d/dc is e^(q (x + log_ratio)) sigmoid(c), d/dx is q times value.
+    # By hand, to avoid overflow: d/dc is e^(q (x + log_ratio)) sigmoid(c), d/dx is q times value.
     of_c = jnp.exp(q * (x + log_ratio) + jax.nn.log_sigmoid(c))
     return value_with_gradient_of(value, c, of_c) + q * value * (x - stop_gradient(x))
 
 
 def alpha_cl(c: Array, mean: Array, positive: Array, temperature: Array) -> Array:
-    """alpha-CL of exponent 1, ``sum_j sg(w_j) (s_j - s+) / tau`` with ``w_j ~ e^(s_j / tau)``: DCL's gradient.
+    """alpha-CL, exponent 1: ``sum_j sg(w_j) (s_j - s+) / tau`` with ``w_j ~ e^(s_j / tau)``; DCL's gradient.
 
-    ``mean`` is the softmax mean of the negatives' scores. tau times this is the authors' loss, whose weights
-    ``e^(-(1 - s_j) / tau)`` are these.
+    ``mean`` is the softmax-weighted mean of the negatives' scores. tau times this is the authors' loss; their
+    weights ``e^(-(1 - s_j) / tau)`` are the same.
     Source: Understanding deep contrastive learning via coordinate-wise optimization (Tian, 2022).
     """
     value = (mean - at_least_float32(positive)) / temperature
@@ -96,10 +97,11 @@ def label_smoothing(
     *,
     smoothing: Annotated[float, Ge(0), Le(1)] = 0.1,
 ) -> Array:
-    """InfoNCE against smoothed labels: a share ``smoothing`` of the label is spread over all K + 1 candidates.
+    """InfoNCE with smoothed labels: a share ``smoothing`` of the label is spread over all K + 1 candidates.
 
-    ``softplus(c) - smoothing K / (K + 1) mean_j((s_j - s+) / tau)``, the cross-entropy of libraries. ``c_flat`` is the
-    contrast at a multiple of 1 / tau so small that all weights are equal; ``mean`` is the mean score there.
+    ``softplus(c) - smoothing K / (K + 1) mean_j((s_j - s+) / tau)``, as in common libraries. ``c_flat`` is the
+    contrast at a multiple of 1 / tau so small that all weights are equal; ``mean`` is the negatives' mean score
+    there.
     Source: Rethinking the Inception architecture (Szegedy et al., 2016), section 7.
 
     Args:
@@ -119,11 +121,12 @@ label_smoothing.no_margin = "is not defined for"  # type: ignore[attr-defined]
 def mean_contrast(
     c_flat: Array, mean: Array, positive: Array, temperature: Array, *, gamma: NonNegative = 1.0
 ) -> Array:
-    """Mean score of the negatives, weighted, less the positive's: ``gamma mean_j t(s_j) - t+(s+)``, no softmax.
+    """Weighted mean score of the negatives minus the positive's, ``gamma mean_j t(s_j) - t+(s+)``, no softmax.
 
-    With a transform of the scores it is the second family of contrastive losses, means over pairs: ``spectral``
-    (HaoChen et al., 2021) and, by ``gaussian_kernel``, KCL. Neither value nor gradient depends on tau.
-    ``c_flat`` is the contrast at a multiple of 1 / tau so small that all weights are equal; ``mean`` is the mean there.
+    With a transform of the scores it gives contrastive losses that are means over pairs: ``spectral`` (HaoChen
+    et al., 2021) and, with ``gaussian_kernel``, KCL. Value and gradient do not depend on tau. ``c_flat`` is the
+    contrast at a multiple of 1 / tau so small that all weights are equal; ``mean`` is the negatives' mean score
+    there.
     Source: HaoChen et al. (2021); Bridging mini-batch and asymptotic analysis (Koromilas et al., 2024).
 
     Args:
@@ -132,7 +135,7 @@ def mean_contrast(
     check_option("mean_contrast.gamma", gamma, lambda x: 0 <= x < math.inf, "at least 0 and finite")
     c_flat, positive = at_least_float32(c_flat), at_least_float32(positive)
     above = stop_gradient(mean - positive)
-    # The gradient of tau c_flat / FLAT in tau is cancelled by the second term's.
+    # The second term cancels the gradient of tau c_flat / FLAT in tau.
     held = stop_gradient(temperature)
     moved = temperature * (c_flat - stop_gradient(c_flat)) / FLAT + above * temperature / held
     return gamma * moved + (gamma - 1.0) * positive

@@ -1,8 +1,8 @@
-"""The convolution of the networks: XLA's, and on a CPU by the kernels of :mod:`contrastive_jax.native`.
+"""Convolution of the networks: XLA's, and on a CPU the kernels of :mod:`contrastive_jax.native`.
 
-XLA's CPU compiler writes the gradient of a kernel as a convolution whose window is the whole image, the slowest of the
-three (`experiments/performance/convolutions.py`). Where there is no compiler for the kernels it is made here as a
-product of matrices, in plain JAX.
+XLA's CPU compiler computes the gradient of a kernel as a convolution with a window of the whole image, the
+slowest of the three (`experiments/performance/convolutions.py`). Without a compiler for the kernels, this
+module computes it as a matrix product in plain JAX.
 """
 
 import functools
@@ -20,7 +20,7 @@ Pairs = tuple[tuple[int, int], tuple[int, int]]
 
 
 class Convolution(nn.Module):
-    """A convolution without bias; padded alike on both sides also where it strides: PyTorch's rule, and SimCLR's."""
+    """A convolution without bias, with equal padding on both sides at any stride, as in PyTorch and SimCLR."""
 
     channels: int
     size: int
@@ -38,7 +38,7 @@ class Convolution(nn.Module):
 
 
 def convolve(images: Array, kernel: Array, strides: tuple[int, int], padding: Pairs) -> Array:
-    """Convolve ``[N, h, w, c]`` with a kernel ``[k, l, c, d]`` to ``[N, H, W, d]``; padding of height, of width."""
+    """Convolve ``[N, h, w, c]`` with a kernel ``[k, l, c, d]`` to ``[N, H, W, d]``; padding is per axis."""
     empty = 0 in (*images.shape, *kernel.shape)
     if not native.on_cpu() or empty or images.dtype == jnp.float64 or not native.check_switch():
         rounded = jnp.finfo(kernel.dtype).bits < 32 and not empty
@@ -56,7 +56,7 @@ def _plain(images: Array, kernel: Array, strides: tuple[int, int], padding: Pair
 
 
 def _own_gradient(convolution, gradients):
-    """Return the convolution with gradients ``(images, kernel, gradient, strides, padding) -> (of both)``."""
+    """Return the convolution with ``gradients(images, kernel, gradient, strides, padding)`` of both inputs."""
     function = jax.custom_vjp(convolution, nondiff_argnums=(2, 3))
 
     def forward(images, kernel, strides, padding):
@@ -73,7 +73,7 @@ def _image_gradient(images, kernel, gradient, strides, padding):
 
 
 def _plain_gradients(images, kernel, gradient, strides, padding):
-    """Pull back in the arrays' dtype; sum the kernel's gradient over devices in float32."""
+    """Compute gradients in the arrays' dtype; sum the kernel's gradient over devices in float32."""
 
     def of_kernel(images, gradient):
         apply = lambda kernel: _plain(images, kernel, strides, padding)  # noqa: E731
@@ -116,7 +116,7 @@ def _attributes(strides, padding):
 
 
 def like(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """Return the description of a float32 array."""
+    """Return the shape and dtype of a float32 array."""
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
@@ -134,16 +134,16 @@ _by_product = _own_gradient(_plain, _product_gradients)
 def kernel_gradient(
     images: Array, gradient: Array, size: tuple[int, int], strides: tuple[int, int], padding: Pairs
 ) -> Array:
-    """Pull the gradient ``[N, H, W, d]`` of a convolution of images ``[N, h, w, c]`` by a kernel of ``size`` to the
-    kernel, ``[k, l, c, d]``; sum in float32 at least.
+    """Return a convolution's gradient with respect to the kernel, ``[k, l, c, d]``, summed in float32 at least.
 
-    Row y of the output reads row y * stride + i of the padded images through row i of the kernel. So for the images'
-    rows of one phase, r * stride + phase, all entries are one product: the row, moved by each column j, times the
-    gradient, moved by each such i.
+    ``images`` are ``[N, h, w, c]``, ``gradient`` that of the output, ``[N, H, W, d]``, ``size`` that of the
+    kernel. Row y of the output uses row y * stride + i of the padded images with row i of the kernel. So image
+    rows of one phase, r * stride + phase, need one matrix product: the rows, shifted by each column j, times
+    the gradient, shifted by each such i.
     """
     (tall, wide), (down, right), (height, width) = size, strides, gradient.shape[1:3]
     channels, dtype = (images.shape[-1], gradient.shape[-1]), jnp.promote_types(gradient.dtype, jnp.float32)
-    rows = -(-((height - 1) * down + tall) // down)  # of a phase
+    rows = -(-((height - 1) * down + tall) // down)  # image rows of a phase
 
     def of_phase(images, gradient, phase):
         moves = range(len(range(phase, tall, down)))

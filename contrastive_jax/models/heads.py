@@ -23,7 +23,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Bring ``[N, d]`` to ``[N, features]``, float32 (float64 for float64)."""
+        """Map ``[N, d]`` to ``[N, features]``, float32 (float64 for float64)."""
         kernel = self.param("kernel", nn.initializers.zeros, (x.shape[-1], self.features))
         total = jnp.promote_types(self.dtype, jnp.float32)
         x = jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype), preferred_element_type=total)
@@ -33,14 +33,14 @@ class Dense(nn.Module):
 class Head(nn.Module):
     """A multilayer perceptron on ``[N, d]``; without layers, the identity."""
 
-    widths: tuple[int, ...]  # of each layer's output; 0 means the head's input width
+    widths: tuple[int, ...]  # output width of each layer; 0: the head's input width
     normed: str
     norm: Norm
     dtype: Any
 
     @nn.compact
     def __call__(self, x: Array, members: Members | None = None, *, train: bool = False) -> list[Array]:
-        """Return every layer's output, the last one being the head's: hidden ones after their ReLU."""
+        """Return every layer's output, hidden ones after their ReLU; the last is the head's output."""
         outputs = []
         for i, width in enumerate(self.widths, 1):
             last = i == len(self.widths)
@@ -67,16 +67,16 @@ def projector(
 ) -> Head:
     """The projection head: ``layers`` linear layers, the hidden ones followed by ReLU.
 
-    ``hidden`` is the width of all but the last, ``out`` of the last, 0 the head's input width; ``widths``
-    names every layer's width instead, such as (2048, 1024, 512, 128), and wins. With ``layers=0`` the
-    projection is the feature. ``norm``: "all" puts batch norm after every layer, the last without bias
-    (SimCLR, Chen et al., 2020), "all_with_bias" the last with one too (SiMo's code), "hidden" after hidden layers
-    only (BYOL, Grill et al., 2020), "none" nowhere (MoCo v2). A linear layer has a bias where no batch norm follows.
-    Raises ValueError for an option out of its range.
+    ``hidden`` is the width of all layers but the last, ``out`` that of the last, 0 the head's input width.
+    ``widths`` sets every layer's width instead, such as (2048, 1024, 512, 128), and has priority. With
+    ``layers=0`` the projection is the feature. ``norm``: "all" has batch norm after every layer, the last
+    without bias (SimCLR, Chen et al., 2020), "all_with_bias" the last with bias too (SiMo's code), "hidden"
+    after hidden layers only (BYOL, Grill et al., 2020), "none" nowhere (MoCo v2). Linear layers without batch
+    norm have a bias. Raises ValueError for an option out of range.
 
     Args:
-      norm_options: options of its batch norms.
-      dtype: that it computes in.
+      norm_options: options of the head's batch norms.
+      dtype: floating-point type of the computation.
       layers: linear layers, the hidden ones followed by ReLU; 0 is no head.
       hidden: width of the hidden layers; 0: the head's input width.
       out: width of the last layer; 0: the head's input width.
@@ -97,11 +97,11 @@ def predictor(
     norm: Norms = "hidden",
     widths: Sequence[CountOrZero] = (),
 ) -> Head:
-    """The prediction head on the projection, by default none; options as :func:`projector`'s.
+    """The prediction head on the projection, by default none; options as for :func:`projector`.
 
     Args:
-      norm_options: options of its batch norms.
-      dtype: that it computes in.
+      norm_options: options of the head's batch norms.
+      dtype: floating-point type of the computation.
       layers: linear layers, the hidden ones followed by ReLU; 0 is no head.
       hidden: width of the hidden layers; 0: the head's input width.
       out: width of the last layer; 0: the head's input width.

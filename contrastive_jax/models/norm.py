@@ -1,10 +1,10 @@
-"""Batch normalisation whose scope is a choice: over all views, each view apart, or groups of examples.
+"""Batch normalisation over all views, each view separately, or groups of examples.
 
 Activations have one row for each view of each example, ``[N, ..., c]`` with N = B * W and row
-``example * W + view``. A group is a set of rows. The moments of every row are taken over space where
-the row lies, and only these ``[N, c]`` numbers are averaged within groups, by a product with the
-``[N, G]`` one-hot membership: no image crosses a device, and the result does not depend on how many
-devices there are.
+``example * W + view``. A group is a set of rows. Each row's moments over space are computed on its
+device, and only these ``[N, c]`` numbers are averaged within groups, by a product with the ``[N, G]``
+one-hot membership: images stay on their device, and the result does not depend on the number of
+devices.
 """
 
 import dataclasses
@@ -43,13 +43,13 @@ def norm(
     epsilon: Positive = 1e-5,
     unbiased: bool = False,
 ) -> Norm:
-    """Options of every batch norm of a network.
+    """Options of all batch norms of a network.
 
-    ``scope`` says which rows share their statistics: "joint" all views of the global batch (SimCLR),
-    "per_view" each view apart (BYOL, MoCo with synchronised statistics), "groups" each view apart within
-    ``groups`` groups of examples (MoCo, He et al., 2020, section 3.3: one group a GPU).
-    Running statistics keep ``momentum`` of the old value; ``unbiased`` stores n/(n-1) times the variance,
-    as PyTorch does, and changes nothing else. Raises ValueError for a value outside its range.
+    ``scope`` selects the rows that share statistics: "joint" all views of the global batch (SimCLR),
+    "per_view" each view separately (BYOL, MoCo with synchronised statistics), "groups" each view separately
+    within ``groups`` groups of examples (MoCo, He et al., 2020, section 3.3: one group per GPU).
+    Running statistics keep ``momentum`` of the old value; ``unbiased`` affects only the stored variance.
+    Raises ValueError for a value out of range.
 
     Args:
       scope: which rows share batch-norm statistics: joint (all views), per_view, or groups (of examples, each
@@ -67,15 +67,16 @@ def norm(
 class Members(NamedTuple):
     """Groups of rows that share their statistics."""
 
-    row: Array  # [N, G] one-hot
-    count: Array  # [G] rows in each group
+    row: Array  # [N, G] one-hot membership
+    count: Array  # [G] number of rows in each group
 
 
 def members(norm: Norm, batch: int, views: int, groups: Array | None, dtype) -> Members | None:
-    """Return the groups of ``batch * views`` rows, or None where all rows are one group.
+    """Return the groups of ``batch * views`` rows, or None if all rows are one group.
 
-    ``groups`` gives each example's group, ``[B]`` int32 in [0, norm.groups); without it group g is the
-    g-th run of B / groups examples. Raises ValueError where the batch does not split evenly.
+    ``groups`` is each example's group, ``[B]`` int32 in [0, norm.groups); None: group g is the g-th block of
+    B / groups consecutive examples. Raises ValueError if the groups do not divide the batch, or if ``groups``
+    are given for another scope.
     """
     if groups is not None and norm.scope != "groups":
         raise ValueError(f"group ids were given and norm.scope is {norm.scope!r}; they need scope 'groups'.")
@@ -91,7 +92,7 @@ def members(norm: Norm, batch: int, views: int, groups: Array | None, dtype) -> 
 
 
 def average(x: Array, members: Members | None) -> Array:
-    """Average ``[N, ..., c]`` to means over rows and space: ``[c]`` of all, or ``[G, c]`` of groups (0 if empty)."""
+    """Average ``[N, ..., c]`` over rows and space: ``[c]`` for all rows, ``[G, c]`` for groups (0 if empty)."""
     if members is None:
         return x.mean(range(x.ndim - 1))
     total = jnp.einsum(
@@ -105,18 +106,18 @@ def average(x: Array, members: Members | None) -> Array:
 
 
 def to_rows(statistic: Array, members: Members | None, ndim: int) -> Array:
-    """Invert that: return every row's statistic, in a shape that broadcasts to ``ndim`` axes."""
+    """Return every row's statistic from its group's, in a shape that broadcasts to ``ndim`` axes."""
     if members is None:
         return statistic
     rows = jnp.einsum("ng,gc->nc", members.row, statistic, precision=Precision.HIGHEST)
     return jnp.expand_dims(rows, tuple(range(1, ndim - 1)))
 
 
-# On a CPU the sums over space, forward and backward, are kernels that read the activations once.
+# On a CPU, kernels compute the sums over space, forward and backward, in one pass over the activations.
 
 
 def _sums(name: str, arrays: tuple[Array, ...]) -> list[Array]:
-    """Return two arrays ``[N, c]`` of a kernel that sums ``[N, ..., c]`` arrays; what is ``[N, c]`` is one of a row."""
+    """Return two arrays ``[N, c]`` of a kernel that reduces arrays ``[N, ..., c]`` over space."""
 
     def on_each(*arrays):
         rows, channels = arrays[0].shape[0], arrays[0].shape[-1]
@@ -132,7 +133,7 @@ def _over_space(row: Array, like: Array) -> Array:
 
 @jax.custom_vjp
 def row_moments(x: Array) -> tuple[Array, Array]:
-    """Return the mean of every row and channel of ``[N, ..., c]``, and the mean square about it: ``[N, c]`` each."""
+    """Return mean and variance over space of every row and channel of ``[N, ..., c]``: ``[N, c]`` each."""
     mean, square = _sums("moments", (x,))
     return mean, square
 
@@ -154,8 +155,10 @@ row_moments.defvjp(_row_moments_forward, _row_moments_backward)
 def normalise(
     x: Array, mean: Array, multiplier: Array, bias: Array, residual: Array | None, relu: bool
 ) -> Array:
-    """Return ``(x - mean) * multiplier + bias (+ residual)`` of ``[N, ..., c]``, by numbers ``[N, c]`` of every row,
-    and of that the positive part if ``relu``."""
+    """Return ``(x - mean) * multiplier + bias (+ residual)``, after a ReLU if ``relu``.
+
+    ``x`` and ``residual`` are ``[N, ..., c]``, the others ``[N, c]``.
+    """
     y = (x - _over_space(mean, x)) * _over_space(multiplier, x) + _over_space(bias, x)
     y = y if residual is None else residual + y
     return nn.relu(y) if relu else y
@@ -180,9 +183,8 @@ normalise.defvjp(_normalise_forward, _normalise_backward)
 class BatchNorm(nn.Module):
     """Batch normalisation (Ioffe & Szegedy, 2015) of ``[N, ..., c]`` over a group's rows and space.
 
-    Statistics and normalisation are in float32, or float64 for float64 activations, whatever the compute
-    dtype. Running statistics average the groups in proportion to their rows. ``centre=False`` leaves out
-    the bias.
+    Statistics and normalisation are in float32, or float64 for float64 activations, at any compute dtype.
+    Running statistics average the groups in proportion to their rows. ``centre=False`` omits the bias.
     """
 
     norm: Norm
@@ -198,8 +200,7 @@ class BatchNorm(nn.Module):
         residual: Array | None = None,
         relu: bool = False,
     ) -> Array:
-        """Return the normalised activations, plus ``residual``, and of that the positive part if ``relu``; float32
-        (float64 for float64)."""
+        """Return the normalised activations plus ``residual``, after a ReLU if ``relu``; float32 or float64."""
 
         def end(y):
             y = y if residual is None else residual + y
@@ -223,8 +224,8 @@ class BatchNorm(nn.Module):
                 f"shape {x.shape}; it needs a larger batch or fewer groups."
             )
 
-        # The second moment is taken about the mean: E[x^2] - E[x]^2 loses digits where the mean is large.
-        # The last term is 0 and carries the derivative that the shift, held constant, leaves out.
+        # Squares are taken about the mean, since E[x^2] - E[x]^2 loses digits for a large mean. The last term
+        # is 0 and adds the derivative that the constant shift omits.
         kernels = native.on_cpu() and x.ndim > 2 and x.dtype == jnp.float32 and native.available()
         means, squares = row_moments(x) if kernels else (x, None)
         mean = average(means, members)
