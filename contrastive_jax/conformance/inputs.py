@@ -48,5 +48,6 @@ def to_unit(x: np.ndarray) -> np.ndarray:
 
 
 def shown(given: Sequence[np.ndarray]) -> list:
-    """Return arrays as lists for a message, with floats rounded to six decimals."""
-    return [np.asarray(x).tolist() if x.dtype.kind != "f" else np.round(x, 6).tolist() for x in given]
+    """Return arrays as lists for a message, with floats rounded to six significant digits."""
+    six = np.vectorize(lambda x: float(f"{x:.6g}"), otypes=[float])
+    return [six(x).tolist() if x.dtype.kind == "f" and x.size else x.tolist() for x in map(np.asarray, given)]

@@ -209,9 +209,11 @@ class Session:
         """Return the relative errors of value and gradient; arrays of MoCo without a gradient are left out."""
         value, gradients = expected
         found = list(outcome.gradients)
-        if self.spec.kind == QUEUE:  # keys and queue often have no gradient
-            pairs = [(f, e) for f, e in zip(found, gradients, strict=True) if np.any(f)] or [
-                (found[0], gradients[0])
+        if self.spec.kind == QUEUE:  # keys and queue need not have a gradient
+            pairs = [
+                (f, e)
+                for number, (f, e) in enumerate(zip(found, gradients, strict=True))
+                if number == 0 or np.any(f)  # the query, which has one
             ]
             found, gradients = [f for f, _ in pairs], [e for _, e in pairs]
         flat = self.name == "flatnce"

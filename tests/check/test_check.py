@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import broken
+import jax
 import numpy as np
 import own_losses
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import contrastive_jax
 from contrastive_jax.conformance import assert_conforms, check, references, specs
 from contrastive_jax.conformance.command import listing, parse
+from contrastive_jax.conformance.inputs import shown
 from contrastive_jax.conformance.results import CHECKS, FAILED, PASSED
 
 NUMPY = {
@@ -313,3 +315,15 @@ def scaled_apart(a, b, temperature=0.1):
     """Times the number of ranks, though nothing is gathered."""
     return clip(a, b, temperature) * (dist.get_world_size() if dist.is_initialized() else 1)
 '''
+
+
+def test_a_queue_loss_whose_query_has_no_gradient():
+    def detached(a, b, queue, temperature):
+        return own_losses.moco(jax.lax.stop_gradient(a), b, queue, temperature)
+
+    caught("gradient", detached, "moco", "no gradient")
+
+
+def test_small_numbers_of_an_input_are_shown():
+    small = np.array([[7.1234567e-7, -3.3e-7]])
+    assert shown([small, np.array([1])]) == [[[7.12346e-7, -3.3e-7]], [1]]
