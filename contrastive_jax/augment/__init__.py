@@ -303,7 +303,7 @@ def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int = 
     Args:
       crop_min: smallest area of the crop, as a share of the image.
       mirrored: probability of a mirror image.
-      preset: the recipe: one of contrastive_jax.augment.presets.
+      preset: augmentation recipe, a function of contrastive_jax.augment.presets.
       size: height and width of a view, in pixels.
       **options: of the preset.
     """

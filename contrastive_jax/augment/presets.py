@@ -10,29 +10,32 @@ Args:
   ratio: smallest and largest width over height of the random crop.
   sampler: how the crop's box is drawn, see :func:`~contrastive_jax.augment.geometry.draw_box`: tf (SimCLR's),
     torchvision, or continuous (fractions of a pixel).
-  shift: largest move either way, in pixels; black comes in.
-  slant: largest slant, in pixels a row.
-  flip: probability of a mirror image; 0 for characters.
-  quarter_turns: turned by 0, 90, 180 or 270 degrees, for images without an up (satellites, microscopes).
-  strength: of the colour jitter: of its brightness, contrast, saturation and hue; of simclr the factor of them all,
-    1.0 on ImageNet, 0.5 on CIFAR.
+  shift: largest translation in each direction, in pixels; black fills the gap.
+  slant: largest slant, in pixels per row.
+  flip: probability of a horizontal flip; use 0 for characters.
+  quarter_turns: rotate by 0, 90, 180 or 270 degrees, for images without an upright orientation (satellite,
+    microscope).
+  strength: of the colour jitter, a tuple for brightness, contrast, saturation and hue; for ``simclr`` one
+    factor of all four, 1.0 on ImageNet and 0.5 on CIFAR.
   jitter: probability of a colour jitter.
   gray: probability of a grey image.
-  blur: probability of a Gaussian blur; of byol one of each view.
-  solarize: probability of solarising, one of each view.
-  brightness: how simclr's jitter changes it: multiplicative (SimCLR v2) or additive (v1); of digits, factors of
-    brightness lie within 1 plus or minus this.
-  contrast: factors of contrast lie within 1 plus or minus this.
+  blur: probability of a Gaussian blur; for ``byol`` one value for each view.
+  solarize: probability of solarization, one value for each view.
+  brightness: jitter of brightness: for ``simclr`` multiplicative (SimCLR v2) or additive (v1); for ``digits``
+    the largest change of the factor from 1.
+  contrast: largest change of the contrast factor from 1.
   noise: standard deviation of Gaussian noise.
   erase: probability of a black rectangle.
-  erase_sides: smallest and largest side of that rectangle, in pixels.
-  method: how images are resized: bicubic or bilinear.
-  antialias: whether what is made smaller is smoothed first.
-  color_channels: how many leading channels colour operations see, 1 or 3 (None: 3 where the image has at least
-    3, else 1). Further channels (bits, infrared) are cropped and flipped, nothing else.
-  mean: subtracted in the end: a tuple for the colour channels, or for all; None for no normalisation.
-  std: divided by in the end, likewise.
-  eval_crop: share of the largest centred square that evaluation sees (None: 0.875, and 1 for sizes up to 32).
+  erase_sides: smallest and largest side of the black rectangle, in pixels.
+  method: interpolation for resizing: bicubic or bilinear.
+  antialias: whether images are smoothed before they are made smaller.
+  color_channels: number of leading channels for colour operations, 1 or 3; None: 3 if the image has at least 3
+    channels, otherwise 1. Other channels (bits, infrared) are only cropped and flipped.
+  mean: mean that is subtracted from each channel at the end: a tuple for the colour channels or for all
+    channels; None: no normalization.
+  std: standard deviation that each channel is divided by; None: no normalization.
+  eval_crop: side of evaluation's centre crop as a share of the largest centred square; None: 0.875, and 1 for
+    sizes up to 32.
 """
 
 import functools

@@ -20,11 +20,13 @@ class General:
     """Options outside of all sections.
 
     Args:
-      name: what the run is called, in its workdir's name.
-      seed: of everything random: first weights, order of the images, augmentation, negatives.
-      dtype: that the network computes in: float32, bfloat16 or float64; losses and statistics have float32 at least.
-      directions: both: each view queries the other; one_way: the first queries the second, all a slow target sees.
-      score: how a query is compared with a key: cosine, or dot (embeddings as they are).
+      name: name of the run, used in the default workdir's name.
+      seed: random seed of initial weights, data order, augmentation and negatives.
+      dtype: floating-point type of the network: float32, bfloat16 or float64; losses and statistics use float32
+          or higher.
+      directions: both: each view queries the other; one_way: the first view queries the second, and a target
+          network encodes only the second.
+      score: similarity of query and key: cosine, or dot (without normalization).
     """
 
     name: str = "base"
@@ -39,8 +41,9 @@ class Probe:
     """The online linear probe.
 
     Args:
-      weight: weight of the online linear probe's cross-entropy; 0: no probe is trained.
-      gradient: whether the gradient of the probe and of losses on its logits reaches the encoder (supervised).
+      weight: weight of the online linear probe's cross-entropy; 0: no probe.
+      gradient: whether gradients of the probe, and of losses on its logits, flow into the encoder (supervised
+          training).
     """
 
     weight: NonNegative = 1.0
@@ -71,14 +74,14 @@ class Evaluate:
     """Evaluation during training and after it.
 
     Args:
-      every: duration between two looks while the run trains, in whole steps, rounded up; 0: none.
-      look: columns of evaluators that such a look shows.
-      final: run all evaluators at the end of training.
-      rows: features to evaluate: of the trained encoder, of the untrained one, raw pixels.
-      metric: score that the table shows (top5 with top-1 beside it); auto: that of the set's literature.
-      batch_size: images that the encoder sees at once.
-      checkpoint: what --mode=evaluate judges: a workdir or a file of weights; '': the workdir's own.
-      size: of the images that a judged encoder sees; 0: its pretraining's (embed, export: the run's).
+      every: duration between evaluations during training, rounded up to whole steps; 0: none.
+      look: columns of ``evaluators`` that are computed during training.
+      final: whether all evaluators run at the end of training.
+      rows: features to evaluate: those of the trained encoder, of the untrained encoder, and raw pixels.
+      metric: score in the table (top5 is shown beside top-1); auto: the usual score for the data set.
+      batch_size: number of images per batch in evaluation.
+      checkpoint: encoder that --mode=evaluate evaluates: a workdir or a weights file; '': the workdir's own.
+      size: image size in pixels for evaluation; 0: the size of pretraining (for embed and export the run's).
     """
 
     every: str = "0 epochs"
@@ -96,9 +99,9 @@ class Log:
     """The log: how often, and where to.
 
     Args:
-      every: steps between two log points.
-      tensorboard: TensorBoard files too, where the extra `tf` is installed.
-      wandb: project of Weights & Biases to log to (extra wandb); "" does not.
+      every: number of steps between log points.
+      tensorboard: whether to write TensorBoard files; needs the extra ``tf``.
+      wandb: Weights & Biases project to log to; needs the extra ``wandb``; "": none.
     """
 
     every: Count = 10
@@ -111,9 +114,9 @@ class Checkpoint:
     """Checkpoints of the run.
 
     Args:
-      every_seconds: least time between two checkpoints.
-      keep_last: how many of the latest checkpoints are kept.
-      keep_every: duration between checkpoints kept for good, in whole steps, rounded up; 0: none.
+      every_seconds: minimum time between two checkpoints, in seconds.
+      keep_last: number of latest checkpoints to keep.
+      keep_every: duration between checkpoints that are kept permanently, rounded up to whole steps; 0: none.
     """
 
     every_seconds: NonNegative = 60.0
@@ -126,7 +129,7 @@ class Init:
     """Weights that the run starts from.
 
     Args:
-      checkpoint: a workdir or a file of weights whose encoder the run starts from; '': random weights.
+      checkpoint: workdir or weights file to initialize the encoder from; '': random weights.
     """
 
     checkpoint: str = ""
@@ -137,8 +140,8 @@ class Preview:
     """The sheet of ``--mode=preview``.
 
     Args:
-      images: rows of --mode=preview's sheet.
-      draws: draws of each image on that sheet.
+      images: number of images on the sheet of --mode=preview.
+      draws: number of augmentations per image on the sheet.
     """
 
     images: Count = 8
@@ -150,7 +153,7 @@ class Profile:
     """The profile of a few steps.
 
     Args:
-      steps: first step of a profile for TensorBoard or Perfetto, and the one to end before.
+      steps: first and last step (exclusive) of a profile for TensorBoard or Perfetto; (0, 0): none.
     """
 
     steps: tuple[int, ...] = (0, 0)
@@ -174,7 +177,8 @@ class Export:
     """The file of ``--mode=export``.
 
     Args:
-      architecture: names of the weights that --mode=export writes.
+      architecture: naming of the exported weights: torchvision, or own for encoders that torchvision would
+          compute differently.
     """
 
     architecture: Literal["torchvision", "own"] = "torchvision"
@@ -185,11 +189,11 @@ class Report:
     """The page of ``--mode=report``.
 
     Args:
-      images: test images, drawn at random, of --mode=report's map and neighbours.
-      layer: layer that they are compared in: pooled, projection_1, ...
-      map: how they are laid out on a plane: tsne or pca.
-      queries: images whose nearest neighbours are shown.
-      neighbours: of each of them.
+      images: number of random test images for the map and neighbours of --mode=report.
+      layer: layer of the map and neighbours: pooled, projection_1, ...
+      map: method of the two-dimensional map: tsne or pca.
+      queries: number of images whose nearest neighbours are shown.
+      neighbours: number of nearest neighbours per image.
     """
 
     images: Annotated[int, Ge(10)] = 1000

@@ -91,9 +91,9 @@ def queue(
     Args:
       batch_size: number of examples per step.
       directions: number of views of each example that enter.
-      size: K, a multiple of the keys a step brings, or less than them.
-      same_group: ``exclude`` never takes an earlier view of the query's own example (or group) for
-        a negative; ``keep`` does, as published.
+      size: queue length K; a multiple of the number of new keys per step, or smaller.
+      same_group: exclude: earlier views of the query's own example or group are no negatives; keep: they are,
+        as published.
     """
     entering = batch_size * directions
     if size > entering and size % entering:

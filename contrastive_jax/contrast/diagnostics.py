@@ -27,9 +27,9 @@ def diagnostics(
 
     Args:
       dtype: that the network computes in.
-      quantiles: the histogram of the contrasts at each log point, as this many + 1 quantiles at equal steps of
-        probability from the least to the largest; 0 is none.
-      rankme: RankMe of the batch's projections too; it takes the eigenvalues of a [D, D] matrix at every step.
+      quantiles: number of equal-probability bins in the histogram of contrasts that each log point has; 0: no
+        histogram.
+      rankme: log RankMe of the batch's projections; needs the eigenvalues of a [D, D] matrix at every step.
 
     Raises:
       ValueError: an option out of range.

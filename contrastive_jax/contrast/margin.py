@@ -25,7 +25,7 @@ def eqco(*, alpha: Positive) -> Margin:
     with m = tau log(alpha / K). alpha = K is InfoNCE.
 
     Args:
-      alpha: number of negatives that the loss behaves as if it had; alpha = K is no margin.
+      alpha: effective number of negatives; alpha = K means no margin.
     """
     check_option("margin.alpha", alpha, lambda x: 0 < float(x) < math.inf, "positive and finite")
     alpha = float(alpha)  # two integers would be divided in float32, even with float64 enabled

@@ -112,7 +112,7 @@ def all(*, engine: Literal["auto", "dense", "tiled"] = "auto") -> Rule:
     """Every permitted candidate is a negative.
 
     Args:
-      engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size.
+      engine: dense holds the score matrix, tiled does not, auto chooses by its size.
     """
     return lambda rng, group, pools, same_group: [AllNegatives(group, p, same_group, engine) for p in pools]
 
@@ -123,8 +123,8 @@ def random(*, k: Count, shared: bool = False, per_example: bool = False) -> Rule
 
     Args:
       k: number of negatives per query.
-      shared: one choice for all queries (SiMo's code) instead of one for each.
-      per_example: both views of an example have one choice, instead of each its own.
+      shared: whether all queries share one set of negatives (SiMo's code).
+      per_example: whether both views of an example share one set of negatives.
     """
 
     def select(rng, group, pools, same_group):

@@ -49,8 +49,8 @@ def rand_bit(
     of ``bits`` ln 2 where integers collide: the floor, a metric of the run.
 
     Args:
-        bits: binary channels, 0 to 24; 0 leaves the images as they are.
-        seed: of the integers.
+        bits: number of binary channels, 0 to 24; 0 leaves the images unchanged.
+        seed: random seed of the integers.
     """
 
     _images(source)
@@ -80,11 +80,11 @@ def binary(
     The images of ``data`` are not used. An image's labels are the bits that it shows.
 
     Args:
-        bits: binary channels, 1 to 24.
-        side: of an image, pixels.
-        examples: training images.
-        test_examples: test images.
-        seed: of the integers.
+        bits: number of binary channels, 1 to 24.
+        side: side of an image, in pixels.
+        examples: number of training images.
+        test_examples: number of test images.
+        seed: random seed of the integers.
     """
 
     def split(count, number):
@@ -120,15 +120,15 @@ def multi_digits(
     ``size``, the columns ``<column>@<second_size>`` on those of the other size.
 
     Args:
-        count: digits on a square.
-        size: their height and width in pixels, resized by Pillow (bicubic); 0 is as they are stored.
-        second_size: of the second of two digits, in pixels; 0: all are of one size.
-        side: of the square, pixels.
-        placement: ``random``, anywhere within the square, or ``grid``, in distinct cells of a grid.
-        overlap: where digits overlap, their ``maximum``, or ``add``, their sum, at most 255.
-        examples: training images; 0: as many as there are training digits. The first digit of image i is digit
-            i of these, over and over, the others are drawn.
-        seed: of digits and places.
+        count: number of digits on a square.
+        size: height and width of the digits in pixels, resized by Pillow (bicubic); 0: the stored size.
+        second_size: size of the second of two digits, in pixels; 0: the same size.
+        side: side of the square, in pixels.
+        placement: placement of the digits: random, anywhere in the square; grid, in distinct cells of a grid.
+        overlap: value of overlapping pixels: maximum, or add, their sum up to 255.
+        examples: number of training images; 0: the number of training digits. The first digit of image i is
+            training digit i (cyclically), the others are drawn at random.
+        seed: random seed of digits and places.
     """
     for name, value in (("size", size), ("second_size", second_size)):
         if value > side:
@@ -217,13 +217,14 @@ def digit_on_image(
     all digits are in validation, and not what its classifier of digits is trained on: assumed.)
 
     Args:
-        digits: the set with the digits, by its name: ``digits``, ``mnist``, or another of ``data.name``.
-        dir: where that set lies; "" is ``data.dir``.
-        unique: how many training digits the encoder is trained on, drawn without replacement; 0: all.
-        size: their height and width in pixels, resized by Pillow (bicubic); 0 is as they are stored.
-        side: height and width of the images, to which they are resized likewise; 0: as they are.
-        overlap: ``add``, the sum with the image, at most 255 (the paper), or ``maximum`` (the authors' notebook).
-        seed: of the digits.
+        digits: data set with the digits: digits, mnist, or another value of ``data.name``.
+        dir: folder of that data set; "": ``data.dir``.
+        unique: number of distinct training digits, drawn without replacement; 0: all.
+        size: height and width of the digits in pixels, resized by Pillow (bicubic); 0: the stored size.
+        side: height and width to which the images are resized likewise; 0: the stored size.
+        overlap: value of overlapping pixels: add, their sum up to 255 (the paper), or maximum (the authors'
+            notebook).
+        seed: random seed of the digits.
     """
     _images(source)
     bank = another(digits, dir)

@@ -40,7 +40,7 @@ def evaluate(
         train_labels: ``[n]`` integers from 0, or ``[n, C]`` of 0 and 1: a neighbour votes for all its classes.
         test_features: ``[m, F]``.
         test_labels: ``[m]``, or ``[m, C]``.
-        k: neighbours that vote.
+        k: number of neighbours that vote.
         temperature: T of the weights exp(cosine / T); 0: all neighbours have equal weight.
         standardize: whether features are first standardized with the bank's mean and deviation. Not part of
             the published protocol; can change the result by points.

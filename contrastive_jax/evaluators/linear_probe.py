@@ -54,7 +54,7 @@ def lbfgs(
         draws: number of draws; used with ``labels_per_class``.
         seed: random seed; draw i depends on (seed, i) and the labels only.
         tolerance: largest absolute entry of the objective's gradient at which a fit counts as converged.
-        max_iterations: of one fit.
+        max_iterations: maximum number of iterations of one fit.
         layer: name of the features, for the protocol.
         groups: ``[n]`` integers; training images of one group are near-duplicates, which ``Cs`` does not split
             between training and held-out images.

@@ -5,7 +5,7 @@ Like the protocols, these functions are found by name, take :class:`~.evaluation
 
 Args:
   layer: layer whose features are evaluated: pooled, projection_1, ...
-  images: test images that are read, drawn at random; 0: all.
+  images: number of test images, drawn at random; 0: all.
 """
 
 from collections.abc import Callable
@@ -43,10 +43,10 @@ def geometry(
     more, Mitrovic et al., 2020, section 3).
 
     Args:
-      t: of uniformity: the kernel's inverse squared width.
-      self_pairs: whether an image counts as its own pair.
-      metric: of the silhouette: euclidean or cosine.
-      seed: of the choice of images and of the augmentation.
+      t: t of uniformity, the inverse squared width of its kernel.
+      self_pairs: whether uniformity includes each image's pair with itself.
+      metric: distance of the silhouette: euclidean or cosine.
+      seed: random seed of the images and their augmentation.
     """
     facts.check_layer(layer)
     check_seed(seed)
@@ -78,7 +78,7 @@ def rankme(facts: EvalSpec, *, images: CountOrZero = 0, seed: Seed = 0, layer: s
     weight. Except for the 1e-7, neither exceeds ``largest``.
 
     Args:
-      seed: of the choice of images.
+      seed: random seed of the images.
     """
     facts.check_layer(layer)
     check_seed(seed)
@@ -114,8 +114,8 @@ def lidar(
     of images minus one.
 
     Args:
-      views: augmented views of an image; an odd number is rounded up.
-      seed: of the choice of images and of the augmentation.
+      views: number of augmented views per image; an odd number is rounded up.
+      seed: random seed of the images and their augmentation.
     """
     facts.check_layer(layer)
     check_seed(seed)
@@ -148,7 +148,7 @@ def retrieval(facts: EvalSpec, *, images: CountOrZero = 0, seed: Seed = 0, layer
     See :func:`retrieval.retrieval` (Musgrave, Belongie and Lim, 2020).
 
     Args:
-      seed: of the choice of images.
+      seed: random seed of the images.
     """
     facts.check_layer(layer)
     check_seed(seed)
@@ -191,11 +191,12 @@ def mutual_information(
     Args:
       pool: number of second views in the large pool, drawn from all images; 0: all. If a query's own view is
         drawn, it is not a negative, so the query has one negative fewer; ``largest`` includes this.
-      batch_size: pairs in a mini-batch.
-      score: the critic: cosine or dot, over the temperature.
-      temperature: what the scores are divided by.
-      temperatures: the one that makes large_pool largest is taken for everything; empty: temperature.
-      seed: of the choice of images, of the augmentation, the pool and the batches.
+      batch_size: number of pairs in a mini-batch.
+      score: score of the critic: cosine or dot.
+      temperature: temperature that scores are divided by.
+      temperatures: candidate temperatures; the one with the largest ``large_pool`` estimate is used; (): use
+          ``temperature``.
+      seed: random seed of images, augmentation, pool and batches.
     """
     facts.check_layer(layer)
     check_seed(seed)
@@ -259,9 +260,9 @@ def random_projections(
     Source: Intriguing Properties (Chen et al., 2021, figure A.1).
 
     Args:
-      directions: how many, at most the embedding's width.
-      bins: of each histogram.
-      seed: of the choice of images and of the directions.
+      directions: number of directions, at most the embedding's width.
+      bins: number of bins of each histogram.
+      seed: random seed of images and directions.
     """
     facts.check_layer(layer)
     check_seed(seed)
@@ -300,7 +301,7 @@ def resolved_entropy(facts: EvalSpec, *, temperature: Positive = 0.1, layer: str
     See :func:`resolved.resolved_entropy`.
 
     Args:
-        temperature: what cosines are divided by; the smaller, the finer.
+        temperature: temperature that cosines are divided by; smaller values resolve finer differences.
     """
     facts.check_layer(layer)
 

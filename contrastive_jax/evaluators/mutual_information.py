@@ -140,7 +140,7 @@ def batch_estimates(
         group: as in :func:`pool_estimate`.
         alpha: alpha of EqCo; None: no EqCo estimate.
         score: "cosine" or "dot".
-        temperature: what the scores are divided by.
+        temperature: temperature that scores are divided by.
         seed: random seed of the shuffle.
 
     Returns:

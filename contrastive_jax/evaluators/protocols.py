@@ -10,27 +10,27 @@ Protocols that train by gradient are rows of ``PROTOCOLS``, as differences from 
 
 Args:
   layer: layer whose features are evaluated: pooled, projection_1, ...
-  seed: of the order, the crops, the first weights and the draws; -1 uses the run's seed.
-  optimizer: sgd or adam.
-  learning_rate: of a batch of 256 images where the protocol scales it, else of any batch.
-  scaling: linear multiplies the learning rate by batch_size / 256, none does not.
-  learning_rates: where given, the rate is the one of these that does best on a tenth of the training images (cached
-    features only).
-  schedule: of the learning rate: cosine, step (a tenth at 60 % and 80 %) or constant; no warm-up.
-  momentum: of SGD, or Nesterov's of Adam.
+  seed: random seed of order, crops, initial weights and draws; -1: the run's seed.
+  optimizer: optimizer of the classifier: sgd or adam.
+  learning_rate: learning rate; for 256 images if ``scaling`` is linear.
+  scaling: linear multiplies the learning rate by batch_size / 256; none leaves it unchanged.
+  learning_rates: candidate learning rates, chosen on a held-out tenth of the training images; cached features
+    only; (): use ``learning_rate``.
+  schedule: learning-rate schedule without warm-up: cosine, step (times 0.1 at 60 % and 80 %) or constant.
+  momentum: momentum of SGD.
   nesterov: whether the momentum is Nesterov's.
-  weight_decay: added to the gradient, times the weights.
-  batch_size: images a step of the classifier's training, at most those there are.
-  epochs: passes over the training images.
-  augment: train through the frozen encoder on random crops and flips, which is what the source does, or (False)
-    on cached clean features, which is much faster.
+  weight_decay: L2 coefficient: this times the weights is added to the gradient.
+  batch_size: batch size of the classifier's training, at most the number of training images.
+  epochs: number of epochs.
+  augment: True trains on random crops and flips through the frozen encoder, as the source does; False trains on
+    cached features of clean images, which is much faster.
   crop_min: smallest area of a random crop, as a share of the image.
-  flip: probability of a mirror image; 0 for characters.
-  crop: share of the largest centred square that the encoder sees of clean images; 0: as in its pretraining.
-  tolerance: training ends when the loss falls by less than this share; 0 trains to the last epoch.
-  patience: epochs in a row for which ``tolerance`` must hold.
-  standardize: features are brought to mean 0 and variance 1 of the training images.
-  fraction: share of the labelled training images, the same of every class.
+  flip: probability of a horizontal flip; use 0 for characters.
+  crop: side of the centre crop of clean images as a share of the largest centred square; 0: as in pretraining.
+  tolerance: training stops when the loss falls by less than this share; 0 trains to the last epoch.
+  patience: number of consecutive epochs below ``tolerance``.
+  standardize: whether features are standardized to mean 0 and variance 1 over the training images.
+  fraction: share of labelled training images, the same for every class.
 """
 
 import functools
@@ -82,8 +82,8 @@ def knn(
 
     Args:
       facts: facts about the data and encoder that are known before features are computed.
-      k: neighbours that vote.
-      temperature: T of a neighbour's weight exp(cosine / T); 0 gives every neighbour one vote.
+      k: number of neighbours that vote.
+      temperature: T in a neighbour's weight exp(cosine / T); 0: all neighbours have equal weight.
     """
     facts.check_layer(layer)
     facts.check_count("k", k)
@@ -120,11 +120,12 @@ def lbfgs(
     Args:
       facts: facts about the data and encoder that are known before features are computed.
       C: inverse strength of the l2 penalty.
-      Cs: where given, C is the one of these that does best on a tenth of the training images; for all labels alone.
-      labels_per_class: labels of each class that the classifier learns from; 0 for all.
-      draws: of these labels; scores are means over the draws.
+      Cs: candidates for C, chosen on a held-out tenth of the training images; not with ``labels_per_class``;
+          (): use ``C``.
+      labels_per_class: number of training labels per class; 0: all.
+      draws: number of random label subsets; scores are averaged over them.
       tolerance: largest entry of the gradient at which the fit counts as converged.
-      max_iterations: of one fit.
+      max_iterations: maximum number of iterations of one fit.
     """
     facts.check_layer(layer)
     check_seed(seed)

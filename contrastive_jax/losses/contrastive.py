@@ -166,7 +166,7 @@ def eqco(c: Array, count: Array, surplus: Array | None = None, *, alpha: Positiv
     on the positive. Source: EqCo (Zhu et al., 2020), eq. 1 and 5.
 
     Args:
-      alpha: number of negatives that the loss behaves as if it had.
+      alpha: effective number of negatives.
     """
     positive_option("eqco.alpha", alpha)
     c = at_least_float32(c)
@@ -237,7 +237,7 @@ def dclw(
 
     Args:
       sigma: temperature of the weights.
-      detach: weights are constants in the gradient.
+      detach: whether weights are constants in the gradient.
     """
     positive_option("dclw.sigma", sigma)
     c, positive = at_least_float32(c), at_least_float32(positive)
@@ -256,7 +256,7 @@ def dual_temperature(c: Array, c_beta: Array, *, factor: Positive = 10.0) -> Arr
     Source: Dual temperature helps contrastive learning without many negative samples (Zhang et al., 2022).
 
     Args:
-      factor: tau_beta / tau, the temperature of the queries' weights over that of the loss.
+      factor: ratio tau_beta / tau of the temperatures of the query weights and of the loss.
     """
     positive_option("dual_temperature.factor", factor)
     c = at_least_float32(c)
@@ -285,7 +285,7 @@ def decoupled_nt_xent(
 
     Args:
       lambda_weight: lambda, weight of the distribution term; None: the temperature.
-      self_pair: the query itself is in the sum.
+      self_pair: whether the sum includes the query itself.
     """
     if lambda_weight is not None:
         positive_option("decoupled_nt_xent.lambda_weight", lambda_weight)
@@ -315,7 +315,7 @@ def debiased(c: Array, count: Array, positive: Array, temperature: Array, *, tau
     Source: Debiased contrastive learning (Chuang et al., 2020), its estimator with one positive.
 
     Args:
-      tau_plus: probability that a negative is of the positive's class.
+      tau_plus: probability that a negative has the positive's class.
     """
     _probability("debiased.tau_plus", tau_plus)
     return _debiased(at_least_float32(c), count, positive, temperature, tau_plus)
@@ -362,8 +362,8 @@ def hard_nce(
     Source: Contrastive learning with hard negative samples (Robinson et al., 2021).
 
     Args:
-      beta: concentration of the weights, relative to 1 / tau.
-      tau_plus: probability that a negative is of the positive's class.
+      beta: concentration of the negatives' weights, in units of 1 / tau.
+      tau_plus: probability that a negative has the positive's class.
     """
     positive_option("hard_nce.beta", beta)
     _probability("hard_nce.tau_plus", tau_plus)
@@ -388,7 +388,7 @@ def hardness_weighted(
     Source: LLaVE, hardness-weighted contrastive learning (Lan et al., 2025).
 
     Args:
-      alpha: weight of the hardness, relative to 1 / tau; 0 is InfoNCE.
+      alpha: weight of hardness, in units of 1 / tau; 0: InfoNCE.
     """
     check_option("hardness_weighted.alpha", alpha, lambda x: 0 <= x < math.inf, "at least 0 and finite")
     c_alpha = at_least_float32(c_alpha)

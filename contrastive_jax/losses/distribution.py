@@ -42,10 +42,10 @@ def alignment(
     Source: Wang & Isola (2020), alignment; Intriguing Properties (Chen et al., 2021), table 1.
 
     Args:
-      normalize: embeddings are brought to length 1 first.
-      power: of the distance of the two views.
-      mean_over_width: divided by the width D.
-      scale: factor of the value.
+      normalize: whether embeddings are normalized to length 1 first.
+      power: exponent of the distance.
+      mean_over_width: whether to divide by the width D.
+      scale: factor of the loss.
     """
     if projection.shape[1] != 2:
         raise ValueError(f"alignment compares two views; projection has {projection.shape[1]}.")
@@ -74,9 +74,9 @@ def logsumexp_distribution(
     Source: Intriguing Properties (Chen et al., 2021), table 1, and its notebook.
 
     Args:
-      normalize: embeddings are brought to length 1 first.
-      subtract_log_width: log D is subtracted.
-      scale: factor of the value.
+      normalize: whether embeddings are normalized to length 1 first.
+      subtract_log_width: whether log D is subtracted.
+      scale: factor of the loss.
     """
     width = projection.shape[-1]
     query, key = embedding(projection, normalize), embedding(population, normalize).reshape(-1, width)
@@ -93,7 +93,7 @@ def uniformity(population: Array, *, t: Positive = 2.0, normalize: bool = True) 
 
     Args:
       t: scale of the Gaussian kernel.
-      normalize: embeddings are brought to length 1 first.
+      normalize: whether embeddings are normalized to length 1 first.
     """
     positive_option("uniformity.t", t)
     rows = population.shape[0]
@@ -162,8 +162,8 @@ def sliced_wasserstein(
     Source: Intriguing Properties (Chen et al., 2021), table 1.
 
     Args:
-      prior: what embeddings are compared with: normal, hypercube or hypersphere.
-      scale: factor of the value.
+      prior: prior distribution: normal, hypercube or hypersphere.
+      scale: factor of the loss.
     """
     directions_key, prior_key = jax.random.split(key)
     width = population.shape[-1]

@@ -41,8 +41,8 @@ def relic_kl(
     Source: Less Can Be More in Contrastive Learning (Mitrovic et al., 2020), eq. 3.
 
     Args:
-      positive: whether the positive is among the candidates of the two distributions: included or excluded.
-      stop_gradient_same: the distribution of one view against itself is a constant target.
+      positive: whether both distributions contain the positive: included or excluded.
+      stop_gradient_same: whether the distribution of one view against itself is a constant target.
     """
     if positive not in ("included", "excluded"):
         raise ValueError(f'relic_kl.positive is {positive!r}; it must be "included" or "excluded".')

@@ -35,7 +35,7 @@ def cross_entropy_of_parts(logits: Array, label: Array, *, parts: Count = 2) -> 
     Source: Intriguing Properties (Chen et al., 2021), section 4.3.
 
     Args:
-      parts: how many; each has as many classes.
+      parts: number of parts; all have the same number of classes.
     """
     if parts < 1 or logits.shape[-1] % parts:
         raise ValueError(f"parts is {parts}; it must divide the {logits.shape[-1]} classes.")

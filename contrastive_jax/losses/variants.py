@@ -28,7 +28,7 @@ def ifm(c: Array, temperature: Array, surplus: Array | None = None, *, epsilon: 
     Source: Can contrastive learning avoid shortcut solutions? (Robinson et al., 2021).
 
     Args:
-      epsilon: by how much every score is moved.
+      epsilon: shift of every score.
     """
     check_option("ifm.epsilon", epsilon, lambda x: 0 <= x < math.inf, "at least 0 and finite")
     c = at_least_float32(c)
@@ -105,7 +105,7 @@ def label_smoothing(
     Source: Rethinking the Inception architecture (Szegedy et al., 2016), section 7.
 
     Args:
-      smoothing: share of the label that is spread; 0 is InfoNCE.
+      smoothing: share of the label that is spread over all candidates; 0: InfoNCE.
     """
     check_option("label_smoothing.smoothing", smoothing, lambda x: 0 <= x <= 1, "in [0, 1]")
     c, c_flat = at_least_float32(c), at_least_float32(c_flat)

@@ -54,7 +54,7 @@ def pair(dtype, *, hidden: Count = 256) -> Pair:
 
     Args:
       dtype: floating-point type of the computation.
-      hidden: width of its hidden layer.
+      hidden: width of the critic's hidden layer.
     """
     return Pair(_perceptron(dtype, hidden))
 
@@ -67,7 +67,7 @@ def baseline(dtype, *, hidden: Count = 256) -> Baseline:
 
     Args:
       dtype: floating-point type of the computation.
-      hidden: width of its hidden layer.
+      hidden: width of the critic's hidden layer.
     """
     return Baseline(_perceptron(dtype, hidden))
 

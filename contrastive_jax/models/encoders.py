@@ -31,14 +31,14 @@ def resnet(
     Args:
       norm: options of its batch norms.
       dtype: that it computes in.
-      depth: layers of the ResNet: 18, 34, 50, 101 or 152.
-      width: multiplies all channels; 1.0 is 64 in the first group.
+      depth: number of layers: 18, 34, 50, 101 or 152.
+      width: multiplier of all channel counts; 1.0 means 64 channels in the first group.
       stem: first layers: cifar (3x3, stride 1) or imagenet (7x7, stride 2, max-pool).
       variant: torchvision, or simclr: a projection shortcut in the first block of every group, SAME max-
         pooling (Chen et al., 2020, their code).
-      zero_init: the last norm scale of every residual block starts at 0.
-      kernel_init: variance of a convolution's first weights, which are normal: fan_in, 1 / fan-in (SimCLR's code), or
-        fan_out, 2 / fan-out (torchvision's, so MoCo's).
+      zero_init: whether the last norm scale of every residual block starts at 0.
+      kernel_init: variance of a convolution's normal initial weights: fan_in, 1 / fan-in (SimCLR's code), or
+        fan_out, 2 / fan-out (torchvision and MoCo).
       remat: blocks are computed again in the backward pass.
 
     Raises:
@@ -66,11 +66,11 @@ def vit(
     Args:
       norm: unused, as it has layer norm only.
       dtype: that it computes in.
-      patch: side of a patch, in pixels; divides the image's.
-      dim: width of the tokens, and of the features; a multiple of 4 and of heads.
-      layers: transformer blocks.
-      heads: of the self-attention.
-      hidden: width of a block's perceptron; 0 is 4 x dim.
+      patch: side of a patch in pixels; must divide the image's side.
+      dim: width of tokens and features; a multiple of 4 and of ``heads``.
+      layers: number of transformer blocks.
+      heads: number of attention heads.
+      hidden: width of the MLP in each block; 0: 4 x dim.
       remat: blocks are computed again in the backward pass.
 
     Raises:
@@ -134,9 +134,9 @@ def transformer(
       dtype: that it computes in.
       vocabulary: number of token ids; 0 for series.
       dim: width of a position, and of the features; a multiple of 4 and of heads.
-      layers: transformer blocks.
-      heads: of the self-attention.
-      hidden: width of a block's perceptron; 0 is 4 x dim.
+      layers: number of transformer blocks.
+      heads: number of attention heads.
+      hidden: width of the MLP in each block; 0: 4 x dim.
       padding_id: the id that is neither attended to nor averaged; -1: none.
       remat: blocks are computed again in the backward pass.
 

@@ -77,11 +77,11 @@ def projector(
     Args:
       norm_options: options of the head's batch norms.
       dtype: floating-point type of the computation.
-      layers: linear layers, the hidden ones followed by ReLU; 0 is no head.
+      layers: number of linear layers; hidden ones are followed by ReLU; 0: no head.
       hidden: width of the hidden layers; 0: the head's input width.
       out: width of the last layer; 0: the head's input width.
-      norm: batch norm after all layers (the last without bias, or all_with_bias), after hidden ones, or after none.
-      widths: width of every layer, in the place of layers, hidden and out; () leaves those.
+      norm: layers with batch norm: all (the last one without bias), all_with_bias, hidden, or none.
+      widths: width of every layer, instead of ``layers``, ``hidden`` and ``out``; (): use those.
     """
     return _head(norm_options, dtype, layers, hidden, out, norm, widths)
 
@@ -102,11 +102,11 @@ def predictor(
     Args:
       norm_options: options of the head's batch norms.
       dtype: floating-point type of the computation.
-      layers: linear layers, the hidden ones followed by ReLU; 0 is no head.
+      layers: number of linear layers; hidden ones are followed by ReLU; 0: no head.
       hidden: width of the hidden layers; 0: the head's input width.
       out: width of the last layer; 0: the head's input width.
-      norm: batch norm after all layers (the last without bias, or all_with_bias), after hidden ones, or after none.
-      widths: width of every layer, in the place of layers, hidden and out; () leaves those.
+      norm: layers with batch norm: all (the last one without bias), all_with_bias, hidden, or none.
+      widths: width of every layer, instead of ``layers``, ``hidden`` and ``out``; (): use those.
     """
     return _head(norm_options, dtype, layers, hidden, out, norm, widths)
 

@@ -52,12 +52,12 @@ def norm(
     Raises ValueError for a value out of range.
 
     Args:
-      scope: which rows share batch-norm statistics: joint (all views), per_view, or groups (of examples, each
-        view apart).
-      groups: groups of examples, for the scope of that name; divides the batch.
-      momentum: share of the old running statistics that a step keeps.
-      epsilon: added to a variance.
-      unbiased: running variances are stored times n / (n - 1), as PyTorch does.
+      scope: rows that share batch-norm statistics: joint (all views), per_view, or groups (groups of examples,
+        each view separately).
+      groups: number of groups of examples, for ``scope`` groups; must divide the batch size.
+      momentum: decay of the running statistics per step.
+      epsilon: constant that is added to a variance.
+      unbiased: whether running variances are multiplied by n / (n - 1), as in PyTorch.
     """
     if groups > 1 and scope != "groups":
         raise ValueError(f"norm.groups is {groups} and norm.scope is {scope!r}; groups need scope 'groups'.")

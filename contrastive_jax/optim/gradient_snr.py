@@ -36,8 +36,7 @@ def gradient_snr(*, decay: Decay = 0.0) -> GradientSNR:
     can have huge ratios and dominate the metrics: read them after about 1 / (1 - decay) steps.
 
     Args:
-      decay: of the moving averages, in [0, 1); 0 is off. The paper does not print its own; 0.99 looks back some
-        hundred steps.
+      decay: decay of the moving averages; 0: off. 0.99 averages about 100 steps. The paper gives no value.
 
     Raises:
       ValueError: ``decay`` out of range.

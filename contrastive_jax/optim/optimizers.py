@@ -14,18 +14,18 @@ A name in no parameter's path raises a ValueError at ``init``; ``exclude`` also 
 Args:
   schedule: function of the step that returns the learning rate.
   apart: modules whose gradient is clipped separately by ``clip_norm``.
-  momentum: decay of the moving sum of gradients; 0: none.
-  nesterov: Nesterov's momentum; with adam, Nadam.
-  weight_decay: times the weights, added to the gradient.
-  exclude: parts of a parameter's path, or norm, that are not decayed; default: nothing.
-  b1: decay of the first moment.
-  b2: decay of the second moment.
-  eps: added to the root of the second moment.
-  clip_norm: largest global norm of the gradient, the online probe's apart from the others'; 0 does not clip.
-  shard_state: each device keeps and updates a share of the moments (ZeRO, stage 1: Rajbhandari et al., 2020); changes
-    no result.
-  alternate: parts of a parameter's path that are updated at every other step, and the rest in between; () updates
-    all at every step.
+  momentum: momentum, the decay of the accumulated gradients; 0: none.
+  nesterov: whether to use Nesterov momentum; with ``adam``, Nadam.
+  weight_decay: L2 coefficient: this times the weights is added to the gradient.
+  exclude: parts of parameter paths, or ``norm``, without weight decay; default: none.
+  b1: decay of the first moment's average.
+  b2: decay of the second moment's average.
+  eps: constant that is added to the root of the second moment.
+  clip_norm: maximum global norm of the gradient, the online probe's separately; 0: no clipping.
+  shard_state: whether each device stores and updates only a share of the moments (ZeRO, stage 1: Rajbhandari et
+    al., 2020); results do not change.
+  alternate: parts of parameter paths that are updated at every second step, all others at the steps between;
+    (): all at every step.
 """
 
 import difflib
@@ -77,10 +77,13 @@ def lars(
     ``exclude_from_adaptation=("norm", "bias", "probe")``.
 
     Args:
-      exclude: parts of a parameter's path, or norm, that are neither decayed nor adapted; default: norm, bias, probe.
-      exclude_from_adaptation: parts of a parameter's path, or norm, that are not adapted; default: as exclude.
-      trust_coefficient: step length as a share of a parameter's norm.
-      momentum_order: classic (learning rate, then momentum), lr_last, or popular (momentum before the trust ratio too).
+      exclude: parts of parameter paths, or ``norm``, without weight decay and layer-wise rate; default: norm,
+          bias, probe.
+      exclude_from_adaptation: parts of parameter paths, or ``norm``, without layer-wise rate; default: those of
+          ``exclude``.
+      trust_coefficient: ratio of step length to parameter norm.
+      momentum_order: order of operations: classic (learning rate, then momentum), lr_last, or popular (momentum
+          before the trust ratio).
     """
     exclude = EXCLUDED["lars"] if exclude is None else _names("optimizer.exclude", exclude)
     unadapted = _names(
@@ -165,8 +168,9 @@ def adamw(
     """Adam with decoupled weight decay (Loshchilov & Hutter, 2019): outside the moments, times the rate.
 
     Args:
-      weight_decay: times the weights and the learning rate, subtracted from the weights.
-      exclude: parts of a parameter's path, or norm, that are not decayed; default: norm and bias.
+      weight_decay: decoupled weight decay: this times the weights and the learning rate is subtracted from the
+          weights.
+      exclude: parts of parameter paths, or ``norm``, without weight decay; default: norm and bias.
     """
     exclude = EXCLUDED["adamw"] if exclude is None else _names("optimizer.exclude", exclude)
     decay, moments = (

@@ -10,13 +10,13 @@ Args:
   total_steps: length of the run in steps.
   batch_size: number of images per step.
   steps_per_epoch: length of an epoch in steps, used by ``per_epoch``.
-  learning_rate: of a batch of 256 images (scaling=linear), of 1 image (sqrt), or of any batch (none).
-  scaling: how the peak grows with the batch: linear (batch / 256), sqrt (its root) or none.
+  learning_rate: peak learning rate for a batch of 256 (``scaling=linear``), of 1 (sqrt), or any batch (none).
+  scaling: scaling of the peak with batch size: linear (batch / 256), sqrt (square root of the batch) or none.
   warmup: duration of the linear warm-up from 0.
-  milestones: when the rate decays, as durations since the start.
+  milestones: durations since the start at which the rate decays.
   decay: factor at each milestone.
-  end_factor: share of the peak that the rate ends at.
-  per_epoch: the decay moves at the beginning of an epoch only (MoCo v2), of as many whole steps as come nearest.
+  end_factor: final learning rate as a share of the peak.
+  per_epoch: whether the rate changes only at the beginning of an epoch (MoCo v2), rounded to whole steps.
 """
 
 import itertools
