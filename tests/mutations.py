@@ -356,7 +356,11 @@ SPLIT = of(
     (
         "near duplicates are torn apart",
         "test = stratified(label[first], fraction, seed=seed)[member]",
+<<<<<<< HEAD
         "test = stratified(label, fraction, seed=seed)",
+=======
+        "test = stratified(label, fraction)",
+>>>>>>> data
     ),
     ("a class is held out whole, by its group", "test &= member != member[examples[0]]", "pass"),
 )
@@ -388,6 +392,18 @@ CROPS = of(
     ("the host's box of another key", "jax.random.split(jax.random.fold_in(key, view), steps)[place]",
      "jax.random.split(jax.random.fold_in(key, view), steps)[0]"),
     run=True,
+)  # fmt: skip
+ARRAY_VIEWS = of(
+    "augment/arrays.py",
+    "augment/test_array_views.py",
+    ("all features have one donor", "jax.random.randint(donor, (width,), 0, len(rows))", "jax.random.randint(donor, (), 0, len(rows))"),
+    ("padding is deleted", "& (ids != padding_id)", ""),
+)  # fmt: skip
+ARRAY_FILES = of(
+    "data/array_files.py",
+    "data/test_array_files.py",
+    ("pickles are read", "np.load(path, allow_pickle=False)", "np.load(path, allow_pickle=True)"),
+    ("lengths may disagree", "(not array.ndim or len(array) != len(rows))", "not array.ndim"),
 )  # fmt: skip
 VIEWS = of(
     "augment/__init__.py",
@@ -735,9 +751,14 @@ DEVICES = [
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *SCORES, *PAIRWISE, *DIAGNOSTICS,
+<<<<<<< HEAD
     *BY_EXAMPLE, *NORMALIZER,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
     *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
+=======
+    *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *ARRAY_VIEWS, *ARRAY_FILES, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
+    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
+>>>>>>> data
 ]  # fmt: skip
 
 

@@ -146,6 +146,8 @@ def check(argv):
     elif argv[:2] == ["contrastive-jax", "check"]:
         name, options = conformance_command.parse(argv[2:])
         assert specs.find(options["as_"]) and lookup.check_name(name, "function")
+    elif argv[0] == "python" and len(argv) == 2 and pathlib.Path(argv[1]).is_file():
+        pass  # a script of the page's, without arguments
     elif argv[0] == "python":
         check_experiment(ROOT / argv[1], argv[2:])
     else:

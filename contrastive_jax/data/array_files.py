@@ -35,19 +35,20 @@ def arrays(
     name of an array in the file, or the path of an .npy file, relative to that file. Nothing that a file holds is run.
 
     Args:
-        file: an .npz, .npy or .safetensors file; an .npy file, the examples alone, is memory-mapped.
-        key: the training examples, ``[n, ...]``; of an .npy file not read.
-        label_key: their labels, ``[n]`` whole numbers from 0 on (-1: none) or texts, or ``[n, C]`` of 0 and 1; "auto"
-            is y where the file has it; "" takes none.
-        group_key: their groups, ``[n]`` whole numbers or texts: examples of one group are never each other's negatives,
-            and are held out together; "" makes every example its own group.
-        test_key: the test examples; "auto" is x_test where the file has it; "" takes none.
-        test_label_key: their labels; "auto" is y_test where the file has it.
-        test_fraction: without test examples, this fraction of every class is held out for test, groups whole.
-        split_seed: seed of that draw.
-        validation: a fixed stratified fraction of the training examples that stands in for the test examples, to choose
-            options by; they are not trained on, and the test examples not looked at.
-        memory_limit: GiB that the examples of both splits may take.
+        file: an .npz, .npy or .safetensors file; an .npy file contains examples only and is memory-mapped.
+        key: key of the training examples [n, ...]; ignored for an .npy file.
+        label_key: key of their labels: [n] integers from 0 (-1: no label) or texts, or [n, C] of 0 and 1;
+            "auto": y if the file has it; "": no labels.
+        group_key: key of their groups, [n] integers or texts: examples of one group are not negatives of each
+            other and are held out together; "": each example is its own group.
+        test_key: key of the test examples; "auto": x_test if the file has it; "": no test examples.
+        test_label_key: key of the test labels; "auto": y_test if the file has it.
+        test_fraction: share of every class that is held out as test examples if the file has none; groups stay
+            together.
+        split_seed: random seed of the held-out test examples.
+        validation: stratified share of the training examples that is held out and replaces the test examples,
+            for choosing options; the test examples are not used.
+        memory_limit: maximum memory of the examples of both splits, in GiB.
 
     Raises:
         ValueError: a file that cannot be read, an unknown key, values that are not finite or do not fit 32 bits, arrays

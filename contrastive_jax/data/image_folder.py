@@ -75,37 +75,38 @@ def folder(
     of several images is its first. Warnings count TIFFs of several pages, and 16-bit images that are nearly black.
 
     Args:
-        dir: the root.
-        train_split: this sub-folder is the root of the training images, where there is one; in any case of letters,
-            as ``test_split``.
-        test_split: the sub-folder of the test images; "auto" takes ``test``, ``val`` or ``validation`` where
-            there is a train folder beside it; "" takes none.
+        dir: root folder of the images.
+        train_split: sub-folder of the training images, if it exists; letter case is ignored.
+        test_split: sub-folder of the test images; "auto": test, val or validation beside a train folder; "": no
+            test images.
         test_fraction: without a test folder, this fraction of every class by the rule of
             :func:`split.stratified`, groups whole; 0 is no test split. An error beside a folder that ``test_split``
             names; where "auto" finds one, the folder is the test split.
-        validation: a fixed stratified fraction of the training images that stands in for the test images, to choose
-            options by; they are not trained on, and the test images not looked at. Images in memory only.
+        validation: stratified share of the training images that is held out and replaces the test images, for
+            choosing options; the test images are not used. Images in memory only.
         labels: a file with a row for every image, paths relative to ``dir`` (:func:`listing.read_listing`), by
             its path or by its name inside ``dir``; "" takes labels from folders.
-        path_key: its column of paths; "" looks for the usual names.
-        label_key: its column of labels; "" leaves labels out, with such a file or without.
-        label_separator: in CSV, what stands between several labels of one image.
+        path_key: column of paths in that file; "": the usual names.
+        label_key: column of labels in that file; "": no labels, with or without such a file.
+        label_separator: separator of several labels of one image in a CSV file.
         group: images of one group are never each other's negatives: a column of the file, or else a regular
             expression that is searched in the path relative to ``dir``; the group is its first group, or the
             whole match. An image where it is not found, or whose cell is empty, is alone.
-        size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images of one size.
-        channels: 1 makes all images grey, 3 makes them RGB; 0 is grey if every image is, else RGB, or the channels
-            that every image has.
-        white: the value of 16-bit images that becomes 255, and all above it (10000 for Sentinel-2's
+        size: resize the short side to this many pixels (bicubic, antialiased) and crop the centre; 0: images of
+            one size stay as they are.
+        channels: number of channels: 1 converts to grey, 3 to RGB; 0: grey if all images are grey, otherwise
+            RGB, or the common number of channels.
+        white: value of 16-bit images that is mapped to 255, like all values above it (10000 for Sentinel-2
             reflectances).
-        memory_limit: GiB that the decoded images of both splits may take.
-        stream: "auto" leaves images encoded where they are, to be decoded and cropped as they are needed, if they
-            differ in size (and there is no ``size``) or take more memory; "on" always; "off" never.
-        workers: processes that decode a stream; 0: threads of the training process; -1: one a core, up to 32.
-        corrupt: "raise" ends the run at an image that cannot be read, by its name; "replace" takes the next one of the
-            order (of the set, where images are in memory), with its label; --mode=embed takes "raise" alone.
-        resize: how a stream resizes training's views: "exact", as the device does, or by "opencv", which is
-            faster; its cubic kernel is sharper.
+        memory_limit: maximum memory of the decoded images of both splits, in GiB.
+        stream: whether images stay encoded and are decoded when needed: "auto" if they differ in size (without
+            ``size``) or exceed ``memory_limit``; "on" always; "off" never.
+        workers: number of worker processes that decode a stream; 0: threads of the training process; -1: one
+            per core, at most 32.
+        corrupt: handling of unreadable images: "raise" ends the run with the image's name; "replace" uses the
+            next image and its label; --mode=embed allows "raise" only.
+        resize: resizing of training views in a stream: "exact" equals the device's; "opencv" is faster and has
+            a sharper cubic kernel.
 
     Raises:
         ValueError: an image that cannot be read, by its path; a file that is met twice, by a link; a folder ``train``

@@ -57,19 +57,19 @@ def synthetic(
     class i modulo the number of classes, which its image does not show. The test images are others of the same kind.
 
     Args:
-        like: the set whose images these stand in for: ``digits``, ``folder`` (1,000 photographs of 2 classes) or a TFDS
-            name; by ``--config.data.name=synthetic`` the one that the config names.
-        train_split: of that set, in TFDS's language; every image has a label.
-        test_split: the same; "auto" is its labelled test or validation split; "" takes none.
-        label_key: its feature with the labels; "" leaves them out.
-        size: height and width in pixels; 0: as that set stores them, or 256 where they differ.
-        channels: of an image; 0: as that set.
-        classes: number of them; 0: as that set.
-        examples: training images; 0: as that set.
-        test_examples: test images; 0: as that set.
-        stream: "on" gives JPEGs to the worker processes of a streamed set, 64 over and over (375 x 500 pixels, 105 kB,
-            where the images of the set differ in size); "auto" and "off" make images on the device.
-        workers, resize: of such a stream, as of any other set.
+        like: data set to imitate: digits, folder (1,000 photographs of 2 classes) or a TFDS name; with
+            --config.data.name=synthetic the default is the config's data set.
+        train_split: training split of that set in TFDS's syntax; every image has a label.
+        test_split: test split of that set; "auto": its labelled test or validation split; "": no test images.
+        label_key: feature with the labels; "": no labels.
+        size: height and width in pixels; 0: the set's own size, or 256 if its sizes differ.
+        channels: number of channels; 0: that set's.
+        classes: number of classes; 0: that set's.
+        examples: number of training images; 0: that set's.
+        test_examples: number of test images; 0: that set's.
+        stream: "on" streams 64 repeated JPEGs through worker processes (375 x 500 pixels, 105 kB, if the set's
+            sizes differ); "auto" and "off" generate images on the device.
+        workers, resize: as in other data sets, for a stream.
 
     Raises:
         ValueError: an unknown set whose numbers are not given, a wrong split or value.

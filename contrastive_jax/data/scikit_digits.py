@@ -15,8 +15,8 @@ def digits(*, validation: Decay = 0.0) -> Source:
     sorted; tests pin its checksum.
 
     Args:
-        validation: a fixed stratified fraction of the training images that stands in for the
-            test images, to choose options by; they are not trained on, and the test images not looked at.
+        validation: stratified share of the training images that is held out and replaces the test images, for
+            choosing options; the test images are not used.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

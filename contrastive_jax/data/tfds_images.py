@@ -42,26 +42,29 @@ def tfds(
     """Load a set by its TFDS name (``cifar10``, ``imagenet_resized/64x64``, ``mnist:3.0.1``), from ArrayRecord.
 
     Args:
-        set: its name, as in ``tfds build``; a prepared set needs no builder code. ``data.name`` may be that name
-            itself, and then there is no ``set``.
-        dir: the TFDS folder; "" is $TFDS_DATA_DIR, or ~/tensorflow_datasets.
-        train_split: in TFDS's language: ``train``, ``train+unlabelled``, ``train[:10%]``.
-        test_split: the same; "auto" is the first of ``test`` and ``validation`` that has labels; "" takes none.
-        validation: a fixed stratified fraction of the training images that stands in for the test images, to choose
-            options by; they are not trained on, and the test images not looked at. Images in memory only.
+        set: TFDS name of the data set; a prepared set needs no builder code. ``data.name`` can be this name
+            itself, without ``set``.
+        dir: TFDS folder; "": $TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        train_split: training split in TFDS's syntax: train, train+unlabelled, train[:10%].
+        test_split: test split in TFDS's syntax; "auto": the first of test and validation with labels; "": no
+            test images.
+        validation: stratified share of the training images that is held out and replaces the test images, for
+            choosing options; the test images are not used. Images in memory only.
         label_key: the feature with the labels (``coarse_label`` of cifar100); "" leaves them out. A sequence of
             labels makes a multi-label set. The ``labels`` of voc count every object; ``labels_no_difficult``
             those that its challenge does, whose rule (leave an image out of the evaluation of a class that it
             shows in difficult objects only) neither of the two is.
-        size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images of one shape.
-        memory_limit: GiB that the decoded images of both splits may take.
-        stream: "auto" leaves images encoded where they are, to be decoded and cropped as they are needed, if they
-            differ in size (and there is no ``size``) or take more memory; "on" always; "off" never.
-        workers: processes that decode a stream; 0: threads of the training process; -1: one a core, up to 32.
-        corrupt: "raise" ends the run at an image that cannot be read, by its name; "replace" takes the next one of the
-            order (of the set, where images are in memory), with its label; --mode=embed takes "raise" alone.
-        resize: how a stream resizes training's views: "exact", as the device does, or by "opencv", which is
-            faster; its cubic kernel is sharper.
+        size: resize the short side to this many pixels (bicubic, antialiased) and crop the centre; 0: images of
+            one shape stay as they are.
+        memory_limit: maximum memory of the decoded images of both splits, in GiB.
+        stream: whether images stay encoded and are decoded when needed: "auto" if they differ in size (without
+            ``size``) or exceed ``memory_limit``; "on" always; "off" never.
+        workers: number of worker processes that decode a stream; 0: threads of the training process; -1: one
+            per core, at most 32.
+        corrupt: handling of unreadable images: "raise" ends the run with the image's name; "replace" uses the
+            next image and its label; --mode=embed allows "raise" only.
+        resize: resizing of training views in a stream: "exact" equals the device's; "opencv" is faster and has
+            a sharper cubic kernel.
 
     Raises:
         ValueError: a split that there is not, is empty, or has images of the other; a test split without labels.

@@ -155,7 +155,7 @@ def counts_of(run, cost) -> Counts:
         traffic=cost.traffic,
         fixed=cost.arguments + cost.results,
         temporary=cost.temporary,
-        weights=4 * sum(run.recipe.network.describe(run.recipe.view_shape)[1].values()),
+        weights=4 * sum(run.recipe.network.describe(run.recipe.view)[1].values()),
         embedding=run.recipe.embedding_width,
         collectives=[list(c) for c in cost.collectives],
     )

@@ -66,8 +66,8 @@ def parts(run: runs.Run) -> dict[str, tuple[Callable, tuple]]:
     tau, dtype = run.settings.temperature.options["tau"], "float32"
     images = jax.ShapeDtypeStruct((batch, *run.source.train.shape), np.uint8)
     number = jax.ShapeDtypeStruct((batch,), np.int32)
-    views = jax.ShapeDtypeStruct((batch, 2, *recipe.view_shape), dtype)
-    params, stats = recipe.network.shapes(recipe.view_shape)
+    views = jax.ShapeDtypeStruct((batch, 2, *recipe.view.shape), dtype)
+    params, stats = recipe.network.shapes(recipe.view)
     embedding = jax.ShapeDtypeStruct((batch, recipe.embedding_width), dtype)
     state = jax.eval_shape(recipe.optimizer.init, params)
 
@@ -196,7 +196,7 @@ def main() -> None:
     network = run.settings.encoder.options
     report = {
         "what": f"{run.settings.name}, ResNet-{network['depth']} x {network['width']:g},"
-        f" {run.recipe.view_shape[0]} px, batch {run.settings.train.batch_size}, {run.settings.dtype}; {note}",
+        f" {run.recipe.view.shape[0]} px, batch {run.settings.train.batch_size}, {run.settings.dtype}; {note}",
         "device": devices[0].device_kind,
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],

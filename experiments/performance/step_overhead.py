@@ -53,7 +53,7 @@ def programs(options):
         feed = data.Resident(split, seed=0, batch_size=options.batch, mesh=mesh)
         state = runs.replicate(init_state(recipe, 0), mesh)
         views = jax.device_put(
-            random.random((options.batch, 2, *recipe.view_shape), np.float32),
+            random.random((options.batch, 2, *recipe.view.shape), np.float32),
             sharding.named(mesh, sharding.ROWS),
         )
         step = native.jit(make_train_step(recipe, feed.take), donate_argnums=0)

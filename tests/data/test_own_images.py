@@ -107,7 +107,7 @@ def test_five_channels_end_to_end(tmp_path):
     config = config_of(tmp_path, preset="simclr", sampler="continuous", quarter_turns=True, blur=0.0)
     config["data"]["white"] = 10_000
     run, batch, metrics = step(config, jax.devices()[:1])
-    assert batch.image.shape == (8, 8, 8, 5) and run.recipe.view_shape == (8, 8, 5)
+    assert batch.image.shape == (8, 8, 8, 5) and run.recipe.view.shape == (8, 8, 5)
     assert batch.image.max() > 250  # of the 16 bits no more is used than a fifth, of the 8 bits all
     stem = [x.shape for x in jax.tree.leaves(run.recipe.init_network(0)[0]["encoder"]) if x.ndim == 4]
     assert any(shape[2] == 5 for shape in stem)

@@ -82,7 +82,7 @@ def test_steps_of_moco(case, x64):
         online_views=slice(0, 1),
         target_views=slice(1, 2),
         directions=1,
-        view_shape=(),
+        view=None,
         embedding_width=case["dim"],
         probe_weight=0.0,
         parameter_dtype="float64",

@@ -25,8 +25,8 @@ def config(method="simclr", **leaves):
 
 def convolutions(run):
     """FLOPs of every kernel, from its shape and the image that it meets, by hand."""
-    flops, size = 0, run.recipe.view_shape[0]
-    for module, path, shape, count in run.recipe.network.describe(run.recipe.view_shape)[0]:
+    flops, size = 0, run.recipe.view.shape[0]
+    for module, path, shape, count in run.recipe.network.describe(run.recipe.view)[0]:
         if module == "probe" or not path.endswith("kernel"):
             continue
         pixels = 1
