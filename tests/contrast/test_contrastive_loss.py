@@ -494,7 +494,10 @@ def test_a_loss_may_be_a_function_too():
         ),
         (dict(loss="eqco", alpha=[3.0, 4.0]), r"eqco.alpha is \[3.0, 4.0\]; it must be positive"),
         (dict(negatives=3, key=0), "contrastive_loss.key is 0; it must be a jax random key"),
-        (dict(temperature=jnp.ones(4)), "it must be a positive number"),
+        (
+            dict(temperature=jnp.ones(3)),
+            r"temperature has shape \(3,\); it must be a scalar, \(4,\), one for each",
+        ),
         (dict(temperature="0.1"), "temperature is '0.1'; it must be a positive number"),
         (dict(negatives=3), "negatives is 3; to draw them it needs key"),
         (dict(key=jax.random.key(0)), "key is given without negatives"),
