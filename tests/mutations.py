@@ -661,8 +661,8 @@ PROGRAMS = (
         "training/compilation.py",
         "native/test_compiler.py",
         ("a GPU's step adds in any order", 'if deterministic and platform == "gpu" else', "if not deterministic else"),
-        ("train.deterministic is not read", 'options = compiler_options(run.mesh, run.settings.train.deterministic)\n    return',
-         "options = compiler_options(run.mesh)\n    return"),
+        ("train.deterministic is not read", 'compiler_options(program.mesh, program.runs[0].settings.train.deterministic)',
+         "compiler_options(program.mesh)"),
     ),
     *of(
         "training/utilisation.py",
