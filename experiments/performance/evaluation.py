@@ -33,7 +33,7 @@ def random_features(name: str, width: int) -> dict[str, np.ndarray]:
 
     from contrastive_jax import data
 
-    source = data.load(name=name)
+    source = data.tfds(set=name)
     kernel = np.random.default_rng(0).normal(size=(6, 6, 3, width)).astype(np.float32) / 10
     kernel -= kernel.mean((0, 1, 2), keepdims=True)
 
@@ -48,11 +48,11 @@ def random_features(name: str, width: int) -> dict[str, np.ndarray]:
     arrays = {}
     for part in ("train", "test"):
         split = getattr(source, part)
-        images = np.asarray(split.images)
+        images = np.asarray(split.image)
         blocks = [
             np.asarray(encode(images[i : i + 1000].astype(np.float32))) for i in range(0, len(images), 1000)
         ]
-        arrays |= {part: np.concatenate(blocks), f"{part}_labels": np.asarray(split.labels)}
+        arrays |= {part: np.concatenate(blocks), f"{part}_labels": np.asarray(split.label)}
     mean, deviation = arrays["train"].mean(0), arrays["train"].std(0)
     return arrays | {part: (arrays[part] - mean) / deviation for part in ("train", "test")}
 
