@@ -78,7 +78,7 @@ def matches(text: str) -> list[tuple[str, str, list[str]]]:
 
 
 def _score(text: str, option: Option) -> float:
-    """Return the sum of 3 per word in the name, 1 in the meaning, half if similar; 0 if a word is nowhere."""
+    """Return the sum over words: 3 in the name, 1 in the meaning, half if similar; 0 if any is in neither."""
     total = 0.0
     for word in text.lower().split():
         best = max(3.0 * _likeness(word, f"{option.name} {option.of}"), _likeness(word, option.meaning))

@@ -20,7 +20,7 @@ def check_steps(steps: Sequence[int]) -> None:
 
 
 class Profile:
-    """Profiler trace of the steps from ``steps[0]`` to before ``steps[1]``, written to ``<workdir>/profile``.
+    """Profiler trace of the steps ``steps[0]`` to ``steps[1]`` (excluded), written to ``<workdir>/profile``.
 
     Args:
       workdir: workdir of the run.
