@@ -1,4 +1,4 @@
-"""The command ``contrastive-jax completion``: a script by which Tab completes modes, configs and options.
+"""The command ``contrastive-jax completion``: a shell script for Tab completion of modes, configs and options.
 
 eval "$(contrastive-jax completion)"    # in ~/.bashrc, or in ~/.zshrc after `autoload bashcompinit && bashcompinit`
 """
@@ -17,7 +17,7 @@ complete -o nospace -o default -F _contrastive_jax contrastive-jax
 
 
 def words(modes: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Return what a command line may have: flags, modes, names of configs and options of a config."""
+    """Return the words of a command line: flags, modes, config names and config options."""
     from contrastive_jax.config import files, schema
 
     options = {option.name for option in schema.every()}

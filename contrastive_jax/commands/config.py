@@ -1,6 +1,6 @@
-"""The commands that show configs, methods, options and metrics.
+"""Commands that show configs, methods, options and metrics.
 
-    python -m contrastive_jax.config diff A B            what differs between two configs, and what it means
+    python -m contrastive_jax.config diff A B            differences between two configs, with their meaning
     python -m contrastive_jax.config show A              every leaf of a config
     python -m contrastive_jax.config search temperature  options, by name and meaning
     python -m contrastive_jax.config methods             docs/methods.md, with the configs
@@ -61,10 +61,10 @@ def search(text: str) -> None:
 
 
 def matches(text: str) -> list[tuple[str, str, list[str]]]:
-    """Return options whose name or meaning has every word of ``text``, or one much like it, the best first.
+    """Return the options whose name or meaning has every word of ``text``, or a similar word, best match first.
 
     Returns:
-      (name, meaning, functions that take it and what each has by default).
+      (name, meaning, functions that take it with their defaults).
     """
     places: dict[tuple[str, str], list[str]] = {}
     scores: dict[tuple[str, str], float] = {}
@@ -78,7 +78,7 @@ def matches(text: str) -> list[tuple[str, str, list[str]]]:
 
 
 def _score(text: str, option: Option) -> float:
-    """Return 3 for a word in the name, 1 in the meaning, half for one like it; 0 where any word is in neither."""
+    """Return the sum over words: 3 in the name, 1 in the meaning, half if similar; 0 if any is in neither."""
     total = 0.0
     for word in text.lower().split():
         best = max(3.0 * _likeness(word, f"{option.name} {option.of}"), _likeness(word, option.meaning))
@@ -105,7 +105,7 @@ def _likeness(word: str, text: str) -> float:
 
 
 def _print(*parts: tuple[str, str]) -> None:
-    """Print a line of (text, style); coloured where a terminal reads it."""
+    """Print a line of (text, style) parts, coloured in a terminal."""
     import rich
     from rich.text import Text
 
@@ -116,7 +116,7 @@ def _print(*parts: tuple[str, str]) -> None:
 
 
 def methods_page() -> str:
-    """Write the text of ``docs/methods.md``."""
+    """Return the text of ``docs/methods.md``."""
     methods = "".join(f"| `{name}` | {_changes(changed)} |\n" for name, changed in METHODS.items())
     configs = "".join(f"| `{name}` | {_cell(_subject(name))} |\n" for name in files.names())
     return f"""# Methods and configs
@@ -152,7 +152,7 @@ def _subject(name: str) -> str:
 
 
 def _changes(changed: Mapping[str, Any]) -> str:
-    """Return what a method changes, a section after the other: "loss: `dcl`; temperature: `ess` (target 0.3)"."""
+    """Return a method's changes, section by section: "loss: `dcl`; temperature: `ess` (target 0.3)"."""
 
     def called(name: str, options: Mapping[str, Any]) -> str:
         said = ", ".join(f"{key} {value}" for key, value in options.items())
@@ -173,7 +173,7 @@ def _changes(changed: Mapping[str, Any]) -> str:
 
 
 def metrics_page() -> str:
-    """Write the text of ``docs/metrics.md``."""
+    """Return the text of ``docs/metrics.md``."""
     rows = [(name, metric.unit, metric.meaning) for name, metric in METRICS.items()]
     rows += [(f"{alarms.PREFIX}{alarm.__name__}", "", alarm.__doc__ or "") for alarm in alarms.ALARMS]
     return (
@@ -188,7 +188,7 @@ NOUNS = {"augment": "presets", "optimizer": "optimizers", "schedule": "schedules
 
 
 def options_page() -> str:
-    """Write the text of ``docs/options.md``."""
+    """Return the text of ``docs/options.md``."""
     page = [
         "# Options\n\nEvery leaf of a config: `--config.section.option=value` sets it. Options of another function than"
         " the one that the file names are set with it: `--config.temperature=linear --config.temperature.end=0.3`."
@@ -235,13 +235,13 @@ def _says_itself(option: Option) -> bool:
 
 
 def _chosen(section: str, option: Option) -> bool:
-    """Return whether the option is one of a function that the section names, among others."""
+    """Return whether the option belongs to one of several functions that the section can name."""
     function = option.function
     return function is not None and len(schema.functions(section)) > 1 and function.__name__ != "make_views"
 
 
 def _shared(options: list[Option]) -> dict[str, Option]:
-    """Return options whose meaning is the module's, by name."""
+    """Return the options whose meaning comes from the module's docstring, by name."""
     return {option.name: option for option in options if option.function and not _says_itself(option)}
 
 

@@ -1,4 +1,4 @@
-"""Records whose images are made of others' once they are decoded: what has to be done before a view is cut out."""
+"""Records of composed images, for images that have to be composed before views are cropped."""
 
 import dataclasses
 import io
@@ -13,20 +13,20 @@ from contrastive_jax.data.records import Record, Records, Unreadable
 
 @dataclasses.dataclass(frozen=True)
 class Overlaid:
-    """Encoded images, resized and made into others as they are read (:class:`records.Records`).
+    """Images that are decoded, resized and composed when they are read (:class:`records.Records`).
 
     Attributes:
-        records: of the images.
-        size: short side resized to it, centre cropped.
-        made: what is made of them.
-        label: [n] int32 in the place of their own; None leaves these.
+        records: records of the stored images.
+        size: size in pixels to which the short side is resized before the centre is cropped.
+        made: composition of the images.
+        label: labels [n] int32 that replace those of the records; None: keep these.
     """
 
     records: Records
     size: int
     made: Made
     label: np.ndarray | None = None
-    _replaced: bool = dataclasses.field(default=False, init=False)  # whether the labels are not the records'
+    _replaced: bool = dataclasses.field(default=False, init=False)  # whether labels are replaced
 
     def __post_init__(self):
         own = getattr(self.records, "label", None) if self.label is None else self.label
@@ -35,7 +35,7 @@ class Overlaid:
 
     @property
     def chunk(self) -> int:
-        """Return how many records are well read at once."""
+        """Number of records that are efficiently read at once."""
         return self.records.chunk
 
     @property
@@ -45,7 +45,7 @@ class Overlaid:
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        """() or, of a multi-label set, (C,)."""
+        """() or, for a multi-label set, (C,)."""
         return () if self._replaced else self.records.label_shape
 
     @property
@@ -55,22 +55,22 @@ class Overlaid:
 
     @property
     def labelled_rows(self) -> np.ndarray | None:
-        """The images that have a label, where :attr:`label` does not say; None: all."""
+        """Indices of the images with a label, if :attr:`label` does not show them; None: all."""
         return getattr(self.records, "labelled_rows", None)
 
     @property
     def paths(self) -> np.ndarray | None:
-        """[n] str, of images that are files."""
+        """Paths [n] str of images that are files; otherwise None."""
         return getattr(self.records, "paths", None)
 
     def __len__(self) -> int:
         return len(self.records)
 
     def read(self, rows: Sequence[int]) -> list[Record]:
-        """Read the records of some rows, in that order: images as .npy files.
+        """Read the records of some rows, in that order, with images as .npy files.
 
         Raises:
-            Unreadable: the first image that cannot be read, by name.
+            Unreadable: an image cannot be read; the message names the first.
         """
         records = []
         for row, record in zip(rows, self.records.read(rows), strict=True):
@@ -85,5 +85,5 @@ class Overlaid:
         return records
 
     def name(self, row: int) -> str:
-        """Return what to call a record in a message."""
+        """Return a record's name for messages."""
         return self.records.name(row)

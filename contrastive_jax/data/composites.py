@@ -1,8 +1,8 @@
-"""Images that are made of stored ones as they are needed: on the device inside the step, on the host for evaluation.
+"""Images composed from stored ones on demand: on the device inside the step, on the host for evaluation.
 
-A composition is a rule without arrays, so that programs are shared by all splits that it makes. What it reads
-lies beside it (:class:`Made`): a row of each table for every example, and a bank that examples choose from.
-The same lines run under NumPy and under JAX, on whole batches whose rows may lie on several devices.
+A composition is a rule without arrays, so that all splits of one rule share compiled programs. :class:`Made`
+holds its arrays: tables with one row per example, and a bank that examples choose from. The same code runs in
+NumPy and in JAX, on whole batches whose rows may be on several devices.
 """
 
 import dataclasses
@@ -16,47 +16,47 @@ from contrastive_jax.types import Array
 
 @dataclasses.dataclass(frozen=True)
 class Plain:
-    """The stored images themselves."""
+    """Identity: the stored images themselves."""
 
     @property
     def constant(self) -> int:
-        """Return how many of the last channels are the same all over an image, for augmentation to leave alone."""
+        """Number of last channels that are constant over an image, which augmentation does not change."""
         return 0
 
     def shape(self, stored: tuple) -> tuple:
-        """Return (h, w, c) of an image that is made of a stored one of some shape."""
+        """Return the shape (h, w, c) of a composed image, given the shape of a stored one."""
         return stored
 
     def __call__(self, xp: ModuleType, image: Array, tables: tuple, bank: tuple, pick: Callable) -> Array:
-        """Return what is made of a batch of stored images, uint8.
+        """Compose a batch of images, uint8.
 
         Args:
             xp: numpy or jax.numpy.
-            image: [B, ..., h, w, c] uint8.
-            tables: arrays [B, ...], the examples' rows.
+            image: stored images [B, ..., h, w, c] uint8.
+            tables: the examples' rows of the tables, arrays [B, ...].
             bank: arrays [m, ...].
-            pick: ``pick(array, index)`` takes rows [B, ...] of an array of the bank.
+            pick: function; ``pick(array, index)`` returns rows [B, ...] of an array of the bank.
         """
         return image
 
 
 @dataclasses.dataclass(frozen=True)
 class Bits(Plain):
-    """Binary channels behind the image's own, 0 or 255 all over: the example's integer, lowest bit first."""
+    """Binary channels after the image's own, constant 0 or 255: the bits of an integer, lowest bit first."""
 
     bits: int
 
     @property
     def constant(self) -> int:
-        """All bits."""
+        """Number of bits."""
         return self.bits
 
     def shape(self, stored: tuple) -> tuple:
-        """Return the shape with as many channels more."""
+        """Return the shape with the binary channels."""
         return (*stored[:2], stored[2] + self.bits)
 
     def __call__(self, xp, image, tables, bank, pick):
-        """Add to the image the bits of ``tables[0]`` [B] int32."""
+        """Append the bits of ``tables[0]`` [B] int32 to the image as channels."""
         bits = (tables[0][:, None] >> xp.arange(self.bits, dtype=xp.int32)) & 1
         bits = (255 * bits).astype(xp.uint8).reshape(len(image), *[1] * (image.ndim - 2), self.bits)
         return xp.concatenate([image, xp.broadcast_to(bits, (*image.shape[:-1], self.bits))], axis=-1)
@@ -64,15 +64,15 @@ class Bits(Plain):
 
 @dataclasses.dataclass(frozen=True)
 class Noise(Plain):
-    """An image of the bank whose bits are turned over, in each channel the same of all pixels.
+    """An image of the bank with flipped bits, the same ones in all pixels of a channel.
 
-    Tables: which [B] of the bank [m, h, w, c] it is, and the bits [B, c] uint8.
+    Tables: index [B] into the bank [m, h, w, c], and the flipped bits [B, c] uint8.
     """
 
     channels: int
 
     def shape(self, stored: tuple) -> tuple:
-        """Return the shape with channels of its own alone."""
+        """Return the shape with ``channels`` channels."""
         return (*stored[:2], self.channels)
 
     def __call__(self, xp, image, tables, bank, pick):
@@ -83,20 +83,20 @@ class Noise(Plain):
 
 @dataclasses.dataclass(frozen=True)
 class Then(Plain):
-    """A composition of what another one makes: first the tables and arrays of the one, then those of the other."""
+    """Two compositions in sequence; tables and arrays of the first precede those of the second."""
 
     first: Plain
-    tables: int  # how many of the first
-    bank: int
+    tables: int  # number of the first's tables
+    bank: int  # number of the first's arrays in the bank
     second: Plain
 
     @property
     def constant(self) -> int:
-        """Return those of the second, which come last."""
+        """Number of constant channels of the second, which are the last."""
         return self.second.constant
 
     def shape(self, stored: tuple) -> tuple:
-        """Return the shape by both."""
+        """Return the shape after both compositions."""
         return self.second.shape(self.first.shape(stored))
 
     def __call__(self, xp, image, tables, bank, pick):
@@ -113,21 +113,19 @@ def _add(xp, one, other):
     return xp.minimum(one + other, 255)
 
 
-OVERLAPS = {"maximum": _maximum, "add": _add}  # of float images in 0..255
+OVERLAPS = {"maximum": _maximum, "add": _add}  # for float images in 0..255
 
 
 @dataclasses.dataclass(frozen=True)
 class Canvas(Plain):
     """Digits on a black square.
 
-    Tables: which [B, k] of its bank each digit is, and place [B, k, 2], its top and left pixel.
+    Tables: index [B, k] of each digit into its bank, and its place [B, k, 2], the top and left pixel.
     """
 
     side: int
     channels: int
-    banks: tuple[
-        int, ...
-    ]  # the number in the bank of the array [m, s, s, c] that each of the k digits is from
+    banks: tuple[int, ...]  # for each of the k digits, the number of its array [m, s, s, c] in the bank
     overlap: str  # one of OVERLAPS
 
     def shape(self, stored: tuple) -> tuple:
@@ -135,7 +133,7 @@ class Canvas(Plain):
         return self.side, self.side, self.channels
 
     def __call__(self, xp, image, tables, bank, pick):
-        """Lay the digits, each over those before it."""
+        """Place the digits one after the other, combined by ``overlap``."""
         which, place = tables
         canvas = None
         for digit, number in enumerate(self.banks):
@@ -148,9 +146,9 @@ class Canvas(Plain):
 
 @dataclasses.dataclass(frozen=True)
 class NinePlaces(Plain):
-    """A digit at nine fixed places of an image: its top left corner lies at PLACES of the height and of the width.
+    """A digit at nine fixed places of an image, with its top left corner at PLACES of the height and the width.
 
-    Tables: which [B] of the bank [m, s, s, c or 1] it is.
+    Tables: index [B] into the bank [m, s, s, c or 1].
     """
 
     overlap: str  # one of OVERLAPS
@@ -164,7 +162,7 @@ class NinePlaces(Plain):
         return OVERLAPS[self.overlap](xp, image.astype(xp.float32), laid).astype(xp.uint8)
 
 
-PLACES = (0.15, 0.45, 0.75)  # of a side: the authors' notebook
+PLACES = (0.15, 0.45, 0.75)  # shares of a side, from the authors' notebook
 
 
 def starts(side: int) -> list[int]:
@@ -173,7 +171,7 @@ def starts(side: int) -> list[int]:
 
 
 def placed(side: int, size: int) -> np.ndarray:
-    """Return [side, size]: 1 where a pixel of a side shows a pixel of the digit."""
+    """Return [side, size] with 1 for a pixel of a side and the pixel of the digit that it shows."""
     matrix = np.zeros((side, size), np.float32)
     for start in starts(side):
         matrix[start + np.arange(size), np.arange(size)] = 1
@@ -181,15 +179,15 @@ def placed(side: int, size: int) -> np.ndarray:
 
 
 def _rows(xp, start, side, size):
-    """Return [B, side, size]: the same for one place an example, that begins at ``start`` [B]."""
+    """Return [B, side, size] like :func:`placed`, for one place per example that begins at ``start`` [B]."""
     pixel = xp.arange(side, dtype=xp.int32)[None, :, None] - start[:, None, None]
     return (pixel == xp.arange(size, dtype=xp.int32)).astype(xp.float32)
 
 
 def _laid(xp, rows, tile, columns):
-    """Lay tiles [B, s, s, c] where matrices [B or 1, h, s] and [B or 1, w, s] of 0 and 1 put them: [B, h, w, c].
+    """Place tiles [B, s, s, c] by 0-1 matrices [B or 1, h, s] and [B or 1, w, s]; return [B, h, w, c].
 
-    Each sum has one summand, so it is exact, in bfloat16 as well.
+    Each sum has at most one term other than 0, so it is exact, also in bfloat16.
     """
     tile = xp.moveaxis(tile.astype(xp.float32), -1, 1)
     down = xp.matmul(rows[:, None], tile)
@@ -198,13 +196,13 @@ def _laid(xp, rows, tile, columns):
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """A composition with what it reads.
+    """A composition with its arrays.
 
     Attributes:
         composition: the rule.
-        tables: arrays [n, ...], a row an example.
-        bank: arrays that rows of the tables point into.
-        facts: numbers that a run logs beside its metrics.
+        tables: arrays [n, ...] with one row per example.
+        bank: arrays that the tables' rows index.
+        facts: numbers that a run logs with its metrics.
     """
 
     composition: Plain = Plain()
@@ -213,17 +211,17 @@ class Made:
     facts: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, rows) -> "Made":
-        """Return that of the examples that an index array, mask or slice selects."""
+        """Return the same composition for the examples that an index array, mask or slice selects."""
         return dataclasses.replace(self, tables=tuple(table[rows] for table in self.tables))
 
     def then(self, other: "Made") -> "Made":
-        """Return what ``other`` makes of the images that this one makes, of the same examples."""
+        """Return the composition that applies ``other`` to the images of this one, for the same examples."""
         if self.composition == Plain():
             return other
         rule = Then(self.composition, len(self.tables), len(self.bank), other.composition)
         return Made(rule, self.tables + other.tables, self.bank + other.bank, {**self.facts, **other.facts})
 
     def images(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Compose the stored images [b, ..., h, w, c] uint8 of some rows on the host."""
+        """Compose images on the host, from the stored ones [b, ..., h, w, c] uint8 of some rows."""
         tables = tuple(table[rows] for table in self.tables)
         return np.asarray(self.composition(np, image, tables, self.bank, lambda array, index: array[index]))

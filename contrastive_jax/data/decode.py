@@ -1,9 +1,8 @@
-"""From an encoded image to the views that a host half cuts out of it, decoding no more than they need.
+"""Decoding of images to cropped views on the host, at no higher resolution than the views need.
 
-JPEG is read by libjpeg-turbo (simplejpeg), which tells an image's size from its header, so that boxes are drawn
-first, and which decodes at half, quarter or eighth resolution where every box is large enough and its pixels are to
-be smoothed anyway. Any other file, and any JPEG that it refuses (CMYK, damaged), goes to Pillow, which has the last
-word.
+JPEGs are decoded by libjpeg-turbo (simplejpeg). It reads an image's size from the header, so that boxes are
+drawn before decoding, and decodes at half, quarter or eighth resolution if every box is large enough and its
+pixels are smoothed anyway. Any other file, and any JPEG that it refuses (CMYK, damaged), is decoded by Pillow.
 """
 
 import threading
@@ -14,15 +13,15 @@ import numpy as np
 from contrastive_jax.data import pixels
 
 COLOR = {1: "GRAY", 3: "RGB"}
-MARGIN = 2  # a reduced box has this many pixels for each of its view's, at least
+MARGIN = 2  # least ratio of the side of a reduced box to that of its view
 
 
 class Damaged(ValueError):
-    """Bytes that are no image, or not a whole one."""
+    """Error for bytes that are not a complete image."""
 
 
 def whole(image: bytes, channels: int, size: int = 0) -> np.ndarray:
-    """Decode by :func:`pixels.decode`; raise Damaged, whatever the decoder raises but for a lack of memory."""
+    """Decode by :func:`pixels.decode`; raise Damaged for any of its errors but MemoryError."""
     try:
         return pixels.decode(image, channels, size)
     except MemoryError:
@@ -32,7 +31,7 @@ def whole(image: bytes, channels: int, size: int = 0) -> np.ndarray:
 
 
 class Jpeg:
-    """A JPEG of which only the header was read."""
+    """JPEG of which only the header was read."""
 
     def __init__(self, image: bytes, channels: int):
         import simplejpeg
@@ -44,7 +43,7 @@ class Jpeg:
 
     def cut(self, cut, boxes: np.ndarray) -> np.ndarray:
         """Cut the views [W, s, s, c] of some boxes [W, 4]."""
-        # Decoding at less resolution smooths; a kernel that does not, as the device's, sees every pixel.
+        # Decoding at lower resolution smooths, so resizing without smoothing needs full resolution.
         pixels, factor = self._decoded(boxes, cut.size, reduce=cut.antialias or cut.opencv)
         return np.stack([cut.resize(pixels, box / factor) for box in boxes])
 
@@ -69,14 +68,14 @@ _scratch = threading.local()
 
 
 def _buffer(size: int) -> np.ndarray:
-    """Return memory of this thread to decode into, until it does again: fresh pages would cost a fifth of the time."""
+    """Return this thread's decoding buffer; reuse saves a fifth of the time, the cost of new memory pages."""
     if getattr(_scratch, "buffer", np.empty(0)).size < size:
         _scratch.buffer = np.empty(size, np.uint8)
     return _scratch.buffer
 
 
 class Decoded:
-    """An image that had to be decoded before its size was known, or is resized before it is cropped."""
+    """Image that is decoded at once, to know its size or to resize it before cropping."""
 
     def __init__(self, image: bytes, channels: int, size: int):
         self._array = whole(image, channels, size)
@@ -88,15 +87,16 @@ class Decoded:
 
 
 def opened(image: bytes, channels: int, size: int = 0) -> Jpeg | Decoded:
-    """Open an encoded image as far as one has to go to know its size (height, width).
+    """Open an encoded image, decoding it only if its size (height, width) requires that.
 
     Args:
         image: a file's bytes.
-        channels: of the set; a JPEG of another kind is converted.
-        size: short side resized to it, centre cropped, before anything else; 0 leaves the image as it is.
+        channels: number of channels of the data set; a JPEG with another number is converted.
+        size: size in pixels to which the short side is resized, with the centre cropped, before anything else;
+            0: the stored size.
 
     Raises:
-        Damaged: the bytes are no image. A JPEG may turn out to be damaged only when it is cut.
+        Damaged: the bytes are not an image. A damaged JPEG may raise this only when it is cut.
     """
     if image[:2] == b"\xff\xd8" and channels in COLOR and not size:
         try:
@@ -107,5 +107,5 @@ def opened(image: bytes, channels: int, size: int = 0) -> Jpeg | Decoded:
 
 
 def views(pictures: Sequence[Jpeg | Decoded], cut, boxes: np.ndarray) -> np.ndarray:
-    """Cut [B, W, s, s, c] uint8 out of B images, by their boxes [B, W, 4]."""
+    """Cut the views [B, W, s, s, c] uint8 of B images by their boxes [B, W, 4]."""
     return np.stack([picture.cut(cut, own) for picture, own in zip(pictures, boxes, strict=True)])

@@ -1,4 +1,4 @@
-"""A folder of images: labelled by its sub-folders, by a file that lists them, or not at all."""
+"""Folders of images, labelled by sub-folders, by a file of labels, or not at all."""
 
 import contextlib
 import os
@@ -34,14 +34,14 @@ EXTENSIONS = (
 )
 
 TEST = ("test", "val", "validation")
-LIKE_TRAIN = ("training", "trainset", "train_set")  # and what else folders of splits are called
+LIKE_TRAIN = ("training", "trainset", "train_set")  # other common names of split folders
 LIKE_TEST = ("testing", "testset", "test_set", "valid", "valset", "val_set")
-NOT_READ = tuple(  # images that Pillow does not read, or not everywhere
+NOT_READ = tuple(  # image formats that Pillow does not read, or not everywhere
     ".heic .heif .avif .jp2 .j2k .jxl .jpe .tga .exr .npy .dcm .nii .czi .nd2 .lsm .lif .svs .ndpi .dng .cr2 .nef"
     " .arw".split()
 )
-DEEPEST = 100  # folders within folders
-DARK = 32  # of 255; images of 16 bits that are darker throughout have another white
+DEEPEST = 100  # largest depth of nested folders
+DARK = 32  # of 255; 16-bit images that are all darker have another white
 
 
 @checked("data")
@@ -66,37 +66,37 @@ def folder(
     corrupt: Corrupt = "raise",
     resize: Resize = "exact",
 ) -> Source:
-    """Load images under ``dir``, in the order of their relative paths.
+    """Load the images under ``dir``, in the order of their relative paths.
 
-    Hidden files are not looked at; a warning counts images of kinds that are not read (HEIC, DICOM, CZI and the like).
-
-    Without a file of labels, an image's label is the first folder below the root; images that lie in no
-    folder have none (-1). EXIF rotation is honoured, transparency is laid on white, 16 bits become 8, a file
-    of several images is its first. Warnings count TIFFs of several pages, and 16-bit images that are nearly black.
+    Without a file of labels, an image's label is the first folder below the root; images outside of any folder
+    have no label (-1). EXIF rotation is applied, transparency is laid on white, 16 bits become 8, and of a file
+    with several images the first is read. Hidden files are skipped. Warnings count files of formats that are
+    not read (HEIC, DICOM, CZI and others), TIFFs with several pages, and 16-bit images that are nearly black.
 
     Args:
         dir: root folder of the images.
-        train_split: sub-folder of the training images, if it exists; letter case is ignored.
-        test_split: sub-folder of the test images; "auto": test, val or validation beside a train folder; "": no
-            test images.
-        test_fraction: without a test folder, this fraction of every class by the rule of
-            :func:`split.stratified`, groups whole; 0 is no test split. An error beside a folder that ``test_split``
-            names; where "auto" finds one, the folder is the test split.
+        train_split: sub-folder of the training images, in any letter case; "", or no folder ``train``: the
+            root.
+        test_split: sub-folder of the test images, in any letter case; "auto": ``test``, ``val`` or
+            ``validation`` beside a train folder; "": none.
+        test_fraction: fraction of every class for the test split if there is no test folder, by
+            :func:`split.stratified` and in whole groups; 0: no test split. An error if ``test_split`` names a
+            folder; ignored if "auto" finds one.
         validation: stratified share of the training images that is held out and replaces the test images, for
             choosing options; the test images are not used. Images in memory only.
-        labels: a file with a row for every image, paths relative to ``dir`` (:func:`listing.read_listing`), by
-            its path or by its name inside ``dir``; "" takes labels from folders.
-        path_key: column of paths in that file; "": the usual names.
-        label_key: column of labels in that file; "": no labels, with or without such a file.
-        label_separator: separator of several labels of one image in a CSV file.
-        group: images of one group are never each other's negatives: a column of the file, or else a regular
-            expression that is searched in the path relative to ``dir``; the group is its first group, or the
-            whole match. An image where it is not found, or whose cell is empty, is alone.
-        size: resize the short side to this many pixels (bicubic, antialiased) and crop the centre; 0: images of
-            one size stay as they are.
-        channels: number of channels: 1 converts to grey, 3 to RGB; 0: grey if all images are grey, otherwise
-            RGB, or the common number of channels.
-        white: value of 16-bit images that is mapped to 255, like all values above it (10000 for Sentinel-2
+        labels: file with a row for every image and paths relative to ``dir`` (:func:`listing.read_listing`);
+            its path, or its name inside ``dir``; "": labels from folders.
+        path_key: column of paths in that file; "": the first of the usual names.
+        label_key: column of labels in that file; "": no labels, with or without a file.
+        label_separator: separator of several labels in a CSV or TSV cell; "": one label.
+        group: groups of images, which are never each other's negatives: a column of that file, or a regular
+            expression that is searched in the path relative to ``dir`` and whose first group, or whole match,
+            is the group's name. Images without a match, or with an empty cell, are groups of their own.
+        size: size in pixels to which the short side is resized (bicubic, antialiased) before the centre is
+            cropped; 0: the stored size.
+        channels: number of channels: 1 converts all images to grey, 3 to RGB; 0: grey if all images are grey,
+            RGB if some are RGB, otherwise the number that all images have.
+        white: value of 16-bit images that becomes 255, as do all above it (10000 for Sentinel-2's
             reflectances).
         memory_limit: maximum memory of the decoded images of both splits, in GiB.
         stream: whether images stay encoded and are decoded when needed: "auto" if they differ in size (without
@@ -109,10 +109,10 @@ def folder(
             a sharper cubic kernel.
 
     Raises:
-        ValueError: an image that cannot be read, by its path; a file that is met twice, by a link; a folder ``train``
-            beside other folders of images, none of them a test folder; images without a row or rows without an image;
-            a group that fits no image, or all.
-        FileNotFoundError: a folder or file that is not there, or a link to one.
+        ValueError: an image that cannot be read, with its path; a file that occurs twice, through a link; a
+            folder ``train`` beside other folders of images and without a test folder; images without a row or
+            rows without an image; a group that matches no image, or puts all into one.
+        FileNotFoundError: a missing folder or file, or a link to one.
         OSError: a folder that cannot be listed.
     """
     if not dir:
@@ -188,15 +188,15 @@ def folder(
 
 
 class FolderRecords:
-    """The records of some images (:class:`records.Records`), each as :func:`pixels.plain` makes it.
+    """Image files as records (:class:`records.Records`), converted by :func:`pixels.plain`.
 
     Attributes:
-        label: of every image, [n] int32 or [n, C] uint8: known without reading any.
-        group: of every image, [n].
+        label: labels of all images, [n] int32 or [n, C] uint8, known without reading an image.
+        group: groups of all images, [n].
         paths: [n] str, relative to the root.
     """
 
-    chunk = 16  # photographs of phones take megabytes each
+    chunk = 16  # phone photographs take megabytes each
 
     def __init__(
         self,
@@ -219,8 +219,8 @@ class FolderRecords:
         """Read the records of some rows, in that order.
 
         Raises:
-            Unreadable: the first damaged image, by its path.
-            OSError: a file that is there no more, or a file system that does not answer.
+            Unreadable: an image is damaged; the message names the first one's path.
+            OSError: a file was removed, or the file system does not answer.
         """
         return [self._read(int(row)) for row in rows]
 
@@ -229,7 +229,7 @@ class FolderRecords:
         try:
             with opened(path) as stream:
                 file = stream.read()
-        except OSError as error:  # one that reading raises, not opening, does not say of what
+        except OSError as error:  # an error of reading, unlike one of opening, names no file
             why = f"an image of data.dir cannot be read ({error.strerror}); once it can, the same command goes on"
             raise OSError(error.errno, why, str(path)) from error
         try:
@@ -243,14 +243,14 @@ class FolderRecords:
         return self._root / self.paths[row]
 
     def name(self, row: int) -> str:
-        """Return what to call a record in a message."""
+        """Return a record's name for messages."""
         return f"the image {self._root / self.paths[row]}"
 
 
 def split_folders(
     root: pathlib.Path, train_split: str, test_split: str
 ) -> tuple[pathlib.Path, pathlib.Path | None]:
-    """Return where the training and the test images lie."""
+    """Return the folders of the training images and of the test images (None: no test images)."""
     with os.scandir(root) as entries:
         folders = {
             name.lower(): root / name for name in sorted(entry.name for entry in entries if entry.is_dir())
@@ -303,13 +303,13 @@ def split_folders(
 
 
 def check_links(root: pathlib.Path, train: Sequence[str], test: Sequence[str]) -> None:
-    """Refuse a file that is there twice, by a link: among test images, or as its own negative.
+    """Refuse a file that occurs twice, through a link: it would be a test image too, or its own negative.
 
     Raises:
-        ValueError: both paths.
+        ValueError: a file occurs twice; the message gives both paths.
     """
-    places: dict[str, str] = {}  # folder -> where it lies, links followed
-    met: dict[str, str] = {}  # file -> its path
+    places: dict[str, str] = {}  # folder -> its real path
+    met: dict[str, str] = {}  # real path of a file -> its path
     for number, path in enumerate((*train, *test)):
         place, _, name = path.rpartition("/")
         if place not in places:
@@ -329,7 +329,7 @@ def check_links(root: pathlib.Path, train: Sequence[str], test: Sequence[str]) -
 
 
 def has_images(place: pathlib.Path) -> bool:
-    """Return whether some image lies under a folder; folders that are hidden or links are not looked at."""
+    """Return whether a folder contains an image at any depth; hidden folders and links are skipped."""
     for here, below, names in os.walk(place):
         _check_depth(here, place)
         below[:] = [name for name in below if not name.startswith(".")]
@@ -339,7 +339,7 @@ def has_images(place: pathlib.Path) -> bool:
 
 
 def _check_depth(place: str, root: pathlib.Path) -> None:
-    """Refuse folders within folders without end, as a fault of a file system or of a program makes them."""
+    """Refuse endlessly nested folders, which a faulty file system or program creates."""
     if place.count(os.sep) - str(root).count(os.sep) > DEEPEST:
         shown = place if len(place) < 160 else f"{place[:80]}...{place[-40:]}"
         raise ValueError(
@@ -348,22 +348,20 @@ def _check_depth(place: str, root: pathlib.Path) -> None:
 
 
 def _not_listed(error: OSError) -> None:
-    """Fail where a folder cannot be listed: its images would be missing in silence."""
+    """Raise an error for a folder that cannot be listed, since its images would silently be missing."""
     raise OSError(
         error.errno, f"a folder of data.dir cannot be listed ({error.strerror})", error.filename
     ) from error
 
 
 def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
-    """List paths of the images under ``below_root``, relative to ``root``, with / and sorted."""
+    """List the paths of the images under ``below_root``, relative to ``root``, with / and sorted."""
     paths: list[str] = []
     not_read: list[str] = []
-    above: dict[
-        str, set[str]
-    ] = {}  # a folder that is still to be listed -> those that it lies in, links followed
+    above: dict[str, set[str]] = {}  # folder to be listed -> real paths of the folders that contain it
     for place, below, names in os.walk(below_root, followlinks=True, onerror=_not_listed):
         _check_depth(place, below_root)
-        for name in names:  # not a file that anything needs: a link to a folder that is not mounted, say
+        for name in names:  # broken links without a suffix, such as one to a folder that is not mounted
             if (
                 not name.startswith(".")
                 and not os.path.splitext(name)[1]
@@ -376,7 +374,7 @@ def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
         circle = above.pop(place, set()) | {
             str(here),
             *map(str, here.parents),
-        }  # what a link must not lead to
+        }  # a link to one of these is a cycle
         below[:] = [
             name
             for name in below
@@ -401,7 +399,7 @@ def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
 
 
 def listing_file(labels: str, root: pathlib.Path) -> pathlib.Path:
-    """Return where the file of labels is: at its path, or inside ``data.dir``."""
+    """Return the path of the file of labels, as given or inside ``data.dir``."""
     places = [pathlib.Path(labels).expanduser(), root / labels]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
@@ -431,24 +429,24 @@ def _and_more(files: list) -> str:
 
 
 def folder_label(path: str, place: pathlib.Path, root: pathlib.Path) -> tuple[str, ...]:
-    """Return the first folder below the root of the split, where the image lies in one."""
+    """Return the name of the first folder between the split's root and an image, or ()."""
     inside = (root / path).relative_to(place).parts[:-1][:1]
-    return tuple(os.fsencode(name).decode(errors="backslashreplace") for name in inside)  # named by any bytes
+    return tuple(os.fsencode(name).decode(errors="backslashreplace") for name in inside)  # any bytes
 
 
 def class_names(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the labels of the training images, sorted; as numbers where they all are."""
+    """Return the labels of the training images, sorted, as numbers if all are integers."""
     known, met = ({name for names in some for name in names} for some in (train, test))
     if unknown := sorted(met - known):
         raise ValueError(
             f"test images have the classes {', '.join(unknown)}, of which there is no training image"
         )
     numbers = all(re.fullmatch(r"-?\d+", name) for name in known)
-    return tuple(sorted(known, key=lambda name: (int(name) if numbers else 0, name)))  # "1" and "01" are two
+    return tuple(sorted(known, key=lambda name: (int(name) if numbers else 0, name)))  # "1" and "01" differ
 
 
 def label_array(names: list[tuple[str, ...]], classes: tuple[str, ...], several: bool) -> np.ndarray:
-    """Return [n] int32, -1 for an image without a label; with ``several`` [n, C] uint8."""
+    """Return labels [n] int32, -1 for an image without one; with ``several``, multi-hot [n, C] uint8."""
     number = {name: i for i, name in enumerate(classes)}
     if not several:
         return np.array([number[own[0]] if own else -1 for own in names], np.int32)
@@ -461,7 +459,7 @@ def label_array(names: list[tuple[str, ...]], classes: tuple[str, ...], several:
 
 
 def group_array(paths: list[str], group: str, listing: Listing | None) -> np.ndarray:
-    """Return [n] int32: the number of the first image of an image's group."""
+    """Return the groups [n] int32, each named by the index of its first image."""
     alone = np.arange(len(paths), dtype=np.int32)
     if not group:
         return alone
@@ -488,15 +486,17 @@ def group_array(paths: list[str], group: str, listing: Listing | None) -> np.nda
 
 
 def _outside(error: Exception) -> bool:
-    """Return whether an error is the file system's (it has a number, Pillow's has none) or of what is not installed."""
+    """Return whether an error is the file system's (with an errno, unlike Pillow's) or a missing package's."""
     return isinstance(error, ImportError) or getattr(error, "errno", None) is not None
 
 
 def headers_of(
     files: Sequence[pathlib.Path], skip: bool = False
 ) -> tuple[list[pathlib.Path], list[pixels.Header]]:
-    """Return the images and their headers, so that what cannot work is said before decoding; with ``skip`` an image
-    without a header is left out, to be met later."""
+    """Return the images and their headers, so that errors are raised before decoding.
+
+    With ``skip``, images without a readable header are left out; decoding handles them.
+    """
     from PIL import Image
 
     def header(file: pathlib.Path) -> pixels.Header | None:
@@ -527,8 +527,8 @@ def headers_of(
 def common_shape(
     files: Sequence[pathlib.Path], headers: Sequence[pixels.Header], channels: int = 0
 ) -> tuple[int | None, int | None, int]:
-    """Return (h, w, c) of the images; h and w are None where they differ. ``channels``: what c has to be; 0: any."""
-    found = {header.channels: file for file, header in zip(files, headers, strict=True)}  # a file of each
+    """Return (h, w, c) of the images; h and w are None if sizes differ. ``channels`` sets c unless it is 0."""
+    found = {header.channels: file for file, header in zip(files, headers, strict=True)}  # one file of each
     kinds = ", ".join(f"{file} has {c}" for c, file in sorted(found.items()))
     if len(found) > 1 and set(found) != {1, 3}:
         raise ValueError(f"images of different numbers of channels: {kinds}")
@@ -540,7 +540,7 @@ def common_shape(
 
 
 def warn_of_pages(files: Sequence[pathlib.Path], headers: Sequence[pixels.Header]) -> None:
-    """Warn of TIFFs of which all pages but the first are left out."""
+    """Warn of TIFFs with several pages, of which only the first is read."""
     if several := [file for file, header in zip(files, headers, strict=True) if header.pages]:
         warnings.warn(
             f"{len(several):,} TIFFs such as {several[0]} have several pages, and the first of each is read: save the"
@@ -551,11 +551,11 @@ def warn_of_pages(files: Sequence[pathlib.Path], headers: Sequence[pixels.Header
 
 
 def warn_of_darkness(files: Sequence[pathlib.Path], headers: Sequence[pixels.Header], white: int) -> None:
-    """Warn where images of 16 bits, sixteen of them looked at, are nearly black with this white."""
+    """Warn if a sample of up to sixteen 16-bit images is nearly black with this ``white``."""
     deep = [pair for pair in zip(files, headers, strict=True) if pair[1].deep]
     brightest = 0
     for file, header in deep[:: max(1, -(-len(deep) // 16))]:
-        with contextlib.suppress(Exception), opened(file) as stream:  # a damaged image is found later
+        with contextlib.suppress(Exception), opened(file) as stream:  # damaged images are reported later
             seen = pixels.decode(pixels.plain(stream.read(), header.channels, white), header.channels)
             brightest = max(brightest, int(seen.max()))
     if 0 < brightest < DARK:

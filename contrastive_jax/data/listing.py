@@ -1,4 +1,4 @@
-"""A CSV, TSV, JSON or JSONL file that says of every image of a folder what its labels and its group are."""
+"""Files of labels and groups for the images of a folder: CSV, TSV, JSON or JSONL."""
 
 import codecs
 import csv
@@ -12,8 +12,8 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-PATHS = ("path", "file_name", "filename", "file", "image")  # what a column of paths is usually called
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # no name of a column ends so
+PATHS = ("path", "file_name", "filename", "file", "image")  # usual names of the column of paths
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # not the end of a column's name
 
 
 class Row(NamedTuple):
@@ -24,11 +24,11 @@ class Row(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The rows of a listing by path, relative to ``data.dir`` and with /."""
+    """Rows of a listing by path, relative to ``data.dir`` and with /."""
 
     rows: dict[str, Row]
-    several: bool  # images may have any number of labels
-    grouped: bool  # it has a column of groups
+    several: bool  # whether images may have any number of labels
+    grouped: bool  # whether there is a column of groups
 
 
 def read_listing(
@@ -41,29 +41,30 @@ def read_listing(
     root: pathlib.Path | None = None,
     known: Collection[str] = (),
 ) -> Listing:
-    """Read a listing.
+    """Read a file of labels and groups.
 
-    Tables (CSV and TSV with a header; JSON as a list of objects; JSONL, an object a line) have a column of
-    paths and one of labels. A JSON object is path -> label, or path -> object. A label is a string or a whole
-    number; a list of them, or a cell with separators, is several labels of one image, and then every image of
-    the set may have any number of them. An empty cell, "" or null is no label.
+    Tables (CSV and TSV with a header, JSON as a list of objects, JSONL with one object per line) have a column
+    of paths and one of labels. A JSON object is path -> label, or path -> object. A label is a string or an
+    integer. If some label is a list, or ``label_separator`` is set, every image of the set may have any number
+    of labels. An empty cell, "" or null means no label.
 
-    Files are UTF-8, or UTF-16 as Excel and PowerShell write it. A CSV may have semicolons or tabs, where its header
-    then has the columns. A path that is no image of ``known`` is also looked for with its backslashes as /, as an
-    absolute path inside ``root``, behind the name of ``root``, and by the other form of its accents.
+    Files are UTF-8, or UTF-16 as written by Excel and PowerShell. A CSV may be separated by semicolons or tabs
+    if its header then has the columns. A path that is not in ``known`` is also tried with its backslashes as /,
+    as an absolute path inside ``root``, as the part behind the name of ``root``, and with its accents in the
+    other Unicode form.
 
     Args:
-        file: by its ending: .csv, .tsv, .json or .jsonl.
-        path_key: the column of paths; "" is the first of ``PATHS`` that there is.
-        label_key: the column of labels; "" leaves labels out.
-        label_separator: in CSV and TSV, what stands between several labels in a cell; "" is one label.
-        group: the column of groups, where there is one of this name.
+        file: path of the file, which ends in .csv, .tsv, .json or .jsonl.
+        path_key: column of paths; "": the first of ``PATHS`` that exists.
+        label_key: column of labels; "": no labels.
+        label_separator: separator of several labels in a CSV or TSV cell; "": one label.
+        group: column of groups, ignored if there is no such column.
         root: ``data.dir``.
         known: paths of its images, relative and with /.
 
     Raises:
-        ValueError: in a sentence, with the line: no such column, a path twice or outside the folder, a label
-            of another kind.
+        ValueError: a missing column, a path that occurs twice or is outside of the folder, or a label of
+            another type; the message gives the line.
     """
     try:
         paths = _Paths(root, known)
@@ -118,7 +119,7 @@ def _read(
 
 
 def _text(file: pathlib.Path) -> str:
-    """Return the text of a file in UTF-8, or in UTF-16 or UTF-32 by its byte order mark or its zeros."""
+    """Return a file's text, which is UTF-8, or UTF-16 or UTF-32 by its byte order mark or its zeros."""
     content = file.read_bytes()
     marks = {"utf-8-sig": codecs.BOM_UTF8, "utf-32": codecs.BOM_UTF32_LE, "utf-16": codecs.BOM_UTF16_LE}
     marks_of_others = {"utf-32": codecs.BOM_UTF32_BE, "utf-16": codecs.BOM_UTF16_BE}
@@ -150,13 +151,13 @@ def _text(file: pathlib.Path) -> str:
 
 
 def _column(key: str, columns: Collection[str]) -> str:
-    """Return the column of a name: in other letter case, where no column has it exactly and one has; "" for none."""
+    """Return the column named ``key``, or else the only one that differs in letter case alone, or ""."""
     alike = [key] if key in columns else [name for name in columns if name.lower() == key.lower()]
     return alike[0] if key and len(alike) == 1 else ""
 
 
 def _separator(text: str, usual: str, wanted: Collection[Collection[str]]) -> str:
-    """Return what stands between the cells: the usual, or another with which the header has the columns."""
+    """Return the separator of the cells: the usual one, or another with which the header has the columns."""
     for separator in dict.fromkeys((usual, ",", ";", "\t", "|")):
         header = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
         names = [name.strip() for name in header]
@@ -169,7 +170,7 @@ def _separator(text: str, usual: str, wanted: Collection[Collection[str]]) -> st
 
 def _table(file: pathlib.Path, wanted: Collection[Collection[str]]) -> Iterator[tuple[str, dict[str, str]]]:
     text, skipped, usual = _text(file), 0, "\t" if file.suffix.lower() == ".tsv" else ","
-    if told := re.match(r"sep=(.)\r?\n", text):  # Excel's own first line
+    if told := re.match(r"sep=(.)\r?\n", text):  # a first line that Excel adds
         text, usual, skipped = text[told.end() :], told[1], 1
     reader = csv.DictReader(
         io.StringIO(text, newline=""), delimiter=_separator(text, usual, wanted), strict=True
@@ -181,7 +182,7 @@ def _table(file: pathlib.Path, wanted: Collection[Collection[str]]) -> Iterator[
                 f"line {1 + skipped} is no header but a row ({', '.join(header)}): put the names of the columns before"
                 " it, such as path,label"
             )
-        if twice := {name for name in header if header.count(name) > 1}:  # else the last would count
+        if twice := {name for name in header if header.count(name) > 1}:  # otherwise the last would count
             raise ValueError(f"its header has {min(twice)!r} twice")
         for entry in reader:
             place = f"line {reader.line_num + skipped}"
@@ -194,7 +195,7 @@ def _table(file: pathlib.Path, wanted: Collection[Collection[str]]) -> Iterator[
 
 def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if file.suffix.lower() == ".jsonl":
-        lines = _text(file).split("\n")  # not at U+2028, which JSON's strings may have
+        lines = _text(file).split("\n")  # not splitlines: JSON's strings may contain U+2028
         content = [(f"line {i}", _line(line, i)) for i, line in enumerate(lines, 1) if line.strip()]
     elif file.suffix.lower() == ".json":
         content = _parsed(_text(file))
@@ -215,7 +216,7 @@ def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, A
 def _line(line: str, number: int) -> Any:
     try:
         return _parsed(line)
-    except json.JSONDecodeError as error:  # it counts lines from this one
+    except json.JSONDecodeError as error:  # it counts lines from this line
         raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from None
     except ValueError as error:
         raise ValueError(f"line {number}: {error}") from None
@@ -229,7 +230,7 @@ def _parsed(text: str) -> Any:
 
 
 def _with_path(path: str, entry: Any, label_key: str) -> dict[str, Any]:
-    """Return an entry of path -> label or object, its path within."""
+    """Return an entry of path -> label or object as an object that includes the path."""
     if not isinstance(entry, dict):
         return {PATHS[0]: path, label_key or "label": entry}
     if entry.get(PATHS[0], path) != path:
@@ -238,7 +239,7 @@ def _with_path(path: str, entry: Any, label_key: str) -> dict[str, Any]:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object of its pairs, or refuse it; Python would take the last of several equal keys in silence."""
+    """Build a JSON object from its pairs; refuse repeated keys, as Python would silently drop all but one."""
     entries = dict(pairs)
     if len(entries) < len(pairs):
         names = [name for name, _ in pairs]
@@ -247,7 +248,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Paths:
-    """Rules by which a listing's paths become those of images."""
+    """Conversion of a listing's paths to those of images."""
 
     def __init__(self, root: pathlib.Path | None, known: Collection[str]):
         self._known = frozenset(known)
@@ -258,7 +259,7 @@ class _Paths:
         """Return a path relative to the root, with /.
 
         Raises:
-            ValueError: it is none, or lies elsewhere.
+            ValueError: it is not a path, or is outside of the root.
         """
         if not isinstance(path, str) or not path:
             raise ValueError(f"{place}: {path!r} is no path")
@@ -282,14 +283,14 @@ class _Paths:
                 yield slashes[len(root) + 1 :]
         parts = slashes.split("/")
         yield from ("/".join(parts[i + 1 :]) for i, part in enumerate(parts) if part == name)
-        if not slashes.isascii():  # macOS takes accents apart
+        if not slashes.isascii():  # macOS decomposes accents
             if self._alike is None:
                 self._alike = {unicodedata.normalize("NFC", one): one for one in self._known}
             yield self._alike.get(unicodedata.normalize("NFC", slashes), slashes)
 
 
 def _names(value: Any, place: str) -> tuple[str, ...]:
-    """Read the names of labels: none, one or several."""
+    """Return the names of an entry's labels: zero, one or several."""
     values = value if isinstance(value, list) else [] if value in (None, "") else [value]
     for name in values:
         if isinstance(name, bool) or not isinstance(name, str | int) or name == "" or _halved(name):
@@ -298,5 +299,5 @@ def _names(value: Any, place: str) -> tuple[str, ...]:
 
 
 def _halved(name: str | int) -> bool:
-    """Return whether a text has half of a character, which JSON can spell and no file can hold."""
+    """Return whether a text has an unpaired surrogate, which JSON can express and UTF-8 cannot."""
     return isinstance(name, str) and any("\ud800" <= c <= "\udfff" for c in name)

@@ -1,4 +1,4 @@
-"""Images that show nothing, in the place of a set that is not here: to compile, time and profile a run by."""
+"""Synthetic images in place of a missing data set, for compiling, timing and profiling a run."""
 
 import dataclasses
 import functools
@@ -17,10 +17,10 @@ from contrastive_jax.data.stream import Streamed
 from contrastive_jax.data.tfds_images import registered
 from contrastive_jax.kinds import CountOrZero, checked
 
-# Images in each split with labels: TFDS's registry knows the shape and the classes of a set, and not how many.
+# Number of images per split: TFDS's registry has the shape and the classes of a set, but not this number.
 EXAMPLES = {
     "digits": {"train": 1_437, "test": 360},
-    "folder": {"train": 1_000, "test": 100},  # a guess: nobody knows a folder that is not there
+    "folder": {"train": 1_000, "test": 100},  # a guess
     "mnist": {"train": 60_000, "test": 10_000},
     "cifar10": {"train": 50_000, "test": 10_000},
     "cifar100": {"train": 50_000, "test": 10_000},
@@ -28,11 +28,11 @@ EXAMPLES = {
     "imagenet2012": {"train": 1_281_167, "validation": 50_000},
     "imagenet_resized": {"train": 1_281_167, "validation": 50_000},
 }
-OTHERS = {"digits": ((8, 8, 1), 10), "folder": ((None, None, 3), 2)}  # shape and classes of what TFDS has not
+OTHERS = {"digits": ((8, 8, 1), 10), "folder": ((None, None, 3), 2)}  # shape and classes of sets outside TFDS
 NOTE = "synthetic data: no accuracy means anything"
-BANK = 64  # images, of which each example shows one, with bits of its own turned over
-PHOTOGRAPH = (375, 500)  # height and width where the images of a set differ: ImageNet's most frequent
-SQUARE = 256  # what is stored of such a set in memory, where nothing says how large
+BANK = 64  # number of images; each example is one of them with its own flipped bits
+PHOTOGRAPH = (375, 500)  # height and width for sets whose images differ in size: ImageNet's most frequent
+SQUARE = 256  # default height and width of such a set's images in memory
 
 
 @checked("data")
@@ -51,28 +51,32 @@ def synthetic(
     workers: NumWorkers = -1,
     resize: Resize = "exact",
 ) -> Source:
-    """Noise of the shape, classes and number of another set's images: no accuracy on it means anything.
+    """Noise images with the shape, classes and number of those of another data set; accuracies mean nothing.
 
-    Images are made on the device, each from its own id, so any number of them takes hardly any memory; example i is of
-    class i modulo the number of classes, which its image does not show. The test images are others of the same kind.
+    Images are generated on the device from small tables, so that any number of them takes little memory.
+    Example i has label i modulo the number of classes, which does not depend on its image. Test images are
+    other draws of the same kind.
 
     Args:
-        like: data set to imitate: digits, folder (1,000 photographs of 2 classes) or a TFDS name; with
-            --config.data.name=synthetic the default is the config's data set.
+        like: data set to imitate: ``digits``, ``folder`` (1,000 photographs of 2 classes) or a TFDS name; with
+            ``--config.data.name=synthetic`` the data set of the config.
         train_split: training split of that set in TFDS's syntax; every image has a label.
-        test_split: test split of that set; "auto": its labelled test or validation split; "": no test images.
-        label_key: feature with the labels; "": no labels.
-        size: height and width in pixels; 0: the set's own size, or 256 if its sizes differ.
-        channels: number of channels; 0: that set's.
-        classes: number of classes; 0: that set's.
-        examples: number of training images; 0: that set's.
-        test_examples: number of test images; 0: that set's.
-        stream: "on" streams 64 repeated JPEGs through worker processes (375 x 500 pixels, 105 kB, if the set's
-            sizes differ); "auto" and "off" generate images on the device.
-        workers, resize: as in other data sets, for a stream.
+        test_split: test split likewise; "auto": its labelled test or validation split; "": none.
+        label_key: feature of that set with the labels; "": no labels.
+        size: height and width of the images in pixels; 0: the set's stored size, or 256 if sizes differ.
+        channels: number of channels; 0: that of the set.
+        classes: number of classes; 0: that of the set.
+        examples: number of training images; 0: that of the set.
+        test_examples: number of test images; 0: that of the set.
+        stream: "on": worker processes decode 64 JPEGs over and over (375 x 500 pixels, 105 kB, if the set's
+            images differ in size); "auto" and "off": images are generated on the device.
+        workers: number of processes that decode a stream; 0: threads of the training process; -1: one per core,
+            up to 32.
+        resize: how a stream resizes training views: "exact", as on the device, or "opencv", which is faster and
+            whose cubic kernel is sharper.
 
     Raises:
-        ValueError: an unknown set whose numbers are not given, a wrong split or value.
+        ValueError: an unknown data set without numbers, or an invalid split or value.
     """
     shape, names = facts(like, label_key)
     shape = (*shape[:2], channels or shape[2])
@@ -89,10 +93,10 @@ def synthetic(
 
 @functools.cache
 def facts(like: str, label_key: str = "label") -> tuple[tuple[int | None, int | None, int], tuple[str, ...]]:
-    """Return the shape (h, w, c) of a set's images, h and w None where they differ, and what its labels are called.
+    """Return the shape (h, w, c) of a set's images, with h and w None if sizes differ, and its class names.
 
     Raises:
-        ValueError: neither TFDS nor we know of the set.
+        ValueError: the set is neither in TFDS nor in ``OTHERS``.
     """
     if like not in OTHERS:
         return registered(like, label_key)
@@ -103,7 +107,7 @@ def facts(like: str, label_key: str = "label") -> tuple[tuple[int | None, int | 
 def _counts(
     like: str, train_split: str, test_split: str, examples: int, test_examples: int
 ) -> tuple[int, int]:
-    """Return how many training and test images there are."""
+    """Return the numbers of training and test images."""
     if test_split == "auto":
         test_split = next((split for split in ("test", "validation") if split in _splits(like)), "")
     train = examples or count(like, train_split)
@@ -115,10 +119,10 @@ def _splits(like: str) -> dict[str, int]:
 
 
 def count(like: str, split: str, option: str = "train_split") -> int:
-    """Return how many images a set has in a split in TFDS's language, ``train[:10%]+test``.
+    """Return the number of images in a split of a set, in TFDS's syntax: ``train[:10%]+test``.
 
     Raises:
-        ValueError: it has no such split, or is none of ``EXAMPLES``.
+        ValueError: the set has no such split, or is not in ``EXAMPLES``.
     """
     known = _splits(like)
     if not known:
@@ -144,19 +148,19 @@ def count(like: str, split: str, option: str = "train_split") -> int:
 
 
 def _noise(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw bytes of Philox."""
+    """Draw uint8 noise from Philox; ``name`` selects the stream."""
     count = int(np.prod(shape))
     bits = raw(0, number_of("synthetic", name), -(-count // 8))
     return bits.astype("<u8").view(np.uint8)[:count].reshape(shape)
 
 
 def _which(part: str, count: int) -> np.ndarray:
-    """Return the image of the bank that each example shows."""
+    """Return each example's index into the bank."""
     return drawn(0, number_of("synthetic", part, "which"), count, BANK)
 
 
 def _resident(part: str, count: int, classes: int, shape: tuple, size: int, *stream: object) -> Split:
-    """Make images on the device."""
+    """Return a split whose images are generated on the device."""
     height, width = (size or side or SQUARE for side in shape[:2])
     turned = _noise(f"{part}/turned", (count, shape[2]))
     noise = Made(
@@ -170,7 +174,7 @@ def _resident(part: str, count: int, classes: int, shape: tuple, size: int, *str
 def _streamed(
     part: str, count: int, classes: int, shape: tuple, size: int, workers: int, resize: str
 ) -> Streamed:
-    """Make files that the worker processes of any stream decode."""
+    """Return a streamed split, whose files worker processes decode."""
     if shape[2] not in (1, 3):
         raise ValueError(
             f"data.stream='on' makes JPEGs, which have 1 or 3 channels, not data.channels={shape[2]}"
@@ -180,7 +184,7 @@ def _streamed(
     return Streamed(records, size, workers, resize=resize)
 
 
-@functools.lru_cache(1)  # of training and test
+@functools.lru_cache(1)  # shared by training and test
 def _jpegs(height: int, width: int, channels: int) -> tuple[bytes, ...]:
     from PIL import Image
 
@@ -196,14 +200,14 @@ def _labels(rows: np.ndarray, classes: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Repeated:
-    """A few files over and over (:class:`records.Records`).
+    """A few repeated files as records (:class:`records.Records`).
 
     Attributes:
-        files: images.
-        part: what the split is called.
-        which: [n] int32, the file of each record.
-        classes: number of them; 0: no labels.
-        shape: (h, w, c); h and w are None where a set's images differ, which these do not.
+        files: encoded images.
+        part: name of the split.
+        which: [n] int32, index of each record's file.
+        classes: number of classes; 0: no labels.
+        shape: (h, w, c) of the imitated set; h and w are None if its images differ in size.
     """
 
     files: tuple[bytes, ...]
@@ -216,7 +220,7 @@ class Repeated:
 
     @property
     def label(self) -> np.ndarray:
-        """[n] int32."""
+        """Labels [n] int32."""
         return _labels(np.arange(len(self)), self.classes)
 
     @property
@@ -236,5 +240,5 @@ class Repeated:
         ]
 
     def name(self, row: int) -> str:
-        """Return what to call a record in a message."""
+        """Return a record's name for messages."""
         return f"synthetic image {row}, {self.part}"

@@ -1,4 +1,4 @@
-"""Draws of made images: raw Philox bits, fixed by the algorithm, so that a draw is the same for ever."""
+"""Random draws for composed images from raw Philox bits, which the algorithm fixes for all versions."""
 
 import zlib
 
@@ -6,13 +6,15 @@ import numpy as np
 
 
 def raw(seed: int, number: int, count: int) -> np.ndarray:
-    """Draw [count] uint64; ``number`` tells the streams of one seed apart."""
+    """Draw [count] uint64; ``number`` selects one of the seed's streams."""
     return np.random.Philox(key=np.array([seed, number], np.uint64)).random_raw(count)
 
 
 def stream(*names) -> int:
-    """Return the number of what is drawn, by what it is for. Not a small one: by (seed, epoch) the order of the
-    examples (:mod:`order`) is drawn, from the same generator."""
+    """Return the number of the stream for a purpose, a hash of ``names``.
+
+    It is large, because (seed, epoch) draws the order of the examples (:mod:`order`) from the same generator.
+    """
     return zlib.crc32("/".join(map(str, names)).encode())
 
 

@@ -1,4 +1,4 @@
-"""From an image file to a uint8 array."""
+"""Decoding of image files to uint8 arrays."""
 
 import io
 import logging
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's name for c channels of 8 bits
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's mode for c channels of 8 bits
 GREY = ("1", "L", "LA", "La")
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -15,17 +15,17 @@ WHITE = 65535
 
 
 class Header(NamedTuple):
-    """An image file as it will be seen, by what it says before its pixels."""
+    """Properties of a decoded image, from the header of its file."""
 
     height: int
     width: int
-    channels: int  # grey is 1 and every kind of colour 3; further samples of a TIFF count each
+    channels: int  # 1: grey, 3: any kind of colour; otherwise the samples of a TIFF
     deep: bool = False  # whether it has more than 8 bits
-    pages: bool = False  # whether it is a TIFF of several
+    pages: bool = False  # whether it is a TIFF with several pages
 
 
 def gibibytes(count: int, shape: tuple[int, int, int]) -> float:
-    """Return the memory of decoded images."""
+    """Return the memory of decoded images in GiB."""
     return count * int(np.prod(shape, dtype=np.int64)) / 2**30
 
 
@@ -52,10 +52,10 @@ def header(file) -> Header:
         return Header(page.imagelength, page.imagewidth, channels, page.dtype != np.uint8, pages)
     with Image.open(file) as image:
         width, height = image.size
-        if image.format == "TIFF":  # as stored: some versions of Pillow turn the size themselves
+        if image.format == "TIFF":  # as stored: some versions of Pillow rotate the size
             width, height = image.tag_v2[256], image.tag_v2[257]  # type: ignore[attr-defined]
-        # Asked for EXIF that may lie behind its pixels, a PNG would decode them: such a one is met later.
-        if _orientation(image, late=False) in (5, 6, 7, 8):  # turned by a quarter
+        # EXIF behind the pixels of a PNG is left to decoding: reading it here would decode them.
+        if _orientation(image, late=False) in (5, 6, 7, 8):  # rotated by 90 degrees
             width, height = height, width
         deep = image.mode.startswith("I") or _png_of_16_bits(begin) is not None
         grey = image.mode in GREY or image.mode.startswith("I") or _png_of_16_bits(begin) == 4
@@ -64,7 +64,7 @@ def header(file) -> Header:
 
 
 def reason(error: Exception) -> str:
-    """Return why an image cannot be read: a decoder's own words, where they are some."""
+    """Return the reason why an image cannot be read: the decoder's message if it is informative."""
     text = " ".join(str(error).split())
     if getattr(error, "errno", None) is not None or isinstance(error, ImportError):
         return text
@@ -74,11 +74,12 @@ def reason(error: Exception) -> str:
 
 
 def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
-    """Write the same image so that any decoder sees the same pixels.
+    """Return the same image as a file that every decoder reads alike.
 
-    The file itself where it is upright and of 8 bits, grey or RGB. Else its pixels as a ``.npy`` file,
-    [h, w, channels] uint8: EXIF rotation is honoured, transparency laid on white, and of 16 bits the value x
-    becomes round(255 x / white), at most 255. 16-bit colour that is not TIFF keeps its high byte.
+    An upright 8-bit grey or RGB file, except TIFF, is returned unchanged. Otherwise the pixels are returned as
+    a ``.npy`` file, [h, w, channels] uint8: EXIF rotation is applied, transparency is laid on white, and a
+    16-bit value x becomes round(255 x / white), at most 255. 16-bit colour that is not TIFF keeps its high
+    byte.
     """
     from PIL import Image, ImageOps
 
@@ -95,17 +96,17 @@ def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
             )
         if upright and simple and not image.startswith(TIFF):
             return image
-        # Pillow inverts the 8 bits of a TIFF whose 0 is white, and not 16.
+        # Of TIFFs whose 0 is white, Pillow inverts those of 8 bits, but not those of 16.
         white_is_0 = getattr(picture, "tag_v2", {}).get(262) == 0
         seen = eight_bits(ImageOps.exif_transpose(picture), white, inverted=white_is_0)
         return _npy(to_array(opaque(seen), channels, 0))
 
 
 def decode(image: bytes, channels: int, size: int = 0) -> np.ndarray:
-    """Decode an image file, or what :func:`plain` made of it, to [h, w, channels] uint8.
+    """Decode an image file, or a result of :func:`plain`, to [h, w, channels] uint8.
 
-    With ``size`` the short side is resized to it (bicubic, antialiased) and the centre cropped. EXIF is not
-    looked at, as in TensorFlow and torchvision.
+    With ``size`` the short side is resized to it (bicubic, antialiased) and the centre cropped. EXIF is
+    ignored, as in TensorFlow and torchvision.
     """
     from PIL import Image
 
@@ -117,12 +118,16 @@ def decode(image: bytes, channels: int, size: int = 0) -> np.ndarray:
 
 
 def _png_of_16_bits(begin: bytes) -> int | None:
-    """Return the colour type of a PNG file of 16 bits a sample, by how it begins."""
+    """Return the colour type of a PNG with 16 bits per sample, from its first bytes; None for other files."""
     return begin[25] if begin.startswith(PNG) and begin[24:25] == b"\x10" else None
 
 
 def eight_bits(image, white: int = WHITE, inverted: bool = False):
-    """Bring a 16-bit grey image to 8 bits, round(255 x / white), ``inverted`` of 65535 - x; leave any other."""
+    """Convert a 16-bit grey image to 8 bits, round(255 x / white); ``inverted`` replaces x by 65535 - x.
+
+    Images of 8 bits are returned unchanged. Raises ValueError for pixels that are floating-point or exceed 16
+    bits.
+    """
     from PIL import Image
 
     if image.mode == "F":
@@ -136,7 +141,7 @@ def eight_bits(image, white: int = WHITE, inverted: bool = False):
 
 
 def opaque(image):
-    """Lay an image on white, without transparency."""
+    """Lay a transparent image on white; return any other unchanged."""
     from PIL import Image
 
     if not image.has_transparency_data:
@@ -154,7 +159,7 @@ def to_array(image, channels: int, size: int) -> np.ndarray:
 
 
 def fit(array: np.ndarray, size: int) -> np.ndarray:
-    """Resize the short side of [h, w, c] uint8, with any c, to ``size`` and crop the centre; 0 leaves it."""
+    """Resize the short side of [h, w, c] uint8, with any c, to ``size`` and crop the centre; 0: no change."""
     from PIL import Image
 
     if not size:
@@ -180,7 +185,7 @@ def _fit(image, size: int):
 
 
 def _orientation(image, late: bool) -> int | None:
-    """Read EXIF's orientation. ``late``: also where a PNG has it behind its pixels, which decodes them."""
+    """Return EXIF's orientation or None; ``late`` also reads it behind a PNG's pixels, which decodes them."""
     from PIL import ExifTags
 
     if image.format == "PNG" and not late and "exif" not in image.info:
@@ -195,12 +200,12 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 def _scaled(value: np.ndarray, white: int) -> np.ndarray:
-    """Return round(255 x / white) for whole x >= 0, halves up, at most 255."""
+    """Return round(255 x / white) for integers x >= 0, with halves rounded up, at most 255."""
     return np.minimum((value.astype(np.int64) * 510 + white) // (2 * white), 255).astype(np.uint8)
 
 
 def _samples(file):
-    """Return the first page of a TIFF whose pixels Pillow would cut short (more channels, 16-bit colour); else None."""
+    """Return the first page of a TIFF whose channels or 16-bit colour Pillow would truncate, or None."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -218,7 +223,7 @@ def _samples(file):
         raise ImportError(
             "a TIFF with several channels needs tifffile: pip install 'contrastive_jax[tiff]'"
         ) from None
-    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # of damaged files an error is raised
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # damaged files raise an error
     return tifffile.TiffFile(file).pages.first
 
 
@@ -227,7 +232,7 @@ def _has_alpha(page) -> bool:
 
 
 def _samples_array(page, white: int) -> np.ndarray:
-    """Return [h, w, c] uint8 of a TIFF page with several samples."""
+    """Return the pixels [h, w, c] uint8 of a TIFF page with several samples."""
     from PIL import Image
 
     if page.dtype not in (np.uint8, np.uint16):

@@ -1,7 +1,7 @@
-"""Encoded images with random access: what a data set is before anything is decoded.
+"""Encoded images with random access, the stored form of a data set.
 
-``Records`` is all that the rest of the house knows of where images lie. A resident split is all of them
-decoded once (:func:`decoded`); a streamed one is read by row in worker processes (:mod:`stream`).
+``Records`` is the interface between storage and the rest of the package. A resident split decodes all records
+once (:func:`decoded`); a streamed split is read by row in worker processes (:mod:`stream`).
 """
 
 import contextlib
@@ -20,22 +20,22 @@ from contrastive_jax.data.split import Split
 
 
 class Record(NamedTuple):
-    """One example as it is stored."""
+    """One example in its stored form."""
 
     image: bytes  # an image file: JPEG, PNG, ..., or a .npy file with the pixels [h, w, c] uint8
-    label: int | np.ndarray  # -1 where there is none; of a multi-label set [C] uint8, multi-hot
+    label: int | np.ndarray  # -1: none; for a multi-label set multi-hot [C] uint8
     group: int  # examples of one group are never each other's negatives
 
 
 class Records(Protocol):
     """Encoded images of one split with random access.
 
-    Picklable, so that worker processes get it; files are opened by the process that reads them, when it does.
+    Picklable for worker processes; a file is opened when it is read, by the process that reads it.
 
     Attributes:
-        shape: (height, width, channels) once decoded; height and width are None where images differ in size.
-        label_shape: () or, of a multi-label set, (C,).
-        chunk: how many records are well read at once.
+        shape: (height, width, channels) of a decoded image; height and width are None if images differ in size.
+        label_shape: () or, for a multi-label set, (C,).
+        chunk: number of records that are efficiently read at once.
     """
 
     chunk: int
@@ -49,40 +49,44 @@ class Records(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, rows: Sequence[int]) -> list[Record]:
-        """Read the records of some rows, in that order; raise Unreadable where one of them is damaged, naming the
-        first. What else can happen to a file (OSError) is not the record's fault, and no other image stands in for
-        it."""
+        """Read the records of some rows, in that order.
+
+        Raises Unreadable for damaged records, naming the first. An OSError is not a fault of the record, and no
+        other image replaces it.
+        """
 
     def name(self, row: int) -> str:
-        """Return what to call a record in a message: "image 7 of cifar10/3.0.2, train", or a path."""
+        """Return a record's name for messages: "image 7 of cifar10/3.0.2, train", or a path."""
 
 
 class Unreadable(ValueError):
-    """An image that cannot be read; the message names it and says why."""
+    """Error for an image that cannot be read; the message gives its name and the reason."""
 
     def __init__(self, message: str):
         super().__init__(re.sub(r" <_io\.\w+ [^>]*>", "", message))  # Pillow's name for bytes
 
     @classmethod
     def of(cls, records: Records, row: int, error: Exception) -> "Unreadable":
-        """Return the error of a record that was read, but not decoded."""
+        """Return the error for a record that was read but could not be decoded."""
         return error if isinstance(error, cls) else cls(f"cannot read {records.name(row)}: {error}")
 
 
 def decoded(records: Records, size: int, replace: bool = False) -> Split:
-    """Return every record, decoded into host memory.
+    """Decode all records into host memory.
 
-    Read by the chunk: several times as fast as one by one through the decoder of TFDS. Images that are not
-    resized are small: there one thread is faster than several.
+    Reading in chunks is several times as fast as one by one with the decoder of TFDS. Images that are not
+    resized are small, and one thread is faster than several for them.
 
     Args:
-        records: of one shape, unless ``size`` is given.
-        size: short side resized to it (bicubic, antialiased), centre cropped; 0 leaves images as they are.
-        replace: the next image of the set that can be read stands in for one that cannot, with its label and group,
-            and a warning names both.
+        records: records of one shape, unless ``size`` is given.
+        size: size in pixels to which the short side is resized (bicubic, antialiased) before the centre is
+            cropped; 0: the stored size.
+        replace: whether the next readable image of the set replaces an unreadable one, with its label and
+            group; a warning names both.
 
     Raises:
-        Unreadable: the first image that cannot be read, by name; with ``replace``, if no image can be.
+        Unreadable: an image cannot be read; the message names the first. With ``replace``: no image can be
+            read.
     """
     count, (height, width, channels) = len(records), records.shape
     image = np.empty((count, size or height, size or width, channels), np.uint8)
@@ -96,7 +100,7 @@ def decoded(records: Records, size: int, replace: bool = False) -> Split:
         except Unreadable as error:
             if not replace:
                 raise
-            if len(rows) > 1:  # one of them
+            if len(rows) > 1:  # find the damaged one
                 return [pair for row in rows for pair in read([row])]
             corrupt[rows[0]] = error
             return []
@@ -105,11 +109,11 @@ def decoded(records: Records, size: int, replace: bool = False) -> Split:
         row, record = pair
         try:
             pixels = whole(record.image, channels, size)
-            if pixels.shape != image.shape[1:]:  # as of a PNG that says behind its pixels how they are turned
+            if pixels.shape != image.shape[1:]:  # as for a PNG with EXIF rotation behind its pixels
                 has, had = ("x".join(map(str, shape)) for shape in (pixels.shape, image.shape[1:]))
                 raise ValueError(f"it is {has} pixels, and the set {had}: set data.size")
             image[row] = pixels
-        except ValueError as error:  # damaged, or of another shape than the set says
+        except ValueError as error:  # damaged, or of another shape than the set
             corrupt[row] = Unreadable.of(records, row, error)
             if not replace:
                 raise corrupt[row] from error
@@ -132,13 +136,13 @@ def decoded(records: Records, size: int, replace: bool = False) -> Split:
 
 
 def opened(file: str | os.PathLike) -> BinaryIO:
-    """Open an image file; never wait for a pipe or a device that is named like one.
+    """Open an image file, without waiting for a pipe or a device of such a name.
 
     Raises:
-        Unreadable: it is no regular file.
+        Unreadable: it is not a regular file.
     """
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(open(os.fspath(file), "rb", opener=_at_once))  # decoders read its name
+        stream = stack.enter_context(open(os.fspath(file), "rb", opener=_at_once))  # decoders use its name
         mode = os.fstat(stream.fileno()).st_mode
         if not stat.S_ISREG(mode):
             raise Unreadable(

@@ -1,8 +1,8 @@
-"""Small data sets live on the device and are indexed inside the step: the host does nothing per step.
+"""Small data sets in device memory, indexed inside the step, without work per step on the host.
 
-A feed has two halves, and the train loop knows no more of where images are: on the host ``feed(step)``
-gives the arrays that the step needs, inside the compiled step ``take(arrays, step)`` makes the batch
-of them. Whatever provides these two can feed the step.
+A feed has two parts, the only interface between the training loop and the images: on the host, ``feed(step)``
+returns the arrays that the step needs; inside the compiled step, ``take(arrays, step)`` returns the batch. Any
+object with these two can feed the step.
 """
 
 import dataclasses
@@ -23,23 +23,23 @@ from contrastive_jax.types import Array, Batch, record
 
 @record
 class Arrays:
-    """A split and the order of S steps, on the device."""
+    """Arrays of a split and the order of S steps, on the device."""
 
     image: Array  # [n, h, w, c] uint8, on every device
     label: Array  # [n] int32 or [n, C] uint8, on every device
     group: Array  # [n] int32, on every device
-    tables: tuple[Array, ...]  # [n, ...] each and
-    bank: tuple[Array, ...]  # [m, ...] each, on every device: what images are made of
-    index: Array  # [S, B] int32, columns on the axis data: image of each row of each step
-    epoch: Array  # [S, B] int32, the same: epoch of each row
+    tables: tuple[Array, ...]  # [n, ...] each, on every device: tables of the composition
+    bank: tuple[Array, ...]  # [m, ...] each, on every device: bank of the composition
+    index: Array  # [S, B] int32, columns sharded on the axis data: image of each row of each step
+    epoch: Array  # [S, B] int32, sharded likewise: epoch of each row
 
 
 @dataclasses.dataclass(frozen=True)
 class Take:
-    """``(arrays, step)`` -> the batch of a step, sharded by row on a mesh; pure, for the inside of a compiled
-    step. Moves nothing between devices. Equal where the composition is, so that programs are shared.
+    """Pure function ``(arrays, step)`` -> batch of a step, sharded by row on a mesh, for a compiled step.
 
-    ``step`` lies in the chunk that ``arrays`` was fed for.
+    Moves no data between devices. Objects with equal compositions are equal, so that they share compiled
+    programs. ``step`` must be in the chunk that ``arrays`` was fed for.
     """
 
     composition: Plain = Plain()
@@ -58,20 +58,19 @@ class Take:
 
 
 def pick(array: Array, index: Array) -> Array:
-    """Look up rows of an array that every device has, for the examples that each device has."""
+    """Look up rows of a replicated array for the examples on each device."""
     return array.at[index].get(out_sharding=sharding.rows_sharding(), mode="promise_in_bounds")
 
 
 def _held(split: Split) -> tuple:
-    """Return what lies on every device."""
+    """Return the arrays that every device holds."""
     return split.image, split.label, split.group, split.made.tables, split.made.bank
 
 
 class Resident:
     """A split held on every device of ``mesh`` (None: the default device), in the order of :mod:`order`.
 
-    ``batch_size`` is global. On several processes each holds the whole split; every process computes
-    the same order.
+    ``batch_size`` is global. Each of several processes holds the whole split and computes the same order.
     """
 
     def __init__(self, split: Split, *, seed: int, batch_size: int, mesh: Mesh | None = None):
@@ -79,15 +78,15 @@ class Resident:
         if batch_size < 1 or batch_size % devices:
             raise ValueError(f"batch_size={batch_size} is not a positive multiple of the {devices} devices")
         self.examples, self.batch_size, self.seed, self.mesh = len(split), batch_size, seed, mesh
-        self.steps = -(-self.examples // batch_size)  # S, steps of a chunk: their order is uploaded at once
+        self.steps = -(-self.examples // batch_size)  # S, steps of a chunk, whose order is uploaded at once
         self.take, self._facts = Take(split.made.composition), dict(split.made.facts)
         self._split = jax.tree.map(lambda a: self._put(a, sharding.REPLICATED), _held(split))
         self._chunk = -1
-        self._arrays: Any = None  # of the chunk
+        self._arrays: Any = None  # those of the chunk
 
     @staticmethod
     def shapes(split: Split, batch_size: int, mesh: Mesh) -> Arrays:
-        """Return what :meth:`feed` gives, as shapes: for a program that is compiled for other devices than these."""
+        """Return the shapes of the arrays of :meth:`feed`, to compile a program for other devices."""
 
         def shape(lengths, dtype, spec=sharding.REPLICATED):
             return jax.ShapeDtypeStruct(lengths, dtype, sharding=sharding.named(mesh, spec))
@@ -99,14 +98,14 @@ class Resident:
         return Arrays(*held, index=order, epoch=order)  # type: ignore[misc]
 
     def metrics(self) -> dict[str, float]:
-        """Return what is known beforehand of images that are made; of others there is nothing to say."""
+        """Return the facts of composed images, to be logged as metrics; {} for other images."""
         return self._facts
 
     def close(self) -> None:
-        """Do nothing: there is nothing to end."""
+        """Do nothing: there is nothing to close."""
 
     def feed(self, step: int) -> Arrays:
-        """Return the arrays of the chunk that ``step`` lies in; the order is uploaded once a chunk, in one shape."""
+        """Return the arrays of the chunk of ``step``; each chunk's order is uploaded once, in one shape."""
         chunk = int(step) // self.steps
         if chunk != self._chunk:
             self._chunk, self._arrays = chunk, Arrays(*self._split, *self._order(chunk))
@@ -130,9 +129,9 @@ class Resident:
 
 
 class ResidentReplicas(Resident):
-    """A split held once for N replicas, each of which sees it in the order of its own seed.
+    """A split held once for N replicas, each with the order of its own seed.
 
-    The ``index`` and ``epoch`` of what it feeds are ``[N, S, B]``, the replicas on the axis ``sharding.REPLICA``.
+    ``index`` and ``epoch`` of the arrays are ``[N, S, B]``, with the replicas on the axis ``sharding.REPLICA``.
     """
 
     def __init__(self, split: Split, *, seeds: Sequence[int], batch_size: int, mesh: Mesh):

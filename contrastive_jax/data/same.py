@@ -1,11 +1,11 @@
-"""Digests of the contents of images, small enough for a checkpoint: a resumed run has the images that it began with.
+"""Digests of images, kept in checkpoints to detect that a resumed run has other images.
 
-Rows are in at most ``PARTS`` groups, of one row each up to that many, so that a set of any size takes some 100 KB. Of
-images in memory the arrays are digested. Of files that are streamed a group has a stamp (sizes and times, one ``stat``
-a file) and a digest of contents: all sizes, and blocks of its first file. It is made anew only where the stamp
-differs: copied or touched files are the same. So a set of up to ``PARTS`` files is compared file by file; of a larger
-one at most ``PARTS`` files are read, and other images are noticed by their sizes, which differ wherever images are
-compressed, or by the files that are read.
+Rows are in at most ``PARTS`` groups, of one row each up to that many, so that the digests of any set take some
+100 KB. For images in memory the arrays are digested. For streamed files, a group has a stamp (names, sizes and
+times, one ``stat`` per file) and a digest of contents: all sizes, and blocks of its first file. The digest is
+computed again only if the stamp differs, so that copied or touched files count as the same. A set of up to
+``PARTS`` files is thus compared file by file. For a larger set at most ``PARTS`` files are read; changes of the
+others are detected by their sizes, which differ for compressed images.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from contrastive_jax.data.split import Split
 from contrastive_jax.data.stream import Streamed
 
 PARTS = 4096
-BLOCKS, BLOCK = 4, 16 * 1024  # bytes of a file that are digested: all, if it has no more
+BLOCKS, BLOCK = 4, 16 * 1024  # number and bytes of a file's digested blocks; smaller files are digested whole
 THREADS = 16
 
 
 def contents(train: Split | Streamed, known: Mapping[str, Any] | None = None) -> dict[str, list[str]] | None:
-    """Return the digests of a split's rows, by group: ``{"rows"}`` in memory, ``{"rows", "stamps"}`` of files.
+    """Return the digests of a split's rows, by group: ``{"rows"}`` in memory, ``{"rows", "stamps"}`` for files.
 
     Args:
       train: the split.
-      known: what this returned before, so that files of the same size and time are not read again.
+      known: an earlier result, so that files of the same name, size and time are not read again.
 
     Returns:
-      None where nothing says what rows hold short of decoding them.
+      The digests, or None if rows are not files and would have to be decoded.
     """
     if isinstance(train, Split):
         rows = _mapped(
@@ -62,7 +62,7 @@ def contents(train: Split | Streamed, known: Mapping[str, Any] | None = None) ->
 
 
 def differing(train: Split | Streamed, now: Mapping[str, Any], had: Mapping[str, Any]) -> list[str]:
-    """Name the first rows, or groups of rows, that hold something else than they did; [] where all are the same."""
+    """Return names of the rows, or groups of rows, that changed; [] also if the number of groups differs."""
     groups = _groups(len(train))
     if len(now["rows"]) != len(had["rows"]):
         return []
@@ -87,7 +87,7 @@ def _groups(count: int) -> list[slice]:
 
 
 def _mapped(function, count: int) -> list[str]:
-    with ThreadPoolExecutor(THREADS) as pool:  # hashing and reading wait outside of Python's lock
+    with ThreadPoolExecutor(THREADS) as pool:  # hashing and reading release the GIL
         return list(pool.map(function, _groups(count)))
 
 
@@ -110,8 +110,8 @@ def _stamp(path: os.PathLike) -> bytes:
 
 
 def _content(path: os.PathLike) -> bytes:
-    """Return a digest of a file's size and contents."""
-    with contextlib.suppress(Unreadable), opened(path) as file:  # a pipe or a device has no contents
+    """Return a digest of a file's size and contents; zeros for a pipe or a device."""
+    with contextlib.suppress(Unreadable), opened(path) as file:  # opened() refuses pipes and devices
         size = os.fstat(file.fileno()).st_size
         digest = hashlib.blake2b(f"{size}\0".encode(), digest_size=16)
         if size <= BLOCKS * BLOCK:

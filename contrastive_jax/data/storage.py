@@ -1,4 +1,4 @@
-"""In memory or streamed: decided once for the splits of a set, and once for what feeds the step."""
+"""Choice between data in memory and streamed data, for the splits of a set and for the feed of a step."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
@@ -30,20 +30,21 @@ def stored(
     corrupt: str,
     resize: str,
 ) -> list[Split | Streamed | None]:
-    """Store the splits of a set, all in memory or all streamed; None stays None.
+    """Return the splits of a data set, all in memory or all streamed; None stays None.
 
     Args:
-        name: of the set, for messages.
-        records: of each split.
-        size: short side resized to it, centre cropped; 0 leaves images as they are.
-        memory_limit: GiB that the decoded images may take.
-        stream: "auto" streams what differs in size or takes more memory; "on" and "off" decide.
-        corrupt: what a record does that cannot be read: see :class:`stream.Streamed`; of images in memory, the next
-            of the set stands in (:func:`records.decoded`).
+        name: name of the data set, for messages.
+        records: records of each split.
+        size: size in pixels to which the short side is resized before the centre is cropped; 0: the stored
+            size.
+        memory_limit: maximum memory of the decoded images, in GiB.
+        stream: "auto" streams images that differ in size or exceed the memory limit; "on" always, "off" never.
+        corrupt: treatment of unreadable records, see :class:`stream.Streamed`; in memory, "replace" takes the
+            next image of the set (:func:`records.decoded`).
         workers, resize: see :class:`stream.Streamed`.
 
     Raises:
-        ValueError: ``stream="off"`` and images that differ in size or do not fit; a wrong option.
+        ValueError: ``stream="off"`` with images that differ in size or exceed the limit; an invalid option.
     """
     check_values({"stream": Streaming}, {"stream": stream}, "data")
     splits: list[Any] = [part and Streamed(part, size, workers, corrupt, resize) for part in records]
@@ -60,7 +61,7 @@ def stored(
 
 
 def streams(stream: str, count: int, shape: tuple[int | None, int | None, int], memory_limit: float) -> bool:
-    """Return whether images are streamed: "auto" those that differ in size or take more memory."""
+    """Return whether images are streamed; "auto" streams those that differ in size or exceed the limit."""
     return (
         stream == "on"
         or stream == "auto"
@@ -79,18 +80,18 @@ def feed(
     replaced: int = 0,
     report: Callable[[str], None] = print,
 ) -> Resident | Stream:
-    """Return what feeds a step with a split: on the host ``feed(step)``, inside the step ``take(arrays, step)``.
+    """Return the feed of a step: ``feed(step)`` on the host and ``take(arrays, step)`` inside the step.
 
     Args:
-        split: resident or streamed.
-        view: training's views (:func:`augment.make_views`); a stream cuts them out on the host, and the step has
-            only ``split.finish(view)`` to do.
-        seed: of the run.
-        batch_size: global.
-        steps: of the run; nothing is read beyond them.
-        mesh: None is the default device.
-        replaced: corrupt records that the run met before.
-        report: told of every corrupt record, once.
+        split: resident or streamed split.
+        view: views of training (:func:`augment.make_views`); a stream crops them on the host, and the step
+            applies only ``split.finish(view)``.
+        seed: random seed of the run.
+        batch_size: global batch size.
+        steps: number of steps of the run; nothing is read beyond them.
+        mesh: mesh of devices; None: the default device.
+        replaced: number of corrupt records that the run has replaced before.
+        report: called once for every corrupt record.
     """
     if isinstance(split, Streamed):
         return Stream(
@@ -103,7 +104,7 @@ def feed(
 def feed_shapes(
     split: Split | Streamed, *, view: Callable, batch_size: int, mesh: Mesh
 ) -> tuple[Callable, Any]:
-    """Return ``(take, shapes)`` of what :func:`feed` would feed on ``mesh``, whose devices need not be there."""
+    """Return ``(take, shapes)`` of :func:`feed` on ``mesh``, whose devices need not be present."""
     if isinstance(split, Streamed):
         return Stream.take, Stream.shapes(split, view, batch_size, mesh)
     return Take(split.made.composition), Resident.shapes(split, batch_size, mesh)

@@ -1,7 +1,7 @@
-"""Files of a run in its workdir, and its display while it trains.
+"""Files in a run's workdir, and the progress display during training.
 
-``metrics.jsonl`` is the source of truth: one JSON object a line. Everything else (TensorBoard files,
-``curves.png``, ``result.json``) is derived, or describes the run around it.
+``metrics.jsonl`` is the source of truth, with one JSON object per line. All other files (TensorBoard files,
+``curves.png``, ``result.json``) are derived or describe the run.
 """
 
 from contrastive_jax.workdir.broken import read_result, restore_config

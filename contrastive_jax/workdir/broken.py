@@ -1,4 +1,4 @@
-"""Files of a workdir that are broken or foreign: named, and set aside before a run needs their place."""
+"""Broken or foreign files of a workdir, which are reported and renamed before a run needs their names."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from contrastive_jax.workdir import remote
 from contrastive_jax.workdir.files import Broken, read_json, write_json
 from contrastive_jax.workdir.links import check_links
 
-RESULTS = ("result.json", "diverged.json", "evaluation.json")  # made again by the mode that wrote them
+RESULTS = ("result.json", "diverged.json", "evaluation.json")  # rewritten by the mode that wrote them
 OURS = (
     *RESULTS,
     "config.json",
@@ -23,11 +23,11 @@ OURS = (
 )
 LEFT = re.compile(
     rf"\.({'|'.join(map(re.escape, OURS))})\.[a-z0-9_]{{8}}"
-)  # what a write that was killed leaves
+)  # temporary files of killed writes
 
 
 def read_result(path: str | os.PathLike, report: Callable[[str], None]) -> dict[str, Any]:
-    """Return the object that a file of results holds; {} where there is none, or it is broken, which is reported."""
+    """Return the JSON object in a results file; {} if the file is missing, or unreadable, which is reported."""
     path = pathlib.Path(path)
     if not path.exists():
         return {}
@@ -39,7 +39,7 @@ def read_result(path: str | os.PathLike, report: Callable[[str], None]) -> dict[
 
 
 def set_aside(path: pathlib.Path) -> pathlib.Path:
-    """Rename a file so that another takes its place; return its new path."""
+    """Rename a file to ``<name>.broken``, or ``<name>.broken-2`` and so on, and return its new path."""
     aside, number = path.with_name(f"{path.name}.broken"), 1
     while os.path.lexists(aside):
         number += 1
@@ -49,9 +49,10 @@ def set_aside(path: pathlib.Path) -> pathlib.Path:
 
 
 def tidy(workdir: str | os.PathLike, report: Callable[[str], None]) -> None:
-    """Prepare a workdir for its run: remove temporary files of killed writes, set broken files of results aside.
+    """Prepare a workdir for its run: remove temporary files of killed writes, and rename broken results files.
 
-    Call it with the lock of the workdir held. Replicas' folders are prepared alike.
+    Folders with the name of a file are renamed too. Call this with the workdir's lock held. The folders of
+    replicas are prepared likewise.
     """
     root = pathlib.Path(workdir)
     for folder in (root, *root.glob("replica_[0-9]*")):
@@ -74,9 +75,9 @@ def tidy(workdir: str | os.PathLike, report: Callable[[str], None]) -> None:
 
 
 def restore_config(workdir: str | os.PathLike, report: Callable[[str], None]) -> None:
-    """Write broken ``config.json``, of replicas too, and ``replicas.json`` anew from the newest checkpoint.
+    """Rewrite broken ``config.json`` (also of replicas) and ``replicas.json`` from the newest checkpoint.
 
-    Without a checkpoint they stay as they are: whatever reads them names them.
+    Without a checkpoint they stay as they are, and reading them raises an error with their names.
     """
     if remote.is_remote(workdir):
         return

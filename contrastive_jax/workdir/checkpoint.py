@@ -1,8 +1,8 @@
-"""Checkpoints of a run: written while training goes on, verified bit for bit when they are read.
+"""Checkpoints of a run, written during training and verified bit for bit when they are read.
 
-Orbax writes a step atomically and asynchronously, but does not notice a changed byte in array data. So
-every checkpoint carries a fingerprint of each of its arrays, and a damaged one is never restored: the
-previous one is, and the damaged one is moved aside for inspection. A state with a NaN is never written.
+Orbax writes a step atomically and asynchronously, but does not detect a changed byte in array data. So every
+checkpoint stores a fingerprint of each array. A damaged checkpoint is never restored: it is renamed for
+inspection, and the previous intact one is restored. A state with a NaN is never written.
 """
 
 import contextlib
@@ -24,37 +24,38 @@ import numpy as np
 from contrastive_jax import distributed, native
 from contrastive_jax.types import Array, PyTree
 
-# Seconds after which orbax gives a write up, by the wall clock: one that jumps, as in a machine that slept, must not
-# end a run. In milliseconds it fits into 31 bits.
+# Orbax's timeout of a write, in seconds of the wall clock. The clock jumps when a machine sleeps, which must
+# not end a run. In milliseconds it fits into 31 bits.
 PATIENCE = 20 * 24 * 3600
-EMPTY = "empty"  # what stands for a subtree without arrays, (), {} or None
-WIDE = ("float64", "complex128", "int64", "uint64")  # what jax makes narrower unless it is told not to
-SLASH = "\u2215"  # in a path, for the / of a name: Haiku's names have some
+EMPTY = "empty"  # stands for a subtree without arrays: (), {} or None
+WIDE = ("float64", "complex128", "int64", "uint64")  # JAX narrows these unless JAX_ENABLE_X64 is set
+SLASH = "\u2215"  # replaces a / inside a name of a path, as in Haiku's names
 
 
 class NonFiniteState(ValueError):
-    """The state holds a NaN or an infinity and was not written."""
+    """Error for a state with a NaN or an infinity, which was not written."""
 
 
 class NotWritten(OSError):
-    """A checkpoint could not be written; the message names the last good one."""
+    """Error for a checkpoint that could not be written; the message names the last good one."""
 
 
 class DamagedCheckpoints(RuntimeError):
-    """The error where no checkpoint of the directory could be restored; all were left where they are."""
+    """Error for a directory without an intact checkpoint; all files stay in place."""
 
 
 class _Damaged(Exception):
-    """One checkpoint cannot be trusted; the message says why, as the end of a sentence."""
+    """Error for one damaged checkpoint; the message is the reason, as a clause of a longer message."""
 
 
 # --------------------------------------------------------------------------------------------- fingerprints
 
 
 def fingerprint(state: PyTree) -> str:
-    """Digest the bits of a state to 16 hexadecimal digits, whatever devices it lies on.
+    """Return a digest of a state's bits, 16 hexadecimal digits that do not depend on its devices.
 
-    Covers paths, shapes, dtypes and values of all arrays. Raises TypeError for a leaf that is no array.
+    Covers paths, shapes, dtypes and values of all arrays. Raises TypeError for a leaf that is not a jax array,
+    or is a typed PRNG key.
     """
     return _digest_of(_describe(state), _inspect(state)[0])
 
@@ -65,9 +66,9 @@ def _digest_of(leaves: dict[str, str], fingerprints: dict[str, int]) -> str:
 
 
 def _inspect(state: PyTree) -> tuple[dict[str, int], list[str]]:
-    """Return path -> fingerprint of every array, and the paths of the arrays that are not finite."""
+    """Return path -> fingerprint of every array, and the paths of the arrays with non-finite values."""
     paths = [path for path, kind in _describe(state).items() if kind != EMPTY]
-    # The arrays say where they lie; a mesh in context would refuse those that lie elsewhere.
+    # Without a mesh in context, which would refuse arrays on other devices.
     with jax.set_mesh(None):
         facts = jax.device_get([_in_memory(array) or _on_devices(array) for array in jax.tree.leaves(state)])
     not_finite = [path for path, (_, finite) in zip(paths, facts, strict=True) if not finite]
@@ -75,7 +76,7 @@ def _inspect(state: PyTree) -> tuple[dict[str, int], list[str]]:
 
 
 def _in_memory(array: Array) -> tuple[np.uint32, bool] | None:
-    """Inspect as :func:`_on_devices` does, by NumPy: nothing is compiled. None where no device has all of it."""
+    """Inspect like :func:`_on_devices`, but in NumPy without compiling; None if not fully replicated."""
     if not array.is_fully_replicated:
         return None
     values = np.ascontiguousarray(array.addressable_data(0)).reshape(-1)
@@ -86,19 +87,22 @@ def _in_memory(array: Array) -> tuple[np.uint32, bool] | None:
 
 @native.jit
 def _on_devices(array: Array) -> tuple[Array, Array]:
-    """Inspect one array at a time: parameters, moments and target share shapes, and so compiled programs."""
+    """Return the fingerprint of one array, and whether it is finite.
+
+    Parameters, moments and target share shapes, and so compiled programs.
+    """
     finite = jnp.isfinite(array).all() if jnp.issubdtype(array.dtype, jnp.inexact) else jnp.array(True)
     return _weighted_sum(array), finite
 
 
 def _weighted_sum(array: Array) -> Array:
-    """Return sum(bits * (2 * index + 1)) mod 2**32: each weight is odd, so that any one flipped bit changes it."""
+    """Return sum(bits * (2 * index + 1)) mod 2**32; odd weights, so that a single flipped bit changes it."""
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         array = jnp.stack([array.real, array.imag], -1)
     if array.dtype == bool:
         array = array.astype(jnp.uint8)
     words = jax.lax.bitcast_convert_type(array, jnp.dtype(f"uint{min(32, 8 * array.dtype.itemsize)}"))
-    # The index is built dimension by dimension: a reshape to one would move data between devices.
+    # The index is built dimension by dimension: flattening would move data between devices.
     index, stride = jnp.uint32(0), 1
     for axis in reversed(range(words.ndim)):
         index += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * jnp.uint32(stride % 2**32)
@@ -107,7 +111,7 @@ def _weighted_sum(array: Array) -> Array:
 
 
 def _describe(state: PyTree) -> dict[str, str]:
-    """Return path -> "float32[3,4]" of every array of the state, or "empty"."""
+    """Return path -> "float32[3,4]" of every array of the state, or "empty" of a subtree without arrays."""
     described: dict[str, str] = {}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(state, is_leaf=_is_empty):
         path = "/".join(jax.tree_util.keystr((key,), simple=True).replace("/", SLASH) for key in keys)
@@ -132,12 +136,12 @@ def _is_empty(node: Any) -> bool:
 
 
 class Checkpoints:
-    """The checkpoints of one directory, a local one or an object store's (``gs://...``).
+    """Checkpoints in one directory, local or in an object store (``gs://...``).
 
-    Keeps the last ``keep_last`` and, where ``keep_every`` is not 0, those whose step is its multiple.
-    ``read_only`` is for another run's directory: nothing in it is created, cleaned or moved. All processes
-    of a run make the same calls. Raises NotADirectoryError, PermissionError or (``read_only``)
-    FileNotFoundError for a directory that cannot serve, ValueError for a bad option.
+    Keeps the last ``keep_last`` checkpoints and, if ``keep_every`` is not 0, those whose step is a multiple of
+    it. ``read_only`` is for another run's directory: it creates, cleans and renames nothing. All processes of a
+    run must make the same calls. Raises NotADirectoryError, PermissionError or (``read_only``)
+    FileNotFoundError for an unusable directory, ValueError for an invalid option.
 
         with Checkpoints(workdir / "checkpoints") as checkpoints:
             checkpoints.save(step, state, {"config": config})
@@ -155,7 +159,7 @@ class Checkpoints:
         self._read_only = read_only
         with _without_notices_of_reading():
             self._manager = _make_manager(self.directory, keep_last, keep_every, read_only)
-        self._writing: int | None = None  # the step whose end nobody has waited for yet
+        self._writing: int | None = None  # step of the write in flight
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -164,11 +168,11 @@ class Checkpoints:
         self.close()
 
     def steps(self) -> list[int]:
-        """Return the steps that there are, oldest first; the one being written is among them."""
+        """Return the steps of all checkpoints, oldest first, including the one being written."""
         return sorted(self._manager.all_steps())
 
     def wait(self) -> None:
-        """Return once everything is on disk. Raise NotWritten where it could not be written."""
+        """Wait until everything is on disk. Raise NotWritten if a write failed."""
         try:
             self._manager.wait_until_finished()
         except Exception as error:
@@ -177,7 +181,7 @@ class Checkpoints:
             self._writing = None
 
     def close(self) -> None:
-        """Wait, and end the background threads."""
+        """Wait for the write in flight, and end the background threads."""
         try:
             self.wait()
         finally:
@@ -186,9 +190,10 @@ class Checkpoints:
     def save(self, step: int, state: PyTree, meta: dict[str, Any]) -> bool:
         """Write the state in the background; it may be donated as soon as this returns.
 
-        ``meta`` is anything that JSON can hold (config, metrics). False where the step is there already.
-        Raises NonFiniteState, before anything is written, for a state with a NaN; ValueError for a step
-        older than the latest; NotWritten where this or the previous checkpoint could not be written.
+        ``meta`` is a JSON object (config, metrics). Returns False if the step exists already. Raises
+        NonFiniteState, before anything is written, for a state with a NaN or an infinity; ValueError for a step
+        older than the latest; NotWritten if this or the previous checkpoint could not be written;
+        PermissionError if read-only.
         """
         import orbax.checkpoint as ocp
 
@@ -228,7 +233,7 @@ class Checkpoints:
         )
 
     def _remove_unfinished(self, step: int | None) -> None:
-        """Remove what a failed write left at once: the disk may be full. Arrays may be under way: it is tried again."""
+        """Remove the files of a failed write, since the disk may be full; retry while arrays are written."""
         for _ in range(50):
             left = list(self.directory.glob(f"{step}.*tmp*")) if jax.process_index() == 0 else []
             if not left:
@@ -241,13 +246,13 @@ class Checkpoints:
     def restore(
         self, like: PyTree, report: Callable[[str], None] = print
     ) -> tuple[PyTree, int, dict[str, Any]] | None:
-        """Restore the newest state that is intact, its step and its meta; None where there is no checkpoint.
+        """Restore the newest intact state, its step and its meta; None if there is no checkpoint.
 
-        ``like`` has the structure, shapes, dtypes and shardings to restore to: arrays or
-        ``jax.ShapeDtypeStruct``; what is restored is bit for bit what was saved, whatever the devices it was
-        saved from. A damaged checkpoint is renamed to ``damaged-<step>`` and ``report`` gets a sentence about
-        it. Raises ValueError where the checkpoint holds another structure (a changed config), and
-        DamagedCheckpoints, with nothing touched, where none is intact.
+        ``like`` gives structure, shapes, dtypes and shardings of the result, as arrays or
+        ``jax.ShapeDtypeStruct``. The restored state equals the saved one bit for bit, whatever devices it was
+        saved from. A damaged checkpoint is renamed to ``damaged-<step>`` (unless read-only), and ``report`` is
+        called with a message. Raises ValueError if the checkpoint has another structure (a changed config), and
+        DamagedCheckpoints, without renaming anything, if no checkpoint is intact.
         """
         expected = _describe(like)
 
@@ -272,12 +277,13 @@ class Checkpoints:
         sharding: jax.sharding.Sharding | None = None,
         report: Callable[[str], None] = print,
     ) -> tuple[dict[str, Any], int, dict[str, Any]]:
-        """Restore parts of the newest intact state (or of ``step``'s), its step and its meta, without knowing the rest.
+        """Restore parts of the newest intact state, or of that of ``step``, and return them with step and meta.
 
-        ``names`` are paths such as "params" or "stats/encoder". The parts come as nested dicts from the
-        root, ``{"stats": {"encoder": ...}}``, on ``sharding`` (default: the first device), verified, and an
-        empty subtree as ``{}``. Raises FileNotFoundError without a checkpoint (of that step), ValueError for a
-        name that the state does not have, and DamagedCheckpoints as :meth:`restore`.
+        ``names`` are paths such as "params" or "stats/encoder"; the structure of the rest need not be known.
+        The parts are verified and returned as nested dicts from the root, ``{"stats": {"encoder": ...}}``, on
+        ``sharding`` (default: the first device), with ``{}`` for an empty subtree. Raises FileNotFoundError
+        without a checkpoint (of that step), ValueError for a name that the state lacks, and DamagedCheckpoints
+        like :meth:`restore`.
         """
         if not self.steps():
             raise FileNotFoundError(f"{self.directory} holds no checkpoint")
@@ -298,7 +304,7 @@ class Checkpoints:
         return self._newest_intact(read, report, None if step is None else [step])
 
     def read_meta(self) -> tuple[int, dict[str, Any]] | None:
-        """Read step and meta of the newest checkpoint whose meta is readable, without its state; or None."""
+        """Return step and meta of the newest checkpoint with readable meta, or None; its state is not read."""
         self.wait()
         steps = self.steps()
         for step in reversed(steps):
@@ -308,7 +314,7 @@ class Checkpoints:
                 continue
         return self.read_meta() if self._moved_on(steps) else None
 
-    # The rest reads one checkpoint, raising _Damaged for what is wrong with it.
+    # _read_record and _read_arrays raise _Damaged for a damaged checkpoint.
 
     def _newest_intact(
         self, read: Callable[[int], Any], report: Callable[[str], None], among: list[int] | None = None
@@ -339,7 +345,7 @@ class Checkpoints:
         )
 
     def _moved_on(self, steps: list[int]) -> bool:
-        """Return whether the run, which another process trains, has newer checkpoints and may have removed these."""
+        """Return whether another process has written newer checkpoints, and may have removed these."""
         if not self._read_only or not self.directory.exists():
             return False
         self._manager.reload()
@@ -352,7 +358,7 @@ class Checkpoints:
         while aside.exists():
             number += 1
             aside = self.directory / f"damaged-{step}-{number}"
-        distributed.on_all(True)  # all have chosen the name before one takes it
+        distributed.on_all(True)  # all processes choose the name before one uses it
         if jax.process_index() == 0:
             (self.directory / str(step)).rename(aside)
         distributed.on_all(True)
@@ -390,8 +396,8 @@ class Checkpoints:
         try:
             state = self._manager.restore(step, args=ocp.args.Composite(state=arguments)).state
         except (MemoryError, PermissionError, jax.errors.JaxRuntimeError):
-            raise  # trouble of this machine, not of the checkpoint
-        except Exception as error:  # orbax raises a bare Exception for missing or cut array data
+            raise  # a problem of this machine, not of the checkpoint
+        except Exception as error:  # orbax raises a bare Exception for missing or truncated array data
             raise _Damaged(f"its arrays cannot be read: {_brief(error)}") from error
         expected = record["fingerprints"]
         differ = [path for path, value in _inspect(state)[0].items() if value != expected[path]]
@@ -401,9 +407,9 @@ class Checkpoints:
 
 
 def quiet() -> None:
-    """Keep off the terminal what orbax and TensorStore tell of a write that failed: NotWritten is raised of it.
+    """Hide the log messages and unraisable errors of orbax and TensorStore about a failed write.
 
-    Otherwise every array that was under way has a stack trace of its own.
+    The write raises NotWritten; without this, every array in flight prints a stack trace too.
     """
 
     def foreign(record: logging.LogRecord) -> bool:
@@ -422,7 +428,7 @@ def quiet() -> None:
 
 @contextlib.contextmanager
 def _without_notices_of_reading() -> Iterator[None]:
-    """Keep back orbax's warnings that a directory opened for reading is read only."""
+    """Hide orbax's warnings that a directory is opened read-only."""
 
     def other(record: logging.LogRecord) -> bool:
         return not re.search("read_only=True|directory is read only", record.getMessage())
@@ -436,7 +442,7 @@ def _without_notices_of_reading() -> Iterator[None]:
 
 
 def steps_in(directory: Any) -> list[int]:
-    """Return the steps that were saved there, intact or not; make no directory, as :class:`Checkpoints` does."""
+    """Return the steps saved in a directory, intact or not; unlike :class:`Checkpoints`, do not create it."""
     import etils.epath
 
     path = etils.epath.Path(directory)
@@ -449,7 +455,7 @@ def _open_directory(directory: Any, read_only: bool) -> Any:
 
     path = etils.epath.Path(directory)
     if "://" not in str(directory):
-        path = path.absolute()  # orbax takes no other
+        path = path.absolute()  # orbax requires it
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"{path} is a file; checkpoints need a directory")
     if read_only:
@@ -473,8 +479,8 @@ def _make_manager(directory: Any, keep_last: int, keep_every: int, read_only: bo
     from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, EveryNSteps, LatestN
 
     keep = [LatestN(keep_last)] + ([EveryNSteps(keep_every)] if keep_every else [])
-    # By default orbax cuts replicated arrays into one slice a device to write them in parallel, and compiles
-    # each cut: seconds for the first save on eight devices, for states that one process writes in no time.
+    # By default orbax cuts replicated arrays into one slice per device to write them in parallel, and compiles
+    # each cut, which takes seconds at the first save on eight devices; one process writes fast enough.
     arrays = ocp.type_handlers.create_type_handler_registry(
         (jax.Array, ocp.type_handlers.ArrayHandler(use_replica_parallel=False))
     )
@@ -482,7 +488,7 @@ def _make_manager(directory: Any, keep_last: int, keep_every: int, read_only: bo
         directory,
         options=ocp.CheckpointManagerOptions(
             preservation_policy=AnyPreservationPolicy(keep),
-            # Directories made beside training are waited for with a patience of orbax's own.
+            # For directories that it creates asynchronously, orbax uses a timeout of its own.
             async_options=ocp.options.AsyncOptions(
                 timeout_secs=PATIENCE, create_directories_asynchronously=False
             ),
@@ -498,7 +504,7 @@ def _make_manager(directory: Any, keep_last: int, keep_every: int, read_only: bo
 
 
 def _seal(meta: dict[str, Any], leaves: dict[str, str], fingerprints: dict[str, int]) -> dict[str, Any]:
-    """Return the JSON record of a checkpoint, with a checksum over itself."""
+    """Return the JSON record of a checkpoint, with its checksum."""
     import orbax.checkpoint
 
     import contrastive_jax
@@ -527,7 +533,7 @@ def _checksum(record: dict[str, Any]) -> str:
 
 
 def _younger(saved: dict[str, str], expected: dict[str, str]) -> list[str]:
-    """Return fields of the state that are empty here and that the program did not have when it saved."""
+    """Return fields of the state that are empty here and absent from the checkpoint of an older program."""
     return [
         path for path, kind in expected.items() if kind == EMPTY and path not in saved and "/" not in path
     ]
@@ -545,7 +551,7 @@ def _check_structure(saved: dict[str, str], expected: dict[str, str], step: int)
 
 
 def _part_like(leaves: dict[str, str], names: tuple[str, ...], sharding: Any, step: int) -> dict[str, Any]:
-    """Return the named parts as nested dicts of what is to be restored."""
+    """Return the named parts as nested dicts of the arrays' ``jax.ShapeDtypeStruct``."""
     like: dict[str, Any] = {}
     for name in names:
         chosen = {path: kind for path, kind in leaves.items() if f"{path}/".startswith(f"{name}/")}
@@ -578,7 +584,7 @@ def _list(names: list[str], shown: int = 3) -> str:
 
 
 def _brief(error: BaseException) -> str:
-    """Return the first line of an error: TensorStore's go on for a page."""
+    """Return an error's type and first line; TensorStore's messages fill a page."""
     text = str(error).strip()
     line = text.splitlines()[0] if text else ""
     return f"{type(error).__name__}: {line[:200]}" if line else type(error).__name__

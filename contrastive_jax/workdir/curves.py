@@ -1,4 +1,4 @@
-"""Logged metrics, drawn against the epoch: ``curves.png``, and the panels of a report."""
+"""Plots of logged metrics against the epoch: ``curves.png`` and the panels of a report."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ Records = Sequence[Mapping[str, Any]]
 
 
 def plot_curves(workdir: str | os.PathLike) -> pathlib.Path | None:
-    """Draw ``curves.png`` from ``metrics.jsonl``; None, and no file, where nothing was logged."""
+    """Draw ``curves.png`` from ``metrics.jsonl`` and return its path; if nothing was logged, return None."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure = draw([read_metrics(workdir)], metric_table.PANELS[0])
@@ -32,9 +32,9 @@ def plot_curves(workdir: str | os.PathLike) -> pathlib.Path | None:
 
 
 def draw(runs: Sequence[Records], panel: str, colours: Sequence[str] = COLOURS):
-    """Return a figure of a panel's metrics against the epoch, a line a run; None where none of them was logged.
+    """Return a figure of a panel's metrics against the epoch, one line per run; None without such metrics.
 
-    Those that move come first: a loss may be constant (FlatNCE's value), and so may a temperature.
+    Metrics that vary come first: a loss may be constant (FlatNCE's value), and so may a temperature.
     """
     names = list(dict.fromkeys(name for records in runs for record in records for name in record))
     shown = metric_table.drawn(names, panel)
@@ -75,7 +75,7 @@ def _curve(place, records: Records, name: str, colour: str) -> None:
 
 
 def points(records: Iterable[Mapping[str, Any]], name: str) -> np.ndarray:
-    """Return [n, 2], epoch and value, where the value is a finite number."""
+    """Return [n, 2], the epoch and value of records in which both are finite numbers."""
     values = [
         (r["epoch"], r[name])
         for r in records
@@ -86,7 +86,7 @@ def points(records: Iterable[Mapping[str, Any]], name: str) -> np.ndarray:
 
 
 def grid(rows: int, columns: int, width: float, height: float):
-    """Return a figure without a background, in one ink, and its axes [rows, columns]."""
+    """Return a figure and its axes [rows, columns], each ``width`` by ``height`` inches, with a plain style."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained")

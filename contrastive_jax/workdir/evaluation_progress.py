@@ -1,4 +1,4 @@
-"""Display of an evaluation while it works: what it will do, each score as it comes, and how far the next one is."""
+"""Progress display of an evaluation: its description, its scores, and the work in progress."""
 
 import contextlib
 import time
@@ -9,13 +9,13 @@ from contrastive_jax.system.console import shared
 
 
 class EvaluationProgress:
-    """Lines of scores; below them, in a terminal, what is being done now.
+    """Lines of scores and, in a terminal, a status line below them.
 
     Args:
-        what: the evaluation in a line, printed first.
+        what: description of the evaluation in one line, printed first.
         quiet: show nothing.
         console: a ``rich`` console; the shared one by default.
-        clock: seconds, monotonic.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class EvaluationProgress:
         self._context.close()
 
     def begin(self, row: str) -> None:
-        """Take note of the row whose scores come next."""
+        """Set the row of the next scores."""
         self._row = row
         self._update("")
 
     def score(self, row: str, column: str, cell: str) -> None:
-        """Print a score, as the table will have it, and the seconds that it took."""
+        """Print a score as it appears in the table, and its duration in seconds."""
         now = self._clock()
         self._print(f"  {row}, {column}: {cell}  ({now - self._since:.1f} s)")
         self._since = now

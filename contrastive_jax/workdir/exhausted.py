@@ -1,4 +1,4 @@
-"""Errors of a machine on which something ran out, by its name: disk, shared memory, memory, descriptors."""
+"""Errors for exhausted resources of a machine: disk, shared memory, memory, file descriptors."""
 
 import contextlib
 import errno
@@ -12,29 +12,29 @@ from collections.abc import Iterator
 
 from contrastive_jax.system import limits, private
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, the largest file allowed
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # full disk, exceeded quota, file size limit
 SHARED_MEMORY = pathlib.Path("/dev/shm")
 
 
 class Exhausted(OSError):
-    """Something of this machine ran out; the message names it, what is safe and what to do."""
+    """Error for an exhausted resource; the message gives the resource, the last checkpoint and the remedy."""
 
 
 class Full(Exhausted):
-    """A disk, a quota or shared memory took no more."""
+    """Error for a full disk, quota or shared memory, or a file at its size limit."""
 
 
 @contextlib.contextmanager
 def translate_errors(workdir: str | os.PathLike) -> Iterator[None]:
-    """Translate errors of whatever writes into a workdir: what ran out, however it shows, by name.
+    """Translate errors of writes into a workdir to errors that name the exhausted resource.
 
-    The cause is the file or segment that failed, not the text of an error number: a full ``/tmp`` or ``/dev/shm`` is
-    not the workdir's disk. Files are replaced whole, a line of metrics that did not fit is taken back, and a
-    checkpoint has its name only when it is complete: what is there can be trusted.
+    The message names the place of the file or segment that failed: a full ``/tmp`` or ``/dev/shm`` is not the
+    workdir's disk. The workdir's files stay valid: files are replaced atomically, an incomplete line of metrics
+    is removed, and a checkpoint gets its name only when it is complete.
 
     Raises:
-      Full: in place of the error, where a disk, a quota or shared memory is full.
-      Exhausted: in place of the error, where memory, descriptors or threads are.
+      Full: instead of the error, if a disk, a quota or shared memory is full.
+      Exhausted: instead of the error, if memory, file descriptors, threads or processes are exhausted.
     """
     try:
         yield
@@ -49,7 +49,7 @@ def translate_errors(workdir: str | os.PathLike) -> Iterator[None]:
 
 
 def _safe(workdir: str | os.PathLike, full: bool) -> str:
-    """Return what a user can rely on, and does next."""
+    """Return the last complete checkpoint, if any, and the next step for the user, as text."""
     folder = pathlib.Path(workdir, "checkpoints")
     steps = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()] if folder.is_dir() else []
     advice = f"{'make room or raise the quota, and give' if full else 'give'} the same command again"
@@ -59,7 +59,7 @@ def _safe(workdir: str | os.PathLike, full: bool) -> str:
 
 
 def _full(error: BaseException, workdir: str | os.PathLike) -> str | None:
-    """Return what is full, if that is behind the error."""
+    """Return a sentence that names the full resource, or None if the error has another cause."""
     chain = list(limits.causes(error))
     number = next((n for e in chain for n in FULL if limits.is_errno(e, n)), None)
     if number is None:
@@ -73,7 +73,7 @@ def _full(error: BaseException, workdir: str | os.PathLike) -> str | None:
         why = f"{reason}; `ulimit -f` allows {limit:,} bytes" if limit >= 0 else reason
         return f"{file or f'a file of {workdir}'} cannot grow ({why})."
     places = _places(workdir)
-    if file is None:  # no name in the error: the place that has no room left
+    if file is None:  # the error names no file: find the place without room
         empty = [place for place in places if _room(place) is not None and _room(place)[0] < 2**20]
         if not empty:
             free = ", ".join(
@@ -92,7 +92,7 @@ def _full(error: BaseException, workdir: str | os.PathLike) -> str | None:
 
 
 def _places(workdir: str | os.PathLike) -> dict[pathlib.Path, str]:
-    """Return the folders that a run writes to, and what each is called."""
+    """Return the folders that a run writes to, each with its description."""
     cache = private.cache_home()
     temporary = tempfile.gettempdir()
     return {
@@ -104,7 +104,7 @@ def _places(workdir: str | os.PathLike) -> dict[pathlib.Path, str]:
 
 
 def _file(error: BaseException) -> pathlib.Path | None:
-    """Return the file that an error is about, as far as it says."""
+    """Return the file that caused an error, or None if the error names no file."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if re.search(r"multiprocessing.(shared_memory|synchronize|heap)\.py$", frame.f_code.co_filename):
             return SHARED_MEMORY / "segment"
@@ -112,13 +112,13 @@ def _file(error: BaseException) -> pathlib.Path | None:
     if isinstance(name, bytes):
         name = os.fsdecode(name)
     if not isinstance(name, str):
-        found = re.findall(r"(?<![\w/:.])/[^\s'\":,()\[\]]+", str(error))  # such as TensorStore's
+        found = re.findall(r"(?<![\w/:.])/[^\s'\":,()\[\]]+", str(error))  # as in TensorStore's messages
         name = found[-1] if found else None
     return pathlib.Path(os.path.abspath(name)) if name else None
 
 
 def _room(place: pathlib.Path) -> tuple[int, int | None] | None:
-    """Return the free bytes and inodes (None: not counted) at a place, or None where there is none."""
+    """Return the free bytes and inodes (None: not counted) at a place, or None if they cannot be read."""
     while not place.exists() and place != place.parent:
         place = place.parent
     try:
@@ -130,7 +130,7 @@ def _room(place: pathlib.Path) -> tuple[int, int | None] | None:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes with its unit."""
+    """Return a number of bytes as text with a binary unit."""
     unit = next(u for u in ("GiB", "MiB", "KiB", "B") if u == "B" or count >= _BYTES[u])
     return f"{count / _BYTES[unit]:.3g} {unit}"
 

@@ -1,4 +1,4 @@
-"""Files, written whole or not at all."""
+"""Atomically written text and JSON files."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from etils import epath
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """Write ``path`` atomically: whoever reads it, at any moment, sees the old text or the new."""
+    """Write ``path`` atomically: a concurrent reader gets the old text or the new one."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode())
 
@@ -27,14 +27,14 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 
 
 class Broken(ValueError):
-    """A file that does not hold what this package writes there; the message names it."""
+    """Error for a file with other content than this package writes there; the message names it."""
 
 
 def read_json(path: str | os.PathLike, kind: type = object) -> Any:
-    """Read what :func:`write_json` wrote, NaN and the infinities as numbers.
+    """Read a file of :func:`write_json`, with NaN and the infinities as numbers.
 
     Raises:
-        Broken: the file is no JSON, or holds another ``kind`` of value: dict or list.
+        Broken: the file is not JSON, or its value is not of type ``kind``, dict or list.
     """
     text = epath.Path(path).read_bytes()
     try:
@@ -42,7 +42,7 @@ def read_json(path: str | os.PathLike, kind: type = object) -> Any:
     except (
         ValueError,
         RecursionError,
-    ) as error:  # also of text that is not UTF-8, and of values nested deeply
+    ) as error:  # also for text that is not UTF-8, and for deeply nested values
         why = f"it is no JSON ({_short(error)})" if text else "it is empty"
         raise Broken(f"{path} is broken: {why}.") from None
     if not isinstance(value, kind):
@@ -59,14 +59,14 @@ def _short(text: object) -> str:
 
 
 def write_config(workdir: str | os.PathLike, config: Mapping[str, Any], diff: str) -> None:
-    """Write ``config.json``, and in ``config_diff.txt`` the leaves that differ from the base."""
+    """Write ``config.json``, and the leaves that differ from the base config to ``config_diff.txt``."""
     write_json(pathlib.Path(workdir, "config.json"), config)
     write_text(pathlib.Path(workdir, "config_diff.txt"), diff.rstrip("\n") + "\n")
 
 
 @contextlib.contextmanager
 def replacing(path):
-    """Yield a temporary path beside ``path`` that takes its place when the block ends without an error."""
+    """Yield a temporary path beside ``path`` that replaces it if the block ends without an error."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -74,7 +74,7 @@ def replacing(path):
     temporary = pathlib.Path(name)
     try:
         yield temporary
-        mask = os.umask(0)  # mkstemp makes files for the owner alone; what a run leaves is like any file
+        mask = os.umask(0)  # mkstemp's files are private to their owner; a run's files have usual permissions
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
         with temporary.open("rb+") as file:
@@ -82,14 +82,14 @@ def replacing(path):
         os.replace(temporary, path)
     except OSError as error:
         if error.errno is not None and error.filename is None:
-            error.filename = str(path)  # a write that fails does not name its file
+            error.filename = str(path)  # the error of a failed write does not name its file
         raise
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def shareable(value: Any) -> Any:
-    """Return a value without the absolute paths in its texts, for files that are sent to others: a path's last name."""
+    """Return a value whose texts have absolute paths reduced to their last name, for files that are shared."""
     if isinstance(value, Mapping):
         return {key: shareable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -98,21 +98,22 @@ def shareable(value: Any) -> Any:
         value = os.fspath(value)
     if not isinstance(value, str):
         return value
-    if os.path.isabs(value) and "\n" not in value:  # the whole text, blanks and all
+    if os.path.isabs(value) and "\n" not in value:  # the whole text is a path, even with blanks
         return os.path.basename(value.rstrip("/")) or "/"
-    for own in filter(None, (os.path.expanduser("~"), os.getcwd())):  # their names may have blanks
+    for own in filter(None, (os.path.expanduser("~"), os.getcwd())):  # their names may contain blanks
         value = value.replace(f"{own.rstrip('/')}/", "/")
     return _PATH.sub(lambda found: found[1].rpartition("/")[2], value)
 
 
-# In a text: after a blank, a quote, a bracket, = or :, up to a blank, a quote, a bracket or a separator.
+# An absolute path in a text: after a blank, quote, bracket, comma, colon or =, up to a blank, quote, bracket or
+# separator.
 _PATH = re.compile(
     r"""(?<![^\s'"`(\[{=:,])((?:~[\w.-]*)?(?:/[^\s'"`()\[\]{}/,;:]+)+)(?=$|[\s'"`()\[\]{},;:]|/)/?"""
 )
 
 
 def plain(value: Any) -> Any:
-    """Bring ``value`` to JSON's own types."""
+    """Convert ``value`` to JSON's types; NaN and the infinities become strings."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -127,7 +128,7 @@ def plain(value: Any) -> Any:
 
 
 def numbers(value: Any) -> Any:
-    """Bring the texts that :func:`plain` made of numbers back to numbers."""
+    """Convert the strings "NaN", "Infinity" and "-Infinity" of :func:`plain` back to numbers."""
     if isinstance(value, dict):
         return {key: numbers(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Links in a workdir, which may have come from somebody else: no write goes through one to a place outside of it."""
+"""Check of links in a workdir of unknown origin: no write may follow a link to a place outside of it."""
 
 import contextlib
 import os
@@ -8,25 +8,24 @@ import shutil
 
 from contrastive_jax.workdir import remote
 
-# Files that are written where they lie; others are replaced whole.
+# Files that are written in place; others are replaced atomically.
 IN_PLACE = r"\.lock|lock\.json|metrics\.jsonl|\.writable-\d+"
 
 
 def check_links(workdir: str | os.PathLike) -> None:
     """Refuse a workdir that holds a symbolic link to a place outside of it, before anything is written.
 
-    A file that is written in place and has another name (a hard link) gets a copy of its own. The workdir itself may
-    be a link.
+    A hard-linked file that is written in place is replaced by a copy. The workdir itself may be a link.
 
     Raises:
-      OSError: the link and its target.
+      OSError: there is such a link; the message gives the link and its target.
     """
     if remote.is_remote(workdir):
         return
     root = os.path.realpath(workdir)
     folders = [root] if os.path.isdir(root) else []
     while folders:
-        # A run that goes on in it renames and removes files as they are looked at.
+        # A run may rename and remove files during the scan.
         with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.is_symlink():

@@ -1,4 +1,4 @@
-"""The folder of a run: one run in it at a time, and room for what the run will write."""
+"""Lock of a workdir for one run at a time, and checks of its permissions and disk space."""
 
 import contextlib
 import json
@@ -21,19 +21,19 @@ LOCK, HOLDER = ".lock", "lock.json"
 
 
 class InUse(OSError):
-    """The error of a workdir in which another run lives."""
+    """Error for a workdir that another run uses."""
 
 
 @contextlib.contextmanager
 def lock(workdir: str | os.PathLike, report: Callable[[str], None] = print) -> Iterator[None]:
-    """Keep other runs out of a workdir; make it where there is none.
+    """Lock a workdir against other runs, and create it if it is missing.
 
-    The operating system holds the lock, so that of a process that died, however it died, is free at once. ``lock.json``
-    says who holds it. A workdir that is no local path (``gs://``) is not locked.
+    The operating system holds the lock and releases it as soon as the process ends, for whatever reason. The
+    file ``lock.json`` names the holder. A remote workdir (``gs://``) is not locked.
 
     Raises:
-      InUse: by whom, and what to do.
-      OSError: the workdir cannot be written.
+      InUse: another run holds the lock; the message names its process.
+      OSError: the workdir cannot be written, or has a link to a place outside of it.
     """
     if remote.is_remote(workdir):
         yield
@@ -69,10 +69,10 @@ def lock(workdir: str | os.PathLike, report: Callable[[str], None] = print) -> I
 
 
 def check_writable(workdir: str | os.PathLike) -> None:
-    """Make a workdir where there is none, and refuse one that takes no file, before anything is computed for it.
+    """Create a workdir if it is missing, and refuse one that cannot be written, before anything is computed.
 
     Raises:
-      OSError: it cannot be written.
+      OSError: it cannot be written, or has a link to a place outside of it.
     """
     if not remote.is_remote(workdir):
         check_links(workdir)
@@ -107,7 +107,7 @@ def _holder(path: pathlib.Path) -> str:
 
 
 def _taken_over(path: pathlib.Path) -> str:
-    """Return what is known of the holder that left its file: on another host, not whether it still runs."""
+    """Return a message about the previous holder; a holder on another host may still be running."""
     there, here = _held_by(path).get("host"), socket.gethostname()
     if there in (None, here):
         return f"took over the lock of {_holder(path)}, which is gone."
@@ -119,13 +119,13 @@ def _taken_over(path: pathlib.Path) -> str:
 
 
 def check_room(workdir: str | os.PathLike, checkpoint: int, kept: int, there: int) -> None:
-    """Refuse to train where the disk cannot hold the checkpoints.
+    """Refuse to train if the disk cannot hold the checkpoints.
 
     Args:
-      workdir: of the run; one that is no local path is not asked.
-      checkpoint: bytes of one.
-      kept: ``checkpoint.keep_last``; one more is there while it is written.
-      there: checkpoints that are there already, to be replaced.
+      workdir: workdir of the run; a remote one is not checked.
+      checkpoint: size of one checkpoint in bytes.
+      kept: ``checkpoint.keep_last``; one more exists while it is written.
+      there: number of existing checkpoints, which will be replaced.
 
     Raises:
       OSError: not enough room.

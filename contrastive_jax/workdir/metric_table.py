@@ -1,7 +1,7 @@
-"""Every number that a run writes, in one table: what it means, its title and unit, where it is drawn.
+"""Table of all metrics that a run writes: meaning, title, unit and panel.
 
-The progress line, ``curves.png``, the page of ``--mode=report`` and ``docs/metrics.md`` are read from it. ``<name>``
-stands for a name of the config.
+It is the source of the progress line, ``curves.png``, the page of ``--mode=report`` and ``docs/metrics.md``.
+``<name>`` stands for a name in the config.
 """
 
 import re
@@ -11,7 +11,7 @@ from contrastive_jax.evaluators import table
 
 
 class Metric(NamedTuple):
-    """A metric: its meaning; its curve's title and panel (none is drawn without); its heading on the progress line."""
+    """Meaning of a metric, title and panel of its curve ("": no curve), heading on the progress line."""
 
     meaning: str
     title: str = ""
@@ -20,7 +20,7 @@ class Metric(NamedTuple):
     column: str = ""
     band: tuple[
         str, ...
-    ] = ()  # around the curve: metrics of the lower and upper end, or a standard deviation
+    ] = ()  # around the curve: metrics of lower and upper end, or one of a standard deviation
     logarithmic: bool = False
 
 
@@ -155,7 +155,7 @@ METRICS = {
 
 
 def find(name: str) -> Metric | None:
-    """Return the row of a metric as it is written, or None."""
+    """Return the row of a logged metric by its name, or None."""
     if name in METRICS:
         return METRICS[name]
     for known, metric in METRICS.items():
@@ -165,7 +165,7 @@ def find(name: str) -> Metric | None:
 
 
 def title(name: str) -> str:
-    """Return what a metric is called over its curve, with its unit."""
+    """Return the title of a metric's curve, with its unit."""
     if name.startswith("eval/"):
         column, name = "", name.removeprefix("eval/")
         for score, heading in table.METRICS.items():
@@ -177,6 +177,6 @@ def title(name: str) -> str:
 
 
 def drawn(names: list[str], panel: str) -> list[str]:
-    """Return the metrics among ``names`` that have a curve in a panel, in the table's order; evaluations are curves."""
+    """Return those of ``names`` with a curve in a panel, in the table's order; evaluations end "curves"."""
     chosen = [name for name, metric in METRICS.items() if metric.panel == panel and name in names]
     return chosen + [name for name in names if panel == PANELS[0] and name.startswith("eval/")]

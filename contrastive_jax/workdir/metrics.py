@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one JSON object a line, and the source of truth."""
+"""The file ``metrics.jsonl``, a run's source of truth, with one JSON object per line."""
 
 import functools
 import importlib.util
@@ -18,32 +18,32 @@ from contrastive_jax.workdir.files import Broken, numbers, plain, replacing, wri
 from contrastive_jax.workdir.progress import log
 
 METRICS = "metrics.jsonl"
-WANDB = "wandb_id.txt"  # which run of Weights & Biases is this workdir's
+WANDB = "wandb_id.txt"  # id of this workdir's run in Weights & Biases
 
 
 class Logbook:
-    """The writer of ``metrics.jsonl`` and, with the extra ``tf``, of TensorBoard files; Weights & Biases by option.
+    """Writer of ``metrics.jsonl``, TensorBoard files (with the extra ``tf``) and, optionally, Weights & Biases.
 
-    A line is ``{"step": …, "epoch": …, every metric, "timing": {…}}``. ``timing`` holds what the wall clock
-    says (images_per_second, seconds); the rest is a function of the config, bit for bit. JSON has no NaN
-    and no infinity: they are the strings "NaN", "Infinity" and "-Infinity", which :func:`read_metrics` turns
-    back into numbers.
+    A line is ``{"step": …, "epoch": …, every metric, "timing": {…}}``. ``timing`` holds the values that depend
+    on the clock (images_per_second, seconds); the rest is a function of the config, bit for bit. NaN and the
+    infinities, which JSON lacks, are the strings "NaN", "Infinity" and "-Infinity"; :func:`read_metrics`
+    converts them back.
 
-    A step may have several records, of different metrics (training, evaluation). Opening the book at
-    ``start_step`` repairs the file: records of later steps, repetitions and an unfinished last line go. Write
-    a step's records *before* its checkpoint is saved, and the file of a resumed run is that of an
-    uninterrupted one. A record that is already there is not written again. Lines that are no records are left out, of
-    a copy beside it; that metrics before ``start_step`` are lost is reported.
+    A step may have several records with different metrics (training, evaluation). Opening the file at
+    ``start_step`` repairs it: records of later steps, duplicates and an unfinished last line are removed. Write
+    a step's records *before* its checkpoint; the file of a resumed run then equals that of an uninterrupted
+    one. An existing record is not written again. A file with lines that are not records is copied to
+    ``metrics.jsonl.broken``, and the lines are removed. Lost metrics before ``start_step`` are reported.
 
     Args:
-        workdir: is made if it is not there.
-        start_step: the step of the checkpoint from which the run goes on; 0 for a new run.
-        tensorboard: also write TensorBoard files, through ``clu.metric_writers``.
-        wandb: also log to this project of Weights & Biases; "" does not. The id of its run is in ``wandb_id.txt``.
-        config: what W&B shows as the run's config.
-        verbose: say, once, that TensorBoard files are not written and what to install.
-        active: False writes nothing: for every process but the first.
-        report: called with a sentence about a file that was mended, or lost.
+        workdir: folder of the file, created if it is missing.
+        start_step: step of the checkpoint from which the run continues; 0 for a new run.
+        tensorboard: whether to write TensorBoard files too, through ``clu.metric_writers``.
+        wandb: project of Weights & Biases to log to; "": none. The run's id is stored in ``wandb_id.txt``.
+        config: the run's config in Weights & Biases.
+        verbose: whether to log that TensorBoard files are not written, and which packages to install.
+        active: False writes nothing, for all processes but the first.
+        report: called with a message about a repaired or lost file.
 
     Raises:
         OSError: the workdir cannot be written.
@@ -71,7 +71,7 @@ class Logbook:
         self._file = path.open("ab", buffering=0)
         missing = [name for name in ("tensorflow", "tensorboard") if importlib.util.find_spec(name) is None]
         if tensorboard and not missing:
-            from clu import metric_writers  # imports both; since 2.21 the one no longer brings the other
+            from clu import metric_writers  # imports both; TensorFlow 2.21 no longer installs TensorBoard
 
             self._writers.append(metric_writers.SummaryWriter(str(workdir)))
         elif tensorboard and verbose:
@@ -85,18 +85,19 @@ class Logbook:
     def write(
         self, step: int, epoch: float, metrics: Mapping[str, Any], timing: Mapping[str, Any] | None = None
     ) -> None:
-        """Add one record; it is out of the process's hands when this returns.
+        """Append one record; the operating system has it when this returns.
 
         Args:
             step: steps done.
             epoch: epochs done.
-            metrics: name -> scalar (array, NumPy or Python number), or a 1-D array of them, which TensorBoard does
-                not show; fetched from the device in one go.
-            timing: what depends on the clock.
+            metrics: name -> scalar (array, NumPy or Python number), or a 1-D array, which only the file gets;
+                all are fetched from the device at once.
+            timing: values that depend on the clock.
 
         Raises:
-            ValueError: a value that is no number nor a list of them, or a metric called step, epoch or timing.
-            OSError: it could not be written; nothing of it is in the file.
+            ValueError: a value that is neither a number nor a list of numbers, or a metric named step, epoch or
+                timing.
+            OSError: the record could not be written; no part of it is in the file.
         """
         if self._file is None:
             return
@@ -121,7 +122,7 @@ class Logbook:
             writer.flush()
 
     def check(self) -> None:
-        """Raise OSError where the file, or its workdir, was removed or replaced under the run."""
+        """Raise OSError if the file, or its workdir, was removed or replaced during the run."""
         if self._file is None:
             return
         path, own = pathlib.Path(self._file.name), os.fstat(self._file.fileno())
@@ -137,7 +138,7 @@ class Logbook:
             )
 
     def close(self) -> None:
-        """Close the files; a second time does nothing."""
+        """Close the files; a second call does nothing."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -152,10 +153,9 @@ class Logbook:
 
 
 class _WeightsAndBiases:
-    """A run of Weights & Biases behind the methods of a ``clu`` writer.
+    """A run of Weights & Biases with the interface of a ``clu`` writer.
 
-    A resumed run goes on in the one that its workdir names; what begins at step 0 is a run of its own, whatever lay
-    at this path, here or on another machine.
+    A resumed run continues the one whose id is in its workdir. A run that starts at step 0 is always a new one.
     """
 
     def __init__(self, project: str, workdir: pathlib.Path, config: Mapping[str, Any], *, resumed: bool):
@@ -169,7 +169,7 @@ class _WeightsAndBiases:
             name=workdir.absolute().name,
             id=known or secrets.token_hex(8),
             resume="allow" if known else "never",
-            reinit="create_new",  # replicas are runs side by side in one process
+            reinit="create_new",  # replicas are parallel runs in one process
             dir=str(workdir),
             config=dict(config),
         )
@@ -180,7 +180,7 @@ class _WeightsAndBiases:
         self._run.log(dict(scalars), step=step)
 
     def flush(self) -> None:
-        pass  # its own process sends
+        pass  # the library's own process sends
 
     def close(self) -> None:
         self._run.finish()
@@ -189,15 +189,15 @@ class _WeightsAndBiases:
 def read_metrics(
     workdir: str | os.PathLike, report: Callable[[str], None] | None = None
 ) -> list[dict[str, Any]]:
-    """Read the records of ``metrics.jsonl`` in order, every number a number; an unfinished last line is left out.
+    """Read the records of ``metrics.jsonl`` in order, without an unfinished last line and with NaN as a number.
 
     Args:
-        workdir: of a single run.
-        report: called with a sentence about lines that are no records, which are left out; None raises.
+        workdir: workdir of a single run.
+        report: called with a message about lines that are not records, which are skipped; None raises an error.
 
     Raises:
-        FileNotFoundError: there is no such file, or the workdir is that of replicas.
-        ValueError: a line, not the last, is no record.
+        FileNotFoundError: there is no such file, or the workdir holds replicas.
+        ValueError: a complete line is not a record.
     """
     if several := replicas.folders(workdir):
         raise FileNotFoundError(
@@ -218,8 +218,8 @@ def _lines(path: pathlib.Path, wrong: list[int]) -> str:
 
 
 def _records(path: pathlib.Path) -> tuple[list[dict], list[int]]:
-    """Return the records, and the numbers of the lines that are none, but for an unfinished last one."""
-    lines = path.read_bytes().split(b"\n")  # no other end of a line: a record may hold U+0085
+    """Return the records, and the numbers of complete lines that are not records."""
+    lines = path.read_bytes().split(b"\n")  # not splitlines: a record may contain U+0085
     records, wrong = [], []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -235,7 +235,7 @@ def _records(path: pathlib.Path) -> tuple[list[dict], list[int]]:
             ):
                 raise ValueError
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            if number < len(lines):  # else the process died while it wrote
+            if number < len(lines):  # otherwise the process died during the write
                 wrong.append(number)
         else:
             records.append(record)
@@ -243,7 +243,7 @@ def _records(path: pathlib.Path) -> tuple[list[dict], list[int]]:
 
 
 def _repair(path: pathlib.Path, start_step: int, report: Callable[[str], None]) -> set[tuple]:
-    """Cut the file back to ``start_step``; return what is in it, by step and names."""
+    """Remove records after ``start_step`` from the file; return step and names of each record that stays."""
     if not path.exists():
         if start_step:
             report(f"{path} is gone: the metrics of the {start_step:,} steps before are lost.")
@@ -270,7 +270,7 @@ def _repair(path: pathlib.Path, start_step: int, report: Callable[[str], None]) 
 
 
 def _usual_gap(steps: list[int]) -> int:
-    """Return the most steps between records that follow each other."""
+    """Return the largest number of steps between consecutive records."""
     known = sorted({0, *steps})
     return max(after - before for before, after in zip(known, known[1:], strict=False))
 
@@ -281,7 +281,7 @@ def _identity(record: Mapping[str, Any]) -> tuple:
 
 @functools.cache
 def _one(names: frozenset) -> frozenset:
-    """Return the first set that was equal: a set for each of many records is what a long run would grow by."""
+    """Return the first equal set, so that memory does not grow with each record of a long run."""
     return names
 
 
@@ -290,14 +290,14 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _append(file: Any, line: bytes) -> None:
-    """Append by one system call, unless the disk fills up: it then takes a part, and that is taken back."""
+    """Append a line by one system call; if the disk fills up, remove the part that was written."""
     length = os.fstat(file.fileno()).st_size
     try:
         while line:
             line = line[file.write(line) :]
     except OSError as error:
         file.truncate(length)
-        error.filename = file.name  # a write that fails does not name its file
+        error.filename = file.name  # the error of a failed write does not name its file
         raise
 
 

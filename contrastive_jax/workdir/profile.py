@@ -1,4 +1,4 @@
-"""A profile of a few steps, for TensorBoard, XProf or Perfetto."""
+"""Profile of a few steps, for TensorBoard, XProf or Perfetto."""
 
 import os
 import pathlib
@@ -9,10 +9,10 @@ import jax
 
 
 def check_steps(steps: Sequence[int]) -> None:
-    """Refuse what are not two whole numbers in order.
+    """Refuse steps other than two non-negative integers in ascending order; they may be equal.
 
     Raises:
-      ValueError: one sentence.
+      ValueError: ``steps`` is not such a pair.
     """
     whole = len(steps) == 2 and all(isinstance(step, int) for step in steps)
     if not whole or not 0 <= steps[0] <= steps[1]:
@@ -20,14 +20,14 @@ def check_steps(steps: Sequence[int]) -> None:
 
 
 class Profile:
-    """The trace of the steps from ``steps[0]`` up to ``steps[1]``, not included, into ``<workdir>/profile``.
+    """Profiler trace of the steps ``steps[0]`` to ``steps[1]`` (excluded), written to ``<workdir>/profile``.
 
     Args:
-      workdir: of the run.
-      steps: (first, last); equal ones trace nothing.
+      workdir: workdir of the run.
+      steps: first step, and the one to end before; equal values trace nothing.
 
     Raises:
-      ValueError: not two whole numbers in order.
+      ValueError: ``steps`` is not a pair of integers in ascending order.
     """
 
     def __init__(self, workdir: str | os.PathLike, steps: Sequence[int]):
@@ -46,9 +46,9 @@ class Profile:
             self._stop()
 
     def before(self, step: int, state: Any) -> None:
-        """Start or stop the trace, before every step, with the state that it starts from."""
+        """Start or stop the trace; call this before every step, with the step's input state."""
         if step == self._first < self._last:
-            jax.block_until_ready(state)  # what is under way is not of these steps
+            jax.block_until_ready(state)  # exclude work of earlier steps
             jax.profiler.start_trace(str(self._folder), create_perfetto_trace=True)
             self._running = True
         elif step == self._last and self._running:

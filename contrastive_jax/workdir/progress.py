@@ -1,4 +1,4 @@
-"""Display of a run while it trains."""
+"""Progress display of a run during training."""
 
 import collections
 import contextlib
@@ -11,19 +11,19 @@ from contrastive_jax.workdir.metric_table import METRICS
 
 _SHOWN = {name: metric.column for name, metric in METRICS.items() if metric.column and "." not in name}
 
-LOST = ("data", "evaluation", "checkpoint")  # to what time may be lost
+LOST = ("data", "evaluation", "checkpoint")  # causes of lost time
 
 
 def log(message: str) -> None:
-    """Print a sentence, above the progress bar where there is one; never wrapped: it can be grepped."""
+    """Print a message above the progress bar, if there is one, without wrapping, so that it can be grepped."""
     shared().print(visible(message), markup=False, highlight=False, soft_wrap=True)
 
 
 class Progress:
-    """A bar in a terminal; elsewhere one line of at most 80 columns for each log point, below a line of headings.
+    """Progress bar in a terminal; elsewhere a line of at most 80 columns per log point, below headings.
 
-    images/s and the time left come from the latest log points. The first step counts in no rate, nor does the time
-    spent in :meth:`pause`.
+    images/s and the time left are computed from the latest log points. Rates exclude the first step and the
+    time spent in :meth:`pause` (except for "data").
 
         with Progress(total_steps, steps_per_epoch, batch_size, start_step) as progress:
             ...first step, waited for...
@@ -32,14 +32,14 @@ class Progress:
             timing = progress.update(step, metrics)
 
     Args:
-        total_steps: at which the run ends.
-        steps_per_epoch: need not be whole.
-        batch_size: images of one step, all devices together.
+        total_steps: number of steps of the run.
+        steps_per_epoch: steps per epoch, may be fractional.
+        batch_size: images per step, on all devices together.
         start_step: steps done before this process began.
-        utilisation: of the devices, at one image a second; None where it is not known.
+        utilisation: utilisation of the devices at one image per second; None if it is not known.
         quiet: show nothing; rates are still measured.
         console: a ``rich`` console; the shared one by default, so that :func:`log` prints above the bar.
-        clock: seconds, monotonic.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Progress:
         self._console = console or shared()
         self._live, self._headed = None, False
         self._utilisation = utilisation
-        self._paused = dict.fromkeys(LOST, 0.0)  # seconds, so far; waiting for data is training's
+        self._paused = dict.fromkeys(LOST, 0.0)  # seconds so far; rates include waiting for data
         self._counted = (clock(), dict(self._paused))  # at the last log point
         self._began = clock()
-        self._ended: float | None = None  # when training did; what comes after it is not lost to it
-        self._first: tuple[int, float] | None = None  # step and time from which rates count
+        self._ended: float | None = None  # end of training; later time is not lost
+        self._first: tuple[int, float] | None = None  # step and time at which rates start
         self._latest: tuple[int, float] | None = None
         self._recent: collections.deque = collections.deque(maxlen=10)
         self._start_step = start_step
@@ -84,13 +84,13 @@ class Progress:
             self._live = None
 
     def first_step(self, step: int) -> None:
-        """Take note that the first step is done; call it once that step's result is there."""
+        """Start measuring rates; call this when the result of the first step is available."""
         self._mark(step)
 
     def update(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Show a log point; return its timing. Metrics that are still on the device are waited for."""
+        """Show a log point and return its timing; wait for metrics that are still on the device."""
         metrics = {name: float(metrics[name]) for name in _SHOWN if name in metrics}
-        self._mark(step)  # only now: the lines above have waited for the device
+        self._mark(step)  # after the line above, which waits for the device
         rate, left = self._between(self._recent[0], self._recent[-1]), None
         if rate:
             left = (self._total - step) * self._batch_size / rate
@@ -112,7 +112,7 @@ class Progress:
 
     @contextlib.contextmanager
     def pause(self, what: str):
-        """Count time as lost to ``what``, one of ``LOST``; what is not training ("data" is) counts in no rate."""
+        """Count time as lost to ``what``, one of ``LOST``; rates exclude it, except for "data"."""
         began = self._clock()
         try:
             yield
@@ -120,20 +120,20 @@ class Progress:
             self.lose(what, self._clock() - began)
 
     def lose(self, what: str, seconds: float) -> None:
-        """Take note of seconds that were lost, see :meth:`pause`; once training is over there is nothing to lose."""
+        """Add lost seconds, see :meth:`pause`; after the end of training they do not count."""
         if self._ended is None:
             self._paused[what] += seconds
 
     def end(self) -> None:
-        """End training: :attr:`lost` stands still from here on. A second time does nothing."""
+        """End training, after which :attr:`lost` does not change. A second call does nothing."""
         if self._ended is None:
             self._ended = self._clock()
 
     @property
     def lost(self) -> dict[str, float]:
-        """The share of all the time of training so far that was lost to each of ``LOST``.
+        """Shares of the training time so far that were lost to each of ``LOST``.
 
-        The mean of what :meth:`update` said, by the time that each spoke of, and what came after the last of them.
+        They are the time-weighted mean of the shares of :meth:`update`, with the time since the last log point.
         """
         return self._shares(self._began, dict.fromkeys(LOST, 0.0))
 
@@ -151,7 +151,7 @@ class Progress:
 
     @property
     def utilisation(self) -> float | None:
-        """Return that of the devices at :attr:`images_per_second`, or None."""
+        """Utilisation of the devices at :attr:`images_per_second`, or None."""
         rate = self.images_per_second
         return None if rate is None or self._utilisation is None else rate * self._utilisation
 
@@ -184,7 +184,7 @@ class Progress:
         return {heading: (max(width, len(heading)), text) for heading, (width, text) in fields.items()}
 
     def _render(self, step, metrics, rate, left):
-        """Render the bar, and below it the fields, which wrap between fields where the terminal is narrow."""
+        """Render the bar and, below it, the fields, which wrap between fields in a narrow terminal."""
         from rich.columns import Columns
         from rich.console import Group
         from rich.progress_bar import ProgressBar
@@ -196,13 +196,13 @@ class Progress:
             Text(f"{heading} {text}{totals.get(heading, '')}", no_wrap=True)
             for heading, (_, text) in self._fields(step, metrics, rate, left).items()
         ]
-        bar = Table.grid(expand=True)  # without colours a bar alone does not fill, or end, its line
+        bar = Table.grid(expand=True)  # without colours, a bar alone neither fills nor ends its line
         bar.add_row(ProgressBar(total=max(self._total, 1), completed=step))
         return Group(bar, Columns(fields, padding=(0, 2)))
 
 
 def _fitting(value: float, width: int) -> str:
-    """Write a number with up to four decimals, as many as fit."""
+    """Return a number as text with as many decimals, up to four, as fit into ``width``."""
     texts = [f"{value:.{decimals}f}" for decimals in (4, 3, 2, 1, 0)]
     return next((text for text in texts if len(text) <= width), f"{value:.0e}")
 

@@ -1,9 +1,9 @@
-"""A workdir in an object store (``gs://bucket/run``): its files live in a local folder meanwhile.
+"""Workdirs in an object store (``gs://bucket/run``), with a local copy of their files.
 
-An object store has no files to append to or to replace in place, so that what a run writes about itself (config,
-metrics, result, pictures, embeddings) is written into a folder of this machine, and copied up whenever a checkpoint
-is saved and at the end, when the folder goes. Checkpoints themselves go straight to the store. Who continues the run
-elsewhere starts from what the store holds.
+Files in an object store cannot be appended to or replaced in place. So a run writes its files (config, metrics,
+result, pictures, embeddings) to a local folder, which is uploaded whenever a checkpoint is saved and at the
+end, and then removed. Checkpoints are written directly to the store. A run that continues on another machine
+starts from the store's files.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ from contrastive_jax import distributed
 from contrastive_jax.system import private
 
 CHECKPOINTS = "checkpoints"
-SECONDS = 15.0  # for a store to answer
+SECONDS = 15.0  # timeout for a store's answer
 
 
 class Remote(os.PathLike):
-    """A workdir that is shown by its address, and whose path is that of the local copy."""
+    """Workdir in an object store; its text is the address, its file-system path that of the local copy."""
 
     def __init__(self, address: str):
-        # A process has a copy of its own: another mode on the same run must not clear what training appends to.
+        # One copy per process: another mode on the same run must not clear the files that training appends to.
         name = f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{os.getpid()}"
         self.store, self.local = (
             epath.Path(address),
@@ -44,7 +44,7 @@ class Remote(os.PathLike):
         return str(self.local)
 
     def pull(self) -> None:
-        """Make the local copy what the store holds, but for its own checkpoints; replicas' are read in the copy."""
+        """Replace the local copy by the store's files, without checkpoints other than those of replicas."""
         shutil.rmtree(self.local, ignore_errors=True)
         self.local.mkdir(parents=True)
         if self.store.exists():
@@ -54,7 +54,7 @@ class Remote(os.PathLike):
         self._sent = self._state()
 
     def push(self) -> None:
-        """Copy up what has changed since; of several processes the first one does."""
+        """Upload files that changed since the last pull or push; only the first process does."""
         now = self._state() if distributed.first() else {}
         for name in sorted(now):
             if self._sent.get(name) != now[name]:
@@ -83,16 +83,16 @@ def _copy_down(path: epath.Path, target: pathlib.Path) -> None:
 
 
 def is_remote(workdir: str | os.PathLike) -> bool:
-    """Return whether a workdir is no path of this machine."""
+    """Return whether a workdir is an address (``gs://...``) instead of a local path."""
     return "://" in str(workdir)
 
 
 def check_reachable(workdir: str | os.PathLike) -> None:
-    """Refuse an address whose store does not answer within ``SECONDS``: its client tries again for minutes.
+    """Refuse an address whose store does not answer within ``SECONDS``; its client would retry for minutes.
 
     Raises:
-      ConnectionError: it does not answer; says what it said.
-      ValueError: an address of a kind that nothing installed here reads; says what would.
+      ConnectionError: the store cannot be reached; the message includes the cause.
+      ValueError: no installed package reads such an address; the message names one that does.
     """
     result: list[BaseException | None] = []
 
@@ -103,11 +103,11 @@ def check_reachable(workdir: str | os.PathLike) -> None:
         except BaseException as error:
             result.append(error)
 
-    asking = threading.Thread(target=ask, daemon=True)  # left behind where it does not come back
+    asking = threading.Thread(target=ask, daemon=True)  # abandoned if it does not return
     asking.start()
     asking.join(SECONDS)
     error = result[0] if result else TimeoutError(f"no answer within {SECONDS:.0f} s")
-    if isinstance(error, KeyError | ImportError):  # no such kind of store; its library is missing
+    if isinstance(error, KeyError | ImportError):  # unknown kind of store; missing library
         kind = str(workdir).partition("://")[0]
         raise ValueError(
             f"--workdir={str(workdir)!r}: {kind}:// cannot be read here ({error}). For gs:// pip install"
@@ -122,12 +122,13 @@ def check_reachable(workdir: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
-    """Yield the workdir's path, or the :class:`Remote` of an address, which is copied down before and up afterwards.
+    """Yield the workdir's path or, for an address, a :class:`Remote`, downloaded first and uploaded at the end.
 
-    The local copy is removed once all of it is in the store; where copying up fails, it stays.
+    The local copy is removed after the upload; if the upload fails, it stays.
 
     Raises:
-      ValueError: an address of a kind that nothing installed here reads; says what would.
+      ConnectionError: the store cannot be reached.
+      ValueError: no installed package reads such an address; the message names one that does.
     """
     if not is_remote(workdir) or isinstance(workdir, Remote):
         yield expanded(workdir)
@@ -147,7 +148,7 @@ def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
 
 
 def supports_remote(mode: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the workdir of a mode ``(config, workdir, **options)`` be an address."""
+    """Return a mode ``(config, workdir, **options)`` whose workdir may also be an address."""
 
     @functools.wraps(mode)
     def call(config, workdir, **options):
@@ -158,27 +159,27 @@ def supports_remote(mode: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def push(workdir: str | os.PathLike) -> None:
-    """Copy up what has changed, where the workdir is an address."""
+    """Upload changed files if the workdir is a :class:`Remote`."""
     if isinstance(workdir, Remote):
         workdir.push()
 
 
 def place(workdir: str | os.PathLike, name: str) -> pathlib.Path | epath.Path:
-    """Return where a file of a workdir is to be found: its path, or its place in the store."""
+    """Return the path of a workdir's file, in the store for a :class:`Remote`."""
     return workdir.store / name if isinstance(workdir, Remote) else pathlib.Path(workdir, name)
 
 
 def checkpoints(workdir: str | os.PathLike) -> epath.Path:
-    """Return where the checkpoints of a workdir are: beside its files, but of an address in the store itself."""
+    """Return the folder of a workdir's checkpoints, in the store itself for an address."""
     return (epath.Path(str(workdir)) if is_remote(workdir) else epath.Path(workdir)) / CHECKPOINTS
 
 
 def expanded(path: str | os.PathLike) -> str | os.PathLike:
-    """Return a path that a user wrote with its ``~`` as that of the home folder."""
+    """Return a path with its ``~`` expanded to the home folder."""
     return os.path.expanduser(path) if isinstance(path, str) else path
 
 
 def checkpoints_of(path: str) -> epath.Path:
-    """Return the checkpoints of a workdir, or of the folder itself."""
+    """Return the folder of a workdir's checkpoints if there is one, otherwise ``path`` itself."""
     inside = checkpoints(path)
     return inside if inside.exists() else inside.parent

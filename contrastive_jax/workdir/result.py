@@ -1,4 +1,4 @@
-"""``result.json``: where a run ended, by which code, on which devices."""
+"""The file ``result.json``: a run's final metrics and evaluations, code version and devices."""
 
 import importlib.metadata
 import json
@@ -34,29 +34,28 @@ def write_result(
     alarms: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write ``result.json`` atomically, and return what it holds.
+    """Write ``result.json`` atomically, and return its content.
 
     Args:
-        workdir: of the run; None writes nothing: for every process but the first.
+        workdir: workdir of the run; None writes nothing, for all processes but the first.
         step: steps done.
         epoch: epochs done.
         metrics: the last training metrics.
-        evaluations: what the evaluators returned, with their protocols.
-        seconds: wall time of the process that trained it last, evaluation included; of replicas, a share of it.
-        images_per_second: mean rate without compiling and evaluating; None where nothing was trained.
-        utilisation: of the devices at that rate (:mod:`contrastive_jax.training.utilisation`), or None.
-        lost: the share of the time that was lost to data, evaluations and checkpoints.
-        alarms: what was wrong, when; empty where nothing was.
-        notes: what is to be known of the numbers, in sentences.
+        evaluations: results of the evaluators, with their protocols.
+        seconds: wall time of the process that trained last, including evaluation; of replicas, a share of it.
+        images_per_second: mean rate without compilation and evaluation; None if no step was trained.
+        utilisation: utilisation of the devices at that rate (:mod:`contrastive_jax.training.utilisation`), or
+            None.
+        lost: shares of the time lost to data, evaluations and checkpoints.
+        alarms: summary of the run's alarms; may be empty.
+        notes: remarks on the numbers, in sentences.
     """
     metrics = jax.device_get(dict(metrics))
     result = {
         "step": int(step),
         "epoch": float(epoch),
         "metrics": metrics,
-        "evaluations": plain(
-            evaluations
-        ),  # in the order in which they were made, which device_get would sort
+        "evaluations": plain(evaluations),  # keeps their order, which device_get would sort
         "seconds": seconds,
         "images_per_second": images_per_second,
         "utilisation": utilisation,
@@ -71,20 +70,20 @@ def write_result(
 
 
 def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
-    """Read the tables of runs as flat rows, ready for a data frame.
+    """Read the result tables of runs as flat rows, ready for a data frame.
 
-    A workdir of replicas stands for all of them, and a folder that ``--mode=evaluate`` wrote into, without a run of its
-    own, for that evaluation. A row has ``workdir``, ``step``, ``row`` ("trained", ...), ``loss`` (its terms, joined by
-    +), the leaves in which the configs of the runs differ, by name, and the numbers of every column, ``linear.top1``. A
-    replica that diverged has one row, "diverged", without numbers.
+    A workdir of replicas stands for all of them, and a folder with results of ``--mode=evaluate`` but without a
+    run for that evaluation. A row has ``workdir``, ``step``, ``row`` ("trained", ...), ``loss`` (its terms,
+    joined by +), the config leaves that differ between the runs, by name, and the scores of every column, such
+    as ``linear.top1``. A diverged replica has one row, "diverged", without scores.
 
     Raises:
-        FileNotFoundError: a workdir without ``result.json``: its run has not ended.
-        ValueError: a config that cannot be read, or whose functions are not allowed.
-        Broken: a file that is not what a run writes there.
+        FileNotFoundError: a workdir has no ``result.json``, so its run has not ended.
+        ValueError: a config cannot be read, or names functions that are not allowed.
+        Broken: a file has other content than a run writes there.
     """
     runs = [run for path in workdirs for run in replicas.folders(path) or [pathlib.Path(path)]]
-    judged = [_evaluation(run) for run in runs]  # alone, without a run of its own
+    judged = [_evaluation(run) for run in runs]  # evaluations without a run
     read = [
         configs.saved_settings({} if alone else configs.load(run / "config.json"))
         for run, alone in zip(runs, judged, strict=True)
@@ -115,7 +114,7 @@ def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def _evaluation(folder: pathlib.Path) -> dict[str, Any]:
-    """Return what ``--mode=evaluate`` wrote into a folder that holds no run, by the names of a result; {} elsewhere."""
+    """Return the results of ``--mode=evaluate`` in a folder without a run, in the form of a run's, or {}."""
     if (folder / "config.json").is_file() or not (folder / "evaluation.json").is_file():
         return {}
     found = read_json(folder / "evaluation.json", dict)
@@ -123,7 +122,7 @@ def _evaluation(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def tables(result: Mapping[str, Any], name: str = "evaluations") -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the scores of a file of results, by row and column, without what is no such table."""
+    """Return the scores of a results file by row and column; ignore values of another form."""
     rows = result.get(name)
     return {
         str(row): {str(column): score for column, score in columns.items() if isinstance(score, dict)}
@@ -135,7 +134,7 @@ def tables(result: Mapping[str, Any], name: str = "evaluations") -> dict[str, di
 def measured_before(
     workdir: str | os.PathLike, step: int, report: Callable[[str], None] = log
 ) -> dict[str, Any]:
-    """Return what ``result.json`` holds of the run up to ``step``, as :func:`write_result` takes it, or {}."""
+    """Return the content of the ``result.json`` of ``step`` as arguments of :func:`write_result`, or {}."""
     file = pathlib.Path(workdir, "result.json")
     result = read_result(file, report)
     if result.get("step") != step:
@@ -151,13 +150,13 @@ def measured_before(
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, devices and the git commit of the source (None where it is not in a repository)."""
+    """Return versions, devices and the git commit of the source (None outside of a repository)."""
     names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scikit-learn", "contrastive_jax")
     versions = {"python": platform.python_version()}
     for name in names:
         try:
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:  # a source tree that was not installed
+        except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
             versions[name] = None
     commit, modified = _git_commit()
     return {
@@ -175,7 +174,7 @@ def environment() -> dict[str, Any]:
 
 
 def _git_commit() -> tuple[str | None, bool | None]:
-    """Return the commit of the repository that tracks this very file, and whether tracked files differ from it."""
+    """Return the commit of the repository that tracks this file, and whether tracked files differ from it."""
 
     def git(*arguments):
         command = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), *arguments]
@@ -184,7 +183,7 @@ def _git_commit() -> tuple[str | None, bool | None]:
     try:
         git(
             "ls-files", "--error-unmatch", os.path.basename(__file__)
-        )  # not any repository around an installation
+        )  # fails in an unrelated repository around an installation
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.SubprocessError):
         return None, None

@@ -1,7 +1,7 @@
-"""An encoder in a file: safetensors, in torchvision's naming, with all that is needed to use it.
+"""Encoder weights in safetensors files, in torchvision's naming, with the metadata needed to use them.
 
-What a file says of itself is text by name (safetensors knows no other metadata); :data:`FACTS` are JSON.
-No code is executed by reading one.
+Metadata map names to text, the only kind that safetensors has; those of :data:`FACTS` are JSON. Reading a file
+executes no code.
 """
 
 import json
@@ -23,20 +23,20 @@ FACTS = ("encoder", "preprocessing", "config", "step")
 
 
 class Weights(NamedTuple):
-    """Contents of a file."""
+    """Contents of a weights file."""
 
-    params: PyTree  # of the encoder, numpy
+    params: PyTree  # the encoder's, in NumPy
     stats: PyTree
-    about: dict[str, Any]  # of FACTS those that the file has
+    about: dict[str, Any]  # those of FACTS that the file has
 
 
 def is_file(path: str | os.PathLike) -> bool:
-    """Return whether a path names such a file (or would)."""
+    """Return whether a path has the suffix of a weights file, which need not exist."""
     return str(path).endswith(SUFFIX)
 
 
 def save(path: str | os.PathLike, params: PyTree, stats: PyTree, about: Mapping[str, Any]) -> None:
-    """Write the encoder's arrays, bit for bit and whole or not at all; ``about`` by the names of FACTS."""
+    """Write the encoder's arrays atomically and bit for bit, with the metadata ``about``, named as in FACTS."""
     from safetensors.numpy import save_file
 
     import contrastive_jax
@@ -45,7 +45,7 @@ def save(path: str | os.PathLike, params: PyTree, stats: PyTree, about: Mapping[
         name: np.ascontiguousarray(array)
         for name, array in torchvision_names.to_torchvision(params, stats).items()
     }
-    # "pt": what other libraries want to read of a file for PyTorch.
+    # "pt": other libraries expect this of a file for PyTorch.
     text = {"format": "pt", "contrastive_jax": contrastive_jax.__version__}
     text |= {name: json.dumps(workdirs.shareable(about[name])) for name in FACTS if name in about}
     with workdirs.replacing(path) as temporary:
@@ -53,11 +53,11 @@ def save(path: str | os.PathLike, params: PyTree, stats: PyTree, about: Mapping[
 
 
 def load(path: str | os.PathLike) -> Weights:
-    """Read what :func:`save` wrote, or a torchvision ResNet's state dict that others saved as safetensors.
+    """Read a file of :func:`save`, or any torchvision ResNet's state dict in a safetensors file.
 
     Raises:
-      FileNotFoundError: no such file.
-      ValueError: no safetensors file, or not one of a ResNet.
+      FileNotFoundError: there is no such file.
+      ValueError: the file is not safetensors, or does not hold a ResNet.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -66,7 +66,7 @@ def load(path: str | os.PathLike) -> Weights:
     try:
         with safe_open(path, framework="numpy") as file:
             text = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
     except (SafetensorError, TypeError) as error:  # TypeError: an element type that NumPy lacks
         raise ValueError(f"{path} cannot be read as safetensors: {error}") from None
     try:
@@ -99,12 +99,12 @@ def _check_statistics(state: Mapping[str, np.ndarray]) -> None:
 
 
 def architecture(params: PyTree) -> dict[str, Any]:
-    """Read options of :func:`resnet.resnet` for arrays in its tree, read off their names and shapes.
+    """Return the options of :func:`resnet.resnet` that match the names and shapes of its parameters.
 
-    Where "torchvision" and "simclr" differ in no array (depth 50 and more) it is "torchvision".
+    At depth 50 and more, "torchvision" and "simclr" have the same arrays, and the variant is "torchvision".
 
     Raises:
-      ValueError: they are of no such network.
+      ValueError: the parameters match no such network.
     """
     blocks = [
         sum(name.startswith(f"group{group}_block") for name in params) for group in range(1, len(params))
@@ -125,12 +125,12 @@ def architecture(params: PyTree) -> dict[str, Any]:
 
 
 def channels(params: PyTree) -> int:
-    """Return the channels of the images that a ResNet reads."""
+    """Return the number of input channels of a ResNet."""
     return np.shape(params["stem_conv"]["kernel"])[2]
 
 
 def difference(here: PyTree, there: PyTree) -> str:
-    """Return the first array in which two encoders' params differ in shape, or ""."""
+    """Return a description of the first array whose shape differs between two encoders' params, or ""."""
     one, two = (
         {
             "/".join(key.key for key in path): np.shape(array)
