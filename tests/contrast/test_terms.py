@@ -78,7 +78,7 @@ def test_losses_say_whether_a_margin_cancels_in_their_gradients():
     assert cancels == {name for name in without if np.allclose(without[name], beside[name], rtol=1e-5)}
     others = {term.name for term in family if term.no_margin not in ("", CANCELS)}
     assert others == {"eqco", "eqco_estimate", "debiased", "donsker_varadhan", "fenchel_legendre"} | {
-        "label_smoothing"
+        *("label_smoothing", "sogclr")
     }
 
 
