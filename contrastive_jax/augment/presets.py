@@ -12,7 +12,7 @@ Args:
     torchvision, or continuous (fractions of a pixel).
   shift: largest translation in each direction, in pixels; black fills the gap.
   slant: largest slant, in pixels per row.
-  flip: probability of a horizontal flip; use 0 for characters.
+  flip: probability of a horizontal flip (mirror image); use 0 for characters.
   quarter_turns: rotate by 0, 90, 180 or 270 degrees, for images without an upright orientation (satellite,
     microscope).
   strength: of the colour jitter, a tuple for brightness, contrast, saturation and hue; for ``simclr`` one

@@ -46,7 +46,7 @@ READABLE: dict[str, Callable[[Comparison, Array | None, KeptNormalizer], Array]]
 
 
 def keep_temperature(
-    rule: Temperature, normalizer: KeptNormalizer, examples: int, directions: int, dtype: str
+    rule: Temperature, normalizer: KeptNormalizer, examples: int, directions: int, dtype: str = "float32"
 ) -> KeptTemperature:
     """Return a rule's state over a run: the rule's own, or one for each of so many examples or of their views."""
     if rule.per == "batch":

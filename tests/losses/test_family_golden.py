@@ -425,7 +425,7 @@ class Steps:
                 views, read = jnp.stack([a, b], axis=1), temperature.read(states[0], ids)
                 comparison, _ = compare(views, views, group, ((), read), start, jax.random.key(0))
                 u, after = normalizer.apply(states[1], ids, comparison, None)
-                outcome = temperature.outcome(comparison, u, {"ess": 0.0})
+                outcome = temperature.outcome(comparison, u)
                 return term.values(comparison, {"u": u}).mean(), (after, outcome)
 
             slopes, (after, outcome) = jax.grad(mean, (0, 1), has_aux=True)(a, b)

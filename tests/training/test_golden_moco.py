@@ -10,7 +10,15 @@ import numpy as np
 import optax
 import pytest
 
-from contrastive_jax.contrast import candidates, margin, negatives, target, temperature
+from contrastive_jax.contrast import (
+    by_example,
+    candidates,
+    margin,
+    negatives,
+    normalizer,
+    target,
+    temperature,
+)
 from contrastive_jax.contrast.comparison import Compare, cosine
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import make_terms
@@ -62,6 +70,8 @@ def test_steps_of_moco(case, x64):
     )
     pool = candidates.queue(case["batch"], 1, size=case["K"], same_group="keep")
     sgd = optax.sgd(case["lr"])
+    tau = temperature.fixed(case["steps"], tau=case["T"])
+    kept = by_example.keep_normalizer(normalizer.none(), case["K"], 1)
     recipe = Recipe(
         network=network,
         init_network=None,
@@ -72,10 +82,12 @@ def test_steps_of_moco(case, x64):
             embed=cosine,
             candidates=pool,
             negatives=negatives.all(),
-            temperature=temperature.fixed(case["steps"], tau=case["T"]),
+            temperature=tau,
             margin=margin.none(),
             multiples=(1.0, 2.0),
         ),
+        temperature=by_example.keep_temperature(tau, kept, case["K"], 1, "float64"),
+        normalizer=kept,
         terms=make_terms({"info_nce": 1.0}),
         optimizer=sgd,
         learning_rate=lambda step: case["lr"],
