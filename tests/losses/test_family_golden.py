@@ -415,7 +415,7 @@ class Steps:
         rows, many = case["N"], case["data"]
         normalizer = by_example.keep_normalizer(average, many, 2)
         temperature = by_example.keep_temperature(rule, normalizer, many, 2)
-        everything = (cosine, source(rows, 2), every(engine=engine), rule, margin.none(), (1.0,))
+        everything = (cosine, source(rows, 2), every(engine=engine), rule, margin.none(), (1.0, 2.0))
         compare, term = Compare(*everything), make_term(loss, 1.0)
         self.states, group, start = (temperature.init(), normalizer.init()), jnp.arange(rows), jnp.asarray(0)
 
