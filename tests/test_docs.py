@@ -38,10 +38,11 @@ hooks = module_of(ROOT / "docs" / "hooks" / "pages.py")
 PAGES = [page for page in hooks.pages() if page.startswith("docs/")]
 TEXT = {page: (ROOT / page).read_text() for page in [*PAGES, "README.md"]}
 BLOCKS = [(page, language, code) for page, text in TEXT.items() for language, code in BLOCK.findall(text)]
-ELSEWHERE = (
-    "docs/export.md",
-    "README.md",
-)  # tests/commands/test_export.py and tests/test_readme.py run their Python
+ELSEWHERE = {  # the tests that run their Python
+    "docs/export.md": "tests/commands/test_export.py",
+    "docs/how_to/arrays.md": "tests/test_own_arrays.py",
+    "README.md": "tests/test_readme.py",
+}
 PYTHON = [(page, code) for page, language, code in BLOCKS if language == "python" and page not in ELSEWHERE]
 
 

@@ -68,7 +68,8 @@ SATURATION = ("logsumexp", "swd_normal", "swd_hypercube", "swd_hypersphere")
 # What each file documents besides the scale: one dict of arguments a case.
 ARGUMENTS = {
     "arrays": (
-        *({"kind": kind} for kind in ("table", "series", "tokens")),
+        *({"kind": kind} for kind in ("table", "series")),
+        {"kind": "tokens", "vocabulary": 50},
         {"method": "moco_v2"},
     ),
     "digits": tuple({"method": name} for name in methods.METHODS),
@@ -190,7 +191,7 @@ def traces(config) -> None:
     made, split = recipe_of(config), source_of(settings_of(config)).train
     rows = config.train.batch_size
     number = jax.ShapeDtypeStruct((rows,), jnp.int32)
-    image = jax.ShapeDtypeStruct((rows, *split.shape), jnp.uint8)
+    image = jax.ShapeDtypeStruct((rows, *split.shape), split.example.dtype)
     label = jax.ShapeDtypeStruct((rows, *split.label_shape), split.label.dtype)
     batch = Batch(image=image, label=label, id=number, group=number, epoch=number)
     state = jax.eval_shape(lambda: init_state(made, 0))
