@@ -14,7 +14,7 @@ from saved_runs import assert_same, left_behind, stop_at
 from contrastive_jax import config as configs
 from contrastive_jax import load_encoder, main
 from contrastive_jax.commands import describe, embed, evaluate, export, preview, report
-from contrastive_jax.training import loop, replicas
+from contrastive_jax.training import loop
 from contrastive_jax.training import run as runs
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -113,7 +113,7 @@ def test_eight_devices_and_parts_of_a_batch_are_one(whole, folder, kind, tmp_pat
 def test_replicas_are_single_runs(whole, tmp_path):
     workdir, config = whole["table"]
     given = [configs.resolve(str(workdir), [("seed", seed)]).to_dict() for seed in (0, 1)]
-    replicas.train(given, str(tmp_path), quiet=True)
+    loop.train(given, str(tmp_path), quiet=True)
     state, _, lines = left_behind(workdir, config)
     mine, _, rows = left_behind(tmp_path / "replica_0", config)
     np.testing.assert_allclose([r["loss"] for r in rows], [r["loss"] for r in lines], rtol=1e-5)
