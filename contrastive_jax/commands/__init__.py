@@ -1,1 +1,1 @@
-"""The modes of the command, a module each, and the commands that show configs."""
+"""Modes of the command line, one module each, and the commands that show configs."""

@@ -1,4 +1,4 @@
-"""``--mode=describe``: what a run would be; trains nothing."""
+"""``--mode=describe``: config, network, data, cost and speed of a run, without training it."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ SECONDS = 3.0
 
 @dataclasses.dataclass
 class Parameter:
-    """A line of the table of parameters."""
+    """Row of the parameter table."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,18 +38,18 @@ def describe(
     *,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Print the config, the network, the mesh, the steps and what the compiled step costs; train nothing.
+    """Print the config, network, mesh, number of steps, and cost and speed of the compiled step, without training.
 
-    A set that is not here is replaced by synthetic images of its shape, classes and number, which is said.
+    Synthetic images of the same shape, classes and number replace a missing data set; the output names it.
 
     Args:
-      config: settings, or a config as plain dictionaries. A list of them, replicas: the first is described, what
-        differs between them, and the step of all.
-      workdir: is neither read nor written.
-      quiet: changes nothing: what is asked for is printed, by the first process.
+      config: settings, or a config as plain dictionaries. For a list (replicas), the output describes the first,
+        the differences between them, and the step that trains all of them.
+      workdir: neither read nor written.
+      quiet: has no effect; the first process always prints.
 
     Returns:
-      What the network and the compiled step cost a device, and its speed; images a second are of all runs together.
+      Cost of the network and the compiled step per device, and speed in images per second, summed over the runs.
     """
     given = list(config) if isinstance(config, list | tuple) else [config]
     run, sentences = prepared(given[0])
@@ -90,11 +90,11 @@ def describe(
 
 
 def prepared(config: Settings | Mapping[str, Any]) -> tuple[Run, list[str]]:
-    """Prepare the run, with synthetic images in the place of those that are not here; and a sentence for each such set.
+    """Prepare the run, with synthetic images for missing data sets, and return it with a message for each of these.
 
     Raises:
-      ValueError: one sentence that names an option, its value and what is allowed.
-      FileNotFoundError: a missing set of which too little is known.
+      ValueError: an invalid option; the message names it, its value and the allowed values.
+      FileNotFoundError: a missing data set whose shape, classes or size is unknown.
     """
     missing = []
 
@@ -112,9 +112,8 @@ def prepared(config: Settings | Mapping[str, Any]) -> tuple[Run, list[str]]:
 
 
 def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
-    """Describe config, network, data, mesh and steps, line by line; ``missing``: sentences about sets that are not
-    here."""
-    from clu import parameter_overview  # needs no TensorFlow, which the rest of clu does
+    """Describe config, network, data, mesh and steps, line by line; ``missing``: messages about missing data sets."""
+    from clu import parameter_overview  # unlike the rest of clu, this needs no TensorFlow
 
     yield "config"
     for name, value in configs.leaves(run.settings).items():
@@ -147,7 +146,7 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
 
 
 def costs(step: jax.stages.Compiled) -> dict[str, float]:
-    """Return traffic, memory and collectives of a compiled step on each device, for reading."""
+    """Return memory traffic, memory (MiB) and collectives of a compiled step, per device."""
     cost = compilation.cost(step)
     facts = {"gib_read_and_written": cost.traffic / 2**30}
     for name, size in (
@@ -170,12 +169,13 @@ def race(
     state: TrainState,
     together: int = 1,
 ) -> dict:
-    """Measure images a second of the compiled step (of so many runs) on one batch again and again and, where data is
-    streamed, of the data path alone, each looked at for about ``SECONDS``; the step's state is thrown away."""
+    """Measure images per second of the compiled step, repeated on one batch, and of the data path if data is streamed.
+
+    Each measurement takes about ``SECONDS``. The step trains ``together`` runs; its state is discarded."""
     batch_size, first = together * run.settings.train.batch_size, feed.feed(0)
     state, _ = jax.block_until_ready(step(state, first))
     began, steps = time.perf_counter(), 0
-    while distributed.agreed((spent := time.perf_counter() - began) < SECONDS):  # a step is everybody's
+    while distributed.agreed((spent := time.perf_counter() - began) < SECONDS):  # same on all processes
         state, _ = jax.block_until_ready(step(state, first))
         steps += 1
     speed = {"step": steps * batch_size / spent}

@@ -1,11 +1,11 @@
-"""``--mode=embed``: what an encoder makes of the images of a set or a folder, for programs of any kind.
+"""``--mode=embed``: embeddings of the images of a data set or folder, as npz files.
 
     contrastive-jax --mode=embed --config=configs/digits.py --workdir=runs/digits \\
       --config.data.name=folder --config.data.dir=photographs
     np.load("runs/digits/embeddings_train.npz")["pooled"]
 
-The checkpoint's own config says what the network is and how images are prepared for it; the config given says
-which images (``data``), layers and splits (``embed``). Nothing needs labels.
+The checkpoint's own config sets the network and the preprocessing; the given config sets the images (``data``),
+layers and splits (``embed``). Labels are not needed.
 """
 
 import json
@@ -36,17 +36,16 @@ def embed(
 ) -> dict[str, pathlib.Path]:
     """Write ``<workdir>/embeddings_<split>.npz`` for each split of ``embed.splits`` that the data has.
 
-    Of n images each holds, in the order of the set: an array [n, F] float32 for each layer of
-    ``embed.layers``, by its name; ``label`` [n] int32, -1 where there is none ([n, C] of a multi-label set);
-    ``id`` [n] int32; ``path`` [n], of images that are files; ``classes``; and, as text, ``config`` (JSON: the
-    network's sections, and ``data`` and ``compose`` of these images), ``checkpoint`` and ``step`` (-1 where a file
-    does not say).
+    Each file holds, for n images in the order of the data set: one array [n, F] float32 per layer of
+    ``embed.layers``, under the layer's name; ``label`` [n] int32, -1 for unlabelled images ([n, C] for a multi-label
+    set); ``id`` [n] int32; ``path`` [n], if the images are files; ``classes``; ``config`` (JSON text: the network's
+    sections, and ``data`` and ``compose`` of these images); ``checkpoint`` (text); and ``step`` (-1 if unknown).
 
     Returns:
-      split -> path.
+      ``{split: path}``.
 
     Raises:
-      ValueError: a layer or split that there is not, or images that the encoder cannot read.
+      ValueError: a missing layer or split, images that the encoder cannot read, or ``data.corrupt="replace"``.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
     settings = configs.settings_of(config)
@@ -59,7 +58,7 @@ def embed(
     known = encoder.read_settings(path)
     source = source_of(settings)
     splits, layers = chosen_splits(settings, source), chosen_layers(settings, known)
-    images = settings.only("data", "compose")  # not those of the training run
+    images = settings.only("data", "compose")  # of the given config, not of the training run
     mesh, written = sharding.make_mesh(), {}
     with jax.set_mesh(mesh):
         saved = encoder.read(path, sharding=sharding.named(mesh, sharding.REPLICATED))
@@ -94,11 +93,11 @@ def embed(
 
 
 def _is_of(file: pathlib.Path, settings: Settings) -> bool:
-    """Return whether a file has embeddings of the images of these settings."""
+    """Return whether a file holds embeddings of the images of these settings."""
     try:
         with np.load(file) as arrays:
             known = json.loads(str(arrays["config"]))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # none of ours, or damaged
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # another program's file, or damaged
         return False
     images = {name: known[name] for name in ("data", "compose") if name in known}
     return configs.fingerprint(settings.replaced(**images)) == configs.fingerprint(settings)
@@ -107,7 +106,7 @@ def _is_of(file: pathlib.Path, settings: Settings) -> bool:
 def of_split(
     saved: encoder.Saved, split: Any, view: Any, layers: tuple[str, ...], batch_size: int
 ) -> dict[str, np.ndarray]:
-    """Compute features of every layer, labels, ids and, where images are files, paths of a split, in host memory."""
+    """Compute features of the given layers, labels, ids and (if images are files) paths of a split, in host memory."""
     encode = Partial(encoder.network_of(saved.settings).encode, saved.params, saved.stats)
     batch_size = features.batch_rows(min(batch_size, len(split)))
     encoded, label = features.encode_rows(
@@ -120,13 +119,17 @@ def of_split(
 
 
 def write(path: pathlib.Path, arrays: Mapping[str, Any]) -> None:
-    """Write an npz, whole or not at all; it is read without executing code (``allow_pickle`` stays False)."""
+    """Write an npz file atomically; the arrays load without pickle (``allow_pickle=False``)."""
     with workdirs.replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)
 
 
 def chosen_splits(settings: Settings, source: data.Source) -> dict[str, Any]:
-    """Return the splits that ``embed.splits`` names and the data has, by name."""
+    """Return the splits of ``embed.splits`` that the data has, by name.
+
+    Raises:
+      ValueError: the data has none of them.
+    """
     splits: dict[str, Any] = {name: getattr(source, name) for name in settings.embed.splits}
     splits = {name: split for name, split in splits.items() if split is not None}
     if not splits:
@@ -137,7 +140,11 @@ def chosen_splits(settings: Settings, source: data.Source) -> dict[str, Any]:
 
 
 def chosen_layers(settings: Settings, known: Settings) -> tuple[str, ...]:
-    """Return ``embed.layers``, of those that the network of ``known`` has."""
+    """Return ``embed.layers``.
+
+    Raises:
+      ValueError: a layer that the network of ``known`` does not have, or no layer.
+    """
     layers, there = settings.embed.layers, encoder.known_layers(known)
     for layer in layers or ("",):
         if layer not in there:

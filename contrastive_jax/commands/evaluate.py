@@ -1,7 +1,7 @@
-"""``--mode=evaluate``: any encoder, judged by any protocols on any labelled images.
+"""``--mode=evaluate``: evaluate any encoder, by any protocols, on any labelled images.
 
-The checkpoint's own config says what the network is and how images are prepared for it; the config given says
-what to evaluate on (``data``) and how (``evaluators``, ``evaluate``). So no data of the pretraining is needed.
+The checkpoint's own config sets the network and the preprocessing; the given config sets the images (``data``) and
+the protocols (``evaluators``, ``evaluate``). The pretraining data is not needed.
 """
 
 import time
@@ -22,7 +22,7 @@ from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import encoder, remote, replicas
 
 OF_THE_IMAGES = ("data", "compose")
-# Sections by which an encoder is what it is; "seed" is of its first weights.
+# Sections that determine an encoder; "seed" determines its initial weights.
 OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment", "seed")
 
 
@@ -33,21 +33,21 @@ def evaluate(
     *,
     quiet: bool = False,
 ) -> Any:
-    """Judge the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
+    """Evaluate the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
 
     Args:
-      config: settings, or a config as plain dictionaries. A list of them: those of the workdir's replicas, which are
-        evaluated in one table, but for those that diverged.
-      workdir: of the run or the replicas; the results are written there.
+      config: settings, or a config as plain dictionaries. A list: one per replica of the workdir; one table shows all
+        replicas except those that diverged.
+      workdir: directory of the run or the replicas; the results are written there.
       quiet: show no progress.
 
     Returns:
-      What ``evaluation.json`` of the workdir holds: the results, with the step and the config's fingerprint of
-      the checkpoint. Of a list a list of that, {} of a replica that diverged.
+      The contents of ``evaluation.json`` in the workdir: the results, with the checkpoint's step and the fingerprint
+      of its config. For a list of configs, a list of these, with {} for a replica that diverged.
 
     Raises:
-      ValueError: the encoder cannot read these images, or an evaluator cannot work, in a sentence; or the workdir does
-        not hold as many replicas.
+      ValueError: the encoder cannot read these images, there are no labelled test images, an evaluator does not fit
+        the data, or the workdir holds another number of replicas.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
     several = isinstance(config, list | tuple)
@@ -73,7 +73,7 @@ def evaluate(
 
 
 def _judged(settings: Settings, workdir: Any, quiet: bool) -> tuple[Evaluator, dict[str, Any]]:
-    """Judge an encoder, and write and return what came out."""
+    """Evaluate one encoder, and write and return the results."""
     began, path = time.perf_counter(), settings.evaluate.checkpoint or workdir
     first = distributed.first()
     log = workdirs.log if first and not quiet else lambda message: None
@@ -113,9 +113,9 @@ def _judged(settings: Settings, workdir: Any, quiet: bool) -> tuple[Evaluator, d
 
 
 def as_trained(settings: Settings, trained: Settings, log: Any) -> Settings:
-    """Return the settings with the sections of the encoder that its checkpoint was saved with; say what differed.
+    """Return the settings with the encoder's sections replaced by the checkpoint's; log which ones differed.
 
-    A file that is not a run's own may not say all of them: the command's stay.
+    Sections that the checkpoint lacks (a file from outside may lack some) keep their values in ``settings``.
     """
     sections = trained.only(*OF_THE_ENCODER)
     differs = [
@@ -136,9 +136,9 @@ def changed(
     now: tuple[int, str | None],
     had: tuple[int | None, str | None],
 ) -> list[str]:
-    """Say that images were added or removed since the run, where test images are drawn from among them.
+    """Return a note if images were added or removed since the run and its test or validation images are a random part.
 
-    ``now`` and ``had``: how many training images there are and were, and the digest of their files; None: unknown.
+    ``now`` and ``had``: number of training images and digest of their files, today and in the run; None: unknown.
     """
     options = settings.data.options
     drawn = options.get("test_fraction") or options.get("validation")
@@ -164,7 +164,7 @@ def restored(path: str, evaluator: Evaluator) -> encoder.Saved:
     """Restore encoder, projector and predictor.
 
     Raises:
-      ValueError: images of another number of channels, or weights of another shape.
+      ValueError: examples that the encoder cannot read, or weights of another shape than the config's network.
     """
     saved = encoder.read(path, sharding=sharding.named(evaluator.mesh, sharding.REPLICATED))
     encoder.check_example(saved.example, evaluator.source, path)

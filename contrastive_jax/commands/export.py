@@ -1,9 +1,9 @@
-"""``--mode=export``: an encoder as ``encoder.safetensors``, which torchvision, timm and Detectron2 load.
+"""``--mode=export``: an encoder as ``encoder.safetensors``, for torchvision, timm and Detectron2.
 
-The arrays are the checkpoint's, bit for bit, under the names of torchvision's ResNet. The file's metadata are
+The arrays equal the checkpoint's bit for bit and have the names of torchvision's ResNet. The file's metadata are
 JSON: ``encoder`` (depth, width, stem, variant, epsilon, channels, features, dtype), ``preprocessing``, ``config``,
 ``step``.
-``docs/export.md`` shows the ten lines of PyTorch that load it.
+``docs/export.md`` shows the PyTorch code that loads the file.
 """
 
 import pathlib
@@ -28,14 +28,14 @@ FILE = "encoder" + weights.SUFFIX
 def export(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
     """Write the encoder of ``evaluate.checkpoint`` (default: the workdir's) to ``<workdir>/encoder.safetensors``.
 
-    With ``export.architecture`` "torchvision" what PyTorch would load without a word and compute otherwise is
-    refused; "own" writes it for this package, or for a PyTorch model that was changed alike.
+    ``export.architecture="torchvision"`` refuses an encoder that torchvision's ResNet would load without an error but
+    compute differently; "own" writes it for this package or for a PyTorch model with the same changes.
 
     Returns:
       The file's metadata.
 
     Raises:
-      ValueError: torchvision's ResNet does not compute what this encoder does.
+      ValueError: the encoder is not a ResNet, or torchvision's ResNet computes something else (see above).
       FileNotFoundError: no checkpoint.
     """
     settings = configs.settings_of(config)
@@ -71,7 +71,7 @@ def export(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
 
 
 def differences(settings: Settings) -> list[str]:
-    """Return where torchvision's model would take the arrays and compute something else, each as a clause."""
+    """Return the differences from torchvision's model that change the output but not the shapes, each as a clause."""
     options, differing = settings.encoder.options, []
     if options["variant"] == "simclr" and options["depth"] < 50:
         differing.append(
@@ -87,16 +87,16 @@ def differences(settings: Settings) -> list[str]:
 
 
 def about(saved: encoder.Saved, command: Settings) -> dict[str, Any]:
-    """Return the metadata of a checkpoint's encoder, by the names of :data:`weights.FACTS`.
+    """Return the metadata of a checkpoint's encoder, with the keys of :data:`weights.FACTS`.
 
-    ``command``: as :func:`encoder.view_of` reads it.
+    ``command``: as in :func:`encoder.view_of`.
     """
     trained = saved.settings
     network = encoder.network_of(trained.replaced(projector={"layers": 0}, predictor={"layers": 0}))
     section = encoder.view_of(saved, command)
     if section is not None and "size" not in section:
         raise ValueError(f"augment.preset is {section['preset']!r}; export writes encoders of images.")
-    evaluate = trained.only("evaluate").pop("evaluate", {}) | {"size": 0}  # as augment says
+    evaluate = trained.only("evaluate").pop("evaluate", {}) | {"size": 0}  # 0: augment.size
     image = (section["size"], section["size"], saved.example.shape[2])
     return {
         "encoder": trained.only("encoder").pop("encoder")
@@ -109,11 +109,11 @@ def about(saved: encoder.Saved, command: Settings) -> dict[str, Any]:
 
 
 def preprocessing(section: Mapping[str, Any], channels: int) -> dict[str, Any]:
-    """Describe evaluation's view of an image in words that need no code of ours.
+    """Return a description of the evaluation preprocessing that any program can follow.
 
-    The largest centred square times ``crop`` is cut out and resized to ``size`` (``interpolation``, bicubic
-    with a = -0.5; ``antialias``: the kernel widens where the image shrinks, as Pillow's does), divided by 255,
-    clipped to [0, 1], less ``mean``, over ``std``.
+    Crop the centred square whose side is ``crop`` times the shorter side, resize it to ``size`` (``interpolation``;
+    bicubic has a = -0.5; ``antialias``: the kernel widens when downsampling, as in Pillow), divide by 255, clip to
+    [0, 1], subtract ``mean`` and divide by ``std``.
     """
     view = call(augment.make_eval, "augment", section)
     (mean, std), crop = view.normalization, view.crop

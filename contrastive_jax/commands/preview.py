@@ -1,4 +1,4 @@
-"""``--mode=preview``: a contact sheet of training images and their views, so that people see what the network sees."""
+"""``--mode=preview``: a contact sheet of training images and their augmented views."""
 
 import textwrap
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from contrastive_jax.lookup import call
 from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import remote
 
-TILE = 112  # pixels: smaller images are enlarged by a whole factor
-LINE = 14  # pixels of a caption's line
-LETTER = 6  # pixels, what one is wide at most on average
+TILE = 112  # pixels; smaller images are enlarged by an integer factor
+LINE = 14  # height of a caption line in pixels
+LETTER = 6  # upper bound of the average letter width in pixels
 GAP = 4
 
 
@@ -27,18 +27,17 @@ GAP = 4
 def preview(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
     """Write ``<workdir>/preview.png`` and return its path; no network is built.
 
-    A row is an image, of those that the first steps of training take: as evaluation sees it, then its
-    training views in its first ``preview.draws`` epochs, to the bit those of the run. Normalization is taken
-    back; of more than three channels the first three are shown, of two the first. Bits (``compose``) are
-    written out, the lowest first.
+    Each row shows one of the first images of training: its evaluation view, then its training views of the first
+    ``preview.draws`` epochs, bit-identical to the run's. Normalization is undone. Of more than three channels the
+    sheet shows the first three, of two the first. Bits (``compose``) appear in the caption, lowest first.
 
     Args:
-      config: ``preview.images`` rows, and ``preview.draws`` epochs.
-      workdir: of the run; made where there is none.
-      quiet: do not say where the sheet is.
+      config: ``preview.images`` sets the number of rows, ``preview.draws`` the number of epochs.
+      workdir: directory of the run; created if missing.
+      quiet: do not log the path of the sheet.
 
     Raises:
-      ValueError: an option that is out of range.
+      ValueError: an option out of range, or examples that are not images.
     """
     settings = configs.settings_of(config)
     source = source_of(settings)
@@ -79,8 +78,9 @@ def _short(value: Any) -> str:
 
 
 def shown(settings: Settings, split: data.Split | data.Streamed, ids: np.ndarray) -> tuple:
-    """Make evaluation's view of each image [n, s, s, c] and its training views [n, draws, W, s, s, c], in [0, 1] but
-    for rounding; labels and groups."""
+    """Compute evaluation views [n, s, s, c], training views [n, draws, W, s, s, c], labels and groups of some images.
+
+    Views are in [0, 1] up to rounding."""
     section, seed = settings.augment, settings.seed
     views, evaluate = section(), call(augment.make_eval, section.path, section.options)
     whole, _ = next(split.batches(len(ids), evaluate, ids))
@@ -99,22 +99,21 @@ def shown(settings: Settings, split: data.Split | data.Streamed, ids: np.ndarray
 
 
 def visible(image: np.ndarray, view: augment.EvaluationView) -> np.ndarray:
-    """Take the normalization of evaluation's view back from views [..., c]."""
+    """Undo the evaluation view's normalization of views [..., c]."""
     mean, std = view.normalization
     first = len(mean)  # further channels are not normalized
     return np.concatenate([image[..., :first] * np.array(std) + np.array(mean), image[..., first:]], -1)
 
 
 def caption(row: int, group: int, label: np.ndarray, classes: tuple[str, ...]) -> tuple[str, str]:
-    """Return two lines: an image's id, with its group where that has another number, and its labels."""
+    """Return two lines: the image's id (and its group, if different), and its labels."""
     numbers = np.flatnonzero(label) if np.ndim(label) else [label] if label >= 0 else []
     first = f"id {row}" if group == row else f"id {row}, group {group}"
     return first, ", ".join(classes[i] for i in numbers) or "no label"
 
 
 def without_bits(seen: np.ndarray, views: np.ndarray, captions: list[tuple[str, str]], bits: int) -> tuple:
-    """Take the last channels, so many bits, off images, and put them into their captions. Where there is nothing else,
-    they stay."""
+    """Move the last ``bits`` channels of the images into their captions; images of bits alone also keep them."""
     if not bits:
         return seen, views, captions
     written = ["".join(str(round(float(bit))) for bit in image[0, 0, -bits:]) for image in seen]
@@ -126,7 +125,7 @@ def without_bits(seen: np.ndarray, views: np.ndarray, captions: list[tuple[str, 
 
 
 def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray, views: np.ndarray):
-    """Draw the sheet, a Pillow image: a row an image, column 0 ``seen``, then its views, epoch by epoch."""
+    """Draw the sheet as a Pillow image: one row per image, first ``seen``, then the views, epoch by epoch."""
     from matplotlib import font_manager
     from PIL import Image, ImageDraw, ImageFont
 
@@ -139,7 +138,7 @@ def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray,
     top = (len(lines) + 1) * LINE + 2 * GAP
     sheet = Image.new("RGB", (page, top + count * (side + 2 * LINE + GAP)), "white")
     pen = ImageDraw.Draw(sheet)
-    # Pillow's own font has English letters alone.
+    # Pillow's default font lacks letters beyond English.
     pen.font = ImageFont.truetype(font_manager.findfont("DejaVu Sans"), LINE - 4)
     for line, text in enumerate(lines):
         pen.text((GAP, GAP + line * LINE), text, fill="black")
@@ -157,7 +156,7 @@ def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray,
 
 
 def tile(image: np.ndarray, factor: int):
-    """Make a Pillow image of [s, s, c] in [0, 1], every pixel ``factor`` wide and high."""
+    """Make a Pillow image from [s, s, c] in [0, 1], enlarged by ``factor``."""
     from PIL import Image
 
     shown = image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, axis=-1)

@@ -1,10 +1,10 @@
-"""``--mode=report``: runs on one HTML page that needs nothing else: no network, no scripts.
+"""``--mode=report``: one self-contained HTML page about one or more runs, without network access or scripts.
 
     contrastive-jax --mode=report --workdir=runs/simclr
     contrastive-jax --mode=report --workdir=runs/simclr,runs/flatclr
 
-A run is read from its workdir as it is, also while it trains: config, metrics, result and the newest checkpoint.
-What it does not have is said in its place.
+The page reads the config, metrics, result and newest checkpoint of each workdir, also during training. It names the
+parts that are missing.
 """
 
 import base64
@@ -40,12 +40,12 @@ from contrastive_jax.workdir.metric_table import PANELS
 
 
 class Seen(NamedTuple):
-    """Some test images, and their features by the newest checkpoint."""
+    """Sample of test images, with their features by the newest checkpoint."""
 
     step: int | None
     split: str
     features: np.ndarray  # [n, F]
-    label: np.ndarray  # [n], -1 where there is none or several
+    label: np.ndarray  # [n], -1 for images without a label or with several
     classes: tuple[str, ...]
     pictures: (
         Callable[[np.ndarray], np.ndarray] | None
@@ -53,32 +53,32 @@ class Seen(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A run as the page shows it."""
+    """Contents of a run that the page shows."""
 
     name: str
     colour: str
     workdir: str
     settings: Settings
     records: list[dict[str, Any]]
-    result: dict[str, Any]  # of result.json; {} while there is none
-    evaluations: dict[str, dict[str, Any]]  # rows of the table, by what they are of; "": the run as it ended
-    seen: Seen | str  # or why not
+    result: dict[str, Any]  # of result.json or diverged.json; {} if there is none yet
+    evaluations: dict[str, dict[str, Any]]  # heading -> table rows; "": the run's own evaluation
+    seen: Seen | str  # str: why there are no images
 
 
 def report(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
     """Write the page of one run, or of several side by side, and return its path.
 
     Args:
-      config: its section ``report`` says what is shown; what the runs are they say themselves.
-      workdir: of the run, or of several, separated by commas; that of replicas stands for all of them.
-      quiet: do not say where the page is.
+      config: only its section ``report`` is used; each run's own config is in its workdir.
+      workdir: one workdir, or several separated by commas; a workdir of replicas includes all of them.
+      quiet: do not log the path of the page.
 
     Raises:
-      ValueError: an option out of range, or no workdir.
+      ValueError: an option out of range, a layer that no run has, or no workdir.
       FileNotFoundError: a workdir without a run.
     """
     options = check(configs.as_settings(config).report)
-    one = os.path.isdir(workdir)  # a comma in its name parts nothing
+    one = os.path.isdir(workdir)  # an existing folder, whose name may contain commas
     given = [str(workdir)] if one else [part for part in str(workdir).split(",") if part]
     if not given:
         raise ValueError(
@@ -87,7 +87,7 @@ def report(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
     log = workdirs.log if distributed.first() and not quiet else lambda message: None
     with contextlib.ExitStack() as copies:
         folders = [copies.enter_context(remote.mirrored(part)) for part in given]
-        paths: list[tuple[Any, pathlib.Path]] = []  # of each run: its files, and what it is called by
+        paths: list[tuple[Any, pathlib.Path]] = []  # per run: its folder, and the path to name it by
         for path, part in zip(folders, map(pathlib.Path, given), strict=True):
             paths += [(run, part / run.name) for run in replicas.folders(path)] or [(path, part)]
         for path, _ in paths:
@@ -115,7 +115,7 @@ def report(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
 
 
 def file_name(folders: Sequence[str]) -> str:
-    """Return the name of the page, in the first folder: comparisons leave the run's own page and one another alone."""
+    """Return the file name of the page, so that a comparison overwrites no other page in the first folder."""
     others = "_".join(re.sub(r"[^\w.+=-]", "-", name) for name in folders[1:])
     if len(others) > 120:
         others = f"{others[:100]}_{hashlib.sha256(others.encode()).hexdigest()[:8]}"
@@ -123,7 +123,11 @@ def file_name(folders: Sequence[str]) -> str:
 
 
 def check(options: sections.Report) -> sections.Report:
-    """Return the section ``report``; refuse what cannot be drawn."""
+    """Return the section ``report``.
+
+    Raises:
+      ValueError: more queries or neighbours than the images allow.
+    """
     if options.queries > options.images or options.neighbours >= options.images:
         raise ValueError(
             f"report.queries is {options.queries} and report.neighbours {options.neighbours}; they are among"
@@ -133,7 +137,7 @@ def check(options: sections.Report) -> sections.Report:
 
 
 def check_layer(layer: str, runs: Sequence[Any]) -> None:
-    """Refuse a layer that none of the runs has; where another run has it, one without it shows no images."""
+    """Raise ValueError for a layer that no run has; if some runs have it, the others show no images."""
     read = (configs.saved_settings(configs.load(str(pathlib.Path(run)))) for run in runs)
     known = list(map(encoder.known_layers, read))
     if not any(layer in layers for layers in known):
@@ -141,7 +145,7 @@ def check_layer(layer: str, runs: Sequence[Any]) -> None:
 
 
 def names(paths: Sequence[pathlib.Path]) -> list[str]:
-    """Return the shortest ends of the paths that tell them apart."""
+    """Return the shortest path suffixes that are all different."""
     parts = [path.resolve().parts for path in paths]
     for depth in range(1, max(map(len, parts)) + 1):
         ends = ["/".join(part[-depth:]) for part in parts]
@@ -150,7 +154,7 @@ def names(paths: Sequence[pathlib.Path]) -> list[str]:
     return [str(path) for path in paths]
 
 
-# ------------------------------------------------------------------------------------------------ what is there
+# ------------------------------------------------------------------------------------------------ reading runs
 
 
 def read(
@@ -181,7 +185,7 @@ def read(
         evaluations = judged(settings, result, {})
     try:
         seen = features_of(workdir, settings, options)
-    except (OSError, ValueError, RuntimeError) as error:  # no checkpoint yet, a data set that is elsewhere
+    except (OSError, ValueError, RuntimeError) as error:  # no checkpoint yet, or a missing data set
         seen = str(error)
         log(f"{workdir}: no images are shown: {error}")
     if isinstance(seen, str):
@@ -193,7 +197,7 @@ def read(
 
 
 def _readable(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a result the page can show: entries of the types that a run writes."""
+    """Return the entries of a result that have the types a run writes, which the page can show."""
 
     def number(value: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
@@ -231,8 +235,10 @@ def _readable(result: Mapping[str, Any]) -> dict[str, Any]:
 def judged(
     settings: Settings, result: Mapping[str, Any], later: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return the rows of a run's own evaluations, with those of ``--mode=evaluate`` (``evaluation.json``) among them
-    where these are of the same weights and images and no column is another; else these by what they are of."""
+    """Return the table rows of a run's evaluations, by heading.
+
+    Rows of ``--mode=evaluate`` (``evaluation.json``) join the run's own rows (heading "") if checkpoint, images and
+    protocols are the same. Otherwise they get a heading that names the difference."""
     evaluations = result.get("evaluations") or {}
     if not later:
         return {"": evaluations} if evaluations else {}
@@ -266,7 +272,7 @@ def _cells(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, An
 
 
 def over_seeds_of(name: str, runs: Sequence[Shown], differences: Sequence[Mapping[str, Any]]) -> list[Shown]:
-    """Return the means of replicas that differ in the seed alone, each in the place of a run; of other runs none."""
+    """Return the means of replicas that differ only in the seed, each as a run; without replicas an empty list."""
     means: dict[str, dict[str, dict]] = {}
     for row in ("trained", "untrained") if differences else ():
         of_each = [run.evaluations.get("", {}).get(row) for run in runs]
@@ -276,7 +282,9 @@ def over_seeds_of(name: str, runs: Sequence[Shown], differences: Sequence[Mappin
 
 
 def shown(source: data.Source) -> tuple[str, Any]:
-    """Return the images that the page shows: those of plain columns, with one label where others have several."""
+    """Return the split that the page shows, with its name: the test images, or training images without a test set.
+
+    This is the split of the table's plain columns; in a composed set it can differ from ``source.test``."""
     train, test = source.judged[""]
     return ("training", train) if test is None else ("test", test)
 
@@ -313,9 +321,9 @@ def features_of(workdir: str | os.PathLike, settings: Settings, options: section
 
 
 def neighbours(embedded: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
-    """Find positions [q, count] of the rows of largest cosine with each of ``queries``, itself left out.
+    """Return positions [q, count] of the rows with the largest cosine similarity to each query, without the query.
 
-    Fewer where there are no more rows.
+    ``count`` is at most the number of other rows.
     """
     unit = directions(embedded)
     score = unit[queries] @ unit.T
@@ -324,7 +332,7 @@ def neighbours(embedded: np.ndarray, queries: np.ndarray, count: int) -> np.ndar
 
 
 def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
-    """Project rows on a plane [n, 2], L2-normalised first, and say how."""
+    """L2-normalise rows, project them to a plane [n, 2], and return the points with a description of the method."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
@@ -337,7 +345,7 @@ def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
     perplexity = min(30.0, (len(unit) - 1) / 3)
     with threadpool_limits(
         1
-    ):  # so few points are as fast, and threads that wait for one another slow a busy machine
+    ):  # few points are as fast on one thread, and waiting threads slow a busy machine
         points = TSNE(2, perplexity=perplexity, init="pca", random_state=0, metric="cosine").fit_transform(
             unit
         )
@@ -348,7 +356,7 @@ def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
 
 
 def page(runs: Sequence[Shown], options: sections.Report, means: Sequence[Shown] = ()) -> str:
-    """Return the whole page: ``report.html`` beside this file, filled in; ``means`` are rows of its tables alone."""
+    """Render the page from the template ``report.html`` beside this file; ``means`` appear in the tables only."""
     import jinja2
 
     loader = jinja2.FileSystemLoader(pathlib.Path(__file__).parent)
@@ -386,7 +394,7 @@ def _number(value: Any) -> str:
 
 
 def state(run: Shown) -> str:
-    """Return whether a run is at its end: what judges the encoder may be interrupted when training has ended."""
+    """Return the state of a run as text; evaluation after training can be interrupted, so it is a state of its own."""
     if not run.result:
         return "no result.json yet: stopped, or still training"
     if "diverged" in run.result:
@@ -396,7 +404,7 @@ def state(run: Shown) -> str:
 
 
 def facts(run: Shown) -> dict[str, str]:
-    """Return how far a run is, and on what."""
+    """Return the progress, speed and environment of a run, as text by name."""
     last, result = (run.records or [{}])[-1], run.result
     device, commit = result.get("device", {}), result.get("git_commit")
     values = {
@@ -415,11 +423,11 @@ def facts(run: Shown) -> dict[str, str]:
 
 
 class Table(NamedTuple):
-    """Rows of several runs."""
+    """Scores or measures of several runs."""
 
     title: str
     columns: list[str]
-    rows: list[tuple[Shown, str, list[tuple[str, str]]]]  # run, row, cells: text and what it is
+    rows: list[tuple[Shown, str, list[tuple[str, str]]]]  # run, row, cells (text, protocol)
 
 
 Rows = list[tuple[Shown, str, Mapping[str, Any]]]  # run, row, scores by column
@@ -431,7 +439,7 @@ def _rows(runs: Sequence[Shown], heading: str) -> Rows:
         for row, scores in run.evaluations.get(heading, {}).items():
             known = row != "trained" and any(
                 (row, scores) == other[1:] for other in rows
-            )  # one set's raw pixels
+            )  # raw pixels of one data set
             if not known:
                 rows.append((run, row, scores))
     return rows
@@ -442,7 +450,7 @@ def _columns(rows: Rows) -> list[str]:
 
 
 def score_tables(evaluated: Rows) -> list[Table]:
-    """Return a table for each score, in percent: rows and columns in the order of the terminal's."""
+    """Return one table per score, in percent, with rows and columns in the order of the terminal table."""
     tables = []
     for metric, title in METRICS.items():
         with_it = [
@@ -465,7 +473,7 @@ def score_tables(evaluated: Rows) -> list[Table]:
 
 
 def number_tables(evaluated: Rows) -> list[Table]:
-    """Return a table of the numbers of each column that gives no score."""
+    """Return one table per column without a score, with the numbers that it measures."""
     tables = []
     for column in _columns(evaluated):
         of_it = [(run, row, scores.get(column, {})) for run, row, scores in evaluated]
@@ -484,9 +492,9 @@ def _how(scores: Mapping[str, Any]) -> str:
 
 
 def config_tables(runs: Sequence[Shown]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Return the leaves of one run that differ from the base, or those in which several differ; and all of them.
+    """Return a table of the options that differ (from the base config, or between several runs) and one of all options.
 
-    Each as a title, headings, and rows: the leaf and its values.
+    Each is a title, column headings, and rows of an option and its values.
     """
     base = configs.leaves(configs.plain(configs.complete(configs.base())))
     by_run, names = [configs.leaves(run.settings) for run in runs], [run.name for run in runs]
@@ -531,7 +539,7 @@ def histogram(run: Shown) -> str:
 
 
 def embedding_map(run: Shown, options: sections.Report) -> tuple[str, str]:
-    """Draw the images as points on a plane, coloured by class; the drawing, and what it shows or why there is none."""
+    """Draw the images as points on a plane, coloured by class; return the SVG ("" if none) and its caption."""
     if isinstance(run.seen, str):
         return "", run.seen
     seen = run.seen
@@ -563,7 +571,7 @@ def embedding_map(run: Shown, options: sections.Report) -> tuple[str, str]:
 
 
 def nearest(run: Shown, options: sections.Report) -> tuple[list, str]:
-    """Return some images, each followed by those of the nearest features, as (class, address, name); and a sentence."""
+    """Return rows of an image and its nearest neighbours, as (CSS class, data URI, class name), and a caption."""
     if isinstance(run.seen, str):
         return [], run.seen
     seen = run.seen
@@ -597,7 +605,7 @@ def _data_uri(image: np.ndarray) -> str:
 
 
 def _svg(figure) -> str:
-    """Return a figure as a part of the page, drawn in the page's own text colour; nothing of no figure."""
+    """Return a figure as inline SVG in the page's text colour; "" for None."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 

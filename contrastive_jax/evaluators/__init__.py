@@ -1,7 +1,7 @@
-"""Evaluation of representations: named protocols, and every number carries its own.
+"""Evaluation of representations by named protocols; every result records its protocol.
 
-Evaluators of features read arrays, ``[n, F]`` and ``[n]``, and never see a network. Those that train on images
-(augmentation, fine-tuning) read the encoder's weights and train copies.
+Evaluators of features read only arrays, ``[n, F]`` and ``[n]``. Those that train on images (augmentation,
+fine-tuning) read the encoder's weights and train copies.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,20 +20,20 @@ from contrastive_jax.types import Example
 
 
 def known() -> dict[str, Callable]:
-    """Return what a column may be, by name: protocols, which give an accuracy, and measures, which do not."""
+    """Return the evaluators by name: protocols, which give an accuracy, and measures, which do not."""
     return functions_of(protocols) | functions_of(measures)
 
 
 def find(name: str, column: str) -> Callable | None:
-    """Find one of :func:`known` by its name, or any function by ``module:function``; None where there is none."""
+    """Return the evaluator of a name of :func:`known`, or of a ``module:function``; None for an unknown name."""
     return own(name, f"evaluators.{column}.name") if is_own(name) else known().get(name)
 
 
 def section_of(column: str, given: Mapping[str, Any]) -> Section:
-    """Return a column of a config, ``{"name": "knn", "k": 20}``, with the function that it names.
+    """Return the section of a config's column, ``{"name": "knn", "k": 20}``, with the function of that name.
 
     Raises:
-        ValueError: no name, or an unknown one.
+        ValueError: a missing or unknown name.
     """
     path = f"evaluators.{column}"
     if not isinstance(given, Mapping) or "name" not in given:
@@ -49,7 +49,8 @@ def build(columns: Mapping[str, Section | Mapping[str, Any]], facts: EvalSpec) -
     """Build the columns of a config's ``evaluators``, sections or plain dictionaries: column -> ``evaluate(subject)``.
 
     Raises:
-        ValueError: an unknown protocol or option, or one that cannot work on these labels, in a sentence.
+        ValueError: an unknown protocol or option, one that does not fit these labels, the run's seed without a run, or
+            an evaluator that does not return a function.
     """
     built = {}
     for column, given in columns.items():
@@ -70,10 +71,10 @@ def build(columns: Mapping[str, Section | Mapping[str, Any]], facts: EvalSpec) -
 def resized(
     section: Mapping[str, Any], size: int, network: models.Network, example: Example
 ) -> Mapping[str, Any]:
-    """Return the section ``augment`` with images of ``evaluate.size`` pixels; 0 leaves its own.
+    """Return the section ``augment`` with images of ``size`` (``evaluate.size``) pixels; 0 keeps the section's size.
 
     Raises:
-        ValueError: the network cannot read them, or would have other weights.
+        ValueError: the examples are not images, or the network cannot read this size with its weights.
     """
     if not size:
         return section
@@ -95,7 +96,7 @@ def resized(
 
 
 ROWS = ("trained", "untrained", "raw pixels")
-RUN_SEED = -1  # as the seed of a column: the run's own
+RUN_SEED = -1  # a column with this seed uses the run's
 
 
 def prepare(
@@ -107,20 +108,20 @@ def prepare(
     metric: str,
     seed: int,
 ) -> dict[str, dict[str, Callable]]:
-    """Build the evaluators of a run for each set on which the encoder is evaluated (``source.judged``).
+    """Build the evaluators of a run for each data set of the evaluation (``source.judged``).
 
-    They raise their errors here, before training.
+    Called before training, so that errors are raised early.
 
     Args:
-        columns: of the config.
-        source: what to evaluate on.
-        layers: that the network has.
+        columns: the config's ``evaluators``.
+        source: data to evaluate on.
+        layers: layers of the network.
         rows: ``evaluate.rows``.
         metric: ``evaluate.metric``.
-        seed: of the run.
+        seed: seed of the run.
 
     Raises:
-        ValueError: one sentence.
+        ValueError: no rows, a metric that does not fit the labels, or an error of :func:`build`.
     """
     if not rows:
         raise ValueError(f"evaluate.rows is empty; it must name some of {', '.join(ROWS)}.")
@@ -146,12 +147,12 @@ def prepare(
 
 
 def per_run(columns: Iterable[Section]) -> bool:
-    """Return whether a column uses the run's seed, so that runs of several seeds have evaluators of their own."""
+    """Return whether a column uses the run's seed, so that runs with different seeds need separate evaluators."""
     return any(section.options.get("seed") == RUN_SEED for section in columns)
 
 
 def _facts(layers: tuple[str, ...], train: Any, test: Any) -> EvalSpec:
-    """Return what is known of a set before anything is encoded: of one that nobody judges the layers alone."""
+    """Return the facts of a data set that are known before encoding; without labelled test data, only the layers."""
     if test is None or not train.labelled:
         return EvalSpec(layers, None)
     labels, rows = known_labels(train), labelled(train).rows
@@ -159,11 +160,11 @@ def _facts(layers: tuple[str, ...], train: Any, test: Any) -> EvalSpec:
 
 
 def layers_of(columns: Iterable[Section]) -> tuple[str, ...]:
-    """Return the encoder's layers that some column reads."""
+    """Return the encoder layers that at least one column reads."""
     return tuple(sorted({_layer(section) for section in columns}))
 
 
 def _layer(section: Section) -> str:
-    """Return the layer that a column reads, by default its function's."""
+    """Return the layer that a column reads: its option, or its function's default."""
     layer = parameters(section.function).get("layer")
     return section.options.get("layer", layer.default if layer else "pooled")

@@ -1,4 +1,4 @@
-"""Data of an evaluation: an encoder, or the pixels themselves, with the labelled images that judge it."""
+"""Data of an evaluation: an encoder, or raw pixels, with labelled training and test images."""
 
 import functools
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ Seed = Annotated[int, Ge(-1)]  # -1: the run's own
 
 
 class EvalSpec(NamedTuple):
-    """Facts of an evaluation before anything is encoded: enough to refuse what cannot work."""
+    """Facts of an evaluation that are known before encoding, for early checks of the options."""
 
-    layers: tuple[str, ...]  # of the encoder
-    labels: np.ndarray | None  # [n] or [n, C], of the labelled training images; None where not read yet
-    images: int | None = None  # for training, labelled or not
+    layers: tuple[str, ...]  # layers of the encoder
+    labels: np.ndarray | None  # [n] or [n, C], labels of the labelled training images; None if not read yet
+    images: int | None = None  # number of training images, labelled or not
 
     def check_count(self, name: str, value: int) -> None:
-        """Refuse an option that asks for more labelled training images than there can be."""
+        """Refuse an option that needs more labelled training images than there can be."""
         there = len(self.labels) if self.labels is not None else self.images
         if there is not None and value > there:
             labelled = "labelled " if self.labels is not None else ""
@@ -41,27 +41,27 @@ class EvalSpec(NamedTuple):
 
 
 def check_seed(seed: int) -> None:
-    """Refuse -1, in whose place a run puts its own seed before anything is built."""
+    """Refuse the seed -1, which a run replaces by its own seed before it builds the evaluators."""
     if seed < 0:
         raise ValueError(f"seed is {seed}; it must be at least 0 where there is no run.")
 
 
 def left_out(why: str) -> dict:
-    """Return what an evaluator does that does not apply to a subject."""
+    """Return the result of an evaluator that does not apply to a subject."""
     return {"left_out": why}
 
 
 class LabelledSubset(NamedTuple):
-    """The labelled images of a split: ``split`` with the rows that count (None: all)."""
+    """Labelled images of a split: the given ``rows`` of ``split`` (None: all)."""
 
-    split: Any  # data.Split, or a streamed one
+    split: Any  # data.Split, or a streamed split
     rows: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.split) if self.rows is None else len(self.rows)
 
     def chosen(self, rows: np.ndarray) -> "LabelledSubset":
-        """Return the images at some positions of this part."""
+        """Return the subset at these positions of this subset."""
         return LabelledSubset(self.split, rows if self.rows is None else self.rows[rows])
 
     def images(self) -> Any:
@@ -70,13 +70,12 @@ class LabelledSubset(NamedTuple):
 
 
 def known_labels(split: Any) -> np.ndarray | None:
-    """Return the labels of a split, [n] or [n, C]; None where they are only in records that nobody has read."""
+    """Return the labels of a split, [n] or [n, C]; None if they are in records that have not been read."""
     return split.label if isinstance(split, data.Split) else getattr(split.records, "label", None)
 
 
 def known_groups(part: LabelledSubset) -> np.ndarray | None:
-    """Return the groups of near-duplicates among a part's images, [n]; None where they are only in records not yet
-    read."""
+    """Return the near-duplicate groups of a part's images, [n]; None if they are in records that have not been read."""
     split = part.split
     groups = split.group if isinstance(split, data.Split) else getattr(split.records, "group", None)
     return groups if groups is None or part.rows is None else groups[part.rows]
@@ -93,7 +92,7 @@ def labelled(split: Any) -> LabelledSubset:
 
 
 class Pretrained(NamedTuple):
-    """A network and its weights, and how images were prepared for it."""
+    """Network, its weights, and the preprocessing of its images."""
 
     network: models.Network
     params: PyTree
@@ -101,17 +100,17 @@ class Pretrained(NamedTuple):
     augment: Mapping[str, Any]  # the config section of its pretraining
 
 
-SMALL_BATCH = 256  # images; networks are slower at less
+SMALL_BATCH = 256  # images; smaller batches are slower
 
 
 class EvaluationData:
-    """One row of the table. Features are computed once for all evaluators that read them.
+    """One row of the table; its features are computed once and shared by the evaluators.
 
     Attributes:
-        name: of the row.
-        encoder: None: the pixels themselves.
+        name: name of the row.
+        encoder: network to evaluate; None for raw pixels.
         train, test: labelled images.
-        test_labels: once something was judged.
+        test_labels: labels of the test images; None until they have been encoded.
     """
 
     def __init__(
@@ -125,27 +124,27 @@ class EvaluationData:
         batch_size: int,
     ):
         self.name, self.encoder, self.train, self.test = name, encoder, train, test
-        # One size for both parts is one program; the smaller part, if it is not tiny, is one batch.
+        # Both parts have one batch size, so that they share a program. The smaller part, unless tiny, fits one batch.
         self._layers, self._batch_size = layers, min(batch_size, max(SMALL_BATCH, min(len(train), len(test))))
         self.test_labels: np.ndarray | None = None
         self._found: dict[Any, Any] = {}
 
     def layer(self, layer: str) -> str:
-        """Return what is read where an evaluator asks for ``layer``."""
+        """Return ``layer``, or the pixels for a row without an encoder."""
         return layer if self.encoder else PIXELS
 
     def arrays(self, layer: str, crop: float | None = None) -> tuple[Rows, np.ndarray, Rows, np.ndarray]:
-        """Return features and labels of the training images, features and labels of the test images.
+        """Return features and labels of the training images, then features and labels of the test images.
 
-        ``crop``: proportion of the largest centred square that the encoder sees (``eval_crop`` of the
-        presets); None as its pretraining has it. Pixels are the whole image.
+        ``crop``: side of the centre crop as a share of the largest centred square (``eval_crop`` of the presets);
+        None: as in pretraining. Pixels are of the whole image.
         """
         (train, labels), (test, test_labels) = self.encoded(self.train, crop), self.encoded(self.test, crop)
         layer = self.layer(layer)
         return train[layer], labels, test[layer], test_labels
 
     def encoded(self, part: LabelledSubset, crop: float | None = None) -> tuple[dict[str, Rows], np.ndarray]:
-        """Return every layer that some evaluator reads, and the labels."""
+        """Return the features of a part by layer, for all layers that evaluators read, and the labels."""
         key = ("train" if part is self.train else "test", crop if self.encoder else None)
         if key not in self._found:
             self._found[key] = self._encode(part, crop) if self.encoder else self._pixels(part)
@@ -164,15 +163,15 @@ class EvaluationData:
         }, images.label
 
     def some(self, count: int, seed: int) -> np.ndarray:
-        """Return the positions among the test images of ``count`` of them (0 or more than there are: all), in order."""
+        """Return sorted positions of ``count`` random test images; all if ``count`` is 0 or not less than all."""
         if not 0 < count < len(self.test):
             return np.arange(len(self.test))
         return np.sort(np.random.default_rng(seed).permutation(len(self.test))[:count])
 
     def two_views(self, layer: str, number: np.ndarray, seed: int) -> np.ndarray:
-        """Compute features [n, 2, F] of two views of some test images, augmented as in the encoder's pretraining.
+        """Return features [n, 2, F] of two views of some test images, augmented as in the encoder's pretraining.
 
-        ``number``: positions among the test images; ``seed``: of the augmentation.
+        ``number``: positions among the test images; ``seed``: seed of the augmentation.
         """
         key = ("views", number.tobytes(), seed)
         if key not in self._found:
@@ -187,15 +186,15 @@ class EvaluationData:
 
     @property
     def _bank(self) -> Any:
-        """Return the split that training's views may draw from; views of images draw from none."""
+        """Return the split that views of arrays may draw values from; None for views of images."""
         return None if "size" in self.encoder.augment else self.train.split
 
     def view(self, crop: float | None = None) -> Any:
-        """Return evaluation's view of an image: one function for equal options, so that programs are shared."""
+        """Return the evaluation view; equal options return the same function, so that compiled programs are shared."""
         return eval_view(hashable(self.encoder.augment), crop)
 
     def tuned(self, encode: Partial, crop: float | None, layer: str) -> tuple[Rows, np.ndarray]:
-        """Return features and labels of the test images by another encoder than the subject's."""
+        """Return features and labels of the test images by ``encode``, an encoder that was trained further."""
         rows, labels = encode_part(encode, self.test, self.view(crop), self._batch_size, (layer,))
         self.test_labels = labels
         return rows[layer], labels
@@ -204,7 +203,7 @@ class EvaluationData:
 def encode_part(
     encode, part: LabelledSubset, view, batch_size: int, layers
 ) -> tuple[dict[str, Rows], np.ndarray]:
-    """Compute layers of all images of a part, and their labels."""
+    """Compute the features of all images of a part, by layer, and return them with the labels."""
     batch_size = features.batch_rows(min(batch_size, len(part)))
     batches = part.split.batches(batch_size, view, part.rows)
     return features.encode_rows(
@@ -213,7 +212,7 @@ def encode_part(
 
 
 def _encode_views(encode, split, rows, seed: int, views, batch_size: int, layers) -> dict[str, np.ndarray]:
-    """Compute every layer [n, W, F] of augmented views of the images of some rows, in host memory."""
+    """Compute features [n, W, F] of augmented views of some rows' images, by layer, in host memory."""
     batch_size = features.batch_rows(min(batch_size, len(rows)))
     parts = []
     for start in range(0, len(rows), batch_size):
@@ -249,13 +248,13 @@ def _training_views(options: tuple, train: Any) -> Any:
 
 @functools.cache
 def eval_view(options: tuple, crop: float | None = None) -> Any:
-    """Call :func:`augment.make_eval` with the options of an ``augment`` section, by its centre crop or another."""
+    """Return :func:`augment.make_eval` of an ``augment`` section, with the centre crop ``crop`` (None: its own)."""
     view = call(augment.make_eval, "augment", dict(options))
     return view if crop is None else view.cropped(crop)
 
 
 def training_view(encoder: Pretrained, crop_min: float, flip: float) -> Any:
-    """Make a view by crop and flip alone, with the resizing and normalisation that the encoder was pretrained with."""
+    """Return a view by crop and flip alone, with the resizing and normalisation of the encoder's pretraining."""
     return _crops(hashable(encoder.augment), crop_min, flip)
 
 

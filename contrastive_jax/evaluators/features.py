@@ -1,4 +1,4 @@
-"""Features of a data set, spread over the devices, and the scores that every evaluator returns."""
+"""Features of a data set, distributed over the devices, and the scores of the evaluators."""
 
 import dataclasses
 import functools
@@ -19,31 +19,31 @@ TILES = PartitionSpec(None, sharding.AXIS)
 
 
 class NotFinite(ValueError):
-    """Features of an encoder that has diverged."""
+    """Error for features that are not finite, as of a diverged encoder."""
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("tiles",), meta_fields=("count",))
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Features ``[n, F]`` in tiles of B rows, the rows of each tile over the devices of the mesh.
+    """Features ``[n, F]`` in tiles of B rows, with the rows of each tile sharded over the devices.
 
-    Row i is ``tiles[i // B, i % B]``. A batch of images leaves the network in just this layout, so a data set
-    is encoded without moving a feature between devices, and no device ever holds more than its share.
+    Row i is ``tiles[i // B, i % B]``. The network returns batches in this layout, so encoding a data set moves no
+    features between devices, and each device holds only its share.
     """
 
-    tiles: jax.Array  # [T, B, F]; what lies behind row n is 0
+    tiles: jax.Array  # [T, B, F]; rows from n on are 0
     count: int  # n
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, F)."""
+        """Shape (n, F)."""
         return self.count, self.tiles.shape[2]
 
     def __len__(self) -> int:
         return self.count
 
     def numpy(self) -> np.ndarray:
-        """Return all of them in host memory, fetched tile by tile where the devices are several hosts'."""
+        """Return the features in host memory; on several hosts they are fetched tile by tile."""
         if self.tiles.is_fully_addressable:
             tiles = np.asarray(self.tiles)
         else:
@@ -51,7 +51,7 @@ class Rows:
         return tiles.reshape(-1, tiles.shape[2])[: self.count]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Return :meth:`numpy`, for ``np.asarray`` and whatever takes arrays; always a copy.
+        """Return :meth:`numpy`, for ``np.asarray`` and functions that take arrays; always a copy.
 
         Raises:
             ValueError: ``copy=False``.
@@ -68,7 +68,7 @@ def _one_tile(tiles, number):
 
 
 def spread(features: np.ndarray | Rows, tile: int = 1024) -> Rows:
-    """Spread host features ``[n, F]`` as :class:`Rows`; what is Rows already stays as it is."""
+    """Distribute host features ``[n, F]`` over the devices as :class:`Rows`; Rows are returned unchanged."""
     if isinstance(features, Rows):
         return features
     features = np.asarray(features)
@@ -78,7 +78,7 @@ def spread(features: np.ndarray | Rows, tile: int = 1024) -> Rows:
 
 
 def gathered(batches: Iterable[dict[str, jax.Array]], count: int, tile: int) -> dict[str, Rows]:
-    """Gather batches ``{name: [tile, F]}``, rows over the devices, to ``{name: Rows}``; each is written in place."""
+    """Collect batches ``{name: [tile, F]}``, sharded by rows, into ``{name: Rows}``; batches are written in place."""
     buffers = {}
     for number, batch in enumerate(batches):
         for name, rows in batch.items():
@@ -107,18 +107,18 @@ def encode_rows(
     batch_size: int,
     layers: tuple[str, ...],
 ) -> tuple[dict[str, Rows], np.ndarray]:
-    """Compute features of a stream of images, left where they were computed, and the labels that came with them.
+    """Compute features of batches of images, kept on the devices, and return them with the labels.
 
     Args:
         encode: as in :func:`encode_all`.
-        batches: images ``[b, h, w, c]`` uint8 and labels, b = ``batch_size`` but for the last batch.
+        batches: images ``[b, h, w, c]`` uint8 and labels, b = ``batch_size`` except for the last batch.
         prepare: the evaluation transform of one image.
-        count: images in all.
+        count: total number of images.
         batch_size: a multiple of the number of devices, see :func:`batch_rows`.
-        layers: those to keep.
+        layers: layers to keep.
 
     Returns:
-        ``{layer: Rows}`` and labels ``[n]``, or ``[n, C]`` of a multi-label set.
+        ``{layer: Rows}`` and labels ``[n]``, or ``[n, C]`` for a multi-label set.
 
     Raises:
         ValueError: a layer that the encoder does not have.
@@ -152,25 +152,25 @@ def encode_all(
     prepare: Callable[[jax.Array], jax.Array],
     batch_size: int,
 ) -> dict[str, np.ndarray]:
-    """Compute features of images in host memory, layer by layer, in the order of ``images``, in host memory.
+    """Compute features of images by layer, in the order of ``images``; input and output are in host memory.
 
-    Every batch has the same shape (the last one is padded, the padding is dropped), so one program is
-    compiled. On a mesh the rows of a batch lie over the devices and ``batch_size`` is rounded up to a
+    All batches have the same shape (the last one is padded, and the padding is dropped), so that one program is
+    compiled. On a mesh the rows of a batch are sharded over the devices, and ``batch_size`` is rounded up to a
     multiple of their number.
 
     Args:
-        encode: function of images ``[B, size, size, c]`` float32 to layers ``{name: [B, ...]}``. Pass
-            ``jax.tree_util.Partial(function, params, stats)`` to evaluate changing parameters without
-            compiling again: what a ``Partial`` binds is an argument of the program, not a constant.
+        encode: function from images ``[B, size, size, c]`` float32 to layers ``{name: [B, ...]}``. To evaluate
+            changing parameters without recompilation pass ``jax.tree_util.Partial(function, params, stats)``, whose
+            bound arrays are arguments of the program and not constants.
         images: ``[n, h, w, c]`` uint8.
         prepare: the evaluation transform of one image, ``[h, w, c]`` uint8 -> ``[size, size, c]`` float32.
-        batch_size: images that pass through the network at once.
+        batch_size: number of images per forward pass.
 
     Returns:
-        ``{name: [n, F]}`` float32; a layer of more axes is flattened.
+        ``{name: [n, F]}`` float32; layers with more axes are flattened.
 
     Raises:
-        ValueError: without images, or with a batch size below 1.
+        ValueError: no images, or a batch size below 1.
     """
     if len(images) == 0:
         raise ValueError("images is empty: there is nothing to encode.")
@@ -182,7 +182,7 @@ def encode_all(
         batch = np.asarray(images[start : start + batch_size])
         rows = on_devices(_padded(batch, batch_size))
         running = _encode_batch(encode, rows, len(batch), prepare=prepare, layers=None)
-        if pending is not None:  # fetched only now: the device is never idle while the host copies
+        if pending is not None:  # fetched while the next batch runs, so the device is never idle
             batches.append(jax.device_get(pending))
         pending = _replicated(running)
     batches.append(jax.device_get(pending))
@@ -191,7 +191,7 @@ def encode_all(
 
 @native.jit(static_argnames=("prepare", "layers"))
 def _encode_batch(encode, images, count, *, prepare, layers):
-    """Compute layers ``{name: [B, F]}`` float32, rows over the devices; rows from ``count`` on are 0."""
+    """Compute layers ``{name: [B, F]}`` float32, sharded by rows; rows from ``count`` on are 0."""
     encoded = encode(jax.vmap(prepare)(images))
     for layer in layers or ():
         if layer not in encoded:
@@ -206,7 +206,7 @@ def _encode_batch(encode, images, count, *, prepare, layers):
 
 @native.jit
 def _replicated(layers):
-    return jax.tree.map(sharding.replicate, layers)  # every process can read what is replicated
+    return jax.tree.map(sharding.replicate, layers)  # every process can read replicated arrays
 
 
 def _padded(batch: np.ndarray, size: int) -> np.ndarray:
@@ -214,7 +214,7 @@ def _padded(batch: np.ndarray, size: int) -> np.ndarray:
 
 
 def on_devices(batch: np.ndarray) -> jax.Array:
-    """Put the host's batch with its rows over the devices of the mesh, whatever the number of processes."""
+    """Return the host's batch with its rows sharded over the devices of the mesh, for any number of processes."""
     if not sharding.on_mesh():
         return jnp.asarray(batch)
     rows = sharding.named(jax.sharding.get_mesh(), sharding.ROWS)
@@ -222,13 +222,13 @@ def on_devices(batch: np.ndarray) -> jax.Array:
 
 
 def raw_pixels(images: np.ndarray) -> np.ndarray:
-    """Return the baseline without an encoder: ``[n, ...]`` -> ``[n, F]`` float32; bytes, of images, in [0, 1]."""
+    """Return the baseline without an encoder: ``[n, ...]`` -> ``[n, F]`` float32; uint8 is scaled to [0, 1]."""
     flat = np.asarray(images).reshape(len(images), -1)
     return flat.astype(np.float32) / np.float32(255) if flat.dtype == np.uint8 else flat.astype(np.float32)
 
 
 def standardized(train_features: np.ndarray, test_features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Take the mean and deviation of the training part out of every feature of both parts, float64."""
+    """Standardize each feature of both parts by mean and standard deviation of the training part, in float64."""
     from sklearn.preprocessing import StandardScaler
 
     train, test = (np.asarray(host(part), np.float64) for part in (train_features, test_features))
@@ -237,7 +237,7 @@ def standardized(train_features: np.ndarray, test_features: np.ndarray) -> tuple
 
 
 def standardized_rows(train: Rows, test: Rows) -> tuple[Rows, Rows]:
-    """Standardize where the features lie, in single precision at least: squares of halves overflow."""
+    """Standardize on the devices, in single precision or better, since squares in half precision overflow."""
     train, test = (Rows(_single(part.tiles), part.count) for part in (train, test))
     power = _power(train)
     train, test = (Rows(part.tiles * power, part.count) for part in (train, test))
@@ -251,7 +251,7 @@ def _single(tiles: jax.Array) -> jax.Array:
 
 
 def _real(rows: Rows) -> jax.Array:
-    """Return [T, B, 1]: whether a row is one of the n."""
+    """Return a mask [T, B, 1] of the n rows, without the padding."""
     tiles, size, _ = rows.tiles.shape
     number = jnp.arange(tiles * size).reshape(tiles, size)
     return (jax.reshard(number, TILES) if sharding.on_mesh() else number)[..., None] < rows.count
@@ -259,7 +259,7 @@ def _real(rows: Rows) -> jax.Array:
 
 @native.jit
 def _power(rows):
-    """Return [F] powers of two that bring each feature to about 1: its square neither over- nor underflows."""
+    """Return powers of two [F] that scale each feature to about 1, so that its square neither over- nor underflows."""
     largest = jnp.max(jnp.abs(rows.tiles), axis=(0, 1))
     return geometry.power_of_two(largest)
 
@@ -268,12 +268,12 @@ def _power(rows):
 def _moments(rows, power):
     mean = jnp.sum(rows.tiles, axis=(0, 1)) / rows.count
     variance = jnp.sum(jnp.where(_real(rows), rows.tiles - mean, 0) ** 2, axis=(0, 1)) / rows.count
-    # As scikit-learn: what varies by no more than rounding is constant, and stays 0 once centred.
+    # As in scikit-learn, a feature that varies by rounding errors only counts as constant.
     eps = jnp.finfo(mean.dtype).eps
     constant = variance <= rows.count * eps * variance + (rows.count * mean * eps) ** 2
     return mean, jnp.where(
         constant, power, jnp.sqrt(variance)
-    )  # of a constant feature what is left stays as it is
+    )  # a constant feature is centred and keeps its scale
 
 
 @native.jit
@@ -287,7 +287,7 @@ def host(features: np.ndarray | Rows) -> np.ndarray:
 
 
 def whole_numbers(labels: np.ndarray) -> np.ndarray:
-    """Return labels as numbers of classes: False is 0 and True is 1."""
+    """Return labels as integers: False is 0 and True is 1."""
     labels = np.asarray(labels)
     return labels.astype(np.int32) if labels.dtype == bool else labels
 
@@ -298,13 +298,13 @@ def check(
     test_features: np.ndarray | Rows,
     test_labels: np.ndarray,
 ) -> None:
-    """Refuse, in one sentence, features and labels that no evaluator can judge.
+    """Check the features and labels of an evaluation.
 
-    Labels are ``[n]`` integers from 0, or ``[n, C]`` of 0 and 1 where an image has several.
+    Labels are ``[n]`` integers from 0, or ``[n, C]`` of 0 and 1 for several labels per image.
 
     Raises:
-        ValueError: shapes that do not fit, a set without rows, labels that are no whole numbers, a missing
-            (negative) one, features that are not finite.
+        ValueError: shapes that do not match, a set without rows, labels that are not integers, a missing
+            (negative) label, or (:class:`NotFinite`) features that are not finite.
     """
     for name, features, labels in (
         ("train", train_features, train_labels),
@@ -345,10 +345,10 @@ def _finite(tiles):
 
 
 def scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Judge outputs ``[m, C]``, larger for a likelier class: :func:`accuracy` of the largest one of each image
-    and, with more than 5 classes, ``top5``; or, for labels ``[m, C]``, :func:`average_precision`.
+    """Score outputs ``[m, C]``, which are larger for likelier classes.
 
-    Of equal outputs the smaller class number comes first."""
+    Returns :func:`accuracy` of the class with the largest output and, with more than 5 classes, ``top5``; for labels
+    ``[m, C]``, :func:`average_precision`. Ties go to the smaller class number."""
     if np.ndim(labels) == 2:
         return average_precision(outputs, labels)
     result = accuracy(np.argmax(outputs, axis=1), labels)
@@ -359,21 +359,21 @@ def scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Compute top-1 and the mean over the classes of ``labels`` of each class's own top-1, both in [0, 1]."""
+    """Compute top-1 accuracy and the mean of the per-class top-1 over the classes in ``labels``, both in [0, 1]."""
     correct = np.asarray(predicted) == np.asarray(labels)
     per_class = [correct[labels == label].mean() for label in np.unique(labels)]
     return {"top1": float(correct.mean()), "mean_per_class": float(np.mean(per_class))}
 
 
 def average_precision(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Compute the mean over the classes of the precision along the ranking of all images by a class's output.
+    """Compute average precision per class, ranking all images by the class's output, and average over the classes.
 
     ``map_11_point`` is VOC 2007's (Everingham et al., 2010, section 4.2): the mean over recalls 0, 0.1, ..., 1
-    of the best precision at that recall or beyond; ``mean_average_precision`` the mean precision at every
-    positive (scikit-learn's). Images of equal output have one rank. Classes without a positive are left out.
+    of the best precision at that recall or above. ``mean_average_precision`` is the mean precision at each positive
+    (as in scikit-learn). Images with equal outputs share a rank. Classes without positives are left out.
 
     Args:
-        outputs: ``[m, C]``, larger where the class is likelier.
+        outputs: ``[m, C]``, larger for likelier classes.
         labels: ``[m, C]`` of 0 and 1.
 
     Raises:
@@ -385,9 +385,9 @@ def average_precision(outputs: np.ndarray, labels: np.ndarray) -> dict[str, floa
     for output, label in zip(np.asarray(outputs).T, np.asarray(labels).T, strict=True):
         if not label.any():
             continue
-        precision, recall, _ = precision_recall_curve(label, output)  # recall falls to an appended (1, 0)
+        precision, recall, _ = precision_recall_curve(label, output)  # recall decreases to a final 0
         plain.append(-np.sum(np.diff(recall) * precision[:-1]))
-        # A recall of 3/10 must reach the point 0.3 whatever its last bit.
+        # Tolerance: a recall of 3/10 must count for the point 0.3 despite rounding.
         points = [precision[:-1][recall[:-1] >= point - 1e-12] for point in np.linspace(0, 1, 11)]
         eleven.append(np.mean([reached.max() for reached in points]))
     if not plain:
