@@ -1,7 +1,7 @@
 """Views of examples that are not images: tables, time series, sequences of tokens.
 
-A function of this module takes the training examples and its options, and returns ``(key, example) -> views [2, ...]``,
-on the device. Evaluation sees the examples themselves. Floats are float32, whole numbers int32.
+Each preset takes the training examples and its options, and returns ``(key, example) -> views [2, ...]``, which
+runs on the device. Evaluation uses the examples without augmentation. Floats are float32, integers int32.
 """
 
 from collections.abc import Callable
@@ -27,12 +27,12 @@ VIEWS = 2
 
 
 def _both(view: Function) -> Function:
-    """Return both views by one function, each by a key of its own."""
+    """Return a function that makes two views by ``view``, each with its own key."""
     return lambda key, example: jax.vmap(view, (0, None))(jax.random.split(key, VIEWS), example)
 
 
 def _check(name: str, examples: np.ndarray | None, axes: tuple[int, ...], floats: bool, kind: str) -> None:
-    """Refuse examples of another kind; what they are is not known where there are none."""
+    """Refuse examples of another rank or type; None (no examples yet) is accepted."""
     if examples is None:
         return
     if examples.ndim - 1 not in axes or np.issubdtype(examples.dtype, np.floating) != floats:
@@ -44,10 +44,10 @@ def _check(name: str, examples: np.ndarray | None, axes: tuple[int, ...], floats
 
 @checked("augment")
 def scarf(examples: np.ndarray | None, *, corruption: Fraction = 0.6, bank: Count = 10_000) -> Function:
-    """SCARF (Bahri et al., 2022, algorithm 1): one view of a row of a table is the row, the other a corrupted one.
+    """SCARF (Bahri et al., 2022, algorithm 1): views of a table's row are the row and a corrupted copy.
 
-    A fixed number of features, drawn anew each time, have the value of another training row, drawn for each feature:
-    from its marginal distribution.
+    The corrupted copy replaces a fixed number of random features, each by its value in a random training row, that
+    is, by a draw from its marginal distribution.
 
     Args:
       examples: the training examples, ``[n, F]`` float32.
@@ -83,10 +83,11 @@ def time_series(
     crop_min: PositiveFraction = 0.5,
     mask: Decay = 0.1,
 ) -> Function:
-    """Views of a time series: a window of it, stretched to its length, scaled, with noise and masked steps.
+    """Views of a time series: a window, stretched to the full length, scaled, with noise and masked steps.
 
-    Window slicing is Le Guennec et al. (2016); scaling and jitter are Um et al. (2017), whose deviations are the
-    defaults, for series of unit variance; masked steps are TS2Vec's (Yue et al., 2022), here of the input.
+    Window slicing follows Le Guennec et al. (2016). Scaling and jitter follow Um et al. (2017), whose standard
+    deviations are the defaults, for series of unit variance. Masking of time steps follows TS2Vec (Yue et al.,
+    2022), but on the input.
 
     Args:
       examples: the training examples, ``[n, T]`` or ``[n, T, C]`` float32.
@@ -142,6 +143,6 @@ def tokens(
         )
         ids = jnp.where(masked, mask_id, ids)
         ids = jnp.where(deleted, max(padding_id, 0), ids)
-        return ids[jnp.argsort(deleted, stable=True)]  # those that stay, in their order, then the padding
+        return ids[jnp.argsort(deleted, stable=True)]  # kept tokens in their order, then padding
 
     return _both(view)

@@ -1,4 +1,4 @@
-"""Training on the labelled images themselves: a classifier through the frozen encoder, or the whole network."""
+"""Training on labelled images: a linear classifier on the frozen encoder, or fine-tuning of the whole network."""
 
 import contextlib
 import functools
@@ -26,10 +26,10 @@ def frozen(
     flip: float,
     crop: float | None,
 ) -> dict:
-    """Judge a linear classifier on a frozen encoder that sees every training image in a new random crop and flip.
+    """Evaluate a linear classifier on a frozen encoder, trained on random crops and flips of the images.
 
-    The encoder works by its running statistics and is only read: the program has no gradient of it. Options
-    as of :func:`finetuned`, result as of :func:`linear_probe.by_gradient`.
+    The encoder uses its running statistics, and no gradient of it is computed. Options are those of
+    :func:`finetuned`, the result is that of :func:`linear_probe.by_gradient`.
     """
     encoder, images = subject.encoder, subject.train.images()
     plan = plan._replace(batch_size=batch_within(plan.batch_size, len(images)))
@@ -59,22 +59,22 @@ def finetuned(
     flip: float,
     crop: float | None,
 ) -> dict:
-    """Judge the whole network, trained from the subject's weights, with a new linear layer on the pooled features.
+    """Fine-tune the encoder from the subject's weights, with a new linear layer on "pooled", and evaluate it.
 
-    Batch norm goes on with the statistics of each global batch. A subject with its first weights is the
-    supervised network from scratch, by the same budget.
+    Batch norm keeps using the statistics of each global batch. For an untrained subject this is supervised
+    training from scratch with the same budget.
 
     Args:
-        subject: with an encoder.
-        plan: how; a batch is at most the images there are.
-        name: of the protocol.
-        fraction: of the labels of every class, a fixed list by ``plan.seed``.
-        crop_min: smallest area of the random crop.
+        subject: row of the table; it must have an encoder.
+        plan: training plan; the batch size is at most the number of images.
+        name: name of the protocol.
+        fraction: share of the labels of each class; ``plan.seed`` determines which.
+        crop_min: smallest area of the random crop, as a share of the image.
         flip: probability of the horizontal flip.
-        crop: proportion of the centred square that the network sees in the test; None: its pretraining's.
+        crop: side of the test's centre crop as a share of the largest centred square; None: as in pretraining.
 
     Returns:
-        As :func:`linear_probe.by_gradient`, with ``labels``, the number of images trained on.
+        As :func:`linear_probe.by_gradient`, with ``labels``, the number of training images.
     """
     encoder, images = subject.encoder, subject.train.images()
     if fraction < 1:
@@ -107,7 +107,7 @@ def finetuned(
 
 @functools.cache
 def _whole(apply: Callable) -> Callable:
-    """Return logits of images, and the batch-norm statistics of the encoder after them."""
+    """Return a function that computes logits of images and updates the encoder's batch-norm statistics."""
 
     def forward(variables, extra, rest, x):
         params, stats = (rest[0] | {"encoder": variables["encoder"]}, rest[1] | {"encoder": extra})
@@ -119,7 +119,11 @@ def _whole(apply: Callable) -> Callable:
 
 
 def batch_within(batch_size: int, images: int) -> int:
-    """Find the largest batch up to ``batch_size`` and the images there are that the devices share equally."""
+    """Return the largest batch size up to ``batch_size`` and ``images`` that is divisible by the number of devices.
+
+    Raises:
+        ValueError: there are more devices than that.
+    """
     shared = min(batch_size, images) // sharding.devices() * sharding.devices()
     if not shared:
         raise ValueError(
@@ -129,7 +133,7 @@ def batch_within(batch_size: int, images: int) -> int:
 
 
 def _width(encoder: Pretrained, example: Example) -> int:
-    """Return F of the pooled features."""
+    """Return the width F of the pooled features."""
     rows, view = sharding.devices(), augment.seen(encoder.augment, example)
     where = sharding.named(jax.sharding.get_mesh(), sharding.ROWS) if sharding.on_mesh() else None
     image = jax.ShapeDtypeStruct((rows, *view.shape), view.dtype, sharding=where)

@@ -1,4 +1,4 @@
-"""The table at the end of a run: subjects by protocols, each number with how it was made."""
+"""Results table of a run: one row per subject, one column per evaluator, each result with its protocol."""
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,16 +18,16 @@ METRICS = {
     "mean_average_precision": "mAP",
     "recovered": "Information recovered",
 }
-# Sets whose literature reports the mean over classes (Kornblith et al., 2019; SimCLR, appendix B.8).
 OF_SEVERAL = ("map_11_point", "mean_average_precision", "recovered")  # metrics of images with several labels
+# Sets whose literature reports the mean over classes (Kornblith et al., 2019; SimCLR, appendix B.8).
 MEAN_PER_CLASS = ("caltech101", "oxford_flowers102", "oxford_iiit_pet", "fgvc_aircraft")
 
 
 def metric_of(data_name: str, several: bool) -> str:
-    """Return the score that a set's literature reports: 11-point mAP where images have several labels (VOC 2007),
-    mean per class for ``MEAN_PER_CLASS``, else top-1.
+    """Return the metric that is usual for a data set.
 
-    ``data_name``: the config's ``data.name``, whatever is made of its images."""
+    This is 11-point mAP for several labels per image (VOC 2007), mean per-class accuracy for ``MEAN_PER_CLASS``,
+    and top-1 otherwise. ``data_name``: the config's ``data.name``, regardless of ``compose``."""
     if several:
         return "map_11_point"
     base = data_name.split("/")[0].split(":")[0]
@@ -47,13 +47,16 @@ def scores(
     evaluators: Mapping[str, Callable[[EvaluationData], dict]],
     done: Callable[[str, str, dict], None] = lambda row, column, score: None,
 ) -> dict:
-    """Score every subject under every protocol; a subject's features are dropped before the next one is made.
+    """Run all evaluators on all subjects, one subject after the other.
 
-    ``done`` is called with each score as it comes.
+    ``done(row, column, score)`` is called after each evaluator.
 
     Returns:
-        ``{subject: {column: what its evaluator returned}}``: JSON-able, scores in [0, 1], with protocol and
-        settings. A column that fails says why, ``{"failed": ...}``, and takes no other with it.
+        ``{subject: {column: result of the evaluator}}``: JSON-able, scores in [0, 1], with protocol and settings.
+        A column that fails has ``{"failed": reason}``; the others are not affected.
+
+    Raises:
+        OSError: an error of the file system.
     """
     by_subject: dict[str, dict] = {}
     for subject in subjects:
@@ -65,18 +68,19 @@ def scores(
 
 
 def failure(error: Exception) -> str:
-    """Return why a column failed; of an error that is no sentence its kind and the line that raised it, too."""
-    if isinstance(error, ValueError | ArithmeticError | RuntimeError):  # the last: out of the device's memory
+    """Return the reason why a column failed; for unexpected errors also their type and the line that raised them."""
+    if isinstance(error, ValueError | ArithmeticError | RuntimeError):  # RuntimeError: out of device memory
         return str(error)
     *_, last = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
 
 
 def checked(score: Any) -> dict[str, Any]:
-    """Return what an evaluator returned, numbers of NumPy and of jax as Python's.
+    """Return the result of an evaluator, with NumPy and JAX numbers converted to Python's.
 
     Raises:
-      TypeError: it is no dictionary, a score is no number, its protocol is no text, or JSON cannot hold a value.
+      TypeError: not a dictionary, a score that is not a number, a protocol that is not text, or a value that JSON
+        cannot hold.
     """
     if not isinstance(score, Mapping):
         raise TypeError(
@@ -109,9 +113,9 @@ def _plain(name: str, value: Any) -> Any:
 def _judged(judge: Callable[[EvaluationData], dict], subject: EvaluationData) -> dict:
     try:
         return checked(judge(subject))
-    except OSError:  # the images' file system: it ends the run
+    except OSError:  # an error of the file system ends the run
         raise
-    except Exception as error:  # an evaluator may be the user's own
+    except Exception as error:  # a user's evaluator may raise any error
         return {"failed": failure(error)}
 
 
@@ -123,9 +127,9 @@ def print_table(
     images: str = "the test images",
     console=None,
 ) -> None:
-    """Print what :func:`scores` returned: a score in percent, what columns measure else, and each column's protocol.
+    """Print the result of :func:`scores`: scores in percent, other measures, and the protocol of each column.
 
-    ``beside``: another score, in brackets; ``images``: what the scores are on.
+    ``beside``: a second score, shown in brackets; ``images``: description of the evaluated images.
     """
     from rich.table import Table
 
@@ -134,7 +138,9 @@ def print_table(
     measured = {column: names for column in columns if (names := _measures(results, column))}
     if shown := [column for column in columns if column not in measured]:
         title = METRICS[metric] + (f" ({METRICS[beside].lower()})" if beside else "")
-        console.print(f"{title} on {images}, %", style="italic", soft_wrap=True)  # a title would wrap
+        console.print(
+            f"{title} on {images}, %", style="italic", soft_wrap=True
+        )  # rich would wrap a table title
         table = Table("encoder")
         for column in shown:
             table.add_column(column, justify="right")
@@ -151,7 +157,7 @@ def print_table(
                 table.add_row(f"{column}: {name}", *found)
         console.print(table)
     for column in columns:
-        whose = {}  # one line, unless rows differ in more than the layer: a fit that has not converged says so
+        whose = {}  # one line per protocol; rows can differ, as in convergence
         for name, scores in results.items():
             if column not in scores:
                 continue
@@ -163,9 +169,9 @@ def print_table(
 
 
 def mean_of(rows: Sequence[dict]) -> dict:
-    """Return the row of several networks: mean and standard deviation (n - 1) of each number that all of them have.
+    """Return the mean and standard deviation (n - 1) over several rows of each number that all of them have.
 
-    A column that failed for one of them is left out.
+    A column that failed in one of the rows is left out.
     """
     means = {}
     for column, first in rows[0].items():
@@ -176,7 +182,7 @@ def mean_of(rows: Sequence[dict]) -> dict:
         shared = [name for name in known if all(name in numbers(score) for score in scores)]
         values = {name: [score[name] for score in scores] for name in shared}
         means[column] = {"protocol": _protocol(first), "settings": first.get("settings", {})}
-        with np.errstate(invalid="ignore"):  # a measure may be infinite, or no number
+        with np.errstate(invalid="ignore"):  # a measure may be infinite or NaN
             means[column] |= {name: float(np.mean(each)) for name, each in values.items()}
             means[column] |= {f"{name}_std": float(np.std(each, ddof=1)) for name, each in values.items()}
         means[column] |= {"converged": all(score.get("converged", True) for score in scores)}
@@ -184,9 +190,9 @@ def mean_of(rows: Sequence[dict]) -> dict:
 
 
 def over_seeds(differences: Sequence[Mapping[str, Any]], rows: Sequence[dict | None]) -> dict[str, dict]:
-    """Return :func:`mean_of` of the rows of networks that differ in the seed alone, by what they share.
+    """Return :func:`mean_of` for each group of networks that differ only in the seed, by a name of the group.
 
-    ``differences``: of each network, the leaves in which they differ; a row that is None is left out.
+    ``differences``: options of each network in which the networks differ; rows that are None are left out.
     """
     alike: dict[str, list[dict]] = {}
     for difference, row in zip(differences, rows, strict=True):
@@ -199,11 +205,11 @@ def over_seeds(differences: Sequence[Mapping[str, Any]], rows: Sequence[dict | N
 def of_runs(
     differences: Sequence[Mapping[str, Any]], tables: Sequence[Mapping[str, dict]]
 ) -> Mapping[str, dict]:
-    """Return the tables of several runs as one: a row each, their means over seeds, and the baselines.
+    """Merge the tables of several runs into one: a row per run, means over seeds, and the baselines.
 
     Args:
-      differences: of each run, the leaves in which they differ; the run's name in the table.
-      tables: of each run, its rows; empty where it could not be evaluated. One alone is the table.
+      differences: options of each run in which the runs differ; they name the run's row.
+      tables: rows of each run; empty for a run that was not evaluated. A single table is returned unchanged.
     """
     if len(tables) == 1:
         return tables[0]
@@ -212,7 +218,7 @@ def of_runs(
     trained = {name: row for name, row in zip(names, rows, strict=True) if row is not None}
     judged = zip(differences, tables, strict=True)
     of_seed = {one.get("seed"): table["untrained"] for one, table in judged if "untrained" in table}
-    pixels = [table["raw pixels"] for table in tables if "raw pixels" in table]  # the same of all
+    pixels = [table["raw pixels"] for table in tables if "raw pixels" in table]  # the same for all runs
     baselines = {}
     for row, of in (("untrained", [*of_seed.values()]), ("raw pixels", pixels[:1])):
         if len(of) > 1:
@@ -223,7 +229,7 @@ def of_runs(
 
 
 def _measures(results: Mapping[str, dict], column: str) -> list[str]:
-    """Return the names of a column's numbers where it is no accuracy, of any of the rows; of others nothing."""
+    """Return the names of a column's numbers in any of the rows; empty for a column of accuracies."""
     rows = [scores[column] for scores in results.values() if column in scores]
     if any(name in METRICS for row in rows for name in row):
         return []
@@ -231,13 +237,13 @@ def _measures(results: Mapping[str, dict], column: str) -> list[str]:
 
 
 def measured(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the numbers that some of the rows have, without the deviations of others among them."""
+    """Return the names of the numbers in any of the rows, without the standard deviations (``_std``) of others."""
     names = dict.fromkeys(name for row in rows for name in numbers(row))
     return [name for name in names if name.removesuffix("_std") not in names or not name.endswith("_std")]
 
 
 def measure(score: Mapping[str, Any], name: str) -> str:
-    """Write one number of a row as the table shows it: "—" where it is none."""
+    """Format one number of a result for the table; "—" if it is missing."""
     known = numbers(score)
     if name not in known:
         return "—"
@@ -246,7 +252,7 @@ def measure(score: Mapping[str, Any], name: str) -> str:
 
 
 def numbers(score: Mapping[str, Any]) -> dict[str, float]:
-    """Return what of a score is a number, by name."""
+    """Return the numbers of a result, by name."""
     return {
         name: value
         for name, value in score.items()
@@ -265,7 +271,7 @@ def _without_layer(score: dict) -> str:
 
 
 def cell(score: dict, metric: str = "top1", beside: str = "") -> str:
-    """Write one score as the table shows it: "—" where it was left out, or the column measures something else."""
+    """Format one score for the table; "—" if the result does not have it."""
     if "failed" in score:
         return "failed"
     if metric not in score:
@@ -277,7 +283,7 @@ def cell(score: dict, metric: str = "top1", beside: str = "") -> str:
 
 
 def line(score: dict, metric: str = "top1") -> str:
-    """Write one score by itself: as :func:`cell` does, or, of a column that is no accuracy, all that it measures."""
+    """Format one result as a line of text: :func:`cell` for accuracies, otherwise all numbers."""
     if "failed" in score or any(name in METRICS for name in score):
         return cell(score, metric)
     return ", ".join(f"{name} {value:.4g}" for name, value in numbers(score).items()) or "—"
