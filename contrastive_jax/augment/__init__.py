@@ -1,8 +1,8 @@
-"""Views of an example, on the device: presets by name, built once, pure functions of (key, example).
+"""Augmented views of an example, computed on the device by pure functions of (key, example).
 
-Presets of :mod:`presets` make views of an image, ``[h, w, c]`` uint8 or float in [0, 1]; those of :mod:`arrays` of any
-other example. One goes in; use ``jax.vmap`` for a batch. Rows never meet, so
-on a mesh nothing is communicated and the bits do not depend on the number of devices.
+Presets of :mod:`presets` make views of an image, ``[h, w, c]`` uint8 or float in [0, 1]; those of :mod:`arrays`
+make views of other examples. The functions take one example; use ``jax.vmap`` for a batch. Examples are independent
+of each other, so a mesh needs no communication and the results do not depend on the number of devices.
 """
 
 import dataclasses
@@ -42,8 +42,8 @@ __all__ = [
 class Views:
     """Training views: ``(key, image) -> float32 [views, size, size, c]``, in [0, 1] unless normalized.
 
-    View v draws from ``fold_in(key, v)``. Its two halves are ``cut``, boxes of an image drawn on the host
-    (:class:`crops.Cut`), and ``finish``, what the device does with the views that were cut out.
+    View v uses the key ``fold_in(key, v)``. The two halves are ``cut``, which draws and cuts out boxes on the host
+    (:class:`crops.Cut`), and ``finish``, the steps on the device after the crop.
     """
 
     def __init__(self, chains: tuple[crops.Chain, ...]):
@@ -57,7 +57,7 @@ class Views:
         return jnp.stack([chain(jax.random.fold_in(key, v), image) for v, chain in enumerate(self._chains)])
 
     def finish(self, key, images):
-        """Make what training sees of views that the host cut out, ``[views, size, size, c]`` uint8."""
+        """Apply the steps after the crop to views that the host cut out, ``[views, size, size, c]`` uint8."""
         images = jax.vmap(_to_float)(images)
         if self._alike:
             return jax.vmap(self._chains[0].finish)(self._keys(key), images)
@@ -67,15 +67,16 @@ class Views:
 
     @property
     def cut(self) -> crops.Cut:
-        """The host's half; a ValueError where a step before the crop forbids it."""
+        """The crops on the host; raises ValueError if a step precedes a crop."""
         return crops.cut_of(self._chains)
 
     def check_constant(self, channels: int, constant: int) -> None:
-        """Refuse views in which the last ``constant`` of ``channels`` channels, each of one value all over an image,
-        would not be so: no step may touch them but to move pixels, or to normalise.
+        """Check that constant channels stay constant: the last ``constant`` of ``channels`` channels.
+
+        Each of them has one value in the whole image. Steps may only move their pixels or normalise them.
 
         Raises:
-          ValueError: one sentence that names every such option and what to take.
+          ValueError: options that change these channels; the message names each with a value to use instead.
         """
         touches = dict.fromkeys(touch for chain in self._chains for touch in chain.touches(channels))
         if wrong := [touch for touch in touches if touch.channels > channels - constant]:
@@ -97,8 +98,8 @@ class Views:
 
 
 class EvaluationView:
-    """Evaluation's view: ``image -> float32 [size, size, c]``, cropped and normalized, in two halves as
-    :class:`Views` has them."""
+    """Evaluation view: ``image -> float32 [size, size, c]``, cropped and normalized, in two halves as in
+    :class:`Views`."""
 
     def __init__(self, chain: crops.Chain):
         self._chain = chain
@@ -108,36 +109,36 @@ class EvaluationView:
         return self._chain(None, _to_float(image))
 
     def finish(self, image):
-        """Make what the network sees of a square that the host cut out, ``[size, size, c]`` uint8."""
+        """Apply the steps after the crop to a square that the host cut out, ``[size, size, c]`` uint8."""
         return self._chain.finish(None, _to_float(image))
 
     @property
     def cut(self) -> crops.Cut:
-        """The host's half."""
+        """The crop on the host."""
         return crops.cut_of((self._chain,))
 
     def cropped(self, proportion: float) -> "EvaluationView":
-        """Return the view of another share of the largest centred square."""
+        """Return the view with another crop; ``proportion``: its side as a share of the largest centred square."""
         place, steps = self._chain.crop, list(self._chain.steps)
         steps[place] = dataclasses.replace(steps[place], proportion=proportion)
         return EvaluationView(crops.Chain(*steps))
 
     @property
     def normalization(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of the leading channels; of none where it does not normalize."""
+        """Mean and standard deviation of the leading channels; empty if the view does not normalize."""
         steps = (step for step in self._chain.steps if isinstance(step, pipeline.Normalization))
         return next(((step.mean, step.std) for step in steps), ((), ()))
 
     @property
     def crop(self) -> crops.CenterCrop | None:
-        """The crop, where only a clip and a normalization follow it; None where the view has steps of another kind."""
+        """The crop, if only a clip and a normalization follow it; None if the view has other steps."""
         first, *rest = (step for step in self._chain.steps if step is not crops.same)
         plain = rest[:1] == [pipeline.CLIP] and all(isinstance(s, pipeline.Normalization) for s in rest[1:])
         return first if isinstance(first, crops.CenterCrop) and plain and len(rest) < 3 else None
 
 
 class ArrayViews:
-    """Training views of an example that is no image: ``(key, example) -> [2, ...]``, by a function of :mod:`arrays`."""
+    """Training views of non-image examples: ``(key, example) -> [2, ...]``, by a preset of :mod:`arrays`."""
 
     def __init__(self, function: Callable, preset: str):
         self._preset = preset
@@ -154,7 +155,7 @@ class ArrayViews:
         @self._views.def_vmap
         def of_rows(size, batched, key, example):
             rows = jax.vmap(views, tuple(0 if one else None for one in batched))
-            # Each device makes the views of its own rows: the function need not know of a mesh.
+            # Each device makes the views of its own rows, so that the function can ignore the mesh.
             return sharding.each_device(rows, (key, example)) if all(batched) else rows(key, example), True
 
     def __call__(self, key, example):
@@ -167,24 +168,24 @@ class ArrayViews:
 
     @property
     def cut(self) -> crops.Cut:
-        """Raise a ValueError: only images are streamed, whose views the host cuts out."""
+        """Raise ValueError: only images can be streamed, since the host cuts out their views."""
         raise ValueError(
             f"augment.preset is {self._preset!r}, and data is streamed: only images are; take data.stream=off."
         )
 
 
 class ArrayEvaluationView:
-    """Evaluation's view of an example that is no image: the example itself, floats float32, whole numbers int32."""
+    """Evaluation view of non-image examples: the example itself, as float32 (floats) or int32 (integers)."""
 
     crop = None
     normalization: tuple[tuple[float, ...], tuple[float, ...]] = (), ()
 
     def __call__(self, example):
-        """Return the example."""
+        """Return the example as float32 or int32."""
         return _as_seen(example)
 
     def cropped(self, proportion: float) -> "ArrayEvaluationView":
-        """Raise a ValueError: there is no centred square."""
+        """Raise ValueError: only images are cropped."""
         raise ValueError(f"crop is {proportion:g}; only images are cropped: take 0.")
 
 
@@ -201,14 +202,14 @@ def _as_seen(example):
 
 
 def find(name: Any) -> Callable | None:
-    """Return the function of a preset: of :mod:`presets`, of :mod:`arrays`, or one's own; None where there is none."""
+    """Return a preset's function from :mod:`presets`, :mod:`arrays` or a user's module; None if unknown."""
     if is_own(name):
         return own(name, "augment.preset")
     return (functions_of(presets) | functions_of(arrays)).get(name)
 
 
 def of_arrays(function: Callable) -> bool:
-    """Return whether a preset makes views of arrays: its first argument is not ``size``, as that of images is."""
+    """Return whether a preset makes views of arrays; presets of images have ``size`` as first argument."""
     parameters = list(inspect.signature(function).parameters.values())
     return not parameters or (
         parameters[0].kind is not parameters[0].VAR_POSITIONAL and parameters[0].name != "size"
@@ -216,17 +217,17 @@ def of_arrays(function: Callable) -> bool:
 
 
 def options_of(function: Callable | None) -> tuple[Callable, ...]:
-    """Return the functions whose options a section ``augment`` has that names a preset, by the preset's function."""
+    """Return the functions whose options the section ``augment`` accepts, for a preset's function."""
     if function is None:
         return (make_views,)
     return make_views_of_arrays if of_arrays(function) else make_views, function
 
 
 def seen(section: Mapping[str, Any], example: Example) -> jax.ShapeDtypeStruct:
-    """Return what the network reads of an example, by a section ``augment``.
+    """Return shape and type of the network's input for an example, by the section ``augment``.
 
     Raises:
-      ValueError: the preset makes views of images, and the example is none.
+      ValueError: a preset of images, and an example that is not an image.
     """
     if of_arrays(_known(section["preset"])):
         floats = jnp.issubdtype(example.dtype, jnp.floating)
@@ -244,14 +245,15 @@ def make_views(
 ) -> Views | ArrayViews:
     """Return training views of a preset.
 
-    ``options`` are those of ``preset``; an unknown one raises a ValueError that shows them.
-
     Args:
       examples: the training examples ``[n, ...]``, which some presets of arrays draw from.
       preset: the recipe: one of contrastive_jax.augment.presets, or of contrastive_jax.augment.arrays.
       size: height and width of a view, in pixels.
-      views: of an image; a step compares 2.
-      **options: of the preset.
+      views: number of views per image; a training step compares 2.
+      **options: options of the preset.
+
+    Raises:
+      ValueError: an unknown preset or option, or a value out of range; the message lists the options.
     """
     given = {} if size is None else {"size": size}
     check(make_views, {"preset": preset, "views": views} | given, "augment")
@@ -267,7 +269,7 @@ def make_views_of_arrays(examples=None, /, *, preset: str, **options) -> ArrayVi
     Args:
       examples: the training examples ``[n, ...]``.
       preset: the recipe: one of contrastive_jax.augment.arrays.
-      **options: of the preset.
+      **options: options of the preset.
 
     Raises:
       ValueError: an unknown option, or examples of another kind.
@@ -284,9 +286,9 @@ def make_views_of_arrays(examples=None, /, *, preset: str, **options) -> ArrayVi
 def make_eval(
     *, preset: str, size: int = None, views: int = 2, **options
 ) -> EvaluationView | ArrayEvaluationView:
-    """Return evaluation's view, cropped and normalized as ``preset`` has it; of arrays the example itself.
+    """Return the evaluation view, cropped and normalized as in ``preset``; for arrays, the example itself.
 
-    Takes what :func:`make_views` takes, so that one config section serves both.
+    The options are those of :func:`make_views`, so that one config section serves both.
     """
     if of_arrays(_known(preset)):
         return _EVALUATION
@@ -294,18 +296,17 @@ def make_eval(
 
 
 def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int = None, **options) -> Callable:
-    """Return one training view of random crops and mirror images alone, resized and normalized as ``preset`` has it.
+    """Return one training view by random crop and horizontal flip alone, resized and normalized as in ``preset``.
 
-    Of arrays, which are neither cropped nor mirrored, it is evaluation's view.
-
-    Takes, beside these, what :func:`make_views` takes.
+    For arrays, which are neither cropped nor flipped, it is the evaluation view. The other options are those of
+    :func:`make_views`.
 
     Args:
       crop_min: smallest area of the crop, as a share of the image.
-      mirrored: probability of a mirror image.
+      mirrored: probability of a horizontal flip.
       preset: augmentation recipe, a function of contrastive_jax.augment.presets.
       size: height and width of a view, in pixels.
-      **options: of the preset.
+      **options: options of the preset.
     """
     if of_arrays(_known(preset)):
         return _one_view
@@ -314,7 +315,7 @@ def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int = 
 
 
 def names() -> list[str]:
-    """Return the presets there are."""
+    """Return the names of all presets."""
     return sorted(functions_of(presets) | functions_of(arrays))
 
 
@@ -344,7 +345,7 @@ def _cuts(chain):
 
 
 def _to_float(image):
-    """Return an image in float32: uint8 is divided by 255."""
+    """Return an image as float32; uint8 is divided by 255."""
     if image.ndim != 3:
         raise ValueError(
             f"an image is [height, width, channels], this has shape {image.shape}; jax.vmap makes a batch"

@@ -157,7 +157,7 @@ def print_table(
                 table.add_row(f"{column}: {name}", *found)
         console.print(table)
     for column in columns:
-        whose = {}  # one line per protocol; rows can differ, as in convergence
+        whose = {}  # one line per protocol, apart from the layer; convergence, for example, can differ
         for name, scores in results.items():
             if column not in scores:
                 continue

@@ -1,4 +1,4 @@
-"""An encoder by itself, out of a run or a file, and features of images by it.
+"""Loading of an encoder from a run or a file, to compute features of images.
 
     from contrastive_jax import load_encoder
 
@@ -6,7 +6,7 @@
     features = encoder(images)                          # [n, h, w, c] uint8 -> [n, F] float32
     features = encoder(encoder.open("a.png", "b.png"))  # files, read as the run's folder was
 
-What a checkpoint or file says of its own config decides what the network is and how images are prepared.
+The config stored in the checkpoint or file determines the network and the preprocessing.
 """
 
 import os
@@ -40,10 +40,10 @@ class Saved(NamedTuple):
     params: PyTree  # {module: arrays}
     stats: PyTree
     step: int | None
-    settings: Settings  # with the sections that are known: all of a run's; of a foreign file the network's
-    example: Example  # that it reads
-    examples: int | None = None  # training images that its run began with, where that is known
-    files: str | None = None  # their digest, where they were files
+    settings: Settings  # all sections for a run; only those of the network for a foreign file
+    example: Example  # shape and type of the encoder's input
+    examples: int | None = None  # number of training images when the run began, if known
+    files: str | None = None  # digest of these images' files, if they were files
 
 
 def read(
@@ -54,13 +54,14 @@ def read(
     sharding: jax.sharding.Sharding | None = None,
     report: Callable[[str], None] = workdirs.log,
 ) -> Saved:
-    """Read the newest intact checkpoint's weights (or ``step``'s), or a file's, on ``sharding`` (default: one device).
+    """Read weights from the newest intact checkpoint (or that of ``step``) or from a file.
 
-    A file has an encoder alone: its other modules are empty, and its config says so.
+    The arrays are placed on ``sharding`` (default: one device). A file holds only an encoder: the other modules
+    are empty, and its config has a projector and predictor of 0 layers.
 
     Raises:
-      FileNotFoundError: nothing there, or no checkpoint of that step.
-      ValueError: a file that holds no ResNet, a step of a file, the checkpoint of several replicas, or a config
+      FileNotFoundError: no such path, or no checkpoint of that step.
+      ValueError: a file without a ResNet, ``step`` for a file, a checkpoint of several replicas, or a config
         with functions that are not allowed (:func:`contrastive_jax.config.allow`).
     """
     path = expanded(path)
@@ -79,7 +80,7 @@ def read(
     else:
         example = _image(
             meta.get("channels") or weights.channels(part["params"]["encoder"])
-        )  # of old: ResNets, all
+        )  # old checkpoints store no example; all are ResNets
     return Saved(
         part["params"], part["stats"], step, settings, example, meta.get("examples"), meta.get("files")
     )
@@ -90,7 +91,7 @@ def _image(channels: int) -> Example:
 
 
 def read_settings(path: str | os.PathLike) -> Settings:
-    """Read :attr:`Saved.settings` alone, without the arrays of a checkpoint."""
+    """Read only :attr:`Saved.settings`, without the arrays of a checkpoint."""
     path = expanded(path)
     if weights.is_file(path):
         return _read_file(path, MODULES).settings
@@ -103,7 +104,7 @@ def read_settings(path: str | os.PathLike) -> Settings:
 
 
 def _settings(meta: Mapping[str, Any], path: str | os.PathLike) -> Settings:
-    """Return the settings of a checkpoint that is one run's."""
+    """Return the settings of a single run's checkpoint; raise ValueError for one of replicas."""
     if count := len(meta.get("replicas", ())):
         raise ValueError(f"{path} holds {count} replicas; name the folder of one of them, {path}/replica_0.")
     approval.check(meta["config"], checkpoints_of(path).parent)
@@ -112,7 +113,7 @@ def _settings(meta: Mapping[str, Any], path: str | os.PathLike) -> Settings:
 
 def _read_file(path: str | os.PathLike, modules: tuple[str, ...]) -> Saved:
     params, stats, about = weights.load(path)
-    # A file in half precision is trained on and judged in single, as a run would hold its parameters.
+    # Half precision is converted to single, as a run stores its parameters.
     params, stats = jax.tree.map(lambda x: x.astype(np.promote_types(x.dtype, np.float32)), (params, stats))
     approval.check(about.get("config") or {}, pathlib.Path(path).parent)
     config = about.get("config") or {"norm": {}, "dtype": "float32", "encoder": weights.architecture(params)}
@@ -125,9 +126,9 @@ def _read_file(path: str | os.PathLike, modules: tuple[str, ...]) -> Saved:
 
 
 def view_of(saved: Saved, command: Settings | None = None) -> Mapping[str, Any] | None:
-    """Return the options of ``augment`` at the size that images are judged at; None where a file does not say.
+    """Return the options of ``augment`` with the image size of the evaluation; None if they are unknown.
 
-    ``command``: its ``evaluate.size`` comes before the run's, its ``augment`` is for files without one.
+    ``command``: its ``evaluate.size`` overrides the run's; its ``augment`` is used for files that store none.
     """
     known = next((of for of in (saved.settings, command) if of and "augment" in of), None)
     if known is None:
@@ -137,8 +138,10 @@ def view_of(saved: Saved, command: Settings | None = None) -> Mapping[str, Any] 
 
 
 def check_example(example: Example, source: data.Source, path: str) -> None:
-    """Raise ValueError where the encoder of ``path`` reads other examples: images of other channels, arrays of another
-    shape or type."""
+    """Check that the encoder of ``path`` can read the examples of ``source``.
+
+    Raises:
+      ValueError: images with another number of channels, or arrays of another shape or type."""
     now = source.train.example
     if not (now.is_image and example.is_image):
         if now != example:
@@ -156,7 +159,7 @@ def check_example(example: Example, source: data.Source, path: str) -> None:
 
 
 def size_note(settings: Settings, trained: Settings) -> str:
-    """Say where ``data.size`` is another than in the run that trained an encoder; nothing where it is not."""
+    """Return a note if ``data.size`` differs from that of the encoder's training run; empty otherwise."""
     now, then = (_images(of, "size", 0) if "data" in of else None for of in (settings, trained))
     if then in (None, now):
         return ""
@@ -164,12 +167,12 @@ def size_note(settings: Settings, trained: Settings) -> str:
 
 
 def _images(settings: Settings, option: str, default: Any = None) -> Any:
-    """Return an option of ``data``, of settings that may not know it."""
+    """Return an option of ``data``, or the default if the settings lack it."""
     return settings.data.options.get(option, default) if "data" in settings else default
 
 
 def known_layers(settings: Settings) -> tuple[str, ...]:
-    """Return the layers that a network has: ``pooled``, ``projection_1``, ..."""
+    """Return the layers of a network: ``pooled``, ``projection_1``, ..."""
     projector = settings.projector.options
     depth = len(projector.get("widths", ())) or projector["layers"]
     return ("pooled", *(f"projection_{i + 1}" for i in range(depth)))
@@ -183,9 +186,9 @@ def _place(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
 
 
 def network_of(config: Settings | Mapping[str, Any], **norm: Any) -> models.Network:
-    """Build the network of a config without its online probe, its batch norm over whole batches.
+    """Build the network of a config without its online probe, with batch norm over whole batches.
 
-    ``norm``: options that replace the config's.
+    ``norm``: options that override the config's.
     """
     settings = configs.as_settings(config)
     return models.network(
@@ -200,17 +203,16 @@ def network_of(config: Settings | Mapping[str, Any], **norm: Any) -> models.Netw
 
 
 class LoadedEncoder:
-    """Images to features, by running statistics and evaluation's view of an image.
+    """Function from images to features, with running batch-norm statistics and the evaluation preprocessing.
 
     Attributes:
-        config: of the run that made it, as far as it is known.
-        step: of the checkpoint, or None.
-        layers: what it can give: "pooled", the encoder's output, and "projection_1", ... of the projector.
-        example: shape and type of what it reads.
-        network, params, stats: the pure functions and their arrays, for your own program:
+        config: config of the run that trained it, as far as it is known.
+        step: step of the checkpoint, or None.
+        layers: available layers: "pooled", the encoder's output, and "projection_1", ... of the projector.
+        example: shape and type of one input.
+        network, params, stats: pure functions and their arrays, for your own program:
             ``network.encode(params, stats, views [n, size, size, c] float32) -> {layer: [n, F]}``.
-        prepare: one image ``[h, w, c]`` uint8, or one example, to the view that the network sees, as the run's table
-            has it.
+        prepare: preprocessing of one image ``[h, w, c]`` uint8, or of one example, as in the run's evaluation.
     """
 
     def __init__(self, saved: Saved, section: Mapping[str, Any]):
@@ -226,16 +228,19 @@ class LoadedEncoder:
 
     @property
     def channels(self) -> int | None:
-        """Channels of the images that it reads; of other examples the length of the last axis."""
+        """Number of channels of the images; for other examples, the length of the last axis."""
         return self.example.shape[-1]
 
     def open(self, *files: str | os.PathLike) -> np.ndarray:
-        """Read image files as the run's folder was read, ``[n, size, size, c]`` uint8: 16 bits by ``data.white``,
-        transparency on white, upright, the short side at ``data.size`` and the centre.
+        """Read image files as in the run, ``[n, size, size, c]`` uint8.
+
+        16-bit images are scaled by ``data.white``, transparent pixels are put on white, the EXIF orientation is
+        applied, the short side is resized to ``data.size``, and the centre is cropped.
 
         Raises:
-          OSError: a file that is not there.
-          ValueError: one that is no image, or of another number of channels, or, with ``data.size=0``, another size.
+          OSError: a missing file.
+          ValueError: a file that is not an image, or has another number of channels or (if ``data.size`` is 0)
+            another size.
         """
         if not self.example.is_image:
             raise ValueError(f"open reads image files; this encoder reads {self._reads}: pass arrays.")
@@ -276,15 +281,15 @@ class LoadedEncoder:
         )
 
     def __call__(self, images: np.ndarray, *, layer: str = "pooled", batch_size: int = 256) -> np.ndarray:
-        """Return features ``[n, F]`` of images ``[n, h, w, c]`` uint8, or of examples like the run's, in their order.
+        """Return features ``[n, F]`` of images ``[n, h, w, c]`` uint8, or of examples of the run's shape and type.
 
         Raises:
-          ValueError: other images, or a layer that there is not.
+          ValueError: images of another shape or type, or a missing layer.
         """
         return self.all_layers(images, batch_size=batch_size)[self._known(layer)]
 
     def all_layers(self, images: np.ndarray, *, batch_size: int = 256) -> dict[str, np.ndarray]:
-        """Return every layer of :attr:`layers`, from one pass."""
+        """Return the features of every layer of :attr:`layers`, from one forward pass."""
         images = _array(images, self._reads)
         if not self.example.is_image:
             images = numbers(images, "examples")
@@ -296,14 +301,14 @@ class LoadedEncoder:
             raise ValueError(
                 f"images are {images.dtype} of shape {list(images.shape)}; this encoder reads {self._reads}."
             )
-        # Sizes are powers of two up to the batch's, so that few programs are compiled for sets of any size.
+        # Batch sizes of small sets are powers of two, so that few programs are compiled.
         batch_size = min(batch_size, 1 << (max(1, len(images)) - 1).bit_length())
-        with jax.set_mesh(None):  # the arrays lie on one device
+        with jax.set_mesh(None):  # the arrays are on one device
             return features.encode_all(self._encode, images, self.prepare, batch_size)
 
     @property
     def _reads(self) -> str:
-        """Return what it takes, in words."""
+        """Return a description of the input for messages."""
         if self.example.is_image:
             return f"uint8 [n, h, w, {self.channels}]"
         return f"{self.example.dtype} [n, {', '.join(map(str, self.example.shape))}]"
@@ -346,17 +351,18 @@ def load_encoder(
     """Load the encoder of a workdir (its newest intact checkpoint) or of a safetensors file.
 
     Args:
-      path: a workdir, a folder of checkpoints, or a file that ``--mode=export`` wrote, or torchvision's state
-        dict of a ResNet saved as safetensors.
-      step: of an earlier checkpoint that ``checkpoint.keep_every`` or ``checkpoint.keep_last`` kept.
-      view: how images are prepared, options of :func:`contrastive_jax.augment.make_eval`; default: as in the
-        pretraining, at the size of ``evaluate.size``. A foreign file does not say, so it needs one; torchvision's
-        ImageNet weights (V1) want ``dict(preset="moco_v2", size=224)``: bilinear, the central 7/8, ImageNet's mean
-        and deviation.
+      path: a workdir, a folder of checkpoints, a file of ``--mode=export``, or torchvision's state dict of a
+        ResNet saved as safetensors.
+      step: step of an earlier checkpoint, kept by ``checkpoint.keep_every`` or ``checkpoint.keep_last``.
+      view: preprocessing, as options of :func:`contrastive_jax.augment.make_eval`; default: as in pretraining,
+        at the size of ``evaluate.size``. Required for foreign files, which store none. For torchvision's ImageNet
+        weights (V1) use ``dict(preset="moco_v2", size=224)``: bilinear, the central 7/8, ImageNet's mean and
+        standard deviation.
 
     Raises:
-      FileNotFoundError: nothing there, or no checkpoint of that step.
-      ValueError: a file that holds no ResNet, or does not say how images are prepared, a step of a file, or replicas.
+      FileNotFoundError: no such path, or no checkpoint of that step.
+      ValueError: a file without a ResNet, a file without preprocessing if ``view`` is missing, ``step`` for a
+        file, or a workdir of replicas.
     """
     saved = read(path, step=step)
     section = view or view_of(saved)
