@@ -1,8 +1,9 @@
 """Augmented views of an example, computed on the device by pure functions of (key, example).
 
 Presets of :mod:`presets` make views of an image, ``[h, w, c]`` uint8 or float in [0, 1]; those of :mod:`arrays`
-make views of other examples. The functions take one example; use ``jax.vmap`` for a batch. Examples are independent
-of each other, so a mesh needs no communication and the results do not depend on the number of devices.
+make views of other examples. The functions take one example; use ``jax.vmap`` for a batch. Examples are
+independent of each other, so a mesh needs no communication and the results do not depend on the number of
+devices.
 """
 
 import dataclasses
@@ -42,8 +43,8 @@ __all__ = [
 class Views:
     """Training views: ``(key, image) -> float32 [views, size, size, c]``, in [0, 1] unless normalized.
 
-    View v uses the key ``fold_in(key, v)``. The two halves are ``cut``, which draws and cuts out boxes on the host
-    (:class:`crops.Cut`), and ``finish``, the steps on the device after the crop.
+    View v uses the key ``fold_in(key, v)``. The two halves are ``cut``, which draws and cuts out boxes on the
+    host (:class:`crops.Cut`), and ``finish``, the steps on the device after the crop.
     """
 
     def __init__(self, chains: tuple[crops.Chain, ...]):
@@ -67,7 +68,7 @@ class Views:
 
     @property
     def cut(self) -> crops.Cut:
-        """The crops on the host; raises ValueError if a step precedes a crop."""
+        """The crops on the host; raises ValueError if a step precedes a crop, or a crop is shifted."""
         return crops.cut_of(self._chains)
 
     def check_constant(self, channels: int, constant: int) -> None:
@@ -118,7 +119,7 @@ class EvaluationView:
         return crops.cut_of((self._chain,))
 
     def cropped(self, proportion: float) -> "EvaluationView":
-        """Return the view with another crop; ``proportion``: its side as a share of the largest centred square."""
+        """Return the view with another crop side, as a share of the largest centred square."""
         place, steps = self._chain.crop, list(self._chain.steps)
         steps[place] = dataclasses.replace(steps[place], proportion=proportion)
         return EvaluationView(crops.Chain(*steps))
@@ -253,7 +254,7 @@ def make_views(
       **options: options of the preset.
 
     Raises:
-      ValueError: an unknown preset or option, or a value out of range; the message lists the options.
+      ValueError: an unknown preset or option (the message shows the valid ones), or a value out of range.
     """
     given = {} if size is None else {"size": size}
     check(make_views, {"preset": preset, "views": views} | given, "augment")
@@ -296,10 +297,10 @@ def make_eval(
 
 
 def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int = None, **options) -> Callable:
-    """Return one training view by random crop and horizontal flip alone, resized and normalized as in ``preset``.
+    """Return one training view by random crop and flip, resized and normalized as in ``preset``.
 
-    For arrays, which are neither cropped nor flipped, it is the evaluation view. The other options are those of
-    :func:`make_views`.
+    Quarter turns of the preset are kept. For arrays, which are neither cropped nor flipped, it is the
+    evaluation view. The other options are those of :func:`make_views`.
 
     Args:
       crop_min: smallest area of the crop, as a share of the image.

@@ -46,8 +46,8 @@ def _check(name: str, examples: np.ndarray | None, axes: tuple[int, ...], floats
 def scarf(examples: np.ndarray | None, *, corruption: Fraction = 0.6, bank: Count = 10_000) -> Function:
     """SCARF (Bahri et al., 2022, algorithm 1): views of a table's row are the row and a corrupted copy.
 
-    The corrupted copy replaces a fixed number of random features, each by its value in a random training row, that
-    is, by a draw from its marginal distribution.
+    The corrupted copy replaces a fixed number of random features, each by its value in a random training row,
+    that is, by a draw from its marginal distribution.
 
     Args:
       examples: the training examples, ``[n, F]`` float32.
@@ -125,7 +125,7 @@ def tokens(
     delete: Decay = 0.1,
     padding_id: Annotated[int, Ge(-1)] = 0,
 ) -> Function:
-    """Views of a sequence of token ids: masked (BERT, Devlin et al., 2019) and deleted (CLEAR, Wu et al., 2020).
+    """Views of a sequence of token ids: masking (BERT, Devlin et al., 2019), deletion (CLEAR, Wu et al., 2020).
 
     Args:
       examples: the training examples, ``[n, T]`` whole numbers.

@@ -38,18 +38,19 @@ def describe(
     *,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Print the config, network, mesh, number of steps, and cost and speed of the compiled step, without training.
+    """Print the config, network, mesh and number of steps, and the cost and speed of the compiled step.
 
     Synthetic images of the same shape, classes and number replace a missing data set; the output names it.
 
     Args:
-      config: settings, or a config as plain dictionaries. For a list (replicas), the output describes the first,
-        the differences between them, and the step that trains all of them.
+      config: settings, or a config as plain dictionaries. For a list (replicas), the output describes the
+        first, the differences between them, and the step that trains all of them.
       workdir: neither read nor written.
       quiet: has no effect; the first process always prints.
 
     Returns:
-      Cost of the network and the compiled step per device, and speed in images per second, summed over the runs.
+      Cost of the network and the compiled step per device, and speed in images per second, summed over the
+      runs.
     """
     given = list(config) if isinstance(config, list | tuple) else [config]
     run, sentences = prepared(given[0])
@@ -90,7 +91,7 @@ def describe(
 
 
 def prepared(config: Settings | Mapping[str, Any]) -> tuple[Run, list[str]]:
-    """Prepare the run, with synthetic images for missing data sets, and return it with a message for each of these.
+    """Prepare a run, with synthetic images for missing data sets; return it with a message for each such set.
 
     Raises:
       ValueError: an invalid option; the message names it, its value and the allowed values.
@@ -112,7 +113,7 @@ def prepared(config: Settings | Mapping[str, Any]) -> tuple[Run, list[str]]:
 
 
 def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
-    """Describe config, network, data, mesh and steps, line by line; ``missing``: messages about missing data sets."""
+    """Describe config, network, data, mesh and steps, line by line; ``missing``: notes on missing data sets."""
     from clu import parameter_overview  # unlike the rest of clu, this needs no TensorFlow
 
     yield "config"
@@ -169,13 +170,13 @@ def race(
     state: TrainState,
     together: int = 1,
 ) -> dict:
-    """Measure images per second of the compiled step, repeated on one batch, and of the data path if data is streamed.
+    """Measure images per second of the compiled step on one batch and, for streamed data, of the data pipeline.
 
     Each measurement takes about ``SECONDS``. The step trains ``together`` runs; its state is discarded."""
     batch_size, first = together * run.settings.train.batch_size, feed.feed(0)
     state, _ = jax.block_until_ready(step(state, first))
     began, steps = time.perf_counter(), 0
-    while distributed.agreed((spent := time.perf_counter() - began) < SECONDS):  # same on all processes
+    while distributed.agreed((spent := time.perf_counter() - began) < SECONDS):  # processes must agree
         state, _ = jax.block_until_ready(step(state, first))
         steps += 1
     speed = {"step": steps * batch_size / spent}

@@ -37,9 +37,10 @@ def embed(
     """Write ``<workdir>/embeddings_<split>.npz`` for each split of ``embed.splits`` that the data has.
 
     Each file holds, for n images in the order of the data set: one array [n, F] float32 per layer of
-    ``embed.layers``, under the layer's name; ``label`` [n] int32, -1 for unlabelled images ([n, C] for a multi-label
-    set); ``id`` [n] int32; ``path`` [n], if the images are files; ``classes``; ``config`` (JSON text: the network's
-    sections, and ``data`` and ``compose`` of these images); ``checkpoint`` (text); and ``step`` (-1 if unknown).
+    ``embed.layers``, under the layer's name; ``label`` [n] int32, -1 for unlabelled images ([n, C] for a
+    multi-label set); ``id`` [n] int32; ``path`` [n], if the images are files; ``classes``; ``config`` (JSON
+    text: the network's sections, and ``data`` and ``compose`` of these images); ``checkpoint`` (text); and
+    ``step`` (-1 if unknown).
 
     Returns:
       ``{split: path}``.
@@ -106,7 +107,7 @@ def _is_of(file: pathlib.Path, settings: Settings) -> bool:
 def of_split(
     saved: encoder.Saved, split: Any, view: Any, layers: tuple[str, ...], batch_size: int
 ) -> dict[str, np.ndarray]:
-    """Compute features of the given layers, labels, ids and (if images are files) paths of a split, in host memory."""
+    """Compute features by layer, labels, ids and (if images are files) paths of a split, in host memory."""
     encode = Partial(encoder.network_of(saved.settings).encode, saved.params, saved.stats)
     batch_size = features.batch_rows(min(batch_size, len(split)))
     encoded, label = features.encode_rows(

@@ -1,7 +1,7 @@
 """``--mode=evaluate``: evaluate any encoder, by any protocols, on any labelled images.
 
-The checkpoint's own config sets the network and the preprocessing; the given config sets the images (``data``) and
-the protocols (``evaluators``, ``evaluate``). The pretraining data is not needed.
+The checkpoint's own config sets the network and the preprocessing; the given config sets the images (``data``)
+and the protocols (``evaluators``, ``evaluate``). The pretraining data is not needed.
 """
 
 import time
@@ -36,18 +36,18 @@ def evaluate(
     """Evaluate the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
 
     Args:
-      config: settings, or a config as plain dictionaries. A list: one per replica of the workdir; one table shows all
-        replicas except those that diverged.
+      config: settings, or a config as plain dictionaries. A list: one per replica of the workdir; one table
+        shows all replicas except those that diverged.
       workdir: directory of the run or the replicas; the results are written there.
       quiet: show no progress.
 
     Returns:
-      The contents of ``evaluation.json`` in the workdir: the results, with the checkpoint's step and the fingerprint
-      of its config. For a list of configs, a list of these, with {} for a replica that diverged.
+      The contents of ``evaluation.json`` in the workdir: the results, with the checkpoint's step and the
+      fingerprint of its config. For a list of configs, a list of these, with {} for a replica that diverged.
 
     Raises:
-      ValueError: the encoder cannot read these images, there are no labelled test images, an evaluator does not fit
-        the data, or the workdir holds another number of replicas.
+      ValueError: the encoder cannot read these images, there are no labelled test images, an evaluator does not
+        fit the data, or the workdir holds another number of replicas.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
     several = isinstance(config, list | tuple)
@@ -136,9 +136,9 @@ def changed(
     now: tuple[int, str | None],
     had: tuple[int | None, str | None],
 ) -> list[str]:
-    """Return a note if images were added or removed since the run and its test or validation images are a random part.
+    """Return a note if images were added or removed since the run, for data with randomly held-out images.
 
-    ``now`` and ``had``: number of training images and digest of their files, today and in the run; None: unknown.
+    ``now``, ``had``: number of training images and digest of their files, now and in the run; None: unknown.
     """
     options = settings.data.options
     drawn = options.get("test_fraction") or options.get("validation")

@@ -1,8 +1,8 @@
 """``--mode=export``: an encoder as ``encoder.safetensors``, for torchvision, timm and Detectron2.
 
-The arrays equal the checkpoint's bit for bit and have the names of torchvision's ResNet. The file's metadata are
-JSON: ``encoder`` (depth, width, stem, variant, epsilon, channels, features, dtype), ``preprocessing``, ``config``,
-``step``.
+The arrays equal the checkpoint's bit for bit and have the names of torchvision's ResNet. The file's metadata
+are JSON: ``encoder`` (depth, width, stem, variant, epsilon, channels, features, dtype), ``preprocessing``,
+``config``, ``step``.
 ``docs/export.md`` shows the PyTorch code that loads the file.
 """
 
@@ -26,10 +26,11 @@ FILE = "encoder" + weights.SUFFIX
 
 @remote.supports_remote
 def export(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
-    """Write the encoder of ``evaluate.checkpoint`` (default: the workdir's) to ``<workdir>/encoder.safetensors``.
+    """Write the encoder of ``evaluate.checkpoint`` (default: the workdir) to ``<workdir>/encoder.safetensors``.
 
-    ``export.architecture="torchvision"`` refuses an encoder that torchvision's ResNet would load without an error but
-    compute differently; "own" writes it for this package or for a PyTorch model with the same changes.
+    ``export.architecture="torchvision"`` refuses an encoder that torchvision's ResNet would load without an
+    error but compute differently; "own" writes it for this package or for a PyTorch model with the same
+    changes.
 
     Returns:
       The file's metadata.
@@ -71,7 +72,7 @@ def export(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
 
 
 def differences(settings: Settings) -> list[str]:
-    """Return the differences from torchvision's model that change the output but not the shapes, each as a clause."""
+    """Return the differences from torchvision's model that change the output without an error, as clauses."""
     options, differing = settings.encoder.options, []
     if options["variant"] == "simclr" and options["depth"] < 50:
         differing.append(
@@ -111,9 +112,9 @@ def about(saved: encoder.Saved, command: Settings) -> dict[str, Any]:
 def preprocessing(section: Mapping[str, Any], channels: int) -> dict[str, Any]:
     """Return a description of the evaluation preprocessing that any program can follow.
 
-    Crop the centred square whose side is ``crop`` times the shorter side, resize it to ``size`` (``interpolation``;
-    bicubic has a = -0.5; ``antialias``: the kernel widens when downsampling, as in Pillow), divide by 255, clip to
-    [0, 1], subtract ``mean`` and divide by ``std``.
+    Crop the centred square whose side is ``crop`` times the shorter side, resize it to ``size``
+    (``interpolation``; bicubic has a = -0.5; ``antialias``: the kernel widens when downsampling, as in Pillow),
+    divide by 255, clip to [0, 1], subtract ``mean`` and divide by ``std``.
     """
     view = call(augment.make_eval, "augment", section)
     (mean, std), crop = view.normalization, view.crop

@@ -27,9 +27,10 @@ GAP = 4
 def preview(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
     """Write ``<workdir>/preview.png`` and return its path; no network is built.
 
-    Each row shows one of the first images of training: its evaluation view, then its training views of the first
-    ``preview.draws`` epochs, bit-identical to the run's. Normalization is undone. Of more than three channels the
-    sheet shows the first three, of two the first. Bits (``compose``) appear in the caption, lowest first.
+    Each row shows one of the first images of training: its evaluation view, then its training views of the
+    first ``preview.draws`` epochs, bit-identical to the run's. Normalization is undone. Of more than three
+    channels the sheet shows the first three, of two the first. Bits (``compose``) appear in the caption, lowest
+    first.
 
     Args:
       config: ``preview.images`` sets the number of rows, ``preview.draws`` the number of epochs.
@@ -78,9 +79,9 @@ def _short(value: Any) -> str:
 
 
 def shown(settings: Settings, split: data.Split | data.Streamed, ids: np.ndarray) -> tuple:
-    """Compute evaluation views [n, s, s, c], training views [n, draws, W, s, s, c], labels and groups of some images.
+    """Compute evaluation views, training views, labels and groups of some images.
 
-    Views are in [0, 1] up to rounding."""
+    Views are [n, s, s, c] and [n, draws, W, s, s, c], in [0, 1] up to rounding."""
     section, seed = settings.augment, settings.seed
     views, evaluate = section(), call(augment.make_eval, section.path, section.options)
     whole, _ = next(split.batches(len(ids), evaluate, ids))
@@ -113,7 +114,7 @@ def caption(row: int, group: int, label: np.ndarray, classes: tuple[str, ...]) -
 
 
 def without_bits(seen: np.ndarray, views: np.ndarray, captions: list[tuple[str, str]], bits: int) -> tuple:
-    """Move the last ``bits`` channels of the images into their captions; images of bits alone also keep them."""
+    """Move the last ``bits`` channels of images into their captions; images of bits alone keep them as well."""
     if not bits:
         return seen, views, captions
     written = ["".join(str(round(float(bit))) for bit in image[0, 0, -bits:]) for image in seen]

@@ -3,8 +3,8 @@
     contrastive-jax --mode=report --workdir=runs/simclr
     contrastive-jax --mode=report --workdir=runs/simclr,runs/flatclr
 
-The page reads the config, metrics, result and newest checkpoint of each workdir, also during training. It names the
-parts that are missing.
+The page reads the config, metrics, result and newest checkpoint of each workdir, also during training. It names
+the parts that are missing.
 """
 
 import base64
@@ -40,7 +40,7 @@ from contrastive_jax.workdir.metric_table import PANELS
 
 
 class Seen(NamedTuple):
-    """Sample of test images, with their features by the newest checkpoint."""
+    """Sample of test (or training) images, with their features by the newest checkpoint."""
 
     step: int | None
     split: str
@@ -237,8 +237,8 @@ def judged(
 ) -> dict[str, dict[str, Any]]:
     """Return the table rows of a run's evaluations, by heading.
 
-    Rows of ``--mode=evaluate`` (``evaluation.json``) join the run's own rows (heading "") if checkpoint, images and
-    protocols are the same. Otherwise they get a heading that names the difference."""
+    Rows of ``--mode=evaluate`` (``evaluation.json``) join the run's own rows (heading "") if checkpoint, images
+    and protocols are the same. Otherwise they get a heading that names the difference."""
     evaluations = result.get("evaluations") or {}
     if not later:
         return {"": evaluations} if evaluations else {}
@@ -272,7 +272,7 @@ def _cells(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, An
 
 
 def over_seeds_of(name: str, runs: Sequence[Shown], differences: Sequence[Mapping[str, Any]]) -> list[Shown]:
-    """Return the means of replicas that differ only in the seed, each as a run; without replicas an empty list."""
+    """Return the means of replicas that differ only in the seed, each as a run; empty without replicas."""
     means: dict[str, dict[str, dict]] = {}
     for row in ("trained", "untrained") if differences else ():
         of_each = [run.evaluations.get("", {}).get(row) for run in runs]
@@ -282,7 +282,7 @@ def over_seeds_of(name: str, runs: Sequence[Shown], differences: Sequence[Mappin
 
 
 def shown(source: data.Source) -> tuple[str, Any]:
-    """Return the split that the page shows, with its name: the test images, or training images without a test set.
+    """Return the split that the page shows, with its name: test images, or training images if there are none.
 
     This is the split of the table's plain columns; in a composed set it can differ from ``source.test``."""
     train, test = source.judged[""]
@@ -290,7 +290,7 @@ def shown(source: data.Source) -> tuple[str, Any]:
 
 
 def features_of(workdir: str | os.PathLike, settings: Settings, options: sections.Report) -> Seen:
-    """Compute the newest checkpoint's features of ``report.images`` test images (training images if there are none)."""
+    """Compute features of ``report.images`` images of the split of :func:`shown`, by the newest checkpoint."""
     mesh = sharding.make_mesh()
     with jax.set_mesh(mesh):
         saved = encoder.read(workdir, sharding=sharding.named(mesh, sharding.REPLICATED))
@@ -321,7 +321,7 @@ def features_of(workdir: str | os.PathLike, settings: Settings, options: section
 
 
 def neighbours(embedded: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
-    """Return positions [q, count] of the rows with the largest cosine similarity to each query, without the query.
+    """Return positions [q, count] of the rows nearest to each query by cosine similarity, without the query.
 
     ``count`` is at most the number of other rows.
     """
@@ -332,7 +332,7 @@ def neighbours(embedded: np.ndarray, queries: np.ndarray, count: int) -> np.ndar
 
 
 def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
-    """L2-normalise rows, project them to a plane [n, 2], and return the points with a description of the method."""
+    """Return a projection of L2-normalised rows to a plane [n, 2], and a description of the method."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
@@ -356,7 +356,7 @@ def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
 
 
 def page(runs: Sequence[Shown], options: sections.Report, means: Sequence[Shown] = ()) -> str:
-    """Render the page from the template ``report.html`` beside this file; ``means`` appear in the tables only."""
+    """Render the page from the template ``report.html``; ``means`` appear in the tables only."""
     import jinja2
 
     loader = jinja2.FileSystemLoader(pathlib.Path(__file__).parent)
@@ -394,7 +394,7 @@ def _number(value: Any) -> str:
 
 
 def state(run: Shown) -> str:
-    """Return the state of a run as text; evaluation after training can be interrupted, so it is a state of its own."""
+    """Return the state of a run as text; a run may be trained but not evaluated, if it was interrupted."""
     if not run.result:
         return "no result.json yet: stopped, or still training"
     if "diverged" in run.result:
@@ -423,7 +423,7 @@ def facts(run: Shown) -> dict[str, str]:
 
 
 class Table(NamedTuple):
-    """Scores or measures of several runs."""
+    """Table of the page: scores or measures of several runs."""
 
     title: str
     columns: list[str]
@@ -492,7 +492,7 @@ def _how(scores: Mapping[str, Any]) -> str:
 
 
 def config_tables(runs: Sequence[Shown]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Return a table of the options that differ (from the base config, or between several runs) and one of all options.
+    """Return a table of the options that differ from the base config, or between runs, and one of all options.
 
     Each is a title, column headings, and rows of an option and its values.
     """
@@ -571,7 +571,7 @@ def embedding_map(run: Shown, options: sections.Report) -> tuple[str, str]:
 
 
 def nearest(run: Shown, options: sections.Report) -> tuple[list, str]:
-    """Return rows of an image and its nearest neighbours, as (CSS class, data URI, class name), and a caption."""
+    """Return rows of an image and its neighbours, as (CSS class, data URI, label), and a caption."""
     if isinstance(run.seen, str):
         return [], run.seen
     seen = run.seen

@@ -25,7 +25,7 @@ def known() -> dict[str, Callable]:
 
 
 def find(name: str, column: str) -> Callable | None:
-    """Return the evaluator of a name of :func:`known`, or of a ``module:function``; None for an unknown name."""
+    """Return the evaluator with a name of :func:`known`, or a ``module:function``; None if it is unknown."""
     return own(name, f"evaluators.{column}.name") if is_own(name) else known().get(name)
 
 
@@ -46,11 +46,13 @@ def section_of(column: str, given: Mapping[str, Any]) -> Section:
 
 
 def build(columns: Mapping[str, Section | Mapping[str, Any]], facts: EvalSpec) -> dict[str, Callable]:
-    """Build the columns of a config's ``evaluators``, sections or plain dictionaries: column -> ``evaluate(subject)``.
+    """Build the columns of a config's ``evaluators``: column -> ``evaluate(subject)``.
+
+    A column is a section or a plain dictionary.
 
     Raises:
-        ValueError: an unknown protocol or option, one that does not fit these labels, the run's seed without a run, or
-            an evaluator that does not return a function.
+        ValueError: an unknown protocol or option, one that does not fit these labels, the run's seed without a
+            run, or an evaluator that does not return a function.
     """
     built = {}
     for column, given in columns.items():
@@ -71,7 +73,7 @@ def build(columns: Mapping[str, Section | Mapping[str, Any]], facts: EvalSpec) -
 def resized(
     section: Mapping[str, Any], size: int, network: models.Network, example: Example
 ) -> Mapping[str, Any]:
-    """Return the section ``augment`` with images of ``size`` (``evaluate.size``) pixels; 0 keeps the section's size.
+    """Return the section ``augment`` with images of ``size`` pixels (``evaluate.size``); 0 keeps its own size.
 
     Raises:
         ValueError: the examples are not images, or the network cannot read this size with its weights.
@@ -147,12 +149,12 @@ def prepare(
 
 
 def per_run(columns: Iterable[Section]) -> bool:
-    """Return whether a column uses the run's seed, so that runs with different seeds need separate evaluators."""
+    """Return whether a column uses the run's seed, so that each seed needs its own evaluators."""
     return any(section.options.get("seed") == RUN_SEED for section in columns)
 
 
 def _facts(layers: tuple[str, ...], train: Any, test: Any) -> EvalSpec:
-    """Return the facts of a data set that are known before encoding; without labelled test data, only the layers."""
+    """Return the facts known before encoding; only the layers, if there are no test images or no labels."""
     if test is None or not train.labelled:
         return EvalSpec(layers, None)
     labels, rows = known_labels(train), labelled(train).rows

@@ -70,12 +70,12 @@ class LabelledSubset(NamedTuple):
 
 
 def known_labels(split: Any) -> np.ndarray | None:
-    """Return the labels of a split, [n] or [n, C]; None if they are in records that have not been read."""
+    """Return the labels of a split, [n] or [n, C]; None if they are in records not yet read."""
     return split.label if isinstance(split, data.Split) else getattr(split.records, "label", None)
 
 
 def known_groups(part: LabelledSubset) -> np.ndarray | None:
-    """Return the near-duplicate groups of a part's images, [n]; None if they are in records that have not been read."""
+    """Return the near-duplicate groups of a part's images, [n]; None if they are in records not yet read."""
     split = part.split
     groups = split.group if isinstance(split, data.Split) else getattr(split.records, "group", None)
     return groups if groups is None or part.rows is None else groups[part.rows]
@@ -124,7 +124,7 @@ class EvaluationData:
         batch_size: int,
     ):
         self.name, self.encoder, self.train, self.test = name, encoder, train, test
-        # Both parts have one batch size, so that they share a program. The smaller part, unless tiny, fits one batch.
+        # One batch size, so that both parts share a program; the smaller part, unless tiny, is one batch.
         self._layers, self._batch_size = layers, min(batch_size, max(SMALL_BATCH, min(len(train), len(test))))
         self.test_labels: np.ndarray | None = None
         self._found: dict[Any, Any] = {}
@@ -136,8 +136,8 @@ class EvaluationData:
     def arrays(self, layer: str, crop: float | None = None) -> tuple[Rows, np.ndarray, Rows, np.ndarray]:
         """Return features and labels of the training images, then features and labels of the test images.
 
-        ``crop``: side of the centre crop as a share of the largest centred square (``eval_crop`` of the presets);
-        None: as in pretraining. Pixels are of the whole image.
+        ``crop``: side of the centre crop as a share of the largest centred square (``eval_crop`` of the
+        presets); None: as in pretraining. Pixels are of the whole image.
         """
         (train, labels), (test, test_labels) = self.encoded(self.train, crop), self.encoded(self.test, crop)
         layer = self.layer(layer)
@@ -163,13 +163,13 @@ class EvaluationData:
         }, images.label
 
     def some(self, count: int, seed: int) -> np.ndarray:
-        """Return sorted positions of ``count`` random test images; all if ``count`` is 0 or not less than all."""
+        """Return sorted positions of ``count`` random test images; of all if ``count`` is 0 or too large."""
         if not 0 < count < len(self.test):
             return np.arange(len(self.test))
         return np.sort(np.random.default_rng(seed).permutation(len(self.test))[:count])
 
     def two_views(self, layer: str, number: np.ndarray, seed: int) -> np.ndarray:
-        """Return features [n, 2, F] of two views of some test images, augmented as in the encoder's pretraining.
+        """Return features [n, 2, F] of two views of some test images, augmented as in pretraining.
 
         ``number``: positions among the test images; ``seed``: seed of the augmentation.
         """
@@ -190,7 +190,7 @@ class EvaluationData:
         return None if "size" in self.encoder.augment else self.train.split
 
     def view(self, crop: float | None = None) -> Any:
-        """Return the evaluation view; equal options return the same function, so that compiled programs are shared."""
+        """Return the evaluation view; equal options give the same object, so that programs are shared."""
         return eval_view(hashable(self.encoder.augment), crop)
 
     def tuned(self, encode: Partial, crop: float | None, layer: str) -> tuple[Rows, np.ndarray]:
@@ -248,13 +248,13 @@ def _training_views(options: tuple, train: Any) -> Any:
 
 @functools.cache
 def eval_view(options: tuple, crop: float | None = None) -> Any:
-    """Return :func:`augment.make_eval` of an ``augment`` section, with the centre crop ``crop`` (None: its own)."""
+    """Return the evaluation view of an ``augment`` section, with the centre crop ``crop`` (None: its own)."""
     view = call(augment.make_eval, "augment", dict(options))
     return view if crop is None else view.cropped(crop)
 
 
 def training_view(encoder: Pretrained, crop_min: float, flip: float) -> Any:
-    """Return a view by crop and flip alone, with the resizing and normalisation of the encoder's pretraining."""
+    """Return a view by crop and flip (:func:`augment.make_crops`), otherwise as in pretraining."""
     return _crops(hashable(encoder.augment), crop_min, flip)
 
 

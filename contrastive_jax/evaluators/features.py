@@ -27,8 +27,8 @@ class NotFinite(ValueError):
 class Rows:
     """Features ``[n, F]`` in tiles of B rows, with the rows of each tile sharded over the devices.
 
-    Row i is ``tiles[i // B, i % B]``. The network returns batches in this layout, so encoding a data set moves no
-    features between devices, and each device holds only its share.
+    Row i is ``tiles[i // B, i % B]``. The network returns batches in this layout, so encoding a data set moves
+    no features between devices, and each device holds only its share.
     """
 
     tiles: jax.Array  # [T, B, F]; rows from n on are 0
@@ -78,7 +78,7 @@ def spread(features: np.ndarray | Rows, tile: int = 1024) -> Rows:
 
 
 def gathered(batches: Iterable[dict[str, jax.Array]], count: int, tile: int) -> dict[str, Rows]:
-    """Collect batches ``{name: [tile, F]}``, sharded by rows, into ``{name: Rows}``; batches are written in place."""
+    """Collect batches ``{name: [tile, F]}``, sharded by rows, into ``{name: Rows}``, written in place."""
     buffers = {}
     for number, batch in enumerate(batches):
         for name, rows in batch.items():
@@ -160,8 +160,8 @@ def encode_all(
 
     Args:
         encode: function from images ``[B, size, size, c]`` float32 to layers ``{name: [B, ...]}``. To evaluate
-            changing parameters without recompilation pass ``jax.tree_util.Partial(function, params, stats)``, whose
-            bound arrays are arguments of the program and not constants.
+            changing parameters without recompilation pass ``jax.tree_util.Partial(function, params, stats)``,
+            whose bound arrays are arguments of the program and not constants.
         images: ``[n, h, w, c]`` uint8.
         prepare: the evaluation transform of one image, ``[h, w, c]`` uint8 -> ``[size, size, c]`` float32.
         batch_size: number of images per forward pass.
@@ -214,7 +214,7 @@ def _padded(batch: np.ndarray, size: int) -> np.ndarray:
 
 
 def on_devices(batch: np.ndarray) -> jax.Array:
-    """Return the host's batch with its rows sharded over the devices of the mesh, for any number of processes."""
+    """Return the host's batch with its rows sharded over the mesh, for any number of processes."""
     if not sharding.on_mesh():
         return jnp.asarray(batch)
     rows = sharding.named(jax.sharding.get_mesh(), sharding.ROWS)
@@ -228,7 +228,7 @@ def raw_pixels(images: np.ndarray) -> np.ndarray:
 
 
 def standardized(train_features: np.ndarray, test_features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Standardize each feature of both parts by mean and standard deviation of the training part, in float64."""
+    """Standardize the features of both parts by mean and deviation of the training part, in float64."""
     from sklearn.preprocessing import StandardScaler
 
     train, test = (np.asarray(host(part), np.float64) for part in (train_features, test_features))
@@ -259,7 +259,7 @@ def _real(rows: Rows) -> jax.Array:
 
 @native.jit
 def _power(rows):
-    """Return powers of two [F] that scale each feature to about 1, so that its square neither over- nor underflows."""
+    """Return powers of two [F] that scale each feature to about 1, so that squares stay in range."""
     largest = jnp.max(jnp.abs(rows.tiles), axis=(0, 1))
     return geometry.power_of_two(largest)
 
@@ -347,8 +347,8 @@ def _finite(tiles):
 def scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Score outputs ``[m, C]``, which are larger for likelier classes.
 
-    Returns :func:`accuracy` of the class with the largest output and, with more than 5 classes, ``top5``; for labels
-    ``[m, C]``, :func:`average_precision`. Ties go to the smaller class number."""
+    Returns :func:`accuracy` of the class with the largest output and, with more than 5 classes, ``top5``; for
+    labels ``[m, C]``, :func:`average_precision`. Ties go to the smaller class number."""
     if np.ndim(labels) == 2:
         return average_precision(outputs, labels)
     result = accuracy(np.argmax(outputs, axis=1), labels)
@@ -359,18 +359,19 @@ def scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Compute top-1 accuracy and the mean of the per-class top-1 over the classes in ``labels``, both in [0, 1]."""
+    """Compute top-1 and mean per-class accuracy over the classes in ``labels``, both in [0, 1]."""
     correct = np.asarray(predicted) == np.asarray(labels)
     per_class = [correct[labels == label].mean() for label in np.unique(labels)]
     return {"top1": float(correct.mean()), "mean_per_class": float(np.mean(per_class))}
 
 
 def average_precision(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Compute average precision per class, ranking all images by the class's output, and average over the classes.
+    """Compute average precision, averaged over the classes; each class ranks all images by its output.
 
     ``map_11_point`` is VOC 2007's (Everingham et al., 2010, section 4.2): the mean over recalls 0, 0.1, ..., 1
-    of the best precision at that recall or above. ``mean_average_precision`` is the mean precision at each positive
-    (as in scikit-learn). Images with equal outputs share a rank. Classes without positives are left out.
+    of the best precision at that recall or above. ``mean_average_precision`` is the mean precision at each
+    positive (as in scikit-learn). Images with equal outputs share a rank. Classes without positives are left
+    out.
 
     Args:
         outputs: ``[m, C]``, larger for likelier classes.

@@ -1,4 +1,4 @@
-"""Training on labelled images: a linear classifier on the frozen encoder, or fine-tuning of the whole network."""
+"""Training on labelled images: a linear classifier on the frozen encoder, or the whole network."""
 
 import contextlib
 import functools
@@ -59,7 +59,7 @@ def finetuned(
     flip: float,
     crop: float | None,
 ) -> dict:
-    """Fine-tune the encoder from the subject's weights, with a new linear layer on "pooled", and evaluate it.
+    """Train the encoder from the subject's weights with a new linear layer on "pooled", and evaluate both.
 
     Batch norm keeps using the statistics of each global batch. For an untrained subject this is supervised
     training from scratch with the same budget.
@@ -119,10 +119,10 @@ def _whole(apply: Callable) -> Callable:
 
 
 def batch_within(batch_size: int, images: int) -> int:
-    """Return the largest batch size up to ``batch_size`` and ``images`` that is divisible by the number of devices.
+    """Return the largest batch size up to ``batch_size`` and ``images`` that the number of devices divides.
 
     Raises:
-        ValueError: there are more devices than that.
+        ValueError: fewer images, or a smaller batch, than devices.
     """
     shared = min(batch_size, images) // sharding.devices() * sharding.devices()
     if not shared:

@@ -26,8 +26,9 @@ MEAN_PER_CLASS = ("caltech101", "oxford_flowers102", "oxford_iiit_pet", "fgvc_ai
 def metric_of(data_name: str, several: bool) -> str:
     """Return the metric that is usual for a data set.
 
-    This is 11-point mAP for several labels per image (VOC 2007), mean per-class accuracy for ``MEAN_PER_CLASS``,
-    and top-1 otherwise. ``data_name``: the config's ``data.name``, regardless of ``compose``."""
+    This is 11-point mAP for several labels per image (VOC 2007), mean per-class accuracy for
+    ``MEAN_PER_CLASS``, and top-1 otherwise. ``data_name``: the config's ``data.name``, regardless of
+    ``compose``."""
     if several:
         return "map_11_point"
     base = data_name.split("/")[0].split(":")[0]
@@ -52,8 +53,8 @@ def scores(
     ``done(row, column, score)`` is called after each evaluator.
 
     Returns:
-        ``{subject: {column: result of the evaluator}}``: JSON-able, scores in [0, 1], with protocol and settings.
-        A column that fails has ``{"failed": reason}``; the others are not affected.
+        ``{subject: {column: result of the evaluator}}``: JSON-able, scores in [0, 1], with protocol and
+        settings. A column that fails has ``{"failed": reason}``; the others are not affected.
 
     Raises:
         OSError: an error of the file system.
@@ -68,7 +69,7 @@ def scores(
 
 
 def failure(error: Exception) -> str:
-    """Return the reason why a column failed; for unexpected errors also their type and the line that raised them."""
+    """Return the reason why a column failed; for unexpected errors, with their type and line."""
     if isinstance(error, ValueError | ArithmeticError | RuntimeError):  # RuntimeError: out of device memory
         return str(error)
     *_, last = traceback.extract_tb(error.__traceback__)
@@ -79,8 +80,8 @@ def checked(score: Any) -> dict[str, Any]:
     """Return the result of an evaluator, with NumPy and JAX numbers converted to Python's.
 
     Raises:
-      TypeError: not a dictionary, a score that is not a number, a protocol that is not text, or a value that JSON
-        cannot hold.
+      TypeError: not a dictionary, a score that is not a number, a protocol that is not text, or a value that
+        JSON cannot hold.
     """
     if not isinstance(score, Mapping):
         raise TypeError(
@@ -138,9 +139,7 @@ def print_table(
     measured = {column: names for column in columns if (names := _measures(results, column))}
     if shown := [column for column in columns if column not in measured]:
         title = METRICS[metric] + (f" ({METRICS[beside].lower()})" if beside else "")
-        console.print(
-            f"{title} on {images}, %", style="italic", soft_wrap=True
-        )  # rich would wrap a table title
+        console.print(f"{title} on {images}, %", style="italic", soft_wrap=True)  # a table title would wrap
         table = Table("encoder")
         for column in shown:
             table.add_column(column, justify="right")
@@ -237,7 +236,7 @@ def _measures(results: Mapping[str, dict], column: str) -> list[str]:
 
 
 def measured(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the numbers in any of the rows, without the standard deviations (``_std``) of others."""
+    """Return the names of the numbers in any of the rows, without the standard deviations of others."""
     names = dict.fromkeys(name for row in rows for name in numbers(row))
     return [name for name in names if name.removesuffix("_std") not in names or not name.endswith("_std")]
 

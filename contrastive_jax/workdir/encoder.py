@@ -234,8 +234,8 @@ class LoadedEncoder:
     def open(self, *files: str | os.PathLike) -> np.ndarray:
         """Read image files as in the run, ``[n, size, size, c]`` uint8.
 
-        16-bit images are scaled by ``data.white``, transparent pixels are put on white, the EXIF orientation is
-        applied, the short side is resized to ``data.size``, and the centre is cropped.
+        16-bit images are scaled by ``data.white``, grey and RGB images get a white background for transparency,
+        the EXIF orientation is applied, the short side is resized to ``data.size``, and the centre is cropped.
 
         Raises:
           OSError: a missing file.
@@ -281,7 +281,7 @@ class LoadedEncoder:
         )
 
     def __call__(self, images: np.ndarray, *, layer: str = "pooled", batch_size: int = 256) -> np.ndarray:
-        """Return features ``[n, F]`` of images ``[n, h, w, c]`` uint8, or of examples of the run's shape and type.
+        """Return features ``[n, F]`` of images ``[n, h, w, c]`` uint8, or of examples like the run's.
 
         Raises:
           ValueError: images of another shape or type, or a missing layer.
@@ -323,7 +323,7 @@ def _array(images: Any, reads: str) -> np.ndarray:
     """Return images as an array on the host.
 
     Raises:
-      ValueError: images of several sizes, a value inside ``jax.jit``, or something other than an array of numbers.
+      ValueError: images of several sizes, a value inside ``jax.jit``, or paths of files.
     """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(images)):
         raise ValueError(
@@ -355,9 +355,9 @@ def load_encoder(
         ResNet saved as safetensors.
       step: step of an earlier checkpoint, kept by ``checkpoint.keep_every`` or ``checkpoint.keep_last``.
       view: preprocessing, as options of :func:`contrastive_jax.augment.make_eval`; default: as in pretraining,
-        at the size of ``evaluate.size``. Required for foreign files, which store none. For torchvision's ImageNet
-        weights (V1) use ``dict(preset="moco_v2", size=224)``: bilinear, the central 7/8, ImageNet's mean and
-        standard deviation.
+        at the size of ``evaluate.size``. Required for foreign files, which store none. For torchvision's
+        ImageNet weights (V1) use ``dict(preset="moco_v2", size=224)``: bilinear, the central 7/8, ImageNet's
+        mean and standard deviation.
 
     Raises:
       FileNotFoundError: no such path, or no checkpoint of that step.

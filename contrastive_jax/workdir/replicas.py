@@ -1,4 +1,4 @@
-"""Layout of a workdir of replicas: a file of their differences, and one folder per replica, as for a single run."""
+"""Layout of a workdir of replicas: a file of their differences, and a folder per replica like a run's."""
 
 import os
 from collections.abc import Mapping, Sequence
