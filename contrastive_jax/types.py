@@ -82,7 +82,7 @@ class Pool:
 
     key: Array  # [M, D]
     group: Array  # [M] int32; a candidate of the query's own group is not a negative
-    row: Array | None = None  # [M] int32, example that the candidate shows; read if a query has several positives
+    row: Array | None = None  # [M] int32, the example shown; read if a query has several positives
 
 
 @record
