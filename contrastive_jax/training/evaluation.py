@@ -232,7 +232,7 @@ class Evaluator:
 
     @property
     def _held(self) -> str:
-        """Return the name of the test images: validation if ``data.validation`` holds them out of training, else test."""
+        """Return the name of the test images: validation if held out by ``data.validation``, else test."""
         return "validation" if self.settings.data.options.get("validation") else "test"
 
 

@@ -27,7 +27,7 @@ PATIENCE = 60.0  # seconds from a signal within which a step must end and be sav
 
 
 class Stopped(Exception):
-    """Run that stopped on request and is saved; the message explains how to resume. ``code``: exit status."""
+    """Interruption of a run that is saved; the message explains how to resume. ``code``: exit status."""
 
     def __init__(self, message: str, code: int):
         super().__init__(message)

@@ -22,15 +22,13 @@ class Program(NamedTuple):
     """Runs that train as one program, and the functions that train them."""
 
     runs: tuple[Run, ...]  # each with the mesh of its evaluation
-    differences: list[
-        dict[str, Any]
-    ]  # for each run, the leaves in which runs differ; {} for a single run
+    differences: list[dict[str, Any]]  # for each run, the leaves in which runs differ; {} for a single run
     mesh: Mesh  # mesh of the step
     open_feed: Callable[
         [int, Callable[[str], None]], Any
     ]  # (images replaced so far, report) -> a feed, which the caller must close
     step: Callable[[Any], Callable]  # feed -> (state, feed.feed(step)) -> (state, packed metrics)
-    initial_state: Callable[[Sequence[Weights | None]], TrainState]  # from each run's weights; None: its seed's
+    initial_state: Callable[[Sequence[Weights | None]], TrainState]  # each run's weights; None: its seed's
     weights: Callable[[TrainState], Iterator[Weights]]  # weights of each run, on its own mesh
 
     def describe(self) -> str:
