@@ -1,8 +1,9 @@
 """Immutable records that the modules exchange; all but :class:`Example` are pytrees of arrays.
 
-Shapes: B examples of a batch, W views of an example, V directions of comparison (V = 2: each view queries the other;
-V = 1: view 0 queries view 1), Q queries, D embedding width, F feature width, C classes, M candidates, S scales. Views
-are batch-major, ``[B, W, h, w, c]`` for images and ``[B, W, ...]`` for other examples, because the batch is sharded.
+Shapes: B examples of a batch, W views of an example, V directions of comparison (V = 2: each view queries the
+other; V = 1: view 0 queries view 1), Q queries, D embedding width, F feature width, C classes, M candidates,
+S scales. Views are batch-major, ``[B, W, h, w, c]`` for images and ``[B, W, ...]`` for other examples, because the
+batch is sharded.
 """
 
 import dataclasses
@@ -59,7 +60,7 @@ class Example(NamedTuple):
 class Batch:
     """Batch of examples for one step."""
 
-    image: Array  # [B, ...]: images are [B, h, w, c] uint8, or [B, W, h, w, c] if the host already cropped the views
+    image: Array  # [B, ...]: images are [B, h, w, c] uint8, or [B, W, h, w, c] if the host crops the views
     label: Array  # [B] int32, -1 if unlabelled; [B, C] uint8 for multi-label data
     id: Array  # [B] int32, number of the example in its data set; augmentation keys derive from it
     group: Array  # [B] int32; examples of one group are never each other's negatives

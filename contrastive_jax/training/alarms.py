@@ -26,8 +26,8 @@ SATURATED = 0.5  # share of saturated queries
 TOLD_APART = 0.02  # share of the possible drop of InfoNCE below log(1 + K)
 QUIET = 5  # consecutive log points without an alarm that end it
 
-# CONSTANT: losses whose value is always 1. VANISHING: losses whose gradient carries the weight W = sigmoid(c), which
-# vanishes for a query that is separated from its negatives while others are not.
+# CONSTANT: losses whose value is always 1. VANISHING: losses whose gradient carries the weight W = sigmoid(c),
+# which vanishes for a query that is separated from its negatives while others are not.
 # tests/training/test_alarms.py checks both against the functions.
 CONSTANT = ("flat_nce", "flat_nce_plus", "hoelder_flat_nce")
 VANISHING = (

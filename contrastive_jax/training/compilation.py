@@ -52,9 +52,9 @@ def compiler_options(mesh: Mesh, deterministic: bool = True) -> dict[str, bool |
     """Return the compiler options of a step, in addition to those of every program of the library.
 
     On a CPU, LLVM's optimization level 1 compiles a third faster, and the step is as fast. On a GPU, a
-    ``deterministic`` step (``train.deterministic``) selects kernels by rules instead of by timing, and none of them
-    sums in the order in which threads finish: its results are bitwise the same in every call and process, whatever
-    else the GPU did during compilation.
+    ``deterministic`` step (``train.deterministic``) selects kernels by rules instead of by timing, and none of
+    them sums in the order in which threads finish: its results are bitwise the same in every call and process,
+    whatever else the GPU did during compilation.
     """
     platform = mesh.devices.flat[0].platform
     if platform == "cpu":
@@ -100,7 +100,7 @@ def compiled_from_shapes(run: Run) -> jax.stages.Compiled:
 
 
 def state_shapes(run: Run) -> TrainState:
-    """Return the shapes of :func:`contrastive_jax.training.run.initial_state`; the run's mesh must be in context."""
+    """Return the shapes of :func:`contrastive_jax.training.run.initial_state`, with the run's mesh in context."""
     everywhere = sharding.named(run.mesh, sharding.REPLICATED)
 
     def replicated(tree: PyTree) -> PyTree:
@@ -119,7 +119,7 @@ def state_shapes(run: Run) -> TrainState:
 
 
 def cost(compiled: jax.stages.Compiled) -> Cost:
-    """Return the cost of a compiled program per device; FLOPs and traffic are NaN if the compiler lacks them."""
+    """Return the cost of a compiled program per device; FLOPs and traffic are NaN if not counted."""
     memory, counted = compiled.memory_analysis(), compiled.cost_analysis() or {}
     return Cost(
         flops=counted.get("flops", float("nan")),

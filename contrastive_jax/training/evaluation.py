@@ -47,7 +47,7 @@ PASSES = 8  # with one, statistics with momentum 0.999 change too little for flo
 
 
 def settled(update: Callable[[PyTree], PyTree], stats: PyTree) -> PyTree:
-    """Return the limit of running statistics over repeated passes of the same images, extrapolated from a few passes.
+    """Return the limit of running statistics over repeated passes of the same images, by extrapolation.
 
     A pass averages the old statistics and those of the images, with an unknown momentum.
     """
@@ -60,7 +60,7 @@ def settled(update: Callable[[PyTree], PyTree], stats: PyTree) -> PyTree:
 
 
 def _limit(first: jax.Array, second: jax.Array, third: jax.Array) -> jax.Array:
-    """Estimate the limit of a geometric sequence from three equidistant values; without one, return the last."""
+    """Estimate the limit of a geometric sequence from three equidistant values; without one: the last."""
     if not jnp.issubdtype(third.dtype, jnp.floating):
         return third
     ratio = (third - second) / jnp.where(second == first, jnp.inf, second - first)
@@ -147,7 +147,7 @@ class Evaluator:
         }
 
     def untrained(self, seed: int | None = None) -> tuple[PyTree, PyTree]:
-        """Return the initial weights of a seed (default: the run's) with batch-norm statistics of training images.
+        """Return initial weights of a seed (default: the run's) with batch-norm statistics of training images.
 
         The statistics are those of up to 1,024 clean images, drawn with the seed. With the initial statistics
         (mean 0, variance 1) batch norm would not normalise, which would distort the baseline.
@@ -180,10 +180,10 @@ class Evaluator:
                     yield name, self.subject(row, seen, on=name)
 
     def table(self, weights: tuple[PyTree, PyTree], *, show_progress: bool = False) -> dict:
-        """Evaluate the rows of ``evaluate.rows`` (such as raw pixels) with every evaluator; :meth:`print` prints them.
+        """Evaluate ``evaluate.rows`` (such as raw pixels) with every evaluator; see :meth:`print`.
 
-        Data with competing features has a column for each evaluator and each of ``sets``: ``linear`` for the first
-        set, ``linear@digit`` for the set ``digit``. ``show_progress`` prints each score when it is computed.
+        Data with competing features has a column for each evaluator and each of ``sets``: ``linear`` for the
+        first set, ``linear@digit`` for the set ``digit``. ``show_progress`` prints each score when computed.
 
         Raises:
           ValueError: ``evaluate.rows`` leaves nothing to evaluate.
@@ -218,7 +218,7 @@ class Evaluator:
         return f"evaluating {rows} by {', '.join(self.evaluators)}; {', '.join(sizes)}"
 
     def metric(self) -> str:
-        """Return the score in the table: ``evaluate.metric``, or for auto the one that the set's literature reports."""
+        """Return the score in the table: ``evaluate.metric``, or for auto the set's usual score."""
         chosen = self.settings.evaluate.metric
         test = self.sets[""][1].split
         return table.metric_of(self.settings.data.name, several(test)) if chosen == "auto" else chosen
@@ -268,7 +268,7 @@ def tables(
 ) -> list[dict]:
     """Evaluate the encoder of each run, see :meth:`Evaluator.table`; {} for a run that diverged (weights None).
 
-    One table is printed unless ``quiet``; with several runs it has a row for each, named by its ``differences``.
+    One table is printed unless ``quiet``; with several runs it has a row each, named by ``differences``.
     """
     results: list[dict] = []
     for number, (evaluator, weights) in enumerate(zip(evaluators, encoders, strict=True)):

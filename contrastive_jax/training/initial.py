@@ -70,7 +70,7 @@ def _changed(saved: encoder.Saved, settings: Settings) -> dict[str, tuple[Any, A
 
 
 def check(run: Run, workdir: str) -> None:
-    """Refuse an ``init.checkpoint`` that does not fit before anything is written; resumed runs skip the check."""
+    """Refuse an ``init.checkpoint`` that does not fit, before anything is written; resumed runs skip this."""
     if run.settings.init.checkpoint and not checkpoint.steps_in(remote.checkpoints(workdir)):
         pretrained(run, lambda message: None)
 

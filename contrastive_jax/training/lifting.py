@@ -1,8 +1,8 @@
 """Merging of programs that differ only in numbers: these become inputs of one program.
 
 Every option reaches a step as constants of the traced program: a temperature, a rate, the logarithm of a ratio.
-Programs of configs that differ only in such numbers are identical except for these constants, so the first program,
-with inputs in their place, replaces all of them. Functions that take options need no changes for this.
+Programs of configs that differ only in such numbers are identical except for these constants, so the first
+program, with inputs in their place, replaces all of them. Functions that take options need no changes for this.
 """
 
 import functools

@@ -46,18 +46,19 @@ def train(
     """Train to the end of ``train.duration``, resuming a run that stopped in the workdir.
 
     Args:
-      config: settings (from :func:`contrastive_jax.config.resolve`), the same as plain dictionaries, or the name of a
-        config, "digits:scale=smoke". A list of settings or dictionaries that differ in ``seed`` and in numbers that
-        the step reads: replicas, which train as one program.
+      config: settings (from :func:`contrastive_jax.config.resolve`), the same as plain dictionaries, or the name
+        of a config, "digits:scale=smoke". A list of settings or dictionaries that differ in ``seed`` and in
+        numbers that the step reads: replicas, which train as one program.
       workdir: a folder, or ``gs://bucket/run``, for config.json, config_diff.txt, metrics.jsonl, checkpoints/,
-        result.json and curves.png. With replicas, replicas.json lists their differences, checkpoints/ holds all of
-        them, and replica_0/ and so on are the workdirs of the runs.
+        result.json and curves.png. With replicas, replicas.json lists their differences, checkpoints/ holds all
+        of them, and replica_0/ and so on are the workdirs of the runs.
       quiet: print only the final table.
       devices: devices to train on; default all. Replicas use as many as share them equally.
       source: images of the config, if already loaded.
 
     Returns:
-      The contents of ``result.json``; for a list, a list of them, with ``{"diverged": why}`` for a diverged replica.
+      The contents of ``result.json``; for a list, a list of them, with ``{"diverged": why}`` for a replica that
+      diverged.
 
     Raises:
       ValueError: a wrong option, before anything is compiled or written; ``replicas.NotReplicas``: configs that cannot

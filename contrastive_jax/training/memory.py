@@ -43,7 +43,7 @@ def check(run: Run, compiled: jax.stages.Compiled, together: int = 1) -> None:
 
 
 def waiting(run: Run) -> int:
-    """Return the bytes per device of streamed batches besides the step's own: prefetched, or of pending steps."""
+    """Return the bytes per device of streamed batches beside the step's: prefetched or of pending steps."""
     train = run.source.train
     if not isinstance(train, data.Streamed):
         return 0

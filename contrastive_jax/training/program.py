@@ -1,7 +1,7 @@
 """Program of the devices: the step of one run or of replicas, with its state and its feed.
 
-A single run is a list of one: data on the host (records, evaluations, results) has one item per run. The arrays of a
-single run have no replica axis, so that its compiled step depends on its recipe alone.
+A single run is a list of one: data on the host (records, evaluations, results) has one item per run. The arrays
+of a single run have no replica axis, so that its compiled step depends on its recipe alone.
 """
 
 import functools

@@ -42,10 +42,10 @@ class _Record:
 
 
 class Recorder(contextlib.ExitStack):
-    """Recorder of a program's runs: holds metrics on the device, and writes them at log points, one record per run.
+    """Recorder of runs: holds metrics on the device, and writes them at log points, one record per run.
 
     Opening it writes the configs. The device never waits for the host. The host waits for the first step, at log
-    points, and when it is ``IN_FLIGHT`` steps ahead. A replica that diverges is left out, and the others continue.
+    points, and when it is ``IN_FLIGHT`` steps ahead. A replica that diverges is left out; the others continue.
 
     Args:
       program: program of the runs.
@@ -153,7 +153,7 @@ class Recorder(contextlib.ExitStack):
             self._progress.lose("data", time.perf_counter() - began)
 
     def record(self, step: int, metrics: Packed) -> None:
-        """Record the metrics of a step; wait for the first, from which time counts, and if the device is far behind."""
+        """Record the metrics of a step; wait for the first, which starts the clock, and if far ahead."""
         if step == self._start + 1:
             layout.write(
                 self._workdir, self._program.differences
@@ -246,11 +246,11 @@ class Recorder(contextlib.ExitStack):
     def results(
         self, step: int, evaluations: Sequence[Mapping[str, Any]], seconds: float
     ) -> list[dict[str, Any]]:
-        """Write ``result.json`` and ``curves.png`` of every run that did not diverge; return the results of all.
+        """Write ``result.json`` and ``curves.png`` of every run that did not diverge; return all results.
 
         Evaluation after the first call does not count as lost time. ``seconds`` are divided among the runs. If
-        nothing was left to train, earlier measurements of speed are kept, and earlier evaluations if there are no
-        new ones.
+        nothing was left to train, earlier measurements of speed are kept, and earlier evaluations if there are
+        no new ones.
         """
         self._progress.end()
         return [

@@ -3,9 +3,9 @@
     contrastive-jax --config=flatclr_digits --config.seed=0,1,2 --config.temperature.tau=0.1,0.2
 
 In JAX a run is a pure function of its seed and its numbers, so N runs are that function mapped over N of them: small
-networks, which underuse a GPU, train side by side. Replica k equals the single run of its config: the same initial
-weights, order and augmentation, the same arithmetic up to rounding. Its folder is the workdir of that run, and holds
-its checkpoint once all are trained, so that it works wherever a workdir does.
+networks, which underuse a GPU, train side by side. Replica k is the single run of its config: the same initial
+weights, order and augmentation, the same arithmetic up to rounding. Its folder is the workdir of that run, and
+holds its checkpoint once all are trained, so that it works wherever a workdir does.
 """
 
 import dataclasses
@@ -202,7 +202,9 @@ class Feed(ResidentReplicas):
 
 
 def make_replica_step(lifted: Lifted, mesh: jax.sharding.Mesh, side_by_side: bool | None = None) -> Callable:
-    """Make ``(state, (numbers, arrays)) -> (state, metrics)`` of N replicas; all but step and images are ``[N, ...]``.
+    """Make ``(state, (numbers, arrays)) -> (state, metrics)`` of N replicas.
+
+    All arrays but the step number and the images are ``[N, ...]``.
 
     Replicas run side by side (vmap), or on a CPU one after the other, which is faster there from width 16 on
     (``experiments/performance/replicas.py``).

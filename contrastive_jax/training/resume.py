@@ -76,8 +76,8 @@ def check_folders(program: Program, workdir: str | os.PathLike, start: int) -> N
     """Refuse to resume from step ``start`` in a workdir whose folders belong to other runs.
 
     Raises:
-      ValueError: a single run in a workdir with replica folders, which readers would take for its own; or a replica
-        folder with a checkpoint after ``start``, which would keep the weights of another run.
+      ValueError: a single run in a workdir with replica folders, which readers would take for its own; or a
+        replica folder with a checkpoint after ``start``, which would keep the weights of another run.
     """
     if len(program.runs) == 1:
         if others := layout.folders(workdir):
@@ -96,7 +96,7 @@ def check_folders(program: Program, workdir: str | os.PathLike, start: int) -> N
             )
 
 
-# ------------------------------------------------------------------------------------------- checks before resuming
+# --------------------------------------------------------------------------------- checks before resuming
 
 
 def compatible(saved: tuple[int, Facts], wanted: tuple[Run, Facts]) -> str:

@@ -261,7 +261,7 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
 
 
 def initial_state(run: Run, weights: tuple[PyTree, PyTree] | None = None) -> TrainState:
-    """Make the state before step 0, from the seed's weights or given ones; the run's mesh must be in context."""
+    """Make the state before step 0 from given or the seed's weights; the run's mesh must be in context."""
     seed = run.settings.seed
     state = init_state(run.recipe, seed) if weights is None else state_of(run.recipe, seed, *weights)
     state = replicate(state, run.mesh)
