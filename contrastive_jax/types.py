@@ -2,8 +2,8 @@
 
 Shapes: B examples of a batch, W views of an example, V directions of comparison (V = 2: each view queries the
 other; V = 1: view 0 queries view 1), Q queries, D embedding width, F feature width, C classes, M candidates,
-S scales. Views are batch-major, ``[B, W, h, w, c]`` for images and ``[B, W, ...]`` for other examples, because the
-batch is sharded.
+S scales. Views are batch-major, ``[B, W, h, w, c]`` for images and ``[B, W, ...]`` for other examples, because
+the batch is sharded.
 """
 
 import dataclasses

@@ -149,7 +149,7 @@ def stuck(record: Mapping[str, float], run: Run) -> str | None:
 
 
 def _cosines(settings: Settings) -> bool:
-    """Return whether the logits are cosines divided by tau."""
+    """Return whether the softmax takes cosines divided by tau."""
     return settings.score == "cosine" and settings.transform.name == "none"
 
 

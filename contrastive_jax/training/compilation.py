@@ -100,7 +100,7 @@ def compiled_from_shapes(run: Run) -> jax.stages.Compiled:
 
 
 def state_shapes(run: Run) -> TrainState:
-    """Return the shapes of :func:`contrastive_jax.training.run.initial_state`, with the run's mesh in context."""
+    """Return the shapes of :func:`contrastive_jax.training.run.initial_state`; needs the mesh in context."""
     everywhere = sharding.named(run.mesh, sharding.REPLICATED)
 
     def replicated(tree: PyTree) -> PyTree:

@@ -282,7 +282,7 @@ def build(
 
     Args:
       config: settings, or every section of :func:`contrastive_jax.config.base` as plain dictionaries.
-      schedule: schedule section with durations (warmup, milestones) in steps; None: the config's own section.
+      schedule: schedule section with durations (warmup, milestones) in steps; None: the config has it in steps.
       image_shape: shape of a stored example, (h, w, c) for images; for streamed images only c is read.
       image_dtype: dtype of a stored example.
       examples: training examples [n, ...], if they are in memory; some views draw from them.

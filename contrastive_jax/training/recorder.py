@@ -30,7 +30,7 @@ class Diverged(ArithmeticError):
 
 @dataclasses.dataclass
 class _Record:
-    """Record of one run."""
+    """Logbook, alarms and latest metrics of one run."""
 
     run: Run
     folder: str | os.PathLike
@@ -44,8 +44,9 @@ class _Record:
 class Recorder(contextlib.ExitStack):
     """Recorder of runs: holds metrics on the device, and writes them at log points, one record per run.
 
-    Opening it writes the configs. The device never waits for the host. The host waits for the first step, at log
-    points, and when it is ``IN_FLIGHT`` steps ahead. A replica that diverges is left out; the others continue.
+    Opening it writes the configs. The device never waits for the host. The host waits for the first step, in
+    :meth:`fetch`, and when it is ``IN_FLIGHT`` steps ahead. A replica that diverges is left out; the others
+    continue.
 
     Args:
       program: program of the runs.

@@ -22,8 +22,8 @@ class Peak(NamedTuple):
     float32: float  # at jax's default precision: TF32 if available, bfloat16 on a TPU
 
 
-# GPUs: NVIDIA's data sheets, without sparsity (half of the figures with it). TPUs: cloud.google.com/tpu/docs, one
-# page per version; a device of v2 or v3 is a core, half of a chip. A part of a GPU (MIG) has no figure.
+# GPUs: NVIDIA's data sheets, without sparsity (half of the figures with it). TPUs: cloud.google.com/tpu/docs,
+# one page per version; a device of v2 or v3 is a core, half of a chip. A part of a GPU (MIG) has no figure.
 PEAKS = (
     Peak(r"NVIDIA H[12]00 NVL", 835, 417.5),
     Peak(r"NVIDIA H100 PCIe", 756, 378),
@@ -62,8 +62,8 @@ def model_flops(run: Run) -> float:
     """Return the FLOPs that training needs per image.
 
     A view with a gradient counts as three forward passes of the network (a backward pass is two), a view of an
-    averaged target as one. Recomputation (``train.remat``, ``train.microbatches``), augmentation, loss and optimizer
-    are not counted, so that they do not increase the utilisation (Chowdhery et al. 2022, appendix B).
+    averaged target as one. Recomputation (``train.remat``, ``train.microbatches``), augmentation, loss and
+    optimizer are not counted, so that they do not increase the utilisation (Chowdhery et al. 2022, appendix B).
     """
     online = len(range(*run.recipe.online_views.indices(2)))
     target = 0 if run.recipe.target.shared else len(range(*run.recipe.target_views.indices(2)))
@@ -85,8 +85,8 @@ def _forward_flops(network: models.Network, view: jax.ShapeDtypeStruct) -> float
 def _flops(program: Any) -> float:
     """Return the FLOPs of matrix products and convolutions in a jaxpr; a multiply-add counts as two.
 
-    Padding counts too, the body of a ``while`` counts once, and a ``cond`` counts as its largest branch. XLA's own
-    count is not available for GPUs and TPUs before compilation, and lacks cuDNN's convolutions after it.
+    Padding counts too, the body of a ``while`` counts once, and a ``cond`` counts as its largest branch. XLA's
+    own count is not available for GPUs and TPUs before compilation, and lacks cuDNN's convolutions after it.
     """
     total = 0.0
     for equation in program.eqns:
