@@ -47,8 +47,8 @@ def train(
 
     Args:
       config: settings (from :func:`contrastive_jax.config.resolve`), the same as plain dictionaries, or the
-        name of a config, "digits:scale=smoke". A list of settings or dictionaries that differ in ``seed`` and in
-        numbers that the step reads: replicas, which train as one program.
+        name of a config, "digits:scale=smoke". A list of settings or dictionaries that differ in ``seed`` and
+        in numbers that the step reads: replicas, which train as one program.
       workdir: a folder, or ``gs://bucket/run``, for config.json, config_diff.txt, metrics.jsonl, checkpoints/,
         result.json and curves.png. With replicas, replicas.json lists their differences, checkpoints/ holds all
         of them, and replica_0/ and so on are the workdirs of the runs.

@@ -148,17 +148,13 @@ class Recorder(contextlib.ExitStack):
         """Count the time inside as lost to data if the device is idle afterwards, without waiting for it."""
         began = time.perf_counter()
         yield
-        if (
-            not self._pending or self._pending[-1][1].values.is_ready()
-        ):  # empty after a log point, which waits for all steps
+        if not self._pending or self._pending[-1][1].values.is_ready():  # empty: a log point waited for all
             self._progress.lose("data", time.perf_counter() - began)
 
     def record(self, step: int, metrics: Packed) -> None:
-        """Record the metrics of a step; wait for the first, which starts the clock, and if far ahead."""
+        """Record the metrics of a step; wait for the first, which starts the clock, and when far ahead."""
         if step == self._start + 1:
-            layout.write(
-                self._workdir, self._program.differences
-            )  # only once the program runs on its devices
+            layout.write(self._workdir, self._program.differences)  # their program fits the device
         self._pending.append((step, metrics))
         if step == self._start + 1:
             jax.block_until_ready(metrics)
