@@ -204,7 +204,7 @@ class Feed(ResidentReplicas):
 def make_replica_step(lifted: Lifted, mesh: jax.sharding.Mesh, side_by_side: bool | None = None) -> Callable:
     """Make ``(state, (numbers, arrays)) -> (state, metrics)`` of N replicas.
 
-    All arrays but the step number and the data set are ``[N, ...]``.
+    All arrays except the step number and the data set are ``[N, ...]``.
 
     Replicas run side by side (vmap), or on a CPU one after the other, which is faster there from width 16 on
     (``experiments/performance/replicas.py``).

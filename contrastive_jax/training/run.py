@@ -1,4 +1,4 @@
-"""Run before its first array: a config with its data, functions and devices.
+"""Preparation of a run: a config with its data, functions and devices, before its first array.
 
 :func:`prepare` checks the config, data and devices before anything is compiled or written.
 """
@@ -229,7 +229,7 @@ def prepare(
         examples / batch_size,
         looks,
         steps("checkpoint.keep_every", settings.checkpoint.keep_every),
-        evaluators_of(settings, source),  # errors before training, not after it
+        evaluators_of(settings, source),  # raises before training, not after it
     )
 
 
@@ -261,7 +261,7 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
 
 
 def initial_state(run: Run, weights: tuple[PyTree, PyTree] | None = None) -> TrainState:
-    """Make the state before step 0 from given or the seed's weights; the run's mesh must be in context."""
+    """Make the state before step 0 from ``weights`` (default: the seed's); needs the run's mesh in context."""
     seed = run.settings.seed
     state = init_state(run.recipe, seed) if weights is None else state_of(run.recipe, seed, *weights)
     state = replicate(state, run.mesh)
