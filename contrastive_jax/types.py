@@ -1,9 +1,9 @@
-"""The records that flow between the modules. All are pytrees of arrays, all are immutable.
+"""Immutable records that the modules exchange; all but :class:`Example` are pytrees of arrays.
 
-Shapes: B examples of a batch, W views of an example, V directions in which a batch is compared
-(V = 2: each view queries the other; V = 1: view 0 queries view 1), D embedding, F feature and C
-class width, M candidates, S scales. Views are batch-major, ``[B, W, h, w, c]`` of images and ``[B, W, ...]`` of any
-other examples: rows of the batch are what is sharded.
+Shapes: B examples of a batch, W views of an example, V directions of comparison (V = 2: each view queries the
+other; V = 1: view 0 queries view 1), Q queries, D embedding width, F feature width, C classes, M candidates,
+S scales. Views are batch-major, ``[B, W, h, w, c]`` for images and ``[B, W, ...]`` for other examples, because
+the batch is sharded.
 """
 
 import dataclasses
@@ -23,16 +23,16 @@ def record(cls):
 
 
 def fit_32_bits(ids: np.ndarray) -> bool:
-    """Return whether an int32 holds each of the ids."""
+    """Return whether the ids are integers that fit in int32."""
     limits = np.iinfo(np.int32)
     whole = ids.dtype.kind in "iub"
     return whole and (not ids.size or bool(limits.min <= ids.min() and ids.max() <= limits.max))
 
 
 def narrow_ids(*ids: np.ndarray) -> list[np.ndarray]:
-    """Return ids that 32 bits hold and that are equal where those given are, also of one array to another's.
+    """Return the ids as int32, with the same equalities within and between arrays.
 
-    Ids that fit are kept; others, hashes for instance, are numbered anew, together.
+    Ids that fit are kept; others, such as hashes, are renumbered together.
     """
     if all(map(fit_32_bits, ids)):
         return [of.astype(np.int32) for of in ids]
@@ -42,7 +42,7 @@ def narrow_ids(*ids: np.ndarray) -> list[np.ndarray]:
 
 
 class Example(NamedTuple):
-    """Shape and type of an example of a data set; an image is [h, w, c] uint8, h and w None where they differ."""
+    """Shape and dtype of an example of a data set; an image is [h, w, c] uint8, h and w None if sizes vary."""
 
     shape: tuple[int | None, ...]
     dtype: str
@@ -58,13 +58,13 @@ class Example(NamedTuple):
 
 @record
 class Batch:
-    """Examples that a data source hands to the step."""
+    """Batch of examples for one step."""
 
-    image: Array  # [B, ...]: images are [B, h, w, c] uint8, or [B, W, h, w, c] where the host already cropped the views
-    label: Array  # [B] int32, -1 where there is none; of a multi-label set [B, C] uint8
-    id: Array  # [B] int32, the example's number in its data set: augmentation keys derive from it
-    group: Array  # [B] int32, examples of one group are never each other's negatives
-    epoch: Array  # [B] int32, the epoch in which each row lies
+    image: Array  # [B, ...]: images are [B, h, w, c] uint8, or [B, W, h, w, c] if the host crops the views
+    label: Array  # [B] int32, -1 if unlabelled; [B, C] uint8 for multi-label data
+    id: Array  # [B] int32, number of the example in its data set; augmentation keys derive from it
+    group: Array  # [B] int32; examples of one group are never each other's negatives
+    epoch: Array  # [B] int32, epoch of each row
 
 
 @record
@@ -73,8 +73,8 @@ class Outputs:
 
     features: Array  # [B, W, F] pooled encoder output
     projection: Array  # [B, W, D] projector output, not normalised
-    prediction: Array  # [B, W, D] predictor output; the projection where there is no predictor
-    logits: Array  # [B, W, C] online probe (its input is gradient-stopped); C = 0 without a probe
+    prediction: Array  # [B, W, D] predictor output; the projection if there is no predictor
+    logits: Array  # [B, W, C] online probe, with stopped gradient unless probe.gradient; C = 0: no probe
 
 
 @record
@@ -83,7 +83,7 @@ class Pool:
 
     key: Array  # [M, D]
     group: Array  # [M] int32; a candidate of the query's own group is not a negative
-    row: Array | None = None  # [M] int32, the example it shows; read where a query has several positives
+    row: Array | None = None  # [M] int32, the example shown; read if a query has several positives
 
 
 @record
@@ -107,14 +107,14 @@ class Positives:
 
 @record
 class TrainState:
-    """All that a run carries from step to step, and all of it is checkpointed."""
+    """State that a run carries from step to step; all of it is checkpointed."""
 
-    step: Array  # [] int32, steps done
-    seed: Array  # [] uint32, with the step the root of all randomness
-    params: PyTree  # {"encoder", "projector", "predictor", "probe"}, and "critic" where there is one
+    step: Array  # [] int32, number of completed steps
+    seed: Array  # [] uint32; with the step, the source of all randomness
+    params: PyTree  # {"encoder", "projector", "predictor", "probe"}, and "critic" if there is one
     stats: PyTree  # batch-norm statistics, same modules as params
     optimizer: PyTree  # optax state
-    target: PyTree  # where the keys come from: EMA weights and statistics, or ()
+    target: PyTree  # EMA weights and statistics that compute the keys, or ()
     candidates: PyTree  # queue, or ()
     temperature: PyTree  # controller state, of the run or of each example, or ()
     gradient_snr: PyTree = ()  # moments of the gradient, or ()

@@ -1,1 +1,1 @@
-"""Training: a config becomes a recipe, a recipe a run, a run its steps."""
+"""Training: from a config to a recipe, a run and its steps."""

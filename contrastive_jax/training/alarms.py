@@ -1,7 +1,7 @@
-"""Alarms: a run's metrics when something is wrong, as sentences.
+"""Alarms: warnings about problems that show in a run's metrics.
 
-An alarm is a function of one record of metrics and of the run, so that a resumed run raises what an
-uninterrupted one raises. :class:`Watch` remembers what it has said.
+An alarm is a function of one record of metrics and of the run, so that a resumed run raises the alarms of an
+uninterrupted one. :class:`Watch` tracks which alarms are active.
 """
 
 import contextlib
@@ -16,19 +16,19 @@ from contrastive_jax.data.noise import NOTE
 from contrastive_jax.training.run import Run
 
 PREFIX = "alarm/"
-LEAST = 20  # steps before which nothing is wrong yet, however short the run
-SETTLED = 0.1  # share of a run after which a collapse is none of its beginning
-PATIENCE = 0.2  # share of a run by which something must have been learnt
-STD = 0.1  # embedding_std below this is a point; 1 is spread over the sphere
-LARGEST = 3e4  # entry of an embedding; float16 ends at 65,504
-RANK = 1.5  # effective_rank below this is a line
-SATURATED = 0.5  # share of the queries
-TOLD_APART = 0.02  # of what InfoNCE can fall below log(1 + K)
-QUIET = 5  # log points without it that end an alarm
+LEAST = 20  # first step that can raise an alarm, however short the run
+SETTLED = 0.1  # share of a run before which a collapse is ignored
+PATIENCE = 0.2  # share of a run before which a lack of progress is ignored
+STD = 0.1  # embedding_std below this is a collapse; 1 is spread over the sphere
+LARGEST = 3e4  # largest entry of an embedding; the largest float16 is 65,504
+RANK = 1.5  # effective_rank below this is a dimensional collapse
+SATURATED = 0.5  # share of saturated queries
+TOLD_APART = 0.02  # share of the possible drop of InfoNCE below log(1 + K)
+QUIET = 5  # consecutive log points without an alarm that end it
 
-# Losses whose value is 1 whatever the network does, and losses whose gradient carries the weight
-# W = sigmoid(c), which vanishes for a query that is told apart beside others that are not.
-# tests/training/test_alarms.py asks the functions.
+# CONSTANT: losses whose value is always 1. VANISHING: losses whose gradient carries the weight W = sigmoid(c),
+# which vanishes for a query that is separated from its negatives while others are not.
+# tests/training/test_alarms.py checks both against the functions.
 CONSTANT = ("flat_nce", "flat_nce_plus", "hoelder_flat_nce")
 VANISHING = (
     *("info_nce", "flat_nce_plus", "eqco", "decoupled_nt_xent", "info_nce_estimate", "eqco_estimate"),
@@ -37,11 +37,11 @@ VANISHING = (
 
 
 def notes(settings: Settings, platform: str | None = None) -> list[str]:
-    """Return notes on a run's metrics and speed before there are any.
+    """Return notes on a run's metrics and speed that follow from its settings.
 
     Args:
-      settings: of the run.
-      platform: of the run's devices; None: not known here.
+      settings: settings of the run.
+      platform: platform of the run's devices; None: unknown.
     """
     sentences = [f"{NOTE}."] if settings.data.name == "synthetic" else []
     if settings.dtype == "bfloat16" and platform == "cpu":
@@ -66,17 +66,17 @@ def notes(settings: Settings, platform: str | None = None) -> list[str]:
 
 
 def alarms(record: Mapping[str, float], run: Run) -> dict[str, str]:
-    """Return what is wrong: name -> sentence.
+    """Return the alarms that a record raises: name -> message.
 
     Args:
       record: step and the metrics of a training step, as in ``metrics.jsonl``.
-      run: its settings, its loss's terms and its length are read.
+      run: the run; its settings, loss terms and length are read.
     """
     sentences: dict[str, str] = {}
     for alarm in ALARMS if record["step"] >= LEAST else ():
         if sentence := alarm(record, run):
             sentences[alarm.__name__] = sentence
-    if "ess_unreachable" in sentences:  # which says as much
+    if "ess_unreachable" in sentences:  # it explains the clamp
         sentences.pop("temperature_clamped", None)
     return sentences
 
@@ -106,7 +106,7 @@ def dimensional_collapse(record: Mapping[str, float], run: Run) -> str | None:
 
 
 def unbounded(record: Mapping[str, float], run: Run) -> str | None:
-    """The embeddings' length grows, which a cosine does not see but for its gradient."""
+    """Entries of the embeddings are so large that the gradient of a cosine shrinks."""
     if not _compares(run) or not record.get("embedding_largest", 0.0) > LARGEST:
         return None
     return (
@@ -117,7 +117,7 @@ def unbounded(record: Mapping[str, float], run: Run) -> str | None:
 
 
 def saturation(record: Mapping[str, float], run: Run) -> str | None:
-    """The loss's gradient gives most queries next to no weight."""
+    """The gradient of the loss gives most queries almost no weight."""
     contrasts = [term.name for term in run.recipe.terms if term.multiples]
     if not contrasts or not set(contrasts) <= set(VANISHING) or not record["saturated"] > SATURATED:
         return None
@@ -130,12 +130,12 @@ def saturation(record: Mapping[str, float], run: Run) -> str | None:
 
 
 def stuck(record: Mapping[str, float], run: Run) -> str | None:
-    """InfoNCE is where a network is that tells nothing apart, log(1 + K)."""
+    """InfoNCE is still log(1 + K), as for a network that cannot tell positives from negatives."""
     if not any(term.multiples for term in run.recipe.terms) or _share(record, run) < PATIENCE:
         return None
     count = max(record["negatives"], 1.0)
     nothing, chance = math.log1p(count), 1 / (1 + count)
-    # With cosine scores aligned positives among orthogonal negatives are as good as can be hoped for.
+    # With cosine scores the best case is aligned positives among orthogonal negatives.
     best = math.log1p(count * math.exp(-1 / record["tau"])) if _cosines(run.settings) else 0.0
     luck = 3 * math.sqrt(chance * (1 - chance) / run.settings.train.batch_size)
     fallen = (nothing - record["info_nce"]) / (nothing - best)
@@ -149,12 +149,12 @@ def stuck(record: Mapping[str, float], run: Run) -> str | None:
 
 
 def _cosines(settings: Settings) -> bool:
-    """Return whether the softmax is one of cosines over tau."""
+    """Return whether the softmax takes cosines divided by tau."""
     return settings.score == "cosine" and settings.transform.name == "none"
 
 
 def ess_unreachable(record: Mapping[str, float], run: Run) -> str | None:
-    """The ESS schedule asks for what no permitted temperature gives."""
+    """No permitted temperature reaches the target of the ESS schedule."""
     if run.settings.temperature.name != "ess":
         return None
     rule = run.settings.temperature.options
@@ -172,7 +172,7 @@ def ess_unreachable(record: Mapping[str, float], run: Run) -> str | None:
 
 
 def temperature_clamped(record: Mapping[str, float], run: Run) -> str | None:
-    """The temperature is not what its rule says, but a limit."""
+    """The temperature is at a limit (``min_tau``, ``max_tau``), not at the value of its rule."""
     rule = run.settings.temperature.options
     for clamp in ("min_tau", "max_tau"):
         if clamp in rule and _at(record["tau"], rule[clamp]):
@@ -185,13 +185,13 @@ ALARMS = (collapse, dimensional_collapse, unbounded, saturation, stuck, ess_unre
 
 
 class Watch:
-    """The listener that says each alarm when it begins, and that it is over once it was quiet for some log points."""
+    """Monitor that reports each alarm when it begins, and its end after ``QUIET`` log points without it."""
 
     def __init__(self, run: Run):
-        self._run, self._silent = run, {}  # alarm -> log points since it last rang
+        self._run, self._silent = run, {}  # active alarm -> log points since it was last raised
 
     def hear(self, record: Mapping[str, float]) -> tuple[dict[str, int], list[str]]:
-        """Return the record's own entries, ``{"alarm/collapse": 1}``, and what there is to say."""
+        """Return the record's alarms as metrics, ``{"alarm/collapse": 1}``, and the messages to log."""
         ringing, sentences = alarms(record, self._run), []
         for name, sentence in ringing.items():
             if name not in self._silent:
@@ -206,7 +206,7 @@ class Watch:
 
 
 def summary(records: list[Mapping[str, Any]], run: Run) -> list[dict[str, Any]]:
-    """Return what ``result.json`` keeps: every alarm with its first and last step and what it last said."""
+    """Return the alarms for ``result.json``, each with its first and last step and its last message."""
     trained, entries = [record for record in records if "loss" in record], {}
     for record in trained:
         for name in [key.removeprefix(PREFIX) for key in record if key.startswith(PREFIX)]:
@@ -215,14 +215,14 @@ def summary(records: list[Mapping[str, Any]], run: Run) -> list[dict[str, Any]]:
             entry["sentence"] = ""
             with contextlib.suppress(
                 KeyError, TypeError, ValueError, ArithmeticError
-            ):  # a record of another version
+            ):  # written by another version
                 entry["sentence"] = alarms(record, run).get(name, "")
             entry["at_the_end"] = record is trained[-1]
     return list(entries.values())
 
 
 def _compares(run: Run) -> bool:
-    """Return whether the loss shapes embeddings at all: supervised learning leaves the projector alone."""
+    """Return whether a loss trains the embeddings; supervised losses alone do not train the projector."""
     return any(term.multiples or set(term.quantities) - {"logits", "label"} for term in run.recipe.terms)
 
 
@@ -232,4 +232,4 @@ def _share(record: Mapping[str, float], run: Run) -> float:
 
 
 def _at(value: float, limit: float) -> bool:
-    return math.isclose(value, limit, rel_tol=1e-5)  # as float32 has it
+    return math.isclose(value, limit, rel_tol=1e-5)  # float32 precision

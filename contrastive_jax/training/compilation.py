@@ -1,4 +1,4 @@
-"""The compiled step: made from shapes, for devices that need not be there, and what it costs each of them."""
+"""Compilation of the step from shapes, also for devices that are absent, and its cost per device."""
 
 import dataclasses
 import functools
@@ -26,34 +26,35 @@ _SHAPE = re.compile(r"([a-z]+\d*)\w*\[([\d,]*)\]")
 
 
 class Collective(NamedTuple):
-    """A message between devices."""
+    """Communication between devices in a compiled program."""
 
     kind: str  # one of KINDS
-    bytes: int  # of its results on one device
+    bytes: int  # size of its results on one device
 
 
 class Cost(NamedTuple):
-    """Costs of one call of a program to each device, as its compiler counts: a loop's body once."""
+    """Costs of one call of a program per device, as its compiler counts: the body of a loop counts once."""
 
-    flops: float  # a multiplication and an addition are two; those of CPU kernels are not counted
+    flops: float  # a multiply-add counts as two; CPU kernels are not counted
     traffic: float  # bytes read and written
-    arguments: int  # bytes; of them what is donated is written over
-    results: int  # bytes that take memory of their own
+    arguments: int  # bytes, including donated arguments, which results overwrite
+    results: int  # bytes outside donated arguments
     temporary: int  # bytes
     collectives: tuple[Collective, ...]
 
     @property
     def memory(self) -> int:
-        """Bytes that must be there for the program to run."""
+        """Memory in bytes that the program needs."""
         return self.arguments + self.results + self.temporary
 
 
 def compiler_options(mesh: Mesh, deterministic: bool = True) -> dict[str, bool | int]:
-    """Return the compiler's options for a step, beside those of every program of the library.
+    """Return the compiler options of a step, in addition to those of every program of the library.
 
-    On a CPU LLVM's first level compiles a third faster, and the step is as fast. On a GPU a ``deterministic`` step
-    (``train.deterministic``) has kernels that rules choose and not a race, none of which adds in the order in which its
-    threads end: its bits do not depend on the call, the process, or on what else the GPU did while it was compiled.
+    On a CPU, LLVM's optimization level 1 compiles a third faster, and the step is as fast. On a GPU, a
+    ``deterministic`` step (``train.deterministic``) selects kernels by rules instead of by timing, and none of
+    them sums in the order in which threads finish: its results are bitwise the same in every call and process,
+    whatever else the GPU did during compilation.
     """
     platform = mesh.devices.flat[0].platform
     if platform == "cpu":
@@ -64,7 +65,7 @@ def compiler_options(mesh: Mesh, deterministic: bool = True) -> dict[str, bool |
 def compiled_step(
     program: Program, feed: data.Resident | data.Stream, state: TrainState
 ) -> tuple[jax.stages.Compiled, float]:
-    """Compile the train step for these shapes, its metrics packed, ahead of its first call; time it in seconds."""
+    """Compile the train step, with packed metrics, before its first call; return it and the seconds taken."""
     options = compiler_options(program.mesh, program.runs[0].settings.train.deterministic)
     return compiled(program.step(feed), options, state, feed.feed(int(state.step)))
 
@@ -72,8 +73,7 @@ def compiled_step(
 def compiled(
     step: Callable, options: Mapping[str, bool | int], state: TrainState, fed: PyTree
 ) -> tuple[jax.stages.Compiled, float]:
-    """Return ``step(state, fed)``, compiled for these with these options, and the seconds that it took; the state is
-    donated."""
+    """Return ``step(state, fed)``, compiled with ``options``, and the seconds taken; the state is donated."""
     began = time.perf_counter()
     program = native.jit(step, donate_argnums=0, compiler_options=options).lower(state, fed).compile()
     memory = program.memory_analysis()
@@ -84,7 +84,7 @@ def compiled(
 
 
 def compiled_from_shapes(run: Run) -> jax.stages.Compiled:
-    """Compile the train step for ``run.mesh``, without an array on any of its devices."""
+    """Compile the train step for ``run.mesh`` without placing arrays on its devices."""
     take, feed = data.feed_shapes(
         run.source.train,
         view=run.recipe.views,
@@ -100,7 +100,7 @@ def compiled_from_shapes(run: Run) -> jax.stages.Compiled:
 
 
 def state_shapes(run: Run) -> TrainState:
-    """Return :func:`contrastive_jax.training.run.initial_state` as shapes; the run's mesh is in context."""
+    """Return the shapes of :func:`contrastive_jax.training.run.initial_state`; needs the mesh in context."""
     everywhere = sharding.named(run.mesh, sharding.REPLICATED)
 
     def replicated(tree: PyTree) -> PyTree:
@@ -119,7 +119,7 @@ def state_shapes(run: Run) -> TrainState:
 
 
 def cost(compiled: jax.stages.Compiled) -> Cost:
-    """Return what a compiled program costs each device; FLOPs and traffic are NaN where its compiler does not count."""
+    """Return the cost of a compiled program per device; FLOPs and traffic are NaN if not counted."""
     memory, counted = compiled.memory_analysis(), compiled.cost_analysis() or {}
     return Cost(
         flops=counted.get("flops", float("nan")),
@@ -136,14 +136,14 @@ def collectives(text: str) -> list[Collective]:
     ops = []
     for shapes, kind, start in _COLLECTIVE.findall(text):
         shapes = _LAYOUT.sub("", shapes)
-        if start and kind != "all-reduce":  # (operands, results, ...); of an all-reduce the results alone
+        if start and kind != "all-reduce":  # (operands, results, ...); for all-reduce only results
             shapes = _second(shapes)
         ops.append(Collective(kind, sum(_bytes(*shape) for shape in _SHAPE.findall(shapes))))
     return ops
 
 
 def _second(shapes: str) -> str:
-    """Return the second element of ``(a, b, ...)``, where elements may be tuples themselves."""
+    """Return the second element of ``(a, b, ...)``, whose elements may be tuples."""
     depth, starts = 0, []
     for i, character in enumerate(shapes):
         closes = character in ")]"

@@ -1,4 +1,4 @@
-"""Evaluation of the encoders of runs: quick looks while they train, and the table at the end."""
+"""Evaluation of the encoders of runs: quick evaluations during training, and the table at the end."""
 
 import contextlib
 import math
@@ -28,11 +28,11 @@ from contrastive_jax.types import PyTree
 from contrastive_jax.workdir import replicas as layout
 from contrastive_jax.workdir.encoder import network_of
 
-PIXEL_LIMIT = 2**31  # bytes of float32; a linear classifier of more raw pixels is nobody's baseline
+PIXEL_LIMIT = 2**31  # bytes as float32; larger raw-pixel baselines are skipped
 
 
 def pixels_fit(train: LabelledSubset, test: LabelledSubset) -> bool:
-    """Return whether a linear classifier of the raw pixels of two parts is worth its memory."""
+    """Return whether the raw pixels of two parts are in memory and small enough for a baseline."""
     return all(isinstance(part.split, data.Split) for part in (train, test)) and (
         4 * (len(train) + len(test)) * math.prod(train.split.shape) <= PIXEL_LIMIT
     )
@@ -43,12 +43,14 @@ def _statistics(apply, view, params, stats, images):
     return apply(params, stats, jax.vmap(view)(images)[:, None], train=True)[1]
 
 
-PASSES = 8  # by one, statistics that keep 0.999 move too little for float32 to extrapolate
+PASSES = 8  # with one, statistics with momentum 0.999 change too little for float32 to extrapolate
 
 
 def settled(update: Callable[[PyTree], PyTree], stats: PyTree) -> PyTree:
-    """Return what running statistics come to when the same images pass again and again, extrapolated from a few passes:
-    each is the average, kept at a share that nobody says, of its old value and one of these images."""
+    """Return the limit of running statistics over repeated passes of the same images, by extrapolation.
+
+    A pass averages the old statistics and those of the images, with an unknown momentum.
+    """
     seen = [stats]
     for _ in range(2):
         for _ in range(PASSES):
@@ -58,7 +60,7 @@ def settled(update: Callable[[PyTree], PyTree], stats: PyTree) -> PyTree:
 
 
 def _limit(first: jax.Array, second: jax.Array, third: jax.Array) -> jax.Array:
-    """Estimate the end of a geometric series by three values as far apart; of what is none, the last."""
+    """Estimate the limit of a geometric sequence from three equidistant values; without one: the last."""
     if not jnp.issubdtype(third.dtype, jnp.floating):
         return third
     ratio = (third - second) / jnp.where(second == first, jnp.inf, second - first)
@@ -71,12 +73,12 @@ class Evaluator:
 
     Args:
         config: settings, or a config as plain dictionaries: sections of the encoder, ``evaluate``, ``evaluators``.
-        source: what to evaluate on.
-        mesh: the devices; must be in context when a method is called.
-        built: the evaluators of the config for the source's sets, where they are built already (``Run.evaluators``).
+        source: data to evaluate on.
+        mesh: mesh of devices; must be in context when a method is called.
+        built: evaluators of the config for the source's sets, if already built (``Run.evaluators``).
 
     Raises:
-        ValueError: one sentence, before anything is compiled.
+        ValueError: an invalid option, before anything is compiled.
     """
 
     def __init__(
@@ -105,10 +107,10 @@ class Evaluator:
     def subject(
         self, name: str, weights: tuple[PyTree, PyTree] | None, columns: Any = None, on: str = ""
     ) -> EvaluationData:
-        """Make a row of the table; ``columns``: those that will be judged, default all; ``on``: one of ``sets``."""
+        """Make a row of the table; ``columns``: evaluators to run, default all; ``on``: one of ``sets``."""
         known = self.settings.evaluators
         layers = evaluators.layers_of(known[name] for name in known if columns is None or name in columns)
-        if weights is not None:  # one structure for every row, so that one program encodes them all
+        if weights is not None:  # one structure for every row, so that all share a compiled program
             weights = weights[0] | {"probe": {}}, weights[1] | {"probe": {}}
         seen = None if weights is None else Pretrained(self.network, *weights, self.view)
         return EvaluationData(
@@ -116,12 +118,13 @@ class Evaluator:
         )
 
     def look(self, weights: tuple[PyTree, PyTree], report: Callable[[str], None] = print) -> dict[str, float]:
-        """Take the quick look while a run trains: the columns that ``evaluate.look`` names.
+        """Evaluate the columns of ``evaluate.look`` during training.
 
-        A column that fails is left out, and ``report`` told why, once: it takes no training with it.
+        A column that fails is left out and its error is reported once; training continues.
 
         Raises:
-            NotFinite: the encoder's features are not finite, which is the training's failure.
+            NotFinite: the encoder's features are not finite: training diverged.
+            OSError: images cannot be read.
         """
         columns = self.settings.evaluate.look
         subject = self.subject("", weights, columns)
@@ -129,9 +132,9 @@ class Evaluator:
         for column in columns:
             try:
                 scores[column] = table.checked(self.evaluators[column](subject))
-            except (features.NotFinite, OSError):  # the training's failure, the images' file system's
+            except (features.NotFinite, OSError):  # training diverged, or images cannot be read
                 raise
-            except Exception as error:  # an evaluator may be the user's own
+            except Exception as error:  # an evaluator may be user-defined
                 if column not in self._failed:
                     self._failed.add(column)
                     report(f"evaluate.look: {column} failed: {table.failure(error)}")
@@ -144,33 +147,32 @@ class Evaluator:
         }
 
     def untrained(self, seed: int | None = None) -> tuple[PyTree, PyTree]:
-        """Return the initial weights (of the run's seed), with batch-norm statistics of up to 1,024 clean training
-        images that the seed draws.
+        """Return initial weights of a seed (default: the run's) with batch-norm statistics of training images.
 
-        With the initial statistics (mean 0, variance 1) nothing would be normalised, and the baseline would
-        say less of the architecture than of that.
+        The statistics are those of up to 1,024 clean images, drawn with the seed. With the initial statistics
+        (mean 0, variance 1) batch norm would not normalise, which would distort the baseline.
         """
         seed = self.settings.seed if seed is None else seed
         params, stats = replicate(self.network.init(seed, self.reads), self.mesh)
-        share = math.lcm(self.mesh.size, 8)  # one device takes as many images as eight
+        share = math.lcm(self.mesh.size, 8)  # the same number of images on one device as on eight
         there = min(1024, len(self.source.train))
         count = there // share * share or max(self.mesh.size, there // self.mesh.size * self.mesh.size)
         view = self.subject("", (params, stats)).view()
-        order = np.random.default_rng(seed).permutation(len(self.source.train))  # a folder is sorted by class
+        order = np.random.default_rng(seed).permutation(len(self.source.train))  # folders are sorted by class
         rows = np.resize(order, count)
         images = np.concatenate([some for some, _ in self.source.train.batches(count, view, rows)])
         forgetful, finish = network_of(self.settings, momentum=0.0), self.source.train.finish(view)
         images = features.on_devices(images)
 
         def update(stats: PyTree) -> PyTree:
-            # One pass at a time: emulated devices share their threads, and passes that queue can wait for each other.
+            # One pass at a time: emulated devices share threads, and queued passes can deadlock.
             return jax.block_until_ready(_statistics(forgetful.apply, finish, params, stats, images))
 
-        # An own encoder's batch norm may have a momentum that norm.momentum does not reach.
+        # The batch norm of a user-defined encoder may have a momentum other than norm.momentum.
         return params, settled(update, stats) if is_own(self.settings.encoder.name) else update(stats)
 
     def subjects(self, weights: tuple[PyTree, PyTree]) -> Iterator[tuple[str, EvaluationData]]:
-        """Yield the rows of the table on each of ``sets``, by its name, one at a time."""
+        """Yield the rows of the table on each of ``sets``, with the name of the set, one at a time."""
         for row in self.settings.evaluate.rows:
             seen = {"trained": lambda: weights, "untrained": self.untrained}.get(row, lambda: None)()
             for name, parts in self.sets.items():
@@ -178,11 +180,10 @@ class Evaluator:
                     yield name, self.subject(row, seen, on=name)
 
     def table(self, weights: tuple[PyTree, PyTree], *, show_progress: bool = False) -> dict:
-        """Evaluate trained encoder, untrained encoder and raw pixels under every protocol; :meth:`print` shows it.
+        """Evaluate ``evaluate.rows`` (such as raw pixels) with every evaluator; see :meth:`print`.
 
-        Of sets with competing features each protocol has a column for every set that the encoder is judged on:
-        ``linear`` of the first, ``linear@digit`` of the one that is called digit. ``show_progress`` prints each score
-        as it comes.
+        Data with competing features has a column for each evaluator and each of ``sets``: ``linear`` for the
+        first set, ``linear@digit`` for the set ``digit``. ``show_progress`` prints each score when computed.
 
         Raises:
           ValueError: ``evaluate.rows`` leaves nothing to evaluate.
@@ -208,7 +209,7 @@ class Evaluator:
         return results
 
     def _what(self) -> str:
-        """Return what an evaluation will do, in a line."""
+        """Return a one-line description of the evaluation."""
         sizes = [
             f"{len(train):,} training and {len(test):,} {self._held} images{f' of {name}' if name else ''}"
             for name, (train, test) in self.sets.items()
@@ -217,7 +218,7 @@ class Evaluator:
         return f"evaluating {rows} by {', '.join(self.evaluators)}; {', '.join(sizes)}"
 
     def metric(self) -> str:
-        """Return the score that the table shows: ``evaluate.metric``, or the one that the set's literature reports."""
+        """Return the score in the table: ``evaluate.metric``, or for auto the set's usual score."""
         chosen = self.settings.evaluate.metric
         test = self.sets[""][1].split
         return table.metric_of(self.settings.data.name, several(test)) if chosen == "auto" else chosen
@@ -231,17 +232,17 @@ class Evaluator:
 
     @property
     def _held(self) -> str:
-        """Return what the images are that judge: of training, where ``data.validation`` holds some of them out."""
+        """Return the name of the test images: validation if held out by ``data.validation``, else test."""
         return "validation" if self.settings.data.options.get("validation") else "test"
 
 
 def look(
     evaluators: Sequence[Evaluator], encoders: Iterable[tuple[PyTree, PyTree] | None], report: Callable
 ) -> list[dict[str, float]]:
-    """Take the quick look at the encoder of each run, see :meth:`Evaluator.look`; None of one that diverged.
+    """Evaluate the encoder of each run during training, see :meth:`Evaluator.look`; {} for a run that diverged.
 
     Raises:
-        NotFinite: the features of a run by itself are not finite; of several, the next log point finds it.
+        NotFinite: the features of a single run are not finite; for replicas the next log point detects it.
     """
     expected = (features.NotFinite,) if len(evaluators) > 1 else ()
     scores: list[dict[str, float]] = []
@@ -265,9 +266,9 @@ def tables(
     quiet: bool = False,
     show_progress: bool = False,
 ) -> list[dict]:
-    """Evaluate the encoder of each run, see :meth:`Evaluator.table`; {} of one that diverged, which is None.
+    """Evaluate the encoder of each run, see :meth:`Evaluator.table`; {} for a run that diverged (weights None).
 
-    One table is printed unless ``quiet``: of several runs with a row each, named by their ``differences``.
+    One table is printed unless ``quiet``; with several runs it has a row each, named by ``differences``.
     """
     results: list[dict] = []
     for number, (evaluator, weights) in enumerate(zip(evaluators, encoders, strict=True)):

@@ -1,4 +1,4 @@
-"""The state before step 0: of the seed's weights, or with the encoder of ``init.checkpoint``."""
+"""Initial state of a run: weights of the seed, or the encoder of ``init.checkpoint``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +16,11 @@ from contrastive_jax.workdir import checkpoint, encoder, remote, weights
 
 
 def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
-    """Return what ``init.checkpoint`` (a workdir or file) holds of an encoder; report what it computes otherwise here.
+    """Return the encoder of ``init.checkpoint`` (a workdir or file); report options that change its function.
 
     Raises:
-      FileNotFoundError: nothing is there.
-      ValueError: it is another encoder than the config's; both name the option.
+      FileNotFoundError: the path does not exist.
+      ValueError: the encoder differs from the config's. Both errors name the option.
     """
     path, everywhere = run.settings.init.checkpoint, sharding.named(run.mesh, sharding.REPLICATED)
     try:
@@ -50,9 +50,9 @@ def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
 
 
 def _changed(saved: encoder.Saved, settings: Settings) -> dict[str, tuple[Any, Any]]:
-    """Return by leaf what the saved encoder computes otherwise than this config's; of a foreign file nothing.
+    """Return the leaves that change the saved encoder's function, as (saved, here); {} for a foreign file.
 
-    The arrays need not show it: an option of one's own encoder, batch norm's epsilon, how images are normalized.
+    Shapes do not reveal them all: options of a user-defined encoder, batch norm's epsilon, image normalization.
     ResNet's variants with the same arrays differ in the max-pooling of the ImageNet stem.
     """
 
@@ -70,13 +70,13 @@ def _changed(saved: encoder.Saved, settings: Settings) -> dict[str, tuple[Any, A
 
 
 def check(run: Run, workdir: str) -> None:
-    """Refuse an ``init.checkpoint`` that does not fit, before anything is written; a begun run needs it no more."""
+    """Refuse an ``init.checkpoint`` that does not fit, before anything is written; resumed runs skip this."""
     if run.settings.init.checkpoint and not checkpoint.steps_in(remote.checkpoints(workdir)):
         pretrained(run, lambda message: None)
 
 
 def first_state(program: Program, report: Callable[[str], None]) -> TrainState:
-    """Return the state before step 0 of the program's runs, whose mesh is in context."""
+    """Return the state before step 0 of the program's runs; its mesh must be in context."""
 
     def weights_of(run: Run) -> Any:
         if not run.settings.init.checkpoint:

@@ -1,8 +1,8 @@
-"""One program of several that differ in numbers: these become its input.
+"""Merging of programs that differ only in numbers: these become inputs of one program.
 
-Whatever a config says, it reaches a step as a constant of the traced program: a temperature, a rate, the logarithm of
-a ratio. Programs of configs that differ in such numbers only are alike but for these constants, so the first of them,
-with an input in the place of each, is all of them. No function that takes an option needs to know of it.
+Every option reaches a step as constants of the traced program: a temperature, a rate, the logarithm of a ratio.
+Programs of configs that differ only in such numbers are identical except for these constants, so the first
+program, with inputs in their place, replaces all of them. Functions that take options need no changes for this.
 """
 
 import functools
@@ -16,17 +16,17 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from contrastive_jax.types import Array, PyTree
 
-# Numbers of equations, each within the one before it; the last may be that of an operand.
+# Indices of nested equations and programs, then of an operand, or -1 and the index of a constant.
 Path = tuple[int, ...]
 
-# Equations that are a program and its operands, no more.
+# Equations that only call a program with operands.
 CALLS = {"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 SAVED = {"checkpoint", "remat", "remat2"}
-ENTERED = {*CALLS, *SAVED, "scan", "cond"}  # those within which a constant can be given
+ENTERED = {*CALLS, *SAVED, "scan", "cond"}  # those that can take constants as inputs
 
 
 class Unlike(ValueError):
-    """The programs differ in more than numbers; ``index`` is that of the first that differs from the first of all."""
+    """Error for programs that differ in more than numbers; ``index``: the first that differs from program 0."""
 
     def __init__(self, index: int, why: str):
         super().__init__(why)
@@ -34,18 +34,18 @@ class Unlike(ValueError):
 
 
 class Lifted(NamedTuple):
-    """N programs as one."""
+    """N programs merged into one."""
 
     apply: Callable[..., PyTree]  # (numbers of one program, *arguments) -> its results
     numbers: list[np.ndarray]  # [N, ...] each
-    differing: tuple[bool, ...]  # [N] whether a program has other numbers than the first
+    differing: tuple[bool, ...]  # [N] whether a program's numbers differ from the first's
 
 
 def lift(functions: Sequence[Callable[..., PyTree]], *arguments: PyTree) -> Lifted:
-    """Return functions that differ in numbers as one function of these numbers.
+    """Merge functions that differ only in numbers into one function of these numbers.
 
     Args:
-      functions: pure, of ``arguments``.
+      functions: pure functions of ``arguments``.
       *arguments: arrays, or their shapes.
 
     Raises:
@@ -83,7 +83,7 @@ def _note(values: dict[Path, Any], path: Path, index: int, first: Any, other: An
 
 
 def _column(values: dict[int, Any], count: int) -> np.ndarray:
-    """Return the numbers of one place, ``[N, ...]``: the first program's where a program does not differ from it."""
+    """Return the numbers of one place, ``[N, ...]``; programs without a difference have the first program's."""
     return np.stack([np.asarray(values.get(index, values[0])) for index in range(count)])
 
 
@@ -94,7 +94,7 @@ def _compare(first: ClosedJaxpr, other: ClosedJaxpr, path: Path, note: Callable)
     """Call ``note(path, value, other value)`` for every constant in which two programs differ.
 
     Raises:
-      Unlike: they differ in more.
+      Unlike: they differ in more than constants.
     """
     if len(first.consts) != len(other.consts):
         raise Unlike(0, "their constants are of other shapes")
@@ -116,7 +116,7 @@ def _compare(first: ClosedJaxpr, other: ClosedJaxpr, path: Path, note: Callable)
 
 
 def _define(names: tuple[dict, dict], variables: Sequence[Sequence[Any]]) -> None:
-    """Number variables in the order in which they appear; their shapes and types must be the same."""
+    """Number variables in order of appearance; their shapes and types must match."""
     if [str(v.aval) for v in variables[0]] != [str(v.aval) for v in variables[1]]:
         raise Unlike(0, "their arrays are of other shapes")
     for known, defined in zip(names, variables, strict=True):
@@ -153,7 +153,7 @@ def _compare_parameters(one: Any, two: Any, path: Path, note: Callable) -> None:
         note = functools.partial(_refuse, one.primitive.name)
     for number, (first, other) in enumerate(zip(*inner, strict=True)):
         _compare(first, other, (*path, number), note)
-    called = one.primitive.name in CALLS  # their other parameters say how a derivative would be taken
+    called = one.primitive.name in CALLS  # their other parameters only concern differentiation
     for name in () if called else one.params:
         values = one.params[name], two.params.get(name)
         if not _programs(values[0]) and not _same(*values):
@@ -162,7 +162,7 @@ def _compare_parameters(one: Any, two: Any, path: Path, note: Callable) -> None:
 
 def _same(one: Any, two: Any) -> bool:
     if isinstance(one, float) and isinstance(two, float) and one != one:
-        return two != two  # NaN fills a gather
+        return two != two  # NaN is the fill value of a gather
     return one is two or bool(np.all(one == two))
 
 
@@ -171,7 +171,7 @@ def _refuse(name: str, *difference: Any) -> None:
 
 
 def _programs(value: Any) -> list[ClosedJaxpr]:
-    """Return the programs that a parameter of an equation is."""
+    """Return the programs in a parameter of an equation."""
     if isinstance(value, ClosedJaxpr):
         return [value]
     if isinstance(value, Jaxpr):
@@ -180,7 +180,7 @@ def _programs(value: Any) -> list[ClosedJaxpr]:
 
 
 def _inner(equation: Any) -> list[ClosedJaxpr]:
-    """Return the programs within an equation, in the order of its parameters."""
+    """Return the programs inside an equation, in the alphabetical order of its parameters."""
     return [program for name in sorted(equation.params) for program in _programs(equation.params[name])]
 
 
@@ -190,7 +190,7 @@ def _inner(equation: Any) -> list[ClosedJaxpr]:
 def _evaluate(
     program: ClosedJaxpr, arguments: Sequence[Any], lifted: dict[Path, Any], path: Path
 ) -> list[Any]:
-    """Return the results of a program in which some constants are given."""
+    """Return the results of a program with some constants replaced by ``lifted``."""
     known: dict[Any, Any] = {}
     consts = [lifted.get((*path, -1, number), value) for number, value in enumerate(program.consts)]
     known.update(zip(program.jaxpr.constvars, consts, strict=True))
@@ -220,17 +220,17 @@ def _evaluate(
 
 
 def _enter(equation: Any, operands: list[Any], lifted: dict[Path, Any], path: Path) -> list[Any]:
-    """Return the results of an equation with given constants within it."""
+    """Return the results of an equation with constants replaced inside it."""
     name, parameters = equation.primitive.name, equation.params
     inner = [
         functools.partial(_call, program, lifted, (*path, i)) for i, program in enumerate(_inner(equation))
     ]
     if name in CALLS:
         return inner[0](*operands)
-    if name in SAVED:  # computed again in the backward pass: the barrier keeps it so
+    if name in SAVED:  # the barrier preserves recomputation in the backward pass
         return inner[0](*jax.lax.optimization_barrier(operands))
     if name == "scan":
-        # Scanned arrays have an axis more outside than inside; jax's own names for the counts change.
+        # Scanned arrays have one more axis outside; the parameters for the counts vary between jax versions.
         program = _inner(equation)[0].jaxpr
         carried = len(equation.outvars) - _deeper(equation.outvars, program.outvars)
         end = len(operands) - _deeper(equation.invars, program.invars)
@@ -247,7 +247,7 @@ def _enter(equation: Any, operands: list[Any], lifted: dict[Path, Any], path: Pa
 
 
 def _deeper(outer: Sequence[Any], inner: Sequence[Any]) -> int:
-    """Return how many variables have more axes outside of a loop than inside."""
+    """Return the number of variables that have more axes outside a loop than inside."""
     return sum(len(o.aval.shape) > len(i.aval.shape) for o, i in zip(outer, inner, strict=True))
 
 

@@ -1,6 +1,6 @@
-"""``--mode=train``: one run, or several that train as one, from a config to its results; :func:`train` is the loop.
+"""Training loop of ``--mode=train``: one run, or replicas that train as one program, from a config to results.
 
-The loop asks the device for numbers at log points only.
+Metrics are fetched from the device only at log points, evaluations and checkpoints.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ from contrastive_jax.training.program import Program
 from contrastive_jax.training.recorder import Recorder
 from contrastive_jax.workdir import checkpoint, remote
 
-PATIENCE = 60.0  # seconds from a signal in which a step has to end and to be saved
+PATIENCE = 60.0  # seconds from a signal within which a step must end and be saved
 
 
 class Stopped(Exception):
-    """The run was asked to stop, and saved; the message says how to go on. ``code`` is the exit status."""
+    """Interruption of a run that is saved; the message explains how to resume. ``code``: exit status."""
 
     def __init__(self, message: str, code: int):
         super().__init__(message)
@@ -43,29 +43,30 @@ def train(
     devices: Sequence[jax.Device] | None = None,
     source: data.Source | None = None,
 ) -> Any:
-    """Train to the end of ``train.duration``, or go on where the workdir's run stopped.
+    """Train to the end of ``train.duration``, resuming a run that stopped in the workdir.
 
     Args:
-      config: settings, which :func:`contrastive_jax.config.resolve` gives, the same as plain dictionaries, or the name
-        of a config, "digits:scale=smoke". A list of settings or dictionaries that differ in ``seed`` and in numbers
-        that the step reads: replicas, which train as one program.
-      workdir: a folder, or ``gs://bucket/run``: config.json, config_diff.txt, metrics.jsonl, checkpoints/,
-        result.json, curves.png. Of replicas: replicas.json says what differs, checkpoints/ holds all of them,
-        replica_0/ and so on are the workdirs of the runs.
-      quiet: print the final table only.
-      devices: to train on; default all. Of replicas as many as share them equally are used.
-      source: the images of the config, where they are loaded already.
+      config: settings (from :func:`contrastive_jax.config.resolve`), the same as plain dictionaries, or the
+        name of a config, "digits:scale=smoke". A list of settings or dictionaries that differ in ``seed`` and
+        in numbers that the step reads: replicas, which train as one program.
+      workdir: a folder, or ``gs://bucket/run``, for config.json, config_diff.txt, metrics.jsonl, checkpoints/,
+        result.json and curves.png. With replicas, replicas.json lists their differences, checkpoints/ holds all
+        of them, and replica_0/ and so on are the workdirs of the runs.
+      quiet: print only the final table.
+      devices: devices to train on; default all. Replicas use as many as share them equally.
+      source: images of the config, if already loaded.
 
     Returns:
-      What ``result.json`` holds. Of a list a list of that; ``{"diverged": why}`` of a replica that diverged.
+      The contents of ``result.json``; for a list, a list of them, with ``{"diverged": why}`` for a replica that
+      diverged.
 
     Raises:
       ValueError: a wrong option, before anything is compiled or written; ``replicas.NotReplicas``: configs that cannot
         train as one.
       Stopped: Ctrl-C or SIGTERM; the state is saved.
-      memory.OutOfMemory: the step does not fit; says what would.
-      recorder.Diverged: a loss or gradient is not finite; of replicas, one of each.
-      OSError: another run lives in the workdir, it cannot be written, or its disk is full.
+      memory.OutOfMemory: the step does not fit; the message lists options that need less.
+      recorder.Diverged: a loss or gradient is not finite; with replicas, in every one.
+      OSError: another run uses the workdir, it cannot be written, or its disk is full.
     """
     config = configs.resolve(config) if isinstance(config, str) else config
     several = isinstance(config, list | tuple)
@@ -76,13 +77,13 @@ def train(
 
 
 def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[str, Any]]:
-    """Train a program that is prepared to its end; return the result of each run. See :func:`train`."""
+    """Train a prepared program to its end; return the result of each run. See :func:`train`."""
     began, run, settings = time.perf_counter(), program.runs[0], program.runs[0].settings
-    alone, first = distributed.alone(), distributed.first()  # of several processes one writes and logs
+    alone, first = distributed.alone(), distributed.first()  # only the first process writes and logs
     log = workdirs.log if first and not quiet else lambda message: None
     initial.check(run, workdir)
 
-    # ---- 1. Mesh, lock and checkpoints: from here on the workdir is this program's.
+    # ---- 1. Mesh, lock and checkpoints: from here on the workdir belongs to this program.
     lock = workdirs.lock(workdir, log) if first else contextlib.nullcontext()
     with workdirs.translate_errors(workdir), jax.set_mesh(program.mesh), lock, checkpoint.Checkpoints(
         remote.checkpoints(workdir), keep_last=settings.checkpoint.keep_last, keep_every=run.keep_every
@@ -90,7 +91,7 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
         if first:
             approval.keep(settings.to_dict(), workdir)
 
-        # ---- 2. State: of the newest intact checkpoint, else the first.
+        # ---- 2. State: from the newest intact checkpoint, else the initial state.
         state, facts = resume.restored(program, saved, workdir, log)
         step = start = int(state.step)
         resume.check_folders(program, workdir, start)
@@ -98,7 +99,7 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
             size = sum(x.nbytes for x in jax.tree.leaves(state))
             workdirs.check_room(workdir, size, settings.checkpoint.keep_last, len(saved.steps()))
 
-        # ---- 3. Feed, evaluators, record: worker processes start, files are opened.
+        # ---- 3. Feed, evaluators, recorder: start worker processes, open files.
         feed = program.open_feed(facts.get("data", {}).get("replaced", 0), log)
         evaluators = [evaluation.Evaluator(r.settings, r.source, r.mesh, r.evaluators) for r in program.runs]
         if not (labelled := evaluators[0].has_labels):
@@ -109,12 +110,12 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
         ) as recorder:  # fmt: skip
 
             def encoders() -> Iterator[Any]:
-                """Yield the weights of each run, None of one that diverged."""
+                """Yield the weights of each run; None for a run that diverged."""
                 for number, weights in enumerate(program.weights(state)):
                     yield None if number in recorder.diverged else weights
 
             def save() -> None:
-                """Save the state of the last step that was done."""
+                """Save the state of the last completed step."""
                 recorder.fetch()  # check all pending steps before saving
                 with recorder.pause("checkpoint"):
                     saved.save(step, recorder.valid_state(state), facts | {"data": feed.metrics()})
@@ -130,7 +131,7 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
                 memory.check(run, train_step, len(program.runs))
                 log(f"compiled in {seconds:.1f} s")
 
-            # ---- 5. Loop: batch, step, log, look, save, stop.
+            # ---- 5. Loop: batch, step, log, evaluate, save, stop.
             last_save, stop = time.monotonic(), 0
             left = f"What came after the last checkpoint in {workdir} is lost; the same command goes on from there."
             with profile, signals.phase(PATIENCE, left):
@@ -141,7 +142,7 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
                     with memory.translate_errors(run, train_step, len(program.runs)):
                         state, metrics = train_step(state, batch)
                         recorder.record(step + 1, metrics)
-                    del batch  # else there is one more on the device while the next is waited for
+                    del batch  # else the device holds one more while the loop waits for the next
                     step += 1
                     log_due = step % settings.log.every == 0 or step == run.total_steps
                     if log_due:
@@ -163,21 +164,21 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
                         saved.wait()
                         raise _stopped(step, run.total_steps, workdir, 128 + stop)
 
-            # ---- 6. Save: wait for the last checkpoint; replicas have one each beside it.
+            # ---- 6. Save: wait for the last checkpoint; save each replica in its own folder too.
             with recorder.pause("checkpoint"), signals.phase(PATIENCE, left):
                 saved.wait()
                 if len(program.runs) > 1:
                     replicas.save_each(program, workdir, state, facts, recorder.diverged)
-            stop = stop or stop_requested(step + 1)  # since the last step
+            stop = stop or stop_requested(step + 1)  # a signal since the last step
 
-        # ---- 7. Evaluate: it may take hours, and be interrupted; the results are written before and after.
+        # ---- 7. Evaluate: this may take hours and be interrupted, so results are written before and after.
         final = labelled and settings.evaluate.final
         trained = f"The run is trained and saved in {workdir}; the same command evaluates it."
         try:
             with signals.phase(signals.GRACE, trained), distributed.ended_by_sigterm() as ended:
                 if start < run.total_steps or not final:
                     results = recorder.results(step, [], time.perf_counter() - began)
-                if final and (ended or (stop := stop or stop_requested(step + 2))):  # 2: since one was here
+                if final and (ended or (stop := stop or stop_requested(step + 2))):  # step + 1 is used above
                     raise (
                         KeyboardInterrupt
                         if stop == signal.SIGINT
@@ -207,7 +208,7 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
 
 
 def _raising(alone: bool) -> contextlib.AbstractContextManager:
-    """Let signals raise inside, of one process: it is no step, whose end is waited for. Several stop together."""
+    """Let signals raise inside, instead of after the step; several processes stop together at a step."""
     return signals.handled_by(signals.handle) if alone else contextlib.nullcontext()
 
 
@@ -227,12 +228,12 @@ def _kept(
     alone: bool,
     step: int,
 ) -> Iterator[None]:
-    """Save the state of the last step where what comes after it fails (images, a worker, an evaluation), or is stopped.
+    """Save the last step if the code after it fails (images, a worker, an evaluation) or is interrupted.
 
-    Several processes save together or not at all: there the last checkpoint has to do.
+    Several processes can only save together, so with several the last checkpoint remains.
 
     Raises:
-      Stopped: in place of KeyboardInterrupt.
+      Stopped: instead of KeyboardInterrupt.
     """
     try:
         yield

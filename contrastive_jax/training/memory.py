@@ -1,4 +1,4 @@
-"""Running out of memory, in one sentence: what the step needs, what there is, and what needs less."""
+"""Memory checks and out-of-memory errors: memory needed, memory available, and options that need less."""
 
 import contextlib
 import math
@@ -13,27 +13,27 @@ from contrastive_jax.training import compilation
 from contrastive_jax.training.recorder import IN_FLIGHT
 from contrastive_jax.training.run import Run
 
-EXHAUSTED = "RESOURCE_EXHAUSTED"  # the runtime's word, on every platform
+EXHAUSTED = "RESOURCE_EXHAUSTED"  # the runtime's status, on every platform
 LESS = (
     "take a smaller train.batch_size, more train.microbatches, train.remat=True or optimizer.shard_state=True"
 )
 
 
 class OutOfMemory(ValueError):
-    """The step does not fit; the message says what needs less."""
+    """Error for a step that does not fit; the message lists options that need less."""
 
 
 def limit(mesh: Mesh) -> int | None:
-    """Return the bytes that a program may use on a device, the least over this process's; None: not known (CPU)."""
+    """Return the memory limit in bytes, the smallest of this process's devices; None: unknown (CPU)."""
     statistics = [device.memory_stats() or {} for device in mesh.local_devices]
     return min((s["bytes_limit"] for s in statistics if "bytes_limit" in s), default=None)
 
 
 def check(run: Run, compiled: jax.stages.Compiled, together: int = 1) -> None:
-    """Refuse a step (of ``together`` runs) that asks for more memory than its devices have.
+    """Refuse a step (of ``together`` runs) that needs more memory than its devices have.
 
     Raises:
-      OutOfMemory: in one sentence.
+      OutOfMemory: the step does not fit.
     """
     available, needed = limit(run.mesh), compilation.cost(compiled).memory + waiting(run)
     if available is not None and needed > available:
@@ -43,7 +43,7 @@ def check(run: Run, compiled: jax.stages.Compiled, together: int = 1) -> None:
 
 
 def waiting(run: Run) -> int:
-    """Count the bytes of streamed batches that lie on a device beside its step's: made ahead, or of steps to come."""
+    """Return the bytes per device of streamed batches beside the step's: prefetched or of pending steps."""
     train = run.source.train
     if not isinstance(train, data.Streamed):
         return 0
@@ -57,10 +57,10 @@ def waiting(run: Run) -> int:
 def translate_errors(
     run: Run, compiled: jax.stages.Compiled | None = None, together: int = 1
 ) -> Iterator[None]:
-    """Translate the error of whatever asks a device for more than it has: compiling the step, or running it.
+    """Translate the runtime's out-of-memory error, when the step is compiled or run.
 
     Raises:
-      OutOfMemory: in place of the runtime's error.
+      OutOfMemory: instead of the runtime's error.
     """
     try:
         yield
@@ -81,5 +81,5 @@ def _sentence(run: Run, why: str, together: int) -> str:
 
 
 def gib(size: int) -> str:
-    """Return a number of bytes as text."""
+    """Return a number of bytes as text, in GiB or MiB."""
     return f"{size / 2**30:.3g} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.3g} MiB"

@@ -1,4 +1,4 @@
-"""The metrics of a step as one array: one transfer to the host, whatever their number."""
+"""Metrics of a step packed into one array, for a single transfer to the host."""
 
 import dataclasses
 import functools
@@ -15,9 +15,9 @@ from contrastive_jax.types import Array, PyTree, TrainState
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["values"], meta_fields=["layout"])
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """The metrics of a step as one array on the device, to be fetched in one go."""
+    """Metrics of a step as one array on the device."""
 
-    values: Array  # [M], of several runs [N, M]
+    values: Array  # [M], or [N, M] for N runs
     layout: tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes
 
     def unpacked(self) -> list[dict[str, np.ndarray]]:
@@ -34,7 +34,7 @@ class Packed:
 
 
 def packed(train_step: Callable) -> Callable:
-    """Return the step with its metrics as :class:`Packed`; what computes them is the same to the last bit."""
+    """Return the step with its metrics as :class:`Packed`; their values are bitwise unchanged."""
 
     def step(state: TrainState, feed: PyTree) -> tuple[TrainState, Packed]:
         state, metrics = train_step(state, feed)

@@ -1,7 +1,7 @@
-"""What the devices run: the step of one run, or of several that train as one, on what state and fed by what.
+"""Program of the devices: the step of one run or of replicas, with its state and its feed.
 
-A run by itself is a list of one: whatever is kept on the host (records, evaluations, results) has an item a run. The
-arrays of one run have no axis for that, so that its compiled step is that of its recipe alone.
+A single run is a list of one: data on the host (records, evaluations, results) has one item per run. The arrays
+of a single run have no replica axis, so that its compiled step depends on its recipe alone.
 """
 
 import functools
@@ -19,22 +19,20 @@ Weights = tuple[PyTree, PyTree]  # params, stats
 
 
 class Program(NamedTuple):
-    """Runs that train as one, and the functions by which they do."""
+    """Runs that train as one program, and the functions that train them."""
 
-    runs: tuple[Run, ...]  # each with the mesh on which it is evaluated
-    differences: list[
-        dict[str, Any]
-    ]  # of each run, the leaves in which it differs from others; of one run {}
-    mesh: Mesh  # of the step
+    runs: tuple[Run, ...]  # each with the mesh of its evaluation
+    differences: list[dict[str, Any]]  # for each run, the leaves in which runs differ; {} for a single run
+    mesh: Mesh  # mesh of the step
     open_feed: Callable[
         [int, Callable[[str], None]], Any
-    ]  # (images replaced so far, report) -> a feed, to be closed
-    step: Callable[[Any], Callable]  # feed -> (state, what the feed gives) -> (state, packed metrics)
-    initial_state: Callable[[Sequence[Weights | None]], TrainState]  # of each run's weights; None: its seed's
-    weights: Callable[[TrainState], Iterator[Weights]]  # of each run, on its own mesh
+    ]  # (images replaced so far, report) -> a feed, which the caller must close
+    step: Callable[[Any], Callable]  # feed -> (state, feed.feed(step)) -> (state, packed metrics)
+    initial_state: Callable[[Sequence[Weights | None]], TrainState]  # each run's weights; None: its seed's
+    weights: Callable[[TrainState], Iterator[Weights]]  # weights of each run, on its own mesh
 
     def describe(self) -> str:
-        """Return what a step is, in a line."""
+        """Return a one-line description of the step."""
         run = self.runs[0]
         encoder, size = run.settings.encoder, run.settings.augment.options.get("size")
         depth = f"{encoder.name}-{encoder.options['depth']}" if "depth" in encoder.options else encoder.name

@@ -1,4 +1,4 @@
-"""Config -> Recipe: every axis becomes a function, once, before anything is compiled."""
+"""Recipe of a run: the functions that its config selects, built once before compilation."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -22,18 +22,18 @@ from contrastive_jax.lookup import Section, is_own, placed
 from contrastive_jax.optim.gradient_snr import GradientSNR
 from contrastive_jax.types import Array, Example, Outputs, PyTree
 
-PER = ("batch", "example", "query")  # what a temperature may be one number for
+PER = ("batch", "example", "query")  # scopes of a temperature
 
 
 class Recipe(NamedTuple):
-    """The functions that a run is made of. No arrays, no config."""
+    """Functions of a run, without arrays or config."""
 
     network: models.Network
     init_network: Callable[[int], tuple[PyTree, PyTree]]
-    views: augment.Views  # (key, image) -> views, in two halves where the host cuts them out
+    views: augment.Views  # (key, image) -> views; for streamed images, split between host and device
     augment: Callable[
         [Array, Array], Array
-    ]  # (key, a batch's image) -> views: all of it, or what the host leaves
+    ]  # (key, an image of the batch) -> views: all augmentation, or the device's part of it
     target: target.Target
     compare: Compare
     temperature: by_example.KeptTemperature
@@ -46,14 +46,14 @@ class Recipe(NamedTuple):
     online_views: slice
     target_views: slice
     directions: int
-    view: jax.ShapeDtypeStruct  # of one example, as the network reads it
+    view: jax.ShapeDtypeStruct  # one view, as the network reads it
     embedding_width: int
     probe_weight: float
     parameter_dtype: str
 
 
 def _check_labels(terms: tuple[Term, ...], classes: int, several: bool) -> bool:
-    """Return whether a loss reads labels; refuses one that reads others than the data has."""
+    """Return whether a loss reads labels; refuse a loss whose labels do not match the data's."""
     reading = [term for term in terms if "logits" in term.quantities]
     for term in reading:
         if not classes:
@@ -72,7 +72,7 @@ def _check_labels(terms: tuple[Term, ...], classes: int, several: bool) -> bool:
 
 
 def _check_gradient(terms: tuple[Term, ...], gradient: bool, probe_weight: float) -> None:
-    """Refuse losses whose gradients all end at the probe, and none at all."""
+    """Refuse losses that do not train the encoder: all weights are 0, or all gradients end at the probe."""
     weighed = [term for term in terms if term.weight]
     if not weighed and not (gradient and probe_weight):
         raise ValueError(
@@ -87,7 +87,7 @@ def _check_gradient(terms: tuple[Term, ...], gradient: bool, probe_weight: float
 
 
 def _check_signs(terms: tuple[Term, ...]) -> None:
-    """Refuse to minimise what is to be maximised."""
+    """Refuse to minimise an estimate that should be maximised."""
     for term in terms:
         if term.weight > 0 and getattr(term.function, "maximised", False):
             raise ValueError(
@@ -105,29 +105,29 @@ def _shapes(
     tau: tuple[int, ...],
     views: int,
 ) -> dict[str, Any]:
-    """Return the shapes of what a loss may read, where each network sees so many views."""
+    """Return the shapes of the quantities that a loss may read; ``views``: number of views per network."""
 
     def of(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((batch_size, *shape), dtype)
 
     return {
         **dict.fromkeys(("c", "positive", "count", "mean", "u"), of(directions)),
-        **dict.fromkeys(("cross", "same"), of(directions, batch_size)),  # any number of candidates
+        **dict.fromkeys(("cross", "same"), of(directions, batch_size)),  # stands for any number of candidates
         **dict.fromkeys(("population", "projection", "prediction", "target"), of(views, width)),
         "temperature": jax.ShapeDtypeStruct(tau, "float32"),
         "logits": of(views, classes),
         "label": of(*[classes] * several, dtype="int32"),
         "key": jax.eval_shape(jax.random.key, 0),
-        "surplus": None,  # of several positives
+        "surplus": None,  # only with several positives
     }
 
 
 def _refusal(term: Term, shapes: Mapping[str, Any]) -> str:
-    """Return what a loss says against its options or these shapes; "" where it takes them."""
+    """Return the error message of a loss for its options or these shapes; "" if it accepts them."""
     read = [shapes[name] for name in (*["c"] * len(term.multiples), *term.quantities)]
     try:
         jax.eval_shape(functools.partial(term.function, **term.options), *read)
-    except Exception as error:  # a loss may be the user's own
+    except Exception as error:  # a loss may be user-defined
         if not (isinstance(error, ValueError) or is_own(term.name)):
             raise
         return placed(error, term.function)
@@ -137,7 +137,7 @@ def _refusal(term: Term, shapes: Mapping[str, Any]) -> str:
 def _check_quantities(
     terms: tuple[Term, ...], shapes: Callable[[int], dict[str, Any]], views: int, target: str
 ) -> None:
-    """Refuse a loss that does not take its options, or the shapes of what a step has."""
+    """Refuse a loss that rejects its options or the shapes of a step."""
     for term in terms:
         refusal = _refusal(term, shapes(views))
         if refusal and views < 2 and not _refusal(term, shapes(2)):
@@ -152,9 +152,9 @@ def _check_quantities(
 def _check_temperature(
     rule: temperature.Temperature, name: str, examples: int, rows: tuple[int, int]
 ) -> None:
-    """Refuse a temperature that is not one number for what it is ``per``, or that reads what a step does not have.
+    """Refuse a temperature whose shape does not match its ``per``, or that reads an unknown outcome.
 
-    ``rows`` are examples and directions of a batch.
+    ``rows``: numbers of examples and directions of a batch.
     """
     if rule.per not in PER:
         raise ValueError(
@@ -188,7 +188,7 @@ def _check_temperature(
 
 
 def _check_examples(what: str, examples: int) -> None:
-    """Refuse a state by example where the number of examples is not known."""
+    """Refuse a state per example if the number of examples is unknown."""
     if examples < 1:
         raise ValueError(
             f"{what}, which keeps a number for each example; the data has no number of examples."
@@ -196,7 +196,7 @@ def _check_examples(what: str, examples: int) -> None:
 
 
 def _check_transform(terms: tuple[Term, ...], transform: Transform, name: str, score: str) -> None:
-    """Refuse a transform of the scores for losses or scores for which it is not defined."""
+    """Refuse a transform that is not defined for the losses or the score."""
     check_scalars(transform, f"transform.name is {name!r}, which returns")
     for term in terms:
         if term.weight and (why := term.no_transform(transform)):
@@ -210,9 +210,9 @@ def _check_transform(terms: tuple[Term, ...], transform: Transform, name: str, s
 
 
 def _check_u(terms: tuple[Term, ...], critic: str, normalizer: str, per: str) -> None:
-    """Refuse a loss that reads u where there is none, a u that nothing reads, and two of them.
+    """Refuse a loss that reads u without a source of u, a u that nothing reads, and two sources of u.
 
-    A temperature ``per`` example or query reads the normalizer's u.
+    A temperature ``per`` example or query counts as a reader of the normalizer's u.
     """
     reading = [term.name for term in terms if "u" in term.quantities]
     if reading and critic == normalizer == "none":
@@ -235,7 +235,7 @@ def _check_u(terms: tuple[Term, ...], critic: str, normalizer: str, per: str) ->
 
 
 def _check_normalizer(rule: Normalizer, name: str, examples: int, rows: tuple[int, int]) -> None:
-    """Refuse a normalizer that does not return log u of every query and states like those that it got."""
+    """Refuse a normalizer that does not return log u of every query and states of unchanged shapes."""
     if not isinstance(rule, Normalizer):
         raise ValueError(
             f"normalizer.name is {name!r}, which returned a {type(rule).__name__}; it must return a"
@@ -282,19 +282,19 @@ def build(
 
     Args:
       config: settings, or every section of :func:`contrastive_jax.config.base` as plain dictionaries.
-      schedule: its section with durations (warmup, milestones) in steps; None: the config has them so.
-      image_shape: of a stored example, (h, w, c) of an image; of streamed ones, c alone counts.
-      image_dtype: of a stored example.
-      examples: the training examples [n, ...], where they are in memory: some views draw from them.
+      schedule: schedule section with durations (warmup, milestones) in steps; None: the config has it in steps.
+      image_shape: shape of a stored example, (h, w, c) for images; for streamed images only c is read.
+      image_dtype: dtype of a stored example.
+      examples: training examples [n, ...], if they are in memory; some views draw from them.
       classes: width of the online probe; 0 without labels.
-      several_labels: an image has any number of them, [n, C]: there is no online probe.
-      streamed: the host hands over images with their views already cut out.
-      total_steps: length of the run.
-      steps_per_epoch: of these, in whole numbers; read by schedules that move once an epoch.
-      example_count: number of training examples, whose ids are below it; read by rules that keep a number for each.
+      several_labels: labels are multi-label, [n, C]; logits then exist only for a loss that reads them.
+      streamed: the host already crops the views.
+      total_steps: length of the run in steps.
+      steps_per_epoch: whole number of steps per epoch, for schedules that change once per epoch.
+      example_count: number of training examples (ids are smaller), for rules with a state per example.
 
     Raises:
-      ValueError: one sentence that names the option, its value and what is allowed.
+      ValueError: an invalid option; the message contains the option, its value and the allowed values.
     """
     settings = configs.as_settings(config)
     batch_size = settings.train.batch_size
@@ -303,7 +303,7 @@ def build(
 
     views, view_count = settings.augment(examples), settings.augment.options.get("views", 2)
     if streamed:
-        size = views.cut.size  # or why the host cannot cut
+        size = views.cut.size  # raises if the host cannot crop
         augmented = views.finish
         image_shape = (view_count, size, size, image_shape[-1])
     else:
@@ -322,7 +322,7 @@ def build(
         classes = 0
     _check_gradient(terms, settings.probe.gradient, settings.probe.weight)
     if not settings.probe.weight and not any("logits" in term.quantities for term in terms):
-        classes = 0  # a probe that nothing trains has nothing to report
+        classes = 0  # nothing trains the probe
     tau = settings.temperature(total_steps)
     _check_temperature(tau, settings.temperature.name, example_count, (batch_size, directions))
     normalizer = settings.normalizer()
@@ -343,7 +343,7 @@ def build(
             remat=settings.train.remat,
             functions={"encoder": settings.encoder.function, "critic": settings.critic.function},
         )
-    except TypeError as error:  # an option that one of them does not have
+    except TypeError as error:  # an unknown option
         raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None
     groups = norm.get("groups", 1) if norm.get("scope") == "groups" else 1
     if microbatches > 1 and batch_size % microbatches:
@@ -355,7 +355,7 @@ def build(
     keys_from = settings.target(network.apply, total_steps, groups)
     pool = settings.candidates(batch_size, directions)
     choose = settings.negatives()
-    apart = directions == 1 and not keys_from.shared  # one view's queries, the other's keys
+    apart = directions == 1 and not keys_from.shared  # queries from one view, keys from the other
     views_seen, width = 1 if apart else 2, network.width(view)
     of_tau = () if tau.per == "batch" else (batch_size, directions)
     shapes = functools.partial(_shapes, batch_size, directions, width, classes, several_labels, of_tau)
@@ -399,7 +399,7 @@ def build(
     )
     kept = by_example.keep_normalizer(normalizer, example_count, directions)
     learning_rate = (schedule or settings.schedule)(total_steps, batch_size, steps_per_epoch)
-    watching = () if settings.probe.gradient else ("probe",)  # its gradient is not the encoder's
+    watching = () if settings.probe.gradient else ("probe",)  # its gradient does not reach the encoder
     optimizer = settings.optimizer(learning_rate, watching)
 
     def init_network(seed: int) -> tuple[PyTree, PyTree]:

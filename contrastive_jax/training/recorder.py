@@ -1,4 +1,4 @@
-"""The records of runs: metrics, progress, alarms and results. Metrics stay on the device between log points."""
+"""Records of runs: metrics, progress, alarms and results. Metrics stay on the device between log points."""
 
 import contextlib
 import dataclasses
@@ -25,12 +25,12 @@ IN_FLIGHT = 4  # steps that the device may be behind the host, each with its bat
 
 
 class Diverged(ArithmeticError):
-    """A loss or gradient is not finite; nothing of it was saved."""
+    """Error for a loss or gradient that is not finite; that state was not saved."""
 
 
 @dataclasses.dataclass
 class _Record:
-    """The record of one run."""
+    """Logbook, alarms and latest metrics of one run."""
 
     run: Run
     folder: str | os.PathLike
@@ -42,20 +42,21 @@ class _Record:
 
 
 class Recorder(contextlib.ExitStack):
-    """Metrics of the steps since the last log point, still on the device, and where they go from there: an item a run.
+    """Recorder of runs: holds metrics on the device, and writes them at log points, one record per run.
 
-    Opening it writes the configs. The device does not wait for the host, which waits for the
-    first step, and where it is far ahead. Of several runs one that diverges is left out, and the others go on.
+    Opening it writes the configs. The device never waits for the host. The host waits for the first step, in
+    :meth:`fetch`, and when it is ``IN_FLIGHT`` steps ahead. A replica that diverges is left out; the others
+    continue.
 
     Args:
-      program: what runs.
-      workdir: where it lives.
-      feed: adds its own metrics.
-      saved: named where a run diverges.
-      start: step from which it goes on.
-      log: for sentences.
+      program: program of the runs.
+      workdir: workdir of the program.
+      feed: feed of the step, whose own metrics are added.
+      saved: checkpoints of the program, named in the message about a run that diverges.
+      start: step from which the program starts or resumes.
+      log: function that logs a message.
       quiet: show no progress.
-      active: False writes and shows nothing: for every process but the first.
+      active: False writes and shows nothing, for every process but the first.
     """
 
     def __init__(
@@ -73,10 +74,10 @@ class Recorder(contextlib.ExitStack):
         super().__init__()
         self._program, self._workdir, self._feed, self._saved = program, workdir, feed, saved
         self._log, self._active, self._start, self._step = log, active, start, start
-        self._pending: list[tuple[int, Any]] = []  # steps, and their packed metrics
-        self._messages: dict[str, list[int]] = {}  # of which runs each is
+        self._pending: list[tuple[int, Any]] = []  # (step, packed metrics)
+        self._messages: dict[str, list[int]] = {}  # message -> numbers of its runs
         self._run, count = program.runs[0], len(program.runs)
-        self.diverged: dict[int, str] = {}  # which runs, and why
+        self.diverged: dict[int, str] = {}  # number of a run -> reason
         for number in range(count) if count > 1 else ():
             if start == 0:
                 layout.forget_divergence(workdir, number)
@@ -96,7 +97,7 @@ class Recorder(contextlib.ExitStack):
             quiet=quiet,
         )
         if start >= self._run.total_steps:
-            self._progress.end()  # before it began: there is only something to evaluate
+            self._progress.end()  # nothing is left to train
         self.pause = self._progress.pause
 
     def _open(self, number: int, folder: str | os.PathLike, quiet: bool) -> _Record:
@@ -122,7 +123,7 @@ class Recorder(contextlib.ExitStack):
         self._messages.setdefault(message, []).append(number)
 
     def _speak(self) -> None:
-        """Log the messages of the runs; what several say, once."""
+        """Log the messages of the runs, merging duplicates."""
         messages, self._messages = self._messages, {}
         for message, numbers in messages.items():
             self._log(f"{layout.who(numbers, len(self._records))}{message}")
@@ -144,32 +145,32 @@ class Recorder(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def waiting_for_data(self) -> Iterator[None]:
-        """Count the time inside as lost to data where the device runs dry meanwhile; it is asked, not waited for."""
+        """Count the time inside as lost to data if the device is idle afterwards, without waiting for it."""
         began = time.perf_counter()
         yield
-        if not self._pending or self._pending[-1][1].values.is_ready():  # none: a log point waited for all
+        if not self._pending or self._pending[-1][1].values.is_ready():  # empty: a log point waited for all
             self._progress.lose("data", time.perf_counter() - began)
 
     def record(self, step: int, metrics: Packed) -> None:
-        """Take note of a step. Wait for the first, from which time counts, and where the device is far behind."""
+        """Record the metrics of a step; wait for the first, which starts the clock, and when far ahead."""
         if step == self._start + 1:
             layout.write(self._workdir, self._program.differences)  # their program fits the device
         self._pending.append((step, metrics))
         if step == self._start + 1:
             jax.block_until_ready(metrics)
             self._progress.first_step(step)
-        if len(self._pending) > IN_FLIGHT:  # each step that waits there holds its batch
+        if len(self._pending) > IN_FLIGHT:  # each pending step holds its batch
             jax.block_until_ready(self._pending[-1 - IN_FLIGHT][1].values)
 
     def _going(self) -> list[tuple[int, _Record]]:
         return [(n, record) for n, record in enumerate(self._records) if n not in self.diverged]
 
     def fetch(self) -> None:
-        """Wait for the device, and check that all steps so far are finite.
+        """Fetch all pending metrics, and check that losses and gradients are finite.
 
         Raises:
-          OSError: the workdir was removed under the run.
-          Diverged: a loss or a gradient of every run was not finite, at the first such step.
+          OSError: the workdir was removed during the run.
+          Diverged: every run had a loss or a gradient that is not finite.
         """
         fetched, self._pending = jax.device_get(self._pending), []
         steps = [(step, packed.unpacked()) for step, packed in fetched]
@@ -185,7 +186,7 @@ class Recorder(contextlib.ExitStack):
             raise Diverged(f"all {len(self._records)} replicas diverged; replica 0: {self.diverged[0]}")
 
     def _lose(self, number: int, step: int, metrics: Mapping[str, Any]) -> None:
-        """Go on without a run that diverged; one by itself ends here."""
+        """Continue without a replica that diverged; raise :class:`Diverged` for a single run."""
         good = max(self._saved.steps(), default=None)
         why = (
             f"step {step}: loss {metrics['loss']}, gradient norm {metrics['gradient_norm']}: not finite."
@@ -199,7 +200,7 @@ class Recorder(contextlib.ExitStack):
         self._say(number, f"{why} The others go on.")
 
     def valid_state(self, state: TrainState) -> TrainState:
-        """Return what may be saved: zeros in the place of runs that diverged."""
+        """Return the state to save, with zeros for runs that diverged."""
         if not self.diverged:
             return state
         lost = np.array(sorted(self.diverged))
@@ -225,12 +226,12 @@ class Recorder(contextlib.ExitStack):
         self._speak()
 
     def write(self, step: int, metrics: Sequence[Mapping[str, Any]]) -> None:
-        """Write a record of a step, by run."""
+        """Write metrics of a step, one item per run."""
         for number, record in self._going():
             record.book.write(step, step / self._run.steps_per_epoch, metrics[number])
 
     def _stretched(self) -> list[str]:
-        """Return a sentence where the length was changed under way."""
+        """Return a note if ``train.duration`` was changed during the run."""
         *before, last = (self._saved.read_meta() or (0, {}))[1].get("durations") or [""]
         if not before:
             return []
@@ -242,11 +243,11 @@ class Recorder(contextlib.ExitStack):
     def results(
         self, step: int, evaluations: Sequence[Mapping[str, Any]], seconds: float
     ) -> list[dict[str, Any]]:
-        """Write ``result.json`` and ``curves.png`` of every run that did not diverge; return what the first holds.
+        """Write ``result.json`` and ``curves.png`` of every run that did not diverge; return all results.
 
-        Evaluation after the first call does not count as time that training lost. ``seconds`` are shared by the runs.
-        Where nothing was left to train, what the training said of its speed stays, and so do evaluations where there
-        are no others.
+        Evaluation after the first call does not count as lost time. ``seconds`` are divided among the runs. If
+        nothing was left to train, earlier measurements of speed are kept, and earlier evaluations if there are
+        no new ones.
         """
         self._progress.end()
         return [

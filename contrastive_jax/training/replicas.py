@@ -3,9 +3,9 @@
     contrastive-jax --config=flatclr_digits --config.seed=0,1,2 --config.temperature.tau=0.1,0.2
 
 In JAX a run is a pure function of its seed and its numbers, so N runs are that function mapped over N of them: small
-networks, which leave a GPU idle, train side by side. Replica k is the single run of its config: the same first
-weights, order and augmentation, the same arithmetic up to rounding. Its folder is that run's workdir, and once all are
-trained it holds that run's checkpoint, so that whatever takes a workdir takes it.
+networks, which underuse a GPU, train side by side. Replica k is the single run of its config: the same initial
+weights, order and augmentation, the same arithmetic up to rounding. Its folder is the workdir of that run, and
+holds its checkpoint once all are trained, so that it works wherever a workdir does.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ from contrastive_jax.types import Array, PyTree, TrainState
 from contrastive_jax.workdir import checkpoint
 from contrastive_jax.workdir import replicas as layout
 
-# Sections that nothing inside the step reads, or that decide what is compiled.
+# Sections that the step does not read, or that determine the compiled program: replicas must agree in them.
 SHARED = (*identity.MAY_CHANGE, "data", "compose", "train")
 
 
 class NotReplicas(ValueError):
-    """Configs that are no replicas of each other."""
+    """Error for configs that are not replicas of each other."""
 
 
 def program_of(
@@ -51,13 +51,13 @@ def program_of(
 
     Args:
       given: settings, or configs as plain dictionaries; several differ in ``seed`` and in numbers that the step reads.
-      devices: to train on; of several runs as many as share them equally are used.
-      source: the images of the configs, where they are loaded already.
-      side_by_side: of several runs, see :func:`make_replica_step`.
+      devices: devices to train on; replicas use as many as share them equally.
+      source: images of the configs, if already loaded.
+      side_by_side: for replicas, see :func:`make_replica_step`.
 
     Raises:
-      NotReplicas: one sentence that names the option in which the configs differ and may not; and what
-        :func:`contrastive_jax.training.run.prepare` raises.
+      NotReplicas: the configs differ in an option that replicas must share.
+      ValueError: replicas in several processes, and the errors of :func:`contrastive_jax.training.run.prepare`.
     """
     if len(given) == 1:
         return single(prepare(given[0], devices, source=source))
@@ -73,13 +73,13 @@ def program_of(
             " data.stream=off, or train the runs one by one."
         )
     runs = [first, *(prepare(config, devices[:1], source=first.source) for config in given[1:])]
-    everywhere = sharding.make_mesh(devices)  # where each is evaluated
+    everywhere = sharding.make_mesh(devices)  # mesh of evaluation
     shared = (
         {} if evaluators.per_run(first.settings.evaluators.values()) else {"evaluators": first.evaluators}
     )
     runs = [run._replace(**shared, mesh=everywhere) for run in runs]
     mesh = sharding.make_replica_mesh(len(given), devices)
-    # On the host: the devices hold them stacked.
+    # States stay on the host; devices hold only the stacked states.
     states = [jax.device_get(init_state(run.recipe, run.settings.seed)) for run in runs]
     for number, state in enumerate(states):
         if _shapes(state) != _shapes(states[0]):
@@ -114,7 +114,7 @@ def program_of(
 def _lift(
     runs: Sequence[Run], differences: Sequence[Mapping[str, Any]], state: TrainState, mesh: jax.sharding.Mesh
 ) -> Lifted:
-    """Make one step of all replicas'; configs that differ in their seed only share a program."""
+    """Merge the steps of all replicas into one; configs that differ only in ``seed`` share a program."""
     feed, take = _feed_shapes(runs[0]), data.resident.Take(runs[0].source.train.made.composition)
     programs: dict[str, int] = {}
     of_replica, functions, owners = [], [], []
@@ -139,7 +139,7 @@ def _lift(
 
 
 def _stacked(states: Sequence[TrainState], mesh: jax.sharding.Mesh) -> TrainState:
-    """Put the states of all replicas, on the host, on their devices."""
+    """Stack the host states of all replicas, and put them on the devices."""
 
     def put(spec, values):
         put = sharding.named(mesh, spec)
@@ -159,7 +159,7 @@ def _weights(state: TrainState, mesh: jax.sharding.Mesh) -> Iterator[Weights]:
 
 
 def state_of(state: TrainState, number: int) -> TrainState:
-    """Return the state of one replica, as that of its run."""
+    """Return the state of one replica as the state of a single run."""
     held = jax.device_get(state)
     rest = jax.tree.map(lambda x: jnp.asarray(x[number]), dataclasses.replace(held, step=()))
     return dataclasses.replace(rest, step=jnp.asarray(held.step))
@@ -172,14 +172,14 @@ def save_each(
     facts: Mapping[str, Any],
     diverged: Mapping[int, str],
 ) -> None:
-    """Save every replica that has not diverged as the single run that it is, in its own folder.
+    """Save every replica that has not diverged as a single run, in its own folder.
 
     Args:
-      program: the replicas.
-      workdir: theirs.
-      state: of all, trained.
-      facts: of their checkpoints, see :func:`contrastive_jax.training.resume.restored`.
-      diverged: the numbers of those that are left out.
+      program: program of the replicas.
+      workdir: workdir of the program.
+      state: trained state of all replicas.
+      facts: facts of their checkpoints, see :func:`contrastive_jax.training.resume.restored`.
+      diverged: replicas to leave out, number -> reason.
     """
     own = {name: value for name, value in facts.items() if name not in ("replicas", "durations", "data")}
     for number, run in enumerate(program.runs):
@@ -190,27 +190,29 @@ def save_each(
 
 
 class Feed(ResidentReplicas):
-    """The numbers of every replica, and what :class:`ResidentReplicas` feeds."""
+    """Inputs of the replica step: the numbers of every replica, and the arrays of :class:`ResidentReplicas`."""
 
     def __init__(self, numbers: Sequence[np.ndarray], *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self._numbers = [self._put(column, sharding.REPLICAS) for column in numbers]
 
     def feed(self, step: int) -> Any:
-        """Return the numbers, and the arrays of the chunk that ``step`` lies in."""
+        """Return the numbers, and the arrays of the chunk of ``step``."""
         return self._numbers, super().feed(step)
 
 
 def make_replica_step(lifted: Lifted, mesh: jax.sharding.Mesh, side_by_side: bool | None = None) -> Callable:
-    """Make ``(state, (numbers, arrays)) -> (state, metrics)`` of N replicas; all but step and images is ``[N, ...]``.
+    """Make ``(state, (numbers, arrays)) -> (state, metrics)`` of N replicas.
 
-    Side by side (vmap); on a CPU one after the other within the step, which is faster there from width 16 on
+    All arrays except the step number and the data set are ``[N, ...]``.
+
+    Replicas run side by side (vmap), or on a CPU one after the other, which is faster there from width 16 on
     (``experiments/performance/replicas.py``).
 
     Args:
-      lifted: a single run's step.
-      mesh: of the replicas.
-      side_by_side: None leaves it to the devices.
+      lifted: step of a single run, as a function of the replicas' numbers.
+      mesh: mesh of the replicas.
+      side_by_side: None: True unless the devices are CPUs.
     """
     if side_by_side is None:
         side_by_side = mesh.devices.flat[0].platform != "cpu"
@@ -242,10 +244,10 @@ def make_replica_step(lifted: Lifted, mesh: jax.sharding.Mesh, side_by_side: boo
 
 
 def _differences(given: Sequence[Settings]) -> list[dict[str, Any]]:
-    """Return the leaves in which the configs differ from one another, and their values, of each.
+    """Return for each config its values of the leaves in which the configs differ.
 
     Raises:
-      ValueError: one of them cannot differ, or two are the same.
+      ValueError: a leaf may not differ, or two configs are the same.
     """
     if len(given) < 2:
         raise ValueError(f"replicas are two runs or more; here is {len(given)}.")
@@ -289,6 +291,6 @@ def _same_bits(one: PyTree, two: PyTree) -> bool:
 
 
 def _feed_shapes(run: Run) -> Arrays:
-    """Return what a single run's step is fed, as shapes of no mesh."""
+    """Return the shapes of a single run's feed, without a mesh."""
     shapes = ResidentReplicas.shapes(run.source.train, run.settings.train.batch_size, run.mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)

@@ -1,4 +1,4 @@
-"""Going on where a workdir's run stopped: what checkpoints keep of their runs, and what may be resumed."""
+"""Resumption of a workdir's run: the facts in its checkpoints, and checks that a run may resume from them."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from contrastive_jax.types import TrainState
 from contrastive_jax.workdir import checkpoint
 from contrastive_jax.workdir import replicas as layout
 
-Facts = Mapping[str, Any]  # of a checkpoint's runs, beside the arrays
+Facts = Mapping[str, Any]  # facts about the runs, saved with the arrays of a checkpoint
 
 
 def about(run: Run) -> dict[str, Any]:
-    """Return the facts of a run that do not need its images to be read."""
+    """Return the facts of a run that are known without reading its images."""
     train = run.source.train
     images = {
         "examples": len(train),
@@ -44,8 +44,8 @@ def restored(
     """Restore the state of the newest intact checkpoint, or make the first state; return it with the runs' facts.
 
     Raises:
-      ValueError: the checkpoint's run is another than the program's, see :func:`compatible`.
-      checkpoint.DamagedCheckpoints: there are some, and none is intact.
+      ValueError: the checkpoint's run does not match the program's, see :func:`compatible`.
+      checkpoint.DamagedCheckpoints: there are checkpoints, and all are damaged.
     """
     run, newest = program.runs[0], saved.read_meta()
     facts = about(run) | ({"replicas": program.differences} if len(program.runs) > 1 else {})
@@ -53,7 +53,7 @@ def restored(
     now = run.settings.train.duration
     if not saved.steps():
         return initial.first_state(program, report), facts | {"durations": [now]}
-    if newest is not None:  # else restore says that all are damaged
+    if newest is not None:  # else restore raises, as all are damaged
         approval.check(newest[1]["config"], workdir)
         if why := compatible(newest, (run, facts)):
             raise ValueError(why)
@@ -67,17 +67,17 @@ def restored(
 
 
 def durations(had: Facts, now: str) -> list[str]:
-    """Return every ``train.duration`` that a run has had, by the facts of its last checkpoint, and the one of now."""
+    """Return every ``train.duration`` of a run: those in its last checkpoint's facts, then the current one."""
     before = had.get("durations") or [configs.saved_settings(had["config"]).train.duration]
     return before if before[-1] == now else [*before, now]
 
 
 def check_folders(program: Program, workdir: str | os.PathLike, start: int) -> None:
-    """Refuse to go on from step ``start`` in a workdir whose folders are of other runs.
+    """Refuse to resume from step ``start`` in a workdir whose folders belong to other runs.
 
     Raises:
-      ValueError: those of a single run are replicas', which readers would take for it; or a replica's own folder is
-        beyond that step: it would keep another run's weights.
+      ValueError: a single run in a workdir with replica folders, which readers would take for its own; or a
+        replica folder with a checkpoint after ``start``, which would keep the weights of another run.
     """
     if len(program.runs) == 1:
         if others := layout.folders(workdir):
@@ -96,15 +96,15 @@ def check_folders(program: Program, workdir: str | os.PathLike, start: int) -> N
             )
 
 
-# ------------------------------------------------------------------------------------------- what may be resumed
+# --------------------------------------------------------------------------------- checks before resuming
 
 
 def compatible(saved: tuple[int, Facts], wanted: tuple[Run, Facts]) -> str:
-    """Return why a run may not go on from a checkpoint, in a sentence; "" where it may.
+    """Return the reason why a run may not resume from a checkpoint; "" if it may.
 
     Args:
-      saved: the checkpoint's step and facts.
-      wanted: the run, the first of a program's, and the facts that its checkpoints would hold.
+      saved: step and facts of the checkpoint.
+      wanted: the first run of the program, and the facts of its checkpoints.
     """
     return next((why for check in CHECKS if (why := check(*saved, *wanted))), "")
 
@@ -159,7 +159,7 @@ def _files(step: int, had: Facts, run: Run, now: Facts) -> str:
 
 
 def _contents(step: int, had: Facts, run: Run, now: Facts) -> str:
-    if not (had.get("contents") and now["contents"]):  # not known, or of an old checkpoint
+    if not (had.get("contents") and now["contents"]):  # unknown, or an old checkpoint
         return ""
     others = data.differing(run.source.train, now["contents"], had["contents"])
     first = ", ".join(others[:3]) + (f" and {len(others) - 3:,} more" if len(others) > 3 else "")

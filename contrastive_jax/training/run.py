@@ -1,6 +1,6 @@
-"""A run before its first array: a config with its data, its functions and its devices.
+"""Preparation of a run: a config with its data, functions and devices, before its first array.
 
-``prepare`` checks everything that can be wrong before anything is compiled or written.
+:func:`prepare` checks the config, data and devices before anything is compiled or written.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from contrastive_jax.workdir.encoder import known_layers
 
 
 class Run(NamedTuple):
-    """A config with its data and functions: all that a run needs to know before its first array."""
+    """Config with its data, functions and devices, before any array of the run exists."""
 
     settings: Settings
     source: data.Source
@@ -35,21 +35,21 @@ class Run(NamedTuple):
     steps_per_epoch: float
     evaluate_every: int
     keep_every: int
-    evaluators: dict[str, dict[str, Callable[..., dict]]]  # column -> evaluate, of each set that is judged
+    evaluators: dict[str, dict[str, Callable[..., dict]]]  # evaluation set -> column -> evaluator
 
 
 def source_of(
     config: Settings | Mapping[str, Any], load: Callable[[Section], data.Source] = Section.__call__
 ) -> data.Source:
-    """Load the examples that ``data`` names, and what ``compose`` makes of them.
+    """Load the examples of ``data``, composed as ``compose`` defines.
 
     Args:
-      config: of the run.
-      load: loads a set by its section: its function with its options.
+      config: config of the run.
+      load: function that loads a data set from its section.
 
     Raises:
-      ValueError: one sentence that names an option, its value and what is allowed.
-      FileNotFoundError: a missing data set, with the command that prepares it.
+      ValueError: an invalid option; the message contains the option, its value and the allowed values.
+      FileNotFoundError: a missing data set; the message contains the command that prepares it.
     """
 
     settings = configs.as_settings(config)
@@ -61,7 +61,7 @@ def source_of(
         if not dir and "dir" in parameters(function):
             dir = stored.options.get("dir", "")
         options = {"dir": dir} if dir else {}
-        options |= {"validation": validation} if validation else {}  # else its test images would be looked at
+        options |= {"validation": validation} if validation else {}  # else its test images would be used
         try:
             return load(Section("data", name, function, options))
         except (ValueError, FileNotFoundError) as error:
@@ -82,10 +82,10 @@ def source_of(
 
 
 def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
-    """Refuse options of ``augment`` that would not leave binary channels alone.
+    """Refuse options of ``augment`` that would change binary channels.
 
     Raises:
-      ValueError: one sentence.
+      ValueError: an option changes them.
     """
     constant = source.train.made.composition.constant
     if constant:
@@ -93,10 +93,10 @@ def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
 
 
 def check_ids(settings: Settings, source: data.Source) -> None:
-    """Refuse token ids that the encoder's vocabulary lacks: of the examples, and of the token that masks.
+    """Refuse token ids outside the encoder's vocabulary: of the examples, the mask or the padding.
 
     Raises:
-      ValueError: one sentence.
+      ValueError: an id is outside the vocabulary.
     """
     vocabulary = settings.encoder.options.get("vocabulary", 0)
     parts = [
@@ -116,7 +116,7 @@ def check_ids(settings: Settings, source: data.Source) -> None:
 
 
 def in_steps(section: Section, steps: Callable[[str, str], int]) -> Section:
-    """Return a section with its durations, ``"10 epochs"``, as the numbers that ``steps(option, duration)`` returns."""
+    """Return a section with its durations, ``"10 epochs"``, converted by ``steps(option, duration)``."""
 
     def count(name: str, value: Any) -> Any:
         option = f"{section.path}.{name}"
@@ -151,11 +151,11 @@ def prepare(
     *,
     source: data.Source | None = None,
 ) -> Run:
-    """Load the data (or take ``source``, loaded before) and build the recipe, for ``devices`` (default: all).
+    """Load the data (unless ``source`` is given) and build the recipe, for ``devices`` (default: all).
 
     Raises:
-      ValueError: one sentence that names an option, its value and what is allowed.
-      FileNotFoundError: a missing data set, with the command that prepares it.
+      ValueError: an invalid option; the message contains the option, its value and the allowed values.
+      FileNotFoundError: a missing data set; the message contains the command that prepares it.
     """
     settings = configs.settings_of(config)
     source = source or source_of(settings)
@@ -211,7 +211,7 @@ def prepare(
         steps_per_epoch=max(1, round(examples / batch_size)),
         example_count=examples,
     )
-    recipe.network.shapes(recipe.view)  # or why the encoder cannot read it
+    recipe.network.shapes(recipe.view)  # raises if the encoder cannot read it
 
     looks = steps("evaluate.every", settings.evaluate.every)
     for column in settings.evaluate.look if looks else ():
@@ -219,7 +219,7 @@ def prepare(
             raise ValueError(f"evaluate.look names {column!r}. {near(column, settings.evaluators)}")
     evaluators.resized(
         settings.augment.options, settings.evaluate.size, recipe.network, source.train.example
-    )  # or why not
+    )  # raises if it does not fit the encoder
     return Run(
         settings,
         source,
@@ -229,14 +229,14 @@ def prepare(
         examples / batch_size,
         looks,
         steps("checkpoint.keep_every", settings.checkpoint.keep_every),
-        evaluators_of(settings, source),  # refused before hours of training, not after them
+        evaluators_of(settings, source),  # raises before training, not after it
     )
 
 
 def feed_of(
     run: Run, replaced: int = 0, report: Callable[[str], None] = print
 ) -> data.Resident | data.Stream:
-    """Return what feeds the run's step; ``replaced`` and ``report`` are of :func:`data.feed`. To be closed."""
+    """Return the feed of the run's step, which the caller must close; arguments as in :func:`data.feed`."""
     return data.feed(
         run.source.train,
         view=run.recipe.views,
@@ -250,7 +250,7 @@ def feed_of(
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Put host arrays on every device, in buffers of their own (they will be donated)."""
+    """Copy host arrays to every device, into new buffers, because they will be donated."""
     put = sharding.named(mesh, sharding.REPLICATED)
 
     def everywhere(x):
@@ -261,7 +261,7 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
 
 
 def initial_state(run: Run, weights: tuple[PyTree, PyTree] | None = None) -> TrainState:
-    """Make the state before step 0 on the run's mesh, which is in context, of the seed's weights or of others."""
+    """Make the state before step 0 from ``weights`` (default: the seed's); needs the run's mesh in context."""
     seed = run.settings.seed
     state = init_state(run.recipe, seed) if weights is None else state_of(run.recipe, seed, *weights)
     state = replicate(state, run.mesh)

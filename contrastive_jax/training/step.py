@@ -1,4 +1,4 @@
-"""Training, in one screen: the first state, and the step that every method shares."""
+"""Train step that every method shares, and the state before the first step."""
 
 import zlib
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from contrastive_jax.types import Array, Batch, PyTree, TrainState
 
 
 def step_key(seed: Array, step: Array, name: str) -> Array:
-    """Derive the random key of one use of randomness at one step; no key is carried."""
+    """Derive the random key for the purpose ``name`` at one step; the state carries no key."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), zlib.crc32(name.encode()))
 
 
@@ -25,9 +25,9 @@ def init_state(recipe: Recipe, seed: int) -> TrainState:
 
 
 def state_of(recipe: Recipe, seed: int, params: PyTree, stats: PyTree) -> TrainState:
-    """Return the state before the first step of a network with these weights."""
+    """Return the state before the first step for given weights of the network."""
 
-    def carried(x: Array) -> Array:  # statistics may be whole numbers
+    def carried(x: Array) -> Array:  # statistics may be integers
         floating = jnp.issubdtype(x.dtype, jnp.floating)
         return jnp.asarray(x, recipe.parameter_dtype if floating else x.dtype)
 
@@ -50,7 +50,7 @@ def state_of(recipe: Recipe, seed: int, params: PyTree, stats: PyTree) -> TrainS
 
 
 def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> Callable:
-    """Make ``(state, feed) -> (state, metrics)`` for jit. ``take(feed, step)`` is the data source's batch."""
+    """Make ``(state, feed) -> (state, metrics)`` for jit. ``take(feed, step)`` returns the batch."""
 
     def train_step(state: TrainState, feed: PyTree) -> tuple[TrainState, dict[str, Array]]:
         batch = take(feed, state.step)
@@ -58,7 +58,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
         keys = augment.example_keys(state.seed, batch.epoch, batch.id)
         views = jax.vmap(recipe.augment)(keys, batch.image)  # [B, W, h, w, c]
 
-        # Zeros beside the queries: their gradient is that of each query by itself.
+        # Zeros added to the queries: their gradient is the gradient of the loss in each query.
         query_offset = sharding.shard_batch(
             jnp.zeros((views.shape[0], recipe.directions, recipe.embedding_width), recipe.parameter_dtype)
         )

@@ -1,4 +1,4 @@
-"""Model FLOP utilisation: what a run computes over what its devices can, by FLOPs counted and published peaks."""
+"""Model FLOP utilisation: FLOP/s of a run over the published peak of its devices."""
 
 import functools
 import math
@@ -15,15 +15,15 @@ from contrastive_jax.workdir.encoder import network_of
 
 
 class Peak(NamedTuple):
-    """The TFLOP/s of one device of jax in dense products of matrices, as its maker publishes them."""
+    """Published peak TFLOP/s of one jax device in dense matrix products."""
 
-    kind: str  # a regular expression for all of jax's name of the device
-    bfloat16: float | None  # None: it has no units for it
-    float32: float  # as jax multiplies float32 by default: in TF32 where there is, on a TPU in bfloat16
+    kind: str  # regular expression that matches jax's whole name of the device
+    bfloat16: float | None  # None: no bfloat16 units
+    float32: float  # at jax's default precision: TF32 if available, bfloat16 on a TPU
 
 
-# GPUs: NVIDIA's data sheets, without sparsity (half of what they print with it). TPUs: cloud.google.com/tpu/docs, a
-# page for each version; of v2 and v3 a device is a core, half of a chip. A part of a GPU (MIG) has no figure.
+# GPUs: NVIDIA's data sheets, without sparsity (half of the figures with it). TPUs: cloud.google.com/tpu/docs,
+# one page per version; a device of v2 or v3 is a core, half of a chip. A part of a GPU (MIG) has no figure.
 PEAKS = (
     Peak(r"NVIDIA H[12]00 NVL", 835, 417.5),
     Peak(r"NVIDIA H100 PCIe", 756, 378),
@@ -43,27 +43,27 @@ PEAKS = (
 
 
 def peak(kind: str, dtype: str) -> float | None:
-    """Return the most FLOP/s of a device of this kind, by its maker's word; None where there is none, as of a CPU."""
+    """Return the published peak FLOP/s of a kind of device; None if there is none, as for a CPU."""
     device = next((row for row in PEAKS if re.fullmatch(row.kind, kind) and "MIG" not in kind), None)
     tera = {"bfloat16": device.bfloat16, "float32": device.float32}.get(dtype) if device else None
     return None if tera is None else tera * 1e12
 
 
 def of_one_image_a_second(run: Run, together: int = 1) -> float | None:
-    """Return the utilisation at one image a second, by which images a second become utilisation; None: no peak.
+    """Return the utilisation per image per second, to be multiplied by a rate; None: no published peak.
 
-    ``together``: runs that the devices train at once, at that speed each.
+    ``together``: number of runs that the devices train at once, each at that rate.
     """
     most = peak(run.mesh.local_devices[0].device_kind, run.settings.dtype)
     return None if most is None else together * model_flops(run) / (run.mesh.size * most)
 
 
 def model_flops(run: Run) -> float:
-    """Return the FLOPs that training needs for an image: the network's forward pass over the views that have a gradient
-    three times (a backward pass is two), and over those of an averaged target once.
+    """Return the FLOPs that training needs per image.
 
-    What is computed again (``train.remat``, ``train.microbatches``), augmentation, loss and optimizer are not
-    counted, so that the figure does not grow with them (Chowdhery et al. 2022, appendix B).
+    A view with a gradient counts as three forward passes of the network (a backward pass is two), a view of an
+    averaged target as one. Recomputation (``train.remat``, ``train.microbatches``), augmentation, loss and
+    optimizer are not counted, so that they do not increase the utilisation (Chowdhery et al. 2022, appendix B).
     """
     online = len(range(*run.recipe.online_views.indices(2)))
     target = 0 if run.recipe.target.shared else len(range(*run.recipe.target_views.indices(2)))
@@ -72,7 +72,7 @@ def model_flops(run: Run) -> float:
 
 @functools.lru_cache(maxsize=16)
 def _forward_flops(network: models.Network, view: jax.ShapeDtypeStruct) -> float:
-    """Return those of one view's products and convolutions: a multiplication and an addition are two."""
+    """Return the FLOPs of a forward pass in matrix products and convolutions, for one view."""
 
     def forward(params, stats, views):
         return network.apply(params, stats, views, train=False)[0].prediction
@@ -83,10 +83,10 @@ def _forward_flops(network: models.Network, view: jax.ShapeDtypeStruct) -> float
 
 
 def _flops(program: Any) -> float:
-    """Count what a jaxpr multiplies and adds, zeros beyond an image's edge too; of a ``while`` its body once, of a
-    ``cond`` the branch with most.
+    """Return the FLOPs of matrix products and convolutions in a jaxpr; a multiply-add counts as two.
 
-    XLA's own count before it compiles is not there for GPUs and TPUs, and after it convolutions are calls of cuDNN.
+    Padding counts too, the body of a ``while`` counts once, and a ``cond`` counts as its largest branch. XLA's
+    own count is not available for GPUs and TPUs before compilation, and lacks cuDNN's convolutions after it.
     """
     total = 0.0
     for equation in program.eqns:
@@ -104,6 +104,6 @@ def _flops(program: Any) -> float:
 
 
 def _programs(parameters: Mapping[str, Any]) -> list[Any]:
-    """Return the programs of which an equation is made."""
+    """Return the programs in an equation's parameters."""
     lists = [value if isinstance(value, tuple | list) else [value] for value in parameters.values()]
     return [part for parts in lists for part in parts if isinstance(part, core.Jaxpr | core.ClosedJaxpr)]
