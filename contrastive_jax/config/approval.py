@@ -68,9 +68,7 @@ def check(config: Mapping[str, Any], place: str | os.PathLike) -> None:
         module = check_name(name, option)
         file = file_of(module)
         if file is None and name not in _allowed:
-            UNKNOWN.add(
-                name
-            )  # the config can be read without the module, but the function cannot be called
+            UNKNOWN.add(name)  # the config can be read without the module, but the function cannot be called
         if file is None or _kept(name, file, place):
             continue
         if name not in _allowed:

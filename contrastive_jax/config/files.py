@@ -62,7 +62,7 @@ def _number(key: str, text: str, kind: type) -> int | float:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         value = None
-    if type(value) is not kind and not (kind is float and type(value) is int):  # 2.7 and True are refused as int
+    if type(value) is not kind and not (kind is float and type(value) is int):  # 2.7 and True are not int
         expected = "a whole number" if kind is int else "a number"
         raise ValueError(f"config argument {key}={text!r}: expected {expected}.")
     return kind(value)
