@@ -169,10 +169,10 @@ def _parameters(function: Callable) -> Collection[inspect.Parameter]:
 
 
 def placed(error: Exception, function: Callable) -> str:
-    """Return the message of an error in a function, with type and line unless the function itself raised it.
+    """Return the first line of an error's message, with the last line of the function's file in its trace.
 
-    The line is the last one in the function's file. Only the message is returned for a ValueError raised in that file,
-    and for an error outside it. The type is left out for a ValueError.
+    The error's type comes first unless it is a ValueError. An error without such a line, and a ValueError raised in
+    that file itself, have the message alone.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)  # None: a callable object
     file = getattr(code, "co_filename", None)

@@ -34,7 +34,8 @@ class TransformerBlock(nn.Module):
 class ViT(nn.Module):
     """Vision transformer: images ``[N, h, w, c]`` to the mean of the last layer's tokens, ``[N, dim]``.
 
-    The mean follows layer norm. Positions are fixed sines and cosines in two dimensions, so the network also encodes images of other sizes.
+    The mean follows layer norm. Positions are fixed sines and cosines in two dimensions, so the network also encodes
+    images of other sizes.
     """
 
     patch: int
