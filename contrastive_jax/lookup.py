@@ -1,9 +1,9 @@
 """Lookup of functions by name: a config section holds the keyword arguments of the function that it names.
 
-A name is that of a public function in the section's module, so there is no table to edit: a new temperature rule is a
-function in ``contrast/temperature.py`` and its name in a config. Or it is ``module:function``, a user's function in
-any module that Python can import. A row of a table can be a function too (:func:`variant`). The error for a misspelt
-name or option lists what is allowed.
+A name is that of a public function in the section's module, so there is no table to edit: a new temperature
+rule is a function in ``contrast/temperature.py`` and its name in a config. Or it is ``module:function``, a
+user's function in any module that Python can import. A row of a table can be a function too (:func:`variant`).
+The error for a misspelt name or option lists what is allowed.
 """
 
 import difflib
@@ -40,7 +40,7 @@ def hashable(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def is_own(name: Any) -> bool:
-    """Return whether a name is ``module:function``; ``mnist:3.0.1`` is not, but a version of a TFDS data set."""
+    """Return whether a name is ``module:function``, unlike ``mnist:3.0.1``, a version of a TFDS data set."""
     return isinstance(name, str) and re.search(r":(?![0-9*])", name) is not None
 
 
@@ -114,8 +114,8 @@ def imported(module: str) -> ModuleType:
 def own(name: str, option: str) -> Callable:
     """Import the function ``module:function``, the value of an option.
 
-    Callers check the names in saved configs first (:mod:`contrastive_jax.config.approval`). The module itself must
-    define the function, without ``**`` arguments, so that its options can be listed.
+    Callers check the names in saved configs first (:mod:`contrastive_jax.config.approval`). The module itself
+    must define the function, without ``**`` arguments, so that its options can be listed.
 
     Raises:
       ValueError: the module or the function is missing, or the function is not defined that way.
@@ -171,8 +171,8 @@ def _parameters(function: Callable) -> Collection[inspect.Parameter]:
 def placed(error: Exception, function: Callable) -> str:
     """Return the first line of an error's message, with the last line of the function's file in its trace.
 
-    The error's type comes first unless it is a ValueError. An error without such a line, and a ValueError raised in
-    that file itself, have the message alone.
+    The error's type comes first unless it is a ValueError. An error without such a line, and a ValueError
+    raised in that file itself, have the message alone.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)  # None: a callable object
     file = getattr(code, "co_filename", None)
@@ -195,7 +195,7 @@ def find(module: ModuleType, name: Any, option: str) -> Callable | None:
 
 
 def near(name: str, known: Any) -> str:
-    """Return ``Did you mean 'x'?`` for a name that is not in ``known``, ignoring case, or else list ``known``."""
+    """Return ``Did you mean 'x'?`` with the closest name of ``known``, ignoring case, or else all of ``known``."""
     lowered = {str(one).lower(): one for one in known}
     close = difflib.get_close_matches(str(name).lower(), lowered, 1)
     return f"Did you mean {lowered[close[0]]!r}?" if close else f"Allowed: {', '.join(sorted(known))}."
@@ -213,8 +213,8 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
       *context: values that a config cannot hold (lengths, other functions).
 
     Raises:
-      ValueError: an unknown option (the message shows the function's signature), a missing one, or a TypeError or
-        ValueError of the function itself.
+      ValueError: an unknown option (the message shows the function's signature), a missing one, or a TypeError
+        or ValueError of the function itself.
     """
     parameters = inspect.signature(function).parameters.values()
     if not any(p.kind is p.VAR_POSITIONAL for p in parameters):
@@ -250,7 +250,7 @@ def pick(module: ModuleType | None, path: str, section: Mapping[str, Any], *cont
     """Call the function that ``section["name"]`` names with the rest of the section.
 
     Args:
-      module: module whose public functions the section may name besides users' functions; None: the latter only.
+      module: module whose public functions the section may name besides users' functions; None: only those.
       path: the section's name in the config, for messages.
       section: ``name`` and the function's options.
       *context: as in :func:`call`.

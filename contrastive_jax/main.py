@@ -1,15 +1,16 @@
 """The command ``contrastive-jax --config=configs/flatclr_digits.py [--workdir=DIR] [--mode=MODE]``.
 
 ``train`` (default) starts a run, or resumes the workdir's run. The other modes are modules of
-:mod:`contrastive_jax.commands`: ``evaluate`` evaluates a checkpoint; ``embed`` writes features of images; ``export``
-writes an encoder for PyTorch; ``preview`` draws the views that the network sees; ``report`` shows runs
-(``--workdir=A,B``) on one HTML page; ``describe`` prints time, memory and data of a run without starting it.
+:mod:`contrastive_jax.commands`: ``evaluate`` evaluates a checkpoint; ``embed`` writes features of images;
+``export`` writes an encoder for PyTorch; ``preview`` draws the views that the network sees; ``report`` shows
+runs (``--workdir=A,B``) on one HTML page; ``describe`` prints time, memory and data of a run before it starts.
 """
 
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path:
-    # `python -m` searches the current folder first, whose files may be somebody else's and must not replace libraries.
+    # `python -m` searches the current folder first; its files may be somebody else's, and must not replace
+    # libraries.
     sys.path.pop(0)
 
 import hashlib
@@ -183,8 +184,8 @@ def resolved(
     """Return the settings of the command line, or else of the workdir's run; one per replica.
 
     Raises:
-      ValueError: there is no config, it cannot be read, an override is invalid, the mode does not take replicas, or the
-        data differ from those of the workdir's run; the message is one sentence.
+      ValueError: there is no config, it cannot be read, an override is invalid, the mode does not take
+        replicas, or the data differ from those of the workdir's run; the message is one sentence.
     """
     from contrastive_jax import config as configs
     from contrastive_jax.workdir import remote, replicas, restore_config
@@ -284,7 +285,7 @@ def _fail_by_signal(error: KeyboardInterrupt) -> None:
 
 
 def _find_devices() -> None:
-    """Initialize the devices before all else; without a device of the requested kind, exit with a message."""
+    """Initialize the devices early; without a device of the requested kind, exit with a message."""
     import jax
 
     try:

@@ -1,9 +1,9 @@
 """Functions that saved configs may name: the package's own, and those that the user has allowed.
 
 Workdirs, configs and exported encoders are sent from one person to another, so reading one must not run code. A
-user allows a function outside the package, ``module:function``, by naming it: on the command line, in a config file, in
-a config that a program passes to ``train``, with ``--allow`` or by :func:`allow`. Training saves the approval for its
-workdir in the user's state folder, so that resuming and evaluating need no further approval.
+user allows a function outside the package, ``module:function``, by naming it: on the command line, in a config
+file, in a config that a program passes to ``train``, with ``--allow`` or by :func:`allow`. Training saves the
+approval for its workdir in the user's state folder, so that resuming and evaluating need no further approval.
 """
 
 import hashlib
@@ -104,7 +104,7 @@ def _keep(name: str, file: str, workdir: str | os.PathLike) -> None:
 
 
 def _kept(name: str, file: str, place: str | os.PathLike) -> bool:
-    """Return whether a function is approved for a workdir, or for the workdir that holds this replica or file."""
+    """Return whether a function is approved for a workdir, or for the one that holds this replica or file."""
     address = _address(place)
     try:
         private.check(_approvals())

@@ -71,8 +71,8 @@ def _number(key: str, text: str, kind: type) -> int | float:
 def use_method(config: ConfigDict, name: str) -> ConfigDict:
     """Apply a method of :mod:`contrastive_jax.config.methods` to ``config``, in place.
 
-    The method's choices replace their sections; in optimizer, schedule, projector, predictor, norm, probe and augment
-    it sets single leaves.
+    The method's choices replace their sections; in optimizer, schedule, projector, predictor, norm, probe and
+    augment it sets single leaves.
     """
     if name not in methods.METHODS:
         raise ValueError(f"config argument method={name!r}. {near(name, methods.METHODS)}")
@@ -102,7 +102,7 @@ ELSEWHERE = {
 def suggest(name: str, known: Mapping[str, Any]) -> str:
     """Return a hint for an unknown leaf.
 
-    It names leaves with the same last part, else the closest leaf or section, else the options of the leaf's section.
+    It names leaves with the same last part, else the closest leaf or section, else the options of the section.
     """
     sections = sorted({leaf.split(".")[0] for leaf in known})
     last = name.rpartition(".")[2]
@@ -122,12 +122,12 @@ def suggest(name: str, known: Mapping[str, Any]) -> str:
 def load(spec: str | os.PathLike[str]) -> ConfigDict:
     """Load the config of ``FILE[:key=value,...]``, a replication's name, a workdir or a ``config.json``.
 
-    A name refers to a file of ``configs/``, in the current folder or beside the package. A workdir may be remote,
-    ``gs://...``.
+    A name refers to a file of ``configs/``, in the current folder or beside the package. A workdir may be
+    remote, ``gs://...``.
 
     Raises:
-      ValueError: there is no such config, it cannot be read, or it names a function that the user has not allowed
-        (:mod:`contrastive_jax.config.approval`).
+      ValueError: there is no such config, it cannot be read, or it names a function that the user has not
+        allowed (:mod:`contrastive_jax.config.approval`).
     """
     address, path, arg = re.fullmatch(r"(\w+://)?([^:]*):?(.*)", os.fspath(spec), re.DOTALL).groups()
     try:
@@ -175,7 +175,7 @@ def raised(spec: str, error: Exception) -> str:
 
 
 def folders() -> list[pathlib.Path]:
-    """Return the folders of named configs: in the current folder, the package's checkout, the installed package."""
+    """Return the folders of named configs: of the current folder, the checkout, the installed package."""
     in_a_run = pathlib.Path("config.json").is_file()  # a run's files may come from somebody else
     here = [] if in_a_run else [pathlib.Path("configs")]
     return [*here, *_of_the_package()]

@@ -19,7 +19,8 @@ PRESENTATION = (
     *("name", "log", "profile", "diagnostics", "evaluate", "evaluators"),
     *("preview", "embed", "export", "report"),
 )
-# A continuation may change these too: the run is longer, its initial weights are no longer read, its files have moved.
+# A continuation may change these too: the run gets longer, its initial weights are not read again, or its files
+# have moved.
 OF_A_BEGUN_RUN = (
     "train.duration",
     "init",
@@ -88,7 +89,7 @@ def may_change(leaf: str) -> bool:
 def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the leaves that a continuation changes in its saved run although it may not.
 
-    The functions that ``saved`` names are looked up; call :func:`approval.check` first for a config from a file.
+    The functions that ``saved`` names are looked up; for a config from a file call :func:`approval.check` first.
     """
     changes = diff(plain(completed(saved)), plain(completed(now)))
     return {name: change for name, change in changes.items() if not may_change(name)}

@@ -1,8 +1,8 @@
 """Methods as changes to the base config, SimCLR.
 
 A choice (critic, target, candidates, negatives, margin, transform, temperature, normalizer, loss) replaces its
-section; in other sections a method sets single leaves. The values are those published; a data set's config may scale
-queue and alpha.
+section; in other sections a method sets single leaves. The values are those published; a data set's config may
+scale queue and alpha.
 """
 
 EMA = {"name": "ema", "decay": 0.999}

@@ -1,8 +1,8 @@
 """Overrides of a config from a command line: ``--config=FILE --config.section.option=value``.
 
 Names of functions (``temperature.name``, ``augment.preset``, ``loss``) are read before options, so
-``--config.temperature.name=ess --config.temperature.target=0.3`` works in any order. A section that names a function
-may be set by the function's name alone: ``--config.temperature=ess``, ``--config.loss=dcl``,
+``--config.temperature.name=ess --config.temperature.target=0.3`` works in any order. A section that names a
+function may be set by the function's name alone: ``--config.temperature=ess``, ``--config.loss=dcl``,
 ``--config.optimizer=adamw``. A number may have several values, ``--config.seed=0,1,2``, one run for each
 (:func:`expand`).
 """
@@ -33,8 +33,8 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str
 
     Args:
       spec: as :func:`contrastive_jax.config.load` takes it; None is the base config.
-      overrides: pairs ``(section.option, value)``, or a dictionary; a value may be given as text. The last value of
-        a leaf counts.
+      overrides: pairs ``(section.option, value)``, or a dictionary; a value may be given as text. The last
+        value of a leaf counts.
 
     Raises:
       ValueError: an unknown leaf or function, or a value that is not allowed; the message is one sentence.
@@ -94,7 +94,7 @@ def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[
 
     if not any(map(_LIST.fullmatch, given.values())):
         return [settings(overrides)]
-    # The functions that overrides name determine the types of options, so all overrides but lists are applied first.
+    # The functions that overrides name determine the options' types: apply all overrides but lists first.
     chosen = plain(_resolve(spec, [pair for pair in given.items() if not _LIST.fullmatch(pair[1])], find))
     values = [[(name, part) for part in _several(chosen, name, text, find)] for name, text in given.items()]
     return [settings(combination) for combination in itertools.product(*values)]

@@ -78,10 +78,10 @@ class _Columns(_Attribute[Mapping[str, Section]]):
 class Settings:
     """Values of a config; an attribute is a section, or an option outside all sections.
 
-    A section that names a function is a :class:`~contrastive_jax.lookup.Section`; the others are instances of the
-    classes of :mod:`contrastive_jax.config.sections`. :func:`contrastive_jax.config.resolve` returns validated
-    settings; without validation (:func:`as_settings`) an invalid section raises a ValueError when it is read.
-    Settings are immutable: :meth:`replaced` returns a modified copy.
+    A section that names a function is a :class:`~contrastive_jax.lookup.Section`; the others are instances of
+    the classes of :mod:`contrastive_jax.config.sections`. :func:`contrastive_jax.config.resolve` returns
+    validated settings; without validation (:func:`as_settings`) an invalid section raises a ValueError when it
+    is read. Settings are immutable: :meth:`replaced` returns a modified copy.
     """
 
     name = _Value[str]()
@@ -157,7 +157,7 @@ class Settings:
         return json.dumps(self.to_dict())
 
     def replaced(self, **sections: Any) -> "Settings":
-        """Return a copy with some sections replaced by plain dictionaries; functions are not looked up again."""
+        """Return a copy with some sections replaced by plain dictionaries, without new lookups of functions."""
         return Settings({**self.values, **sections}, self.find, self.checked)
 
     def section(self, path: str, given: Any) -> Section:
@@ -198,7 +198,7 @@ def _values(section: Values) -> dict[str, Any]:
 
 
 def saved_settings(config: Values | ConfigDict) -> Settings:
-    """Return the settings of a saved config without validation; missing functions raise when they are called."""
+    """Return the settings of a saved config without validation; missing functions raise when called."""
     return as_settings(config, SavedFinder())
 
 

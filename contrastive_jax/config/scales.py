@@ -31,11 +31,11 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
 
 
 def on_small_images(config: ConfigDict, scale: str = "small") -> ConfigDict:
-    """Scale a method to at most 20 minutes on one CPU core: real images, ResNet-18 of width 8, 20 epochs, AdamW.
+    """Scale a method to at most 20 minutes on a CPU core: real images, ResNet-18 of width 8, 20 epochs, AdamW.
 
     ``small`` is all of CIFAR-10 at 16 x 16 pixels, far from solved; ``small_mnist`` is all of MNIST at 14 x 14,
-    whose images the network soon distinguishes. The peak learning rate is 0.0025 sqrt(batch / 100). Loss, heads and
-    rules stay; queue, K and momentum of the target are scaled to 50,000 or 60,000 images.
+    whose images the network soon distinguishes. The peak learning rate is 0.0025 sqrt(batch / 100). Loss, heads
+    and rules stay; queue, K and momentum of the target are scaled to 50,000 or 60,000 images.
     """
     if scale == "small":
         config.data = {"name": "cifar10"}
@@ -63,9 +63,9 @@ def _reduce(config: ConfigDict, width: float, zero_init: bool) -> None:
 
 
 def limit(config: ConfigDict, scale: str) -> ConfigDict:
-    """Limit the options that depend on the size of the data: queue, alpha, momentum of the target; K to the batch.
+    """Limit the options that depend on the size of the data: queue, alpha, target's momentum; K to the batch.
 
-    ``cpu`` and ``smoke`` assume a thousand images and hundreds of steps; other scales 50,000 images and thousands.
+    ``cpu`` and ``smoke`` assume 1,000 images and hundreds of steps; other scales 50,000 images and thousands.
     """
     eqco = config.margin.name == "eqco"  # with as many negatives as alpha there would be no margin
     queue, decay, alpha = {

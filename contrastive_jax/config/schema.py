@@ -114,7 +114,7 @@ class Option(NamedTuple):
 
 
 def functions(section: str) -> tuple[Callable, ...]:
-    """Return all functions that a section (also ``loss.*``, ``evaluators.*``) may name, or its fixed function."""
+    """Return all functions that a section (also ``loss.*``, ``evaluators.*``) may name, or the fixed one."""
     if section in CHOICES:
         return tuple(functions_of(CHOICES[section]).values())
     if section == "augment":

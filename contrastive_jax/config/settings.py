@@ -208,8 +208,8 @@ def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
 def strangers(section: str, options: Mapping[str, Any], find: Finder) -> list[str]:
     """Return the options in a section that belong to other functions of the package, not to the named one.
 
-    Sections of older configs have the options of all optimizers, schedules and data sets; an option of another data
-    set counts only at its default. Views of arrays have no size, unlike those of the base config.
+    Sections of older configs have the options of all optimizers, schedules and data sets; an option of another
+    data set counts only at its default. Views of arrays have no size, unlike those of the base config.
     """
     if section == "augment":
         function = find(section, options.get("preset"))
@@ -261,13 +261,13 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
 def settle(
     config: ConfigDict, before: Mapping[str, Any], overridden: set[str], find: Finder | None = None
 ) -> ConfigDict:
-    """Complete a config after overrides; a section that names another function drops the options of the old one.
+    """Complete a config after overrides; a section with another function drops the options of the old one.
 
     Overridden options stay, and raise an error later if the new function does not have them. A new augmentation
-    preset or evaluator starts from its own defaults (but keeps ``size`` or ``layer``). Other sections keep the value
-    of options that both functions have (tau of a temperature), if the new function accepts it; an option ``like``
-    becomes the old function's name. ``before`` is the config before the overrides; ``overridden`` holds the names of
-    the overridden leaves (or whole sections).
+    preset or evaluator starts from its own defaults (but keeps ``size`` or ``layer``). Other sections keep the
+    value of options that both functions have (tau of a temperature), if the new function accepts it; an option
+    ``like`` becomes the old function's name. ``before`` is the config before the overrides; ``overridden``
+    holds the names of the overridden leaves (or whole sections).
     """
     find = find or Finder()
     with config.unlocked():

@@ -1,7 +1,7 @@
 """Interface of encoders: pure functions from examples to features, independent of the library.
 
-The function that ``encoder.name`` names is called as ``f(norm, dtype, **options)`` and returns an :class:`Encoder`, or
-a Flax linen module whose ``__call__(images, train)`` returns the features.
+The function that ``encoder.name`` names is called as ``f(norm, dtype, **options)`` and returns an
+:class:`Encoder`, or a Flax linen module whose ``__call__(images, train)`` returns the features.
 """
 
 import functools
@@ -26,8 +26,8 @@ STATISTICS = "batch_stats"
 class Encoder(NamedTuple):
     """Encoder as two pure functions of arrays.
 
-    ``params`` and ``stats`` are nested dictionaries of arrays. ``params`` are trained; ``stats`` (running statistics
-    of batch norm) change in training without a gradient, and are ``{}`` if there are none.
+    ``params`` and ``stats`` are nested dictionaries of arrays. ``params`` are trained; ``stats`` (running
+    statistics of batch norm) change in training without a gradient, and are ``{}`` if there are none.
     """
 
     init: Callable[

@@ -1,7 +1,7 @@
 """Encoder: resnet and vit for images; mlp, conv1d and transformer for other examples.
 
-A function takes the options of batch norm and the dtype of the computation, and returns a Flax linen module or an
-:class:`~contrastive_jax.models.encoder.Encoder`.
+A function takes the options of batch norm and the dtype of the computation, and returns a Flax linen module or
+an :class:`~contrastive_jax.models.encoder.Encoder`.
 """
 
 from typing import Annotated, Literal
@@ -87,7 +87,7 @@ def _check_width(dim: int, heads: int) -> None:
 
 @checked("encoder")
 def mlp(norm: Norm, dtype, *, layers: Count = 4, width: Count = 256) -> MLP:
-    """Return a multilayer perceptron on flattened examples of any shape; by default SCARF's (Bahri et al., 2022).
+    """Return a perceptron on flattened examples of any shape; by default SCARF's (Bahri et al., 2022).
 
     Args:
       norm: unused; the network has no batch norm.

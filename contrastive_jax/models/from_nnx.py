@@ -20,8 +20,8 @@ def from_nnx(build: Callable[[Any], Any]) -> Encoder:
       build: ``rngs -> nnx.Module``, called with ``nnx.Rngs`` of the seed, once for every seed.
 
     Raises:
-      ValueError: when the network is built, if ``build`` returns no NNX model, or one with further variables (dropout
-        has random numbers of its own, which a training step does not provide).
+      ValueError: when the network is built, if ``build`` returns no NNX model, or one with further variables
+        (dropout has random numbers of its own, which a training step does not provide).
     """
     from flax import nnx  # here, as the import takes half a second
 
@@ -63,5 +63,5 @@ def _as_in(like: PyTree, named: PyTree) -> PyTree:
 
 
 def _named(tree: PyTree) -> PyTree:
-    """Return a tree with all keys as text, as checkpoints store names; the keys of a list's elements are numbers."""
+    """Return a tree with all keys as text for checkpoints; the keys of a list's elements are numbers."""
     return {str(k): _named(v) if isinstance(v, dict) else v for k, v in tree.items()}

@@ -1,8 +1,8 @@
 """Micro-batches: the network runs on parts of a batch, the loss on the whole batch, to save memory.
 
-Gradient accumulation would restrict the negatives to one part. Here every part first passes through the network,
-the loss is computed on all embeddings, and the backward pass runs each part again. The gradient is that of the
-full batch with the parts as batch-norm groups.
+Gradient accumulation would restrict the negatives to one part. Here every part first passes through the
+network, the loss is computed on all embeddings, and the backward pass runs each part again. The gradient is
+that of the full batch with the parts as batch-norm groups.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ def in_parts(apply: Callable, parts: int) -> Callable:
     """Return ``Network.apply`` for a training step that holds the activations of one part at a time.
 
     Example i is in part ``i mod parts``, so that no example leaves its device. Each part has its own batch-norm
-    statistics; the new running statistics are the mean of the parts' updates (for whole numbers, such as a count of
-    steps, the last part's update).
+    statistics; the new running statistics are the mean of the parts' updates (for whole numbers, such as a
+    count of steps, the last part's update).
 
     Args:
       apply: ``(params, stats, views [B, W, h, w, c], *, train) -> (Outputs, stats)``.

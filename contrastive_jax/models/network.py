@@ -33,7 +33,8 @@ def spec(view: View) -> jax.ShapeDtypeStruct:
 class Network(NamedTuple):
     """Pure functions of a network; ``params`` and ``stats`` are dicts: encoder, projector, predictor, probe.
 
-    A module without parameters or statistics is an empty dict. A second critic, if there is one, is the fifth module.
+    A module without parameters or statistics is an empty dict. A second critic, if there is one, is the fifth
+    module.
     """
 
     init: Callable  # (seed, view) -> (params, stats), float32 numpy arrays; a view is a shape (of float32), or its spec
@@ -75,7 +76,8 @@ def network(
     """Build a network from its config sections; equal sections give the same functions.
 
     Args:
-      encoder: ``name`` of a function of :mod:`encoders`, or ``module:function`` (default: resnet), and its options.
+      encoder: ``name`` of a function of :mod:`encoders`, or ``module:function`` (default: resnet), and its
+        options.
       projector: options of :func:`heads.projector`.
       predictor: options of :func:`heads.predictor`.
       classes: number of outputs of the online probe; 0: no probe.
@@ -165,9 +167,10 @@ def _apply(
 ) -> tuple[types.Outputs, PyTree]:
     """Compute the outputs for every view, and the statistics: new ones if ``train``, else those given.
 
-    ``views`` [B, W, ...] are in the encoder's form (images [h, w, c] float), on a mesh with rows over the devices;
-    ``groups`` [B] int32 gives each example's norm group (scope "groups"). For one view pass ``views[:, :1]``; under
-    jit, unused outputs are not computed. Raises ValueError if B does not split into the norm's groups.
+    ``views`` [B, W, ...] are in the encoder's form (images [h, w, c] float), on a mesh with rows over the
+    devices; ``groups`` [B] int32 gives each example's norm group (scope "groups"). For one view pass ``views[:,
+    :1]``; under jit, unused outputs are not computed. Raises ValueError if B does not split into the norm's
+    groups.
     """
     batch, width = views.shape[:2]
     members, new = None, dict(stats)

@@ -1,7 +1,7 @@
 """Max-pooling of the ImageNet stem, with a gradient that is summed in a fixed order.
 
-XLA's own gradient of a maximum is a scatter. As windows overlap, a GPU adds in the order in which its threads finish,
-or one by one if it must be deterministic.
+XLA's own gradient of a maximum is a scatter. As windows overlap, a GPU adds in the order in which its threads
+finish, or one by one if it must be deterministic.
 """
 
 import functools
@@ -19,8 +19,9 @@ SIZE, STRIDE = 3, 2
 def max_pool(images: Array, padding: str | tuple[tuple[int, int], tuple[int, int]]) -> Array:
     """Take the maximum of 3 x 3 windows with stride 2: ``[N, h, w, c]`` to ``[N, H, W, c]``.
 
-    ``padding`` is "SAME", or (before, after) for height and for width. The gradient goes to the first maximum of a
-    window in row order, as in PyTorch and TensorFlow. Forward-mode derivatives (``jax.jvp``) are not defined.
+    ``padding`` is "SAME", or (before, after) for height and for width. The gradient goes to the first maximum
+    of a window in row order, as in PyTorch and TensorFlow. Forward-mode derivatives (``jax.jvp``) are not
+    defined.
     """
     return nn.max_pool(images, (SIZE, SIZE), (STRIDE, STRIDE), padding)
 

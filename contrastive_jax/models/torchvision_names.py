@@ -12,8 +12,8 @@ LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "runnin
 def to_torchvision(params: PyTree, stats: PyTree) -> dict[str, np.ndarray]:
     """Make the state dict of torchvision's ResNet, without ``fc``, from the encoder's params and stats.
 
-    An encoder of variant "torchvision" loads into torchvision's model of the same depth (with its stem replaced for
-    the stem "cifar"); variant "simclr" has shortcuts that torchvision's model lacks.
+    An encoder of variant "torchvision" loads into torchvision's model of the same depth (with its stem replaced
+    for the stem "cifar"); variant "simclr" has shortcuts that torchvision's model lacks.
     """
     state = {}
     for layer, leaf, array in _walk(params, ()) + _walk(stats, ()):
@@ -25,8 +25,8 @@ def to_torchvision(params: PyTree, stats: PyTree) -> dict[str, np.ndarray]:
 def from_torchvision(state: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
     """Invert :func:`to_torchvision`: return the encoder's params and stats.
 
-    ``fc`` and ``num_batches_tracked`` are skipped. Raises ValueError for other names that a ResNet does not have, and
-    for a kernel without four axes or another array without one.
+    ``fc`` and ``num_batches_tracked`` are skipped. Raises ValueError for other names that a ResNet does not
+    have, and for a kernel without four axes or another array without one.
     """
     params, stats = {}, {}
     for name, array in state.items():

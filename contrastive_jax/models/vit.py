@@ -22,7 +22,7 @@ class TransformerBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, kept: Array | None = None) -> Array:
-        """Map tokens ``[N, T, d]`` to ``[N, T, d]``; attention reads only tokens in the mask ``kept`` [N, 1, 1, T]."""
+        """Map tokens ``[N, T, d]`` to ``[N, T, d]``; the mask ``kept`` [N, 1, 1, T] limits the attention."""
         y = nn.LayerNorm(name="norm1")(x).astype(self.dtype)
         attention = nn.MultiHeadDotProductAttention(self.heads, dtype=self.dtype, kernel_init=_linear)
         x = x + attention(y, mask=kept)
@@ -34,8 +34,8 @@ class TransformerBlock(nn.Module):
 class ViT(nn.Module):
     """Vision transformer: images ``[N, h, w, c]`` to the mean of the last layer's tokens, ``[N, dim]``.
 
-    The mean follows layer norm. Positions are fixed sines and cosines in two dimensions, so the network also encodes
-    images of other sizes.
+    The mean follows layer norm. Positions are fixed sines and cosines in two dimensions, so the network also
+    encodes images of other sizes.
     """
 
     patch: int
@@ -69,8 +69,8 @@ class ViT(nn.Module):
 def positions(rows: int, columns: int, dim: int) -> np.ndarray:
     """Return ``[rows * columns, dim]``: sines and cosines of a patch's row, then of its column.
 
-    Each of the four has a quarter of the dimensions, with wavelengths from 2 pi to 20,000 pi (Chen et al., 2021,
-    section 4.1).
+    Each of the four has a quarter of the dimensions, with wavelengths from 2 pi to 20,000 pi (Chen et al.,
+    2021, section 4.1).
     """
     frequency = 10_000.0 ** -(np.arange(dim // 4) / (dim // 4))
     row, column = (axis.reshape(-1, 1) * frequency for axis in np.mgrid[:rows, :columns])
