@@ -195,7 +195,7 @@ def find(module: ModuleType, name: Any, option: str) -> Callable | None:
 
 
 def near(name: str, known: Any) -> str:
-    """Return ``Did you mean 'x'?`` with the closest name of ``known``, ignoring case, or else all of ``known``."""
+    """Return ``Did you mean 'x'?`` with the closest known name, ignoring case, or else all known names."""
     lowered = {str(one).lower(): one for one in known}
     close = difflib.get_close_matches(str(name).lower(), lowered, 1)
     return f"Did you mean {lowered[close[0]]!r}?" if close else f"Allowed: {', '.join(sorted(known))}."

@@ -89,7 +89,7 @@ def may_change(leaf: str) -> bool:
 def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the leaves that a continuation changes in its saved run although it may not.
 
-    The functions that ``saved`` names are looked up; for a config from a file call :func:`approval.check` first.
+    The functions that ``saved`` names are looked up; call :func:`approval.check` first on a config of a file.
     """
     changes = diff(plain(completed(saved)), plain(completed(now)))
     return {name: change for name, change in changes.items() if not may_change(name)}

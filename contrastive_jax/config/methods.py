@@ -125,7 +125,7 @@ METHODS = {
         "transform": {"name": "gaussian_kernel"},
         "temperature": {"name": "fixed", "tau": 1.0},
     },
-    # Transforms of the scores: 2501.17683; Manna et al. 2023; Wu et al. 2023; Zhang et al. 2025; Lan et al. 2025
+    # Transforms of scores: 2501.17683; Manna et al. 2023; Wu et al. 2023; Zhang et al. 2025; Lan et al. 2025
     "temperature_free": {"transform": {"name": "temperature_free"}},
     "dystress": {"transform": {"name": "dystress"}},
     "adnce": {"transform": {"name": "adnce"}},

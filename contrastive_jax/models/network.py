@@ -33,11 +33,10 @@ def spec(view: View) -> jax.ShapeDtypeStruct:
 class Network(NamedTuple):
     """Pure functions of a network; ``params`` and ``stats`` are dicts: encoder, projector, predictor, probe.
 
-    A module without parameters or statistics is an empty dict. A second critic, if there is one, is the fifth
-    module.
+    A module without parameters or statistics is an empty dict. A second critic is the fifth module, if used.
     """
 
-    init: Callable  # (seed, view) -> (params, stats), float32 numpy arrays; a view is a shape (of float32), or its spec
+    init: Callable  # (seed, view) -> (params, stats), float32 numpy arrays; a view: shape of float32, or spec
     shapes: Callable  # (view) -> (params, stats) as jax.ShapeDtypeStruct
     apply: Callable  # (params, stats, views [B, W, ...], *, train, groups=None) -> (Outputs, stats)
     critic: Callable  # (params, query [B, V, D], key [B, V, D], score over tau [B, V]) -> u [B, V]; None without one
@@ -168,9 +167,9 @@ def _apply(
     """Compute the outputs for every view, and the statistics: new ones if ``train``, else those given.
 
     ``views`` [B, W, ...] are in the encoder's form (images [h, w, c] float), on a mesh with rows over the
-    devices; ``groups`` [B] int32 gives each example's norm group (scope "groups"). For one view pass ``views[:,
-    :1]``; under jit, unused outputs are not computed. Raises ValueError if B does not split into the norm's
-    groups.
+    devices; ``groups`` [B] int32 gives each example's norm group (scope "groups"). For one view pass
+    ``views[:, :1]``; under jit, unused outputs are not computed. Raises ValueError if B does not split into the
+    norm's groups.
     """
     batch, width = views.shape[:2]
     members, new = None, dict(stats)

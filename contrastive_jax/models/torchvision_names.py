@@ -26,7 +26,7 @@ def from_torchvision(state: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
     """Invert :func:`to_torchvision`: return the encoder's params and stats.
 
     ``fc`` and ``num_batches_tracked`` are skipped. Raises ValueError for other names that a ResNet does not
-    have, and for a kernel without four axes or another array without one.
+    have, for a kernel that does not have four axes, and for another array that does not have one axis.
     """
     params, stats = {}, {}
     for name, array in state.items():
