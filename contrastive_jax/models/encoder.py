@@ -61,7 +61,7 @@ def component(made: Any, name: str) -> Component:
             f"encoder.name={name!r} returned a {type(made).__name__}; it must return a contrastive_jax.models.Encoder"
             " (models.from_nnx makes one of an NNX model) or a Flax linen module."
         )
-    ours = isinstance(made, ResNet)  # others may use these names for something else
+    ours = isinstance(made, ResNet)  # other modules may use these names differently
     shapes = functools.partial(_shapes, encoder, made.features if ours else None)
     init = functools.partial(_init, encoder, made.draw if ours else None)
     if is_own(name):

@@ -39,7 +39,7 @@ class Network(NamedTuple):
     init: Callable  # (seed, view) -> (params, stats), float32 numpy arrays; a view: shape of float32, or spec
     shapes: Callable  # (view) -> (params, stats) as jax.ShapeDtypeStruct
     apply: Callable  # (params, stats, views [B, W, ...], *, train, groups=None) -> (Outputs, stats)
-    critic: Callable  # (params, query [B, V, D], key [B, V, D], score over tau [B, V]) -> u [B, V]; None without one
+    critic: Callable  # (params, query [B, V, D], key [B, V, D], score over tau [B, V]) -> u [B, V]; None if unused
     encode: Callable  # (params, stats, examples [B, ...]) -> {"pooled" [B, F], "projection_1" [B, ..], ...}
     describe: Callable  # (view) -> (rows of (module, path, shape, size), {module: size})
     width: Callable  # (view) -> D, the projection's width
