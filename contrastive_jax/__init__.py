@@ -4,7 +4,7 @@ import importlib
 
 __version__ = "0.1.0"
 
-# Loaded when first asked for, so that importing the package stays light.
+# Loaded on first access, so that importing the package stays light.
 _PUBLIC = {
     "assert_conforms": "contrastive_jax.conformance",
     "check": "contrastive_jax.conformance",

@@ -1,9 +1,9 @@
-"""Names to functions: a config section is the keyword arguments of the function that it names.
+"""Lookup of functions by name: a config section holds the keyword arguments of the function that it names.
 
-A name is that of a public function of the axis' own module, so there is no table to edit: a new temperature rule is a
-function in ``contrast/temperature.py`` and its name in a config. Or it is ``module:function``, a function of one's own
-that is found where Python finds modules; a row of a table is a function too (:func:`variant`). A misspelt name or
-option is an error that shows what there is.
+A name is that of a public function in the section's module, so there is no table to edit: a new temperature
+rule is a function in ``contrast/temperature.py`` and its name in a config. Or it is ``module:function``, a
+user's function in any module that Python can import. A row of a table can be a function too (:func:`variant`).
+The error for a misspelt name or option lists what is allowed.
 """
 
 import difflib
@@ -40,20 +40,20 @@ def hashable(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def is_own(name: Any) -> bool:
-    """Return whether a name is ``module:function``; ``mnist:3.0.1`` is a data set of TFDS in a version."""
+    """Return whether a name is ``module:function``, unlike ``mnist:3.0.1``, a version of a TFDS data set."""
     return isinstance(name, str) and re.search(r":(?![0-9*])", name) is not None
 
 
-# Folders of one's own functions besides those of sys.path: the one that a command is started in.
+# Folders of users' functions in addition to sys.path: the folder in which a command is started.
 FOLDERS: list[str] = []
 
 
-# Functions that a saved config names and that were not found when it was read: they count as not there.
+# Functions that were not found when a saved config that names them was read; they are treated as missing.
 UNKNOWN: set[str] = set()
 
 
 def use_folders() -> None:
-    """Let Python import from FOLDERS: only where the user has named code there."""
+    """Add FOLDERS to ``sys.path``; call it only if the user has named code there."""
     sys.path.extend(folder for folder in FOLDERS if folder not in sys.path)
 
 
@@ -61,7 +61,7 @@ def check_name(name: str, option: str) -> str:
     """Return the module of ``module:function``, the value of an option.
 
     Raises:
-      ValueError: another form, or a module of Python's standard library.
+      ValueError: the name has another form, or the module is in the standard library.
     """
     module, _, function = name.partition(":")
     if not all(map(str.isidentifier, [*module.split("."), function])):
@@ -74,9 +74,9 @@ def check_name(name: str, option: str) -> str:
 
 
 def file_of(module: str) -> str | None:
-    """Return the file of a module without importing it; None where Python finds no such module.
+    """Return the file of a module without importing it; None if Python does not find the module.
 
-    A module may have none, such as ``__main__`` in a notebook: its file is "".
+    The file of a module without one, such as ``__main__`` in a notebook, is "".
     """
     if module in sys.modules:
         found = getattr(sys.modules[module], "__file__", None)
@@ -96,14 +96,14 @@ def file_of(module: str) -> str | None:
 
 
 class Ended(ValueError):
-    """A module ended the program as it was imported."""
+    """Error of a module that ended the program during its import."""
 
 
 def imported(module: str) -> ModuleType:
-    """Import a module of the user's own.
+    """Import a user's module.
 
     Raises:
-      Ended: it ended the program, as a script does that has no ``if __name__ == "__main__"``.
+      Ended: the module ended the program, such as a script without ``if __name__ == "__main__"``.
     """
     try:
         return importlib.import_module(module)
@@ -112,13 +112,13 @@ def imported(module: str) -> ModuleType:
 
 
 def own(name: str, option: str) -> Callable:
-    """Import the function that ``module:function``, the value of an option, names.
+    """Import the function ``module:function``, the value of an option.
 
-    A saved config may name any: :mod:`contrastive_jax.config.approval` asks first whether its user allows it. As an
-    axis counts only what the named module itself defines, with options that can be listed.
+    Callers check the names in saved configs first (:mod:`contrastive_jax.config.approval`). The module itself
+    must define the function, without ``**`` arguments, so that its options can be listed.
 
     Raises:
-      ValueError: there is no such module, or no such function in it.
+      ValueError: the module or the function is missing, or the function is not defined that way.
     """
     module, function = check_name(name, option), name.partition(":")[2]
     use_folders()
@@ -128,7 +128,7 @@ def own(name: str, option: str) -> Callable:
         loaded = imported(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
-            raise  # one that the module itself imports
+            raise  # a module that this one imports is missing
         raise ValueError(
             f"{option} is {name!r}: there is no module {error.name!r} where Python looks for modules (its"
             " folder may be missing from PYTHONPATH)."
@@ -157,20 +157,24 @@ def own(name: str, option: str) -> Callable:
 
 
 def _main_of_worker(module: str) -> str:
-    """Return the name that the program's own module has in a process that it started."""
+    """Return the module's name in a worker process, which differs for ``__main__``."""
     return "__mp_main__" if module == "__main__" else module
 
 
 def _parameters(function: Callable) -> Collection[inspect.Parameter]:
     try:
         return inspect.signature(function).parameters.values()
-    except ValueError:  # one of C without a signature has no options either
+    except ValueError:  # a C function without a signature has no options
         return ()
 
 
 def placed(error: Exception, function: Callable) -> str:
-    """Return what an error of a function says and, unless the function raised it itself, where in its file it arose."""
-    code = getattr(inspect.unwrap(function), "__code__", None)  # None: an object that is called
+    """Return the first line of an error's message, with the last line of the function's file in its trace.
+
+    The error's type comes first unless it is a ValueError. An error without such a line, and a ValueError
+    raised in that file itself, have the message alone.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)  # None: a callable object
     file = getattr(code, "co_filename", None)
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == file]
@@ -182,34 +186,35 @@ def placed(error: Exception, function: Callable) -> str:
 
 
 def find(module: ModuleType, name: Any, option: str) -> Callable | None:
-    """Return a public function of a module by its name, or one's own; None where the module has none of the name.
+    """Return a module's public function, or a user's function, by name; None if the module lacks it.
 
     Raises:
-      ValueError: a ``module:function`` that there is not.
+      ValueError: an unknown ``module:function``.
     """
     return own(name, option) if is_own(name) else functions_of(module).get(name)
 
 
 def near(name: str, known: Any) -> str:
-    """Return ``Did you mean 'x'?`` for a name that is not among ``known``, in any case, or the list of them."""
+    """Return ``Did you mean 'x'?`` with the closest known name, ignoring case, or else all known names."""
     lowered = {str(one).lower(): one for one in known}
     close = difflib.get_close_matches(str(name).lower(), lowered, 1)
     return f"Did you mean {lowered[close[0]]!r}?" if close else f"Allowed: {', '.join(sorted(known))}."
 
 
 def call(function: Callable, path: str, section: Mapping[str, Any], *context: Any) -> Any:
-    """Call ``function(*context, **section)``; an option that it does not have is an error with its signature.
+    """Call ``function(*context, **section)`` after checking the names of its options.
 
-    Of the context a function gets as much as it has positional parameters.
+    The function gets only as much of the context as it has positional parameters.
 
     Args:
-      function: what the section configures; its options are keyword-only.
+      function: function that the section configures; its options are keyword-only.
       path: the section's name in the config, for messages.
       section: the options.
-      *context: what a config cannot hold (lengths, other functions).
+      *context: values that a config cannot hold (lengths, other functions).
 
     Raises:
-      ValueError: unknown or missing option; or what the function itself finds wrong.
+      ValueError: an unknown option (the message shows the function's signature), a missing one, or a TypeError
+        or ValueError of the function itself.
     """
     parameters = inspect.signature(function).parameters.values()
     if not any(p.kind is p.VAR_POSITIONAL for p in parameters):
@@ -218,15 +223,15 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
     check_options(function, path, section)
     try:
         return function(*context, **section)
-    except (TypeError, ValueError) as error:  # a TypeError: a value of a type that it cannot reckon with
+    except (TypeError, ValueError) as error:  # TypeError: a value of the wrong type
         raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from error
 
 
 def check_options(function: Callable, path: str, section: Mapping[str, Any]) -> None:
-    """Refuse options that a function does not have, or lacks; arguments as of :func:`call`.
+    """Refuse unknown and missing options of a function; arguments as in :func:`call`.
 
     Raises:
-      ValueError: unknown or missing option.
+      ValueError: an unknown or missing option.
     """
     parameters = inspect.signature(function).parameters.values()
     options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
@@ -242,16 +247,16 @@ def check_options(function: Callable, path: str, section: Mapping[str, Any]) -> 
 
 
 def pick(module: ModuleType | None, path: str, section: Mapping[str, Any], *context: Any) -> Any:
-    """Call the function of ``module``, or of one's own, that ``section["name"]`` names with the rest of the section.
+    """Call the function that ``section["name"]`` names with the rest of the section.
 
     Args:
-      module: whose public functions the section may name; None: one's own alone.
+      module: module whose public functions the section may name besides users' functions; None: only those.
       path: the section's name in the config, for messages.
       section: ``name`` and the function's options.
       *context: as in :func:`call`.
 
     Raises:
-      ValueError: there is no such function; or as :func:`call`.
+      ValueError: the function is unknown; or as in :func:`call`.
     """
     section = dict(section)
     name = section.pop("name", "")
@@ -262,10 +267,10 @@ def pick(module: ModuleType | None, path: str, section: Mapping[str, Any], *cont
 
 
 class Section(NamedTuple):
-    """A function that a config names, with its options."""
+    """Function that a config names, with its options."""
 
     path: str  # "temperature", for messages
-    name: str  # by which the config names it; "" where a section is always the same one's
+    name: str  # name of the function in the config; "" if the section's function is fixed
     function: Callable
     options: Mapping[str, Any]
 
@@ -275,7 +280,7 @@ class Section(NamedTuple):
 
 
 def options_of(*functions: Callable) -> dict[str, inspect.Parameter]:
-    """Return the parameters of some functions that can be set by name, without those before them."""
+    """Return the keyword-only parameters of some functions; of equal names the first counts."""
     options: dict[str, inspect.Parameter] = {}
     for function in functions:
         for name, parameter in inspect.signature(function).parameters.items():
@@ -294,17 +299,17 @@ def variant(
     differs: Mapping[str, Any],
     path: str = "",
 ) -> Callable:
-    """Return ``build`` as a function of a module: what a config may name, with a signature that says its defaults.
+    """Return a variant of ``build`` that a config may name, with a signature that shows its defaults.
 
     Args:
-      build: is called with the context and every option, and with what ``differs`` beside them.
-      name: of the function.
-      module: whose function it is.
-      source: its docstring.
+      build: function to call with the context, every option, and the other values in ``differs``.
+      name: name of the variant.
+      module: name of the module that the variant belongs to.
+      source: docstring of the variant.
       context: names of the positional arguments.
-      options: keyword-only parameters that the function has.
-      differs: defaults other than the parameters' own; what is no option is fixed.
-      path: stands before the name of an option that is refused.
+      options: keyword-only parameters of the variant.
+      differs: defaults that replace those of ``options``; values that are not among ``options`` are fixed.
+      path: prefix of an option's name in error messages.
     """
     parameter = inspect.Parameter
     shown = [parameter(argument, parameter.POSITIONAL_OR_KEYWORD) for argument in context]

@@ -1,15 +1,16 @@
-"""The command: ``contrastive-jax --config=configs/flatclr_digits.py [--workdir=DIR] [--mode=MODE]``.
+"""The command ``contrastive-jax --config=configs/flatclr_digits.py [--workdir=DIR] [--mode=MODE]``.
 
-``train`` (default) trains, or goes on where the workdir's run stopped; the other modes are modules of
-:mod:`contrastive_jax.commands`: ``evaluate`` judges a checkpoint; ``embed`` writes features of images; ``export``
-writes an encoder for PyTorch; ``preview`` draws what the network sees; ``report`` shows runs (``--workdir=A,B``) on one
-HTML page; ``describe`` says what a run would be.
+``train`` (default) starts a run, or resumes the workdir's run. The other modes are modules of
+:mod:`contrastive_jax.commands`: ``evaluate`` evaluates a checkpoint; ``embed`` writes features of images;
+``export`` writes an encoder for PyTorch; ``preview`` draws the views that the network sees; ``report`` shows
+runs (``--workdir=A,B``) on one HTML page; ``describe`` prints time, memory and data of a run before it starts.
 """
 
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path:
-    # `python -m` looks in the current folder first. It may hold somebody else's files: none stands in for a library.
+    # `python -m` searches the current folder first; its files may be somebody else's, and must not replace
+    # libraries.
     sys.path.pop(0)
 
 import hashlib
@@ -24,9 +25,9 @@ from typing import TYPE_CHECKING
 from contrastive_jax.system import signals
 
 if __name__ == "__main__":
-    signals.guard()  # what follows takes seconds to import
+    signals.guard()  # the imports below take seconds
 
-# A library's log line must not come before the command's first.
+# Libraries must not log before the command does.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from absl import app, flags, logging
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from contrastive_jax import config as configs
 
 LONGEST = 2500  # characters of a message
-LEAVING = 3.0  # seconds for exit handlers and threads once all is said
+LEAVING = 3.0  # seconds for exit handlers and threads after the last message
 MODES = ("train", "evaluate", "embed", "export", "preview", "report", "describe")
 
 HELP = """usage: contrastive-jax --config=CONFIG [--config.OPTION=VALUE ...]
@@ -100,17 +101,17 @@ _DEBUG = flags.DEFINE_bool("debug", False, "Show the stack trace of an error.")
 
 
 def _workdir() -> str | None:
-    """Return the flag with its ``~``, which a shell leaves alone behind ``=``."""
+    """Return the flag ``--workdir`` with ``~`` expanded, which shells do not expand after ``=``."""
     return _WORKDIR.value and ",".join(map(os.path.expanduser, _WORKDIR.value.split(",")))
 
 
 def split(argv: Sequence[str]) -> tuple[str | None, list[tuple[str, str]], list[str]]:
     """Split a command line into the config, its overrides ``(section.option, text)``, and the other words.
 
-    ``--config FILE`` and ``--config.section.option VALUE`` may have a blank instead of ``=``.
+    ``--config FILE`` and ``--config.section.option VALUE`` may have a space instead of ``=``.
 
     Raises:
-      ValueError: one of them without a value, or two configs.
+      ValueError: an option without a value or a name, or two configs.
     """
     config, overrides, rest, words = None, [], [], list(argv)
     while words:
@@ -136,7 +137,7 @@ def split(argv: Sequence[str]) -> tuple[str | None, list[tuple[str, str]], list[
 
 
 def _parse(argv: list[str]) -> list[str]:
-    """Read the flags; what says the config goes on to :func:`main`."""
+    """Parse the flags, and return the words that set the config for :func:`main`."""
     try:
         config, overrides, rest = split(argv)
         rest = flags.FLAGS(rest)
@@ -160,7 +161,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 
 def _meant(name: str) -> str:
-    """Return which option of a config, or flag, a name may stand for."""
+    """Return a hint which flag or option of a config an unknown flag may mean."""
     import difflib
 
     from contrastive_jax import config as configs
@@ -180,10 +181,11 @@ OWN_FLAGS = ("workdir", "mode", "quiet", "allow", "distributed", "debug")
 def resolved(
     argv: Sequence[str], workdir: str | None, mode: str, debug: bool = False
 ) -> "Sequence[configs.Settings]":
-    """Return the settings of the command line, or else of the workdir's run; of replicas several.
+    """Return the settings of the command line, or else of the workdir's run; one per replica.
 
     Raises:
-      ValueError: there is none, it cannot be read, or an override is none, in one sentence.
+      ValueError: there is no config, it cannot be read, an override is invalid, the mode does not take
+        replicas, or the data differ from those of the workdir's run; the message is one sentence.
     """
     from contrastive_jax import config as configs
     from contrastive_jax.workdir import remote, replicas, restore_config
@@ -223,7 +225,7 @@ def resolved(
 def _check_data(
     now: "configs.Settings", run: "configs.Settings", told: set[str], mode: str, workdir: str
 ) -> None:
-    """Refuse a config whose images are not those of the workdir's run, but for what the command line says."""
+    """Refuse a config with other data than the workdir's run, unless the command line sets the difference."""
     from contrastive_jax import config as configs
 
     hint = "leave --config out to take the run's own, or set"
@@ -237,7 +239,7 @@ def _check_data(
         return
     of_others = {"data", "data.name"} | (
         {"data.dir"} if name == "folder" else set()
-    )  # other images are meant
+    )  # other images are intended
     if mode in ("evaluate", "embed") and not told & of_others:
         sections = (settings.only("data", "compose") for settings in (run, now))
         for leaf, (was, given) in configs.diff(*sections).items():
@@ -248,7 +250,7 @@ def _check_data(
 
 
 def default_workdir(settings: "Sequence[configs.Settings]") -> str:
-    """Return where a run lives that was given no workdir, by what its numbers depend on."""
+    """Return the default workdir, from the config's name and the fingerprints of the settings."""
     from contrastive_jax import config as configs
 
     prints = [configs.fingerprint(one) for one in settings]
@@ -259,21 +261,21 @@ def default_workdir(settings: "Sequence[configs.Settings]") -> str:
 
 
 def perform(mode: str, settings: "Sequence[configs.Settings]", workdir: str, quiet: bool) -> None:
-    """Run a mode on a run, or on replicas."""
+    """Run a mode on one run, or on replicas."""
     module = "contrastive_jax.training.loop" if mode == "train" else f"contrastive_jax.commands.{mode}"
     function = getattr(importlib.import_module(module), mode)
-    alone = len(settings) == 1 or mode == "report"  # which reads the other replicas' from their folders
+    alone = len(settings) == 1 or mode == "report"  # report reads the others' from their folders
     function(settings[0] if alone else settings, workdir, quiet=quiet)
 
 
 def _fail(message: str, code: int = 2) -> None:
     message = console.one_line(message)
-    if len(message) > LONGEST:  # it quotes a value of thousands of letters
+    if len(message) > LONGEST:  # it quotes a value of thousands of characters
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
     print(f"error: {message}", file=sys.stderr, flush=True)
     signals.leaving(code, LEAVING)
     if "jax" in sys.modules and sys.modules["jax"].process_count() > 1:
-        os._exit(code)  # an orderly exit would wait for the others, and they for this one
+        os._exit(code)  # a normal exit would wait for the other processes, and they for this one
     sys.exit(code)
 
 
@@ -283,7 +285,7 @@ def _fail_by_signal(error: KeyboardInterrupt) -> None:
 
 
 def _find_devices() -> None:
-    """Ask for the devices before anything else does: where there are none of the kind that was asked for, say so."""
+    """Initialize the devices early; without a device of the requested kind, exit with a message."""
     import jax
 
     try:
@@ -301,7 +303,7 @@ def _find_devices() -> None:
 
 
 def _use_compilation_cache() -> None:
-    """Keep compiled programs, so that the next start does not compile them again; they are loaded as code."""
+    """Cache compiled programs for later starts, in a private folder because they are loaded as code."""
     import jax
 
     from contrastive_jax.system import private
@@ -316,9 +318,9 @@ def _use_compilation_cache() -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Run the mode; a user's mistake ends in one sentence."""
+    """Run the mode; a user's mistake ends the program with a message of one sentence."""
     if not flags.FLAGS["verbosity"].present:
-        logging.set_verbosity(logging.ERROR)  # orbax tells a story at every checkpoint
+        logging.set_verbosity(logging.ERROR)  # orbax logs verbosely at every checkpoint
     from contrastive_jax import config as configs
     from contrastive_jax import distributed, native
     from contrastive_jax import workdir as workdirs
@@ -333,13 +335,13 @@ def main(argv: list[str]) -> None:
     except (ValueError, RuntimeError, OSError) as error:
         _fail(limits.exhausted(error) or str(error))
     _find_devices()
-    distributed.end_by_sigterm()  # it asks for the processes, and so for the devices
+    distributed.end_by_sigterm()  # after the devices, as it reads the number of processes
     _use_compilation_cache()
     try:
         configs.allow(*_ALLOW.value)
         settings = resolved(argv, _workdir(), _MODE.value, _DEBUG.value)
         native.start()
-    except (ValueError, OSError, RuntimeError) as error:  # the last two: a workdir that cannot be reached
+    except (ValueError, OSError, RuntimeError) as error:  # the last two: an unreachable workdir
         _fail(limits.exhausted(error) or str(error))
     workdir = _workdir()
     if workdir is None:
@@ -353,7 +355,7 @@ def main(argv: list[str]) -> None:
         if distributed.first():
             print(console.one_line(str(stopped)), flush=True)
         signals.leaving(stopped.code, LEAVING + distributed.SECONDS * (not distributed.alone()))
-        distributed.on_all(True)  # as at the end: all have stopped at one step
+        distributed.on_all(True)  # as at the end of a run: all processes have stopped at the same step
         sys.exit(stopped.code)
     except distributed.Insisted:
         _fail("interrupted twice: what came after the last checkpoint is lost.", 130)
@@ -379,12 +381,12 @@ def main(argv: list[str]) -> None:
             _fail(lost, 1)
         plain = isinstance(error, ValueError | OSError | ArithmeticError)
         text = f"{error}{advice}" if plain else f"{type(error).__name__}: {error}"
-        # translate_errors has named what ran out within the workdir's modes
+        # translate_errors has already named an exhausted resource
         _fail(text if isinstance(error, workdirs.Exhausted) else limits.exhausted(error) or text, 1)
 
 
 def replaceable(error: Exception, mode: str) -> bool:
-    """Return whether an error is of a damaged image that another may stand in for."""
+    """Return whether an error is due to a damaged image that the mode can replace by another."""
     from contrastive_jax.data.records import Unreadable
 
     damaged = isinstance(error, Unreadable) or isinstance(error.__cause__, Unreadable)
@@ -392,7 +394,7 @@ def replaceable(error: Exception, mode: str) -> bool:
 
 
 def check(words: Sequence[str]) -> int:
-    """Run ``contrastive-jax check``, conformance tests of a loss of the user's own; return the exit status."""
+    """Run ``contrastive-jax check``, conformance tests of a user's loss, and return the exit status."""
     from contrastive_jax import lookup
     from contrastive_jax.conformance import command
 
@@ -403,7 +405,7 @@ def check(words: Sequence[str]) -> int:
 
 
 def run() -> None:
-    """Run the command: the entry of the console script ``contrastive-jax``."""
+    """Run the command; entry point of the console script ``contrastive-jax``."""
     incomplete = console.protect()
     if sys.argv[1:2] == ["check"]:
         sys.exit(check(sys.argv[2:]) or int(incomplete() is not None))
@@ -420,8 +422,8 @@ def run() -> None:
     if (sentence := limits.too_little_space()) is not None:
         _fail(sentence, 1)
     if (package := str(pathlib.Path(__file__).resolve().parents[1])) not in sys.path:
-        sys.path.append(package)  # a checkout that is not installed, which worker processes have to find too
-    os.environ.setdefault("PYTHONSAFEPATH", "1")  # processes that this one starts do not look there either
+        sys.path.append(package)  # a checkout that is not installed; worker processes must find it too
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # child processes do not search the current folder either
     try:
         try:
             from contrastive_jax import lookup

@@ -1,7 +1,7 @@
-"""Configs: composing, comparing and checking them.
+"""Composition, comparison and validation of configs.
 
-A replication is the base, a method and a few assignments; a diff of two configs prints the leaves that differ and
-nothing else (:mod:`contrastive_jax.commands.config` has more commands):
+A replication consists of the base config, a method and a few assignments. A diff prints only the leaves in
+which two configs differ (:mod:`contrastive_jax.commands.config` has more commands):
 
     python -m contrastive_jax.config diff configs/digits.py:method=simclr configs/digits.py:method=flatclr
 """

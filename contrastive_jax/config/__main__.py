@@ -1,4 +1,4 @@
-"""``python -m contrastive_jax.config``: the commands read the whole package."""
+"""Entry point of ``python -m contrastive_jax.config``; see :mod:`contrastive_jax.commands.config`."""
 
 import sys
 

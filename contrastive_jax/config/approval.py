@@ -1,9 +1,9 @@
 """Functions that saved configs may name: the package's own, and those that the user has allowed.
 
 Workdirs, configs and exported encoders are sent from one person to another, so reading one must not run code. A
-function of one's own, ``module:function``, is allowed by naming it: on the command line, in a config file, in a config
-that a program passes to ``train``, with ``--allow`` or by :func:`allow`. Training keeps the approval for its workdir
-in the user's state folder, so that resuming and evaluating ask for nothing.
+user allows a function outside the package, ``module:function``, by naming it: on the command line, in a config
+file, in a config that a program passes to ``train``, with ``--allow`` or by :func:`allow`. Training saves the
+approval for its workdir in the user's state folder, so that resuming and evaluating need no further approval.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ _allowed: set[str] = set()  # in this process, for any workdir
 
 
 def allow(*names: str) -> None:
-    """Allow functions of your own, each ``module:function``, to saved configs that this program reads from now on.
+    """Allow functions, each ``module:function``, in saved configs that this program reads from now on.
 
     Raises:
-      ValueError: a name of another form.
+      ValueError: a name of another form, or a module of the standard library.
     """
     for name in names:
         check_name(name, "allow")
@@ -33,7 +33,7 @@ def allow(*names: str) -> None:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is ``module:function``, of a module that is not Python's own."""
+    """Return whether a text is ``module:function``, with a module outside the standard library."""
     try:
         return bool(check_name(text, ""))
     except ValueError:
@@ -41,7 +41,7 @@ def is_name(text: str) -> bool:
 
 
 def named(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield ``(option, module:function)`` of every function outside of the package that a config names."""
+    """Yield ``(option, module:function)`` for every function outside the package that a config names."""
     for key, value in config.items():
         option = f"{path}{key}"
         if isinstance(value, Mapping):
@@ -55,22 +55,20 @@ def named(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]
 
 
 def check(config: Mapping[str, Any], place: str | os.PathLike) -> None:
-    """Refuse a saved config that names functions that its user has not allowed; nothing is imported.
+    """Refuse a saved config with functions that the user has not allowed, without importing them.
 
     Args:
-      config: as it was saved.
+      config: the saved config.
       place: the workdir (or the folder of the file) that it was read from.
 
     Raises:
-      ValueError: which function of which file, and how to allow it.
+      ValueError: a function is not allowed; the message names it, its file and the way to allow it.
     """
     for option, name in dict(named(config)).items():
         module = check_name(name, option)
         file = file_of(module)
         if file is None and name not in _allowed:
-            UNKNOWN.add(
-                name
-            )  # a config whose module is elsewhere can be read, and its function not be called
+            UNKNOWN.add(name)  # the config can be read without the module, but the function cannot be called
         if file is None or _kept(name, file, place):
             continue
         if name not in _allowed:
@@ -83,7 +81,7 @@ def check(config: Mapping[str, Any], place: str | os.PathLike) -> None:
 
 
 def keep(config: Mapping[str, Any], workdir: str | os.PathLike) -> None:
-    """Keep for a workdir the approval of every function of one's own that its config, given by the user, names."""
+    """Save the approval of all functions outside the package that the user's config names, for its workdir."""
     for _, name in named(config):
         UNKNOWN.discard(name)
         if (file := file_of(name.partition(":")[0])) is not None and not _kept(name, file, workdir):
@@ -106,11 +104,11 @@ def _keep(name: str, file: str, workdir: str | os.PathLike) -> None:
 
 
 def _kept(name: str, file: str, place: str | os.PathLike) -> bool:
-    """Return whether a function was allowed to a workdir, or to the one that holds this replica or file."""
+    """Return whether a function is approved for a workdir, or for the one that holds this replica or file."""
     address = _address(place)
     try:
         private.check(_approvals())
-    except OSError:  # none was ever kept, or others may have put it there
+    except OSError:  # there are no approvals, or other users may have written them
         return False
     return any(
         (_approvals() / f"{_digest(name, file, owner)}.json").is_file()
@@ -128,7 +126,7 @@ def _address(workdir: str | os.PathLike) -> str:
 
 
 def _digest(name: str, file: str, workdir: str) -> str:
-    """Digest what is allowed: the function by its name and file; a file inside of the workdir by its content too."""
+    """Hash an approval: workdir, function's name and file; of a file inside the workdir the content too."""
     content = b""
     if f"{os.path.realpath(file)}/".startswith(f"{workdir}/"):
         content = pathlib.Path(file).read_bytes()

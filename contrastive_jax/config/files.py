@@ -1,4 +1,4 @@
-"""Config files: their arguments, methods written over them, and reading them."""
+"""Config files: loading, arguments, and the application of methods."""
 
 import ast
 import difflib
@@ -22,15 +22,15 @@ from contrastive_jax.lookup import near, use_folders
 
 
 def parse(arg: str, **defaults: Any) -> ConfigDict:
-    """Parse the part of ``--config=FILE:key=value,key=value`` behind the colon.
+    """Parse the part of ``--config=FILE:key=value,key=value`` after the colon.
 
     Args:
       arg: ``key=value`` pairs, separated by commas.
-      **defaults: every key there is, with its default; a value takes its default's type. A tuple lists
-        the values allowed, the default first.
+      **defaults: default of every key; a value takes its default's type. A tuple lists the allowed values, the
+        default first.
 
     Raises:
-      ValueError: unknown key, or a value that is not of the default's type or not allowed.
+      ValueError: an unknown key, or a value of the wrong type or not allowed.
     """
     allowed = {"scale": SCALES} | {key: v for key, v in defaults.items() if isinstance(v, tuple)}
     defaults = {key: v[0] if isinstance(v, tuple) else v for key, v in defaults.items()}
@@ -62,14 +62,18 @@ def _number(key: str, text: str, kind: type) -> int | float:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         value = None
-    if type(value) is not kind and not (kind is float and type(value) is int):  # 2.7 is no int, True neither
+    if type(value) is not kind and not (kind is float and type(value) is int):  # 2.7 and True are not int
         expected = "a whole number" if kind is int else "a number"
         raise ValueError(f"config argument {key}={text!r}: expected {expected}.")
     return kind(value)
 
 
 def use_method(config: ConfigDict, name: str) -> ConfigDict:
-    """Write a method of :mod:`contrastive_jax.config.methods` over ``config``: sections it names are replaced."""
+    """Apply a method of :mod:`contrastive_jax.config.methods` to ``config``, in place.
+
+    The method's choices replace their sections; in optimizer, schedule, projector, predictor, norm, probe and
+    augment it sets single leaves.
+    """
     if name not in methods.METHODS:
         raise ValueError(f"config argument method={name!r}. {near(name, methods.METHODS)}")
     settings: Mapping[str, Any] = methods.METHODS[name]
@@ -82,7 +86,7 @@ def use_method(config: ConfigDict, name: str) -> ConfigDict:
     return config
 
 
-# Names of options in other libraries -> the last name here.
+# Option names of other libraries -> the last part of the name here.
 ELSEWHERE = {
     **{"lr": "learning_rate", "wd": "weight_decay", "epochs": "duration", "max_epochs": "duration"},
     **{
@@ -96,8 +100,10 @@ ELSEWHERE = {
 
 
 def suggest(name: str, known: Mapping[str, Any]) -> str:
-    """Return what a misspelt leaf may have meant: one of the same last name, the nearest leaf or section, else the
-    options of its section."""
+    """Return a hint for an unknown leaf.
+
+    It names leaves with the same last part, else the closest leaf or section, else the options of the section.
+    """
     sections = sorted({leaf.split(".")[0] for leaf in known})
     last = name.rpartition(".")[2]
     elsewhere = [leaf for leaf in known if leaf.rpartition(".")[2] == ELSEWHERE.get(last, last)]
@@ -114,19 +120,20 @@ def suggest(name: str, known: Mapping[str, Any]) -> str:
 
 
 def load(spec: str | os.PathLike[str]) -> ConfigDict:
-    """Return the config of ``FILE[:key=value,...]``, of a replication's name, of a workdir or of a ``config.json``.
+    """Load the config of ``FILE[:key=value,...]``, a replication's name, a workdir or a ``config.json``.
 
-    A name is that of a file of ``configs/``: here, or beside the package. A workdir may be an address, ``gs://...``.
+    A name refers to a file of ``configs/``, in the current folder or beside the package. A workdir may be
+    remote, ``gs://...``.
 
     Raises:
-      ValueError: there is none, it cannot be read as one, or it was saved with a function that its user has not
-        allowed (:mod:`contrastive_jax.config.approval`), in one sentence.
+      ValueError: there is no such config, it cannot be read, or it names a function that the user has not
+        allowed (:mod:`contrastive_jax.config.approval`).
     """
     address, path, arg = re.fullmatch(r"(\w+://)?([^:]*):?(.*)", os.fspath(spec), re.DOTALL).groups()
     try:
         file = epath.Path(address + path if address else os.path.expanduser(path))
         file = file / "config.json" if file.is_dir() else file
-    except (KeyError, ImportError) as error:  # no such kind of store, or its library is missing
+    except (KeyError, ImportError) as error:  # unknown kind of storage, or its library is missing
         raise ValueError(f"the config {(address or '') + path!r} cannot be read here ({error}).") from None
     if not file.is_file() and path.isidentifier():
         file = next((f for folder in folders() if (f := folder / f"{path}.py").is_file()), file)
@@ -158,7 +165,7 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
 
 
 def raised(spec: str, error: Exception) -> str:
-    """Return what a user's config file raised, and where."""
+    """Return the description of an error in a user's config file, with file and line."""
     if isinstance(error, SyntaxError):
         place, what = (error.filename, error.lineno), error.msg
     else:
@@ -168,8 +175,8 @@ def raised(spec: str, error: Exception) -> str:
 
 
 def folders() -> list[pathlib.Path]:
-    """Return where configs are found by name: here, in the checkout of the package, in an installed package."""
-    in_a_run = pathlib.Path("config.json").is_file()  # whose files may be somebody else's
+    """Return the folders of named configs: of the current folder, the checkout, the installed package."""
+    in_a_run = pathlib.Path("config.json").is_file()  # a run's files may come from somebody else
     here = [] if in_a_run else [pathlib.Path("configs")]
     return [*here, *_of_the_package()]
 
@@ -180,7 +187,7 @@ def _of_the_package() -> list[pathlib.Path]:
 
 
 def names() -> list[str]:
-    """Return the names of all replications that are found."""
+    """Return the names of all configs in :func:`folders`."""
     return sorted({file.stem for folder in folders() for file in folder.glob("[!_]*.py")})
 
 
@@ -191,7 +198,7 @@ def sibling(file: str, name: str) -> ModuleType:
 
 def _module(file: pathlib.Path) -> ModuleType:
     if file.resolve().parent not in _of_the_package():
-        use_folders()  # it may import what lies where the command was started
+        use_folders()  # it may import modules from the folder in which the command was started
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

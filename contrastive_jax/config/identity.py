@@ -1,4 +1,4 @@
-"""Identity of a run: which leaves two configs differ in, and which of them a continuation may change."""
+"""Identity of a run: differences between configs, and the leaves that a continuation may change."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from contrastive_jax.config.settings import completed, plain
 
-# Leaves, by prefix, on which no number of training depends. All others say what a run is.
+# Prefixes of leaves that do not affect the numbers of training. All other leaves identify a run.
 RESOURCES = (
     *("data.memory_limit", "data.workers", "data.corrupt"),
     *("train.remat", "train.deterministic", "optimizer.shard_state", "checkpoint"),
@@ -19,7 +19,8 @@ PRESENTATION = (
     *("name", "log", "profile", "diagnostics", "evaluate", "evaluators"),
     *("preview", "embed", "export", "report"),
 )
-# A run's continuation may differ in these too: it is longer, what it began from is behind it, its files have moved.
+# A continuation may change these too: the run gets longer, its initial weights are not read again, or its files
+# have moved.
 OF_A_BEGUN_RUN = (
     "train.duration",
     "init",
@@ -32,7 +33,7 @@ OF_A_BEGUN_RUN = (
 MAY_CHANGE = (*RESOURCES, *PRESENTATION, *OF_A_BEGUN_RUN)
 
 
-# Leaves younger than some runs -> the value that does what was done before: there they are no part of what a run is.
+# Leaves newer than some runs -> the value with the earlier behaviour, which fingerprints leave out.
 YOUNG = {
     **{"norm.momentum": 0.9, "norm.epsilon": 1e-5, "norm.unbiased": False, "data.channels": 0},
     **{"transform.name": "none", "normalizer.name": "none"},
@@ -40,7 +41,7 @@ YOUNG = {
 
 
 class Absent:
-    """A leaf that one of two configs does not have."""
+    """Marker for a leaf that one of two configs lacks."""
 
     def __repr__(self) -> str:
         return "absent"
@@ -54,7 +55,7 @@ def _under(prefixes: tuple[str, ...]) -> re.Pattern:
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return ``section.option`` -> value."""
+    """Return the leaves of a config, ``section.option`` -> value."""
     by_name = {}
     for name, value in (config if isinstance(config, Mapping | ConfigDict) else config.to_dict()).items():
         if isinstance(value, Mapping | ConfigDict):
@@ -65,7 +66,7 @@ def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Find the leaves in which two configs differ: ``section.option`` -> (first, second), ABSENT if there is none."""
+    """Find the leaves in which two configs differ: ``section.option`` -> (first, second), ABSENT if missing."""
     one, two = leaves(first), leaves(second)
     names = [*one, *(name for name in two if name not in one)]
     return {
@@ -76,26 +77,26 @@ def diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple
 
 
 def diff_text(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    """Write :func:`diff`, a line a leaf."""
+    """Return :func:`diff` as text, one line per leaf."""
     return "".join(f"{name}: {one!r} -> {two!r}\n" for name, (one, two) in diff(first, second).items())
 
 
 def may_change(leaf: str) -> bool:
-    """Return whether a continuation of a run may differ in a leaf."""
+    """Return whether a continuation of a run may change a leaf."""
     return bool(_under(MAY_CHANGE).match(leaf))
 
 
 def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the leaves in which a continuation differs from its run, as it was saved, and may not.
+    """Return the leaves that a continuation changes in its saved run although it may not.
 
-    The functions that ``saved`` names are looked up: those of a file want :func:`approval.check` before.
+    The functions that ``saved`` names are looked up; call :func:`approval.check` first on a config of a file.
     """
     changes = diff(plain(completed(saved)), plain(completed(now)))
     return {name: change for name, change in changes.items() if not may_change(name)}
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """Return eight hexadecimal digits of a run: of what its numbers depend on, whatever its length."""
+    """Return eight hexadecimal digits that hash the leaves that affect a run's numbers, except its duration."""
     other = _under((*RESOURCES, *PRESENTATION, "train.duration"))
     of_the_run = {
         name: value

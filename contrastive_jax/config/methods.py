@@ -1,8 +1,8 @@
-"""The zoo on one screen: every method is what it changes in the base config, SimCLR.
+"""Methods as changes to the base config, SimCLR.
 
 A choice (critic, target, candidates, negatives, margin, transform, temperature, normalizer, loss) replaces its
-section; of the other sections a method sets single leaves. Published values; a data set's config may scale queue and
-alpha.
+section; in other sections a method sets single leaves. The values are those published; a data set's config may
+scale queue and alpha.
 """
 
 EMA = {"name": "ema", "decay": 0.999}
@@ -22,7 +22,7 @@ MOCO_V1 = (
     }
 )
 MOCO_V2 = MOCO_V1 | {"projector": MLP_WITHOUT_NORM, "temperature": {"name": "fixed", "tau": 0.2}}
-# FlatNCE, appendix D: one negative. Its temperature is not printed; the text's is 1 unless it says otherwise.
+# FlatNCE, appendix D: one negative. The temperature is not given there; the paper's default is 1.
 FENCHEL_LEGENDRE = {
     "negatives": {"name": "random", "k": 1},
     "temperature": {"name": "fixed", "tau": 1.0},
@@ -32,7 +32,7 @@ SOGCLR = {"normalizer": {"name": "sogclr"}, "loss": {"sogclr": 1.0}}
 
 
 def generalized(prior: str, weight: float) -> dict:
-    """Combine alignment + sliced Wasserstein distance to a prior, with the constants of the authors' notebook."""
+    """Combine alignment with the sliced Wasserstein distance to a prior; constants of the authors' notebook."""
     on_sphere = prior == "hypersphere"
     scale = 1000.0 if on_sphere else 1.0
     mean_squared = {"normalize": on_sphere, "mean_over_width": True, "scale": 0.5}
@@ -102,7 +102,7 @@ METHODS = {
     # Wei et al. 2024 (FastCLIP-v3's temperature); Kukleva et al. 2023; Koromilas et al. 2024
     "kl_tau": {"temperature": {"name": "kl"}},
     "periodic_tau": {"temperature": {"name": "periodic"}},
-    # A number for each example: u (Yuan et al. 2022; Wei et al. 2024), and a temperature (Qiu et al. 2023)
+    # Values per example: u (Yuan et al. 2022; Wei et al. 2024), and a temperature (Qiu et al. 2023)
     "sogclr": SOGCLR,
     "isogclr": SOGCLR | {"temperature": {"name": "isogclr"}},
     "fast_clip_v1": ACROSS | {"normalizer": {"name": "fast_clip"}, "loss": {"fenchel_legendre": 1.0}},
@@ -125,7 +125,7 @@ METHODS = {
         "transform": {"name": "gaussian_kernel"},
         "temperature": {"name": "fixed", "tau": 1.0},
     },
-    # Transforms of the scores: 2501.17683; Manna et al. 2023; Wu et al. 2023; Zhang et al. 2025; Lan et al. 2025
+    # Transforms of scores: 2501.17683; Manna et al. 2023; Wu et al. 2023; Zhang et al. 2025; Lan et al. 2025
     "temperature_free": {"transform": {"name": "temperature_free"}},
     "dystress": {"transform": {"name": "dystress"}},
     "adnce": {"transform": {"name": "adnce"}},

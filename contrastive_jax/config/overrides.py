@@ -1,9 +1,10 @@
 """Overrides of a config from a command line: ``--config=FILE --config.section.option=value``.
 
-What names a function (``temperature.name``, ``augment.preset``, ``loss``) is read first, then its options, so
-``--config.temperature.name=ess --config.temperature.target=0.3`` means what it says, in any order. A section that names
-a function may be set by the function's name alone: ``--config.temperature=ess``, ``--config.loss=dcl``,
-``--config.optimizer=adamw``. A number may have several values, ``--config.seed=0,1,2``: a run each, see :func:`expand`.
+Names of functions (``temperature.name``, ``augment.preset``, ``loss``) are read before options, so
+``--config.temperature.name=ess --config.temperature.target=0.3`` works in any order. A section that names a
+function may be set by the function's name alone: ``--config.temperature=ess``, ``--config.loss=dcl``,
+``--config.optimizer=adamw``. A number may have several values, ``--config.seed=0,1,2``, one run for each
+(:func:`expand`).
 """
 
 import ast
@@ -24,7 +25,7 @@ from contrastive_jax.config.resolved import Settings, settings_of
 from contrastive_jax.config.settings import GIVEN, Finder, base, complete, plain, settle
 from contrastive_jax.contrast.terms import canonical
 
-_LIST = re.compile(r"[^,()\[\]{}'\"]+(,[^,()\[\]{}'\"]+)+")  # of words, with commas between
+_LIST = re.compile(r"[^,()\[\]{}'\"]+(,[^,()\[\]{}'\"]+)+")  # words separated by commas
 
 
 def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str, Any] = ()) -> Settings:
@@ -32,11 +33,11 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str
 
     Args:
       spec: as :func:`contrastive_jax.config.load` takes it; None is the base config.
-      overrides: ``(section.option, value)``, or a dictionary, the value itself or its text; of a leaf that is set
-        twice the last counts.
+      overrides: pairs ``(section.option, value)``, or a dictionary; a value may be given as text. The last
+        value of a leaf counts.
 
     Raises:
-      ValueError: an unknown leaf or function, or a value that is not allowed, in one sentence.
+      ValueError: an unknown leaf or function, or a value that is not allowed; the message is one sentence.
     """
     find = Finder()
     return settings_of(_resolve(spec, overrides, find), find)
@@ -45,7 +46,7 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str
 def _resolve(
     spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str, Any], find: Finder
 ) -> ConfigDict:
-    """Return the config without a look at the values that its file gives."""
+    """Return the config with the overrides, without validating the values of its file."""
     overrides = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
     if wrong := [one for one in overrides if not isinstance(one, tuple | list) or len(one) != 2]:
         raise ValueError(
@@ -76,15 +77,15 @@ def _resolve(
 
 
 def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[Settings]:
-    """Return the settings of a command line: one, or every combination where numbers have several values.
+    """Return the settings of a command line: one, or one per combination if numbers have several values.
 
-    ``--config.seed=0,1,2 --config.temperature.tau=0.1,0.2`` are six, the last option's values next to each other.
+    ``--config.seed=0,1,2 --config.temperature.tau=0.1,0.2`` gives six; the last option varies fastest.
 
     Args:
-      spec, overrides: as :func:`resolve` takes them.
+      spec, overrides: as in :func:`resolve`.
 
     Raises:
-      ValueError: what :func:`resolve` refuses.
+      ValueError: as in :func:`resolve`.
     """
     given, find = dict(overrides), Finder()
 
@@ -93,14 +94,14 @@ def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[
 
     if not any(map(_LIST.fullmatch, given.values())):
         return [settings(overrides)]
-    # Kinds are looked up in the config with the functions that the overrides name, and no numbers.
+    # The functions that overrides name determine the options' types: apply all overrides but lists first.
     chosen = plain(_resolve(spec, [pair for pair in given.items() if not _LIST.fullmatch(pair[1])], find))
     values = [[(name, part) for part in _several(chosen, name, text, find)] for name, text in given.items()]
     return [settings(combination) for combination in itertools.product(*values)]
 
 
 def _several(settings: Mapping[str, Any], name: str, text: str, find: Finder) -> list[str]:
-    """Return the values of an override: several where a number has a list of them."""
+    """Return the values of an override: several if a number is given as a list."""
     leaf = _leaf(name)
     if not _LIST.fullmatch(text) or leaf not in leaves(settings) and not _is_required(settings, leaf, find):
         return [text]
@@ -111,7 +112,7 @@ def _several(settings: Mapping[str, Any], name: str, text: str, find: Finder) ->
 
 
 def _own_functions(name: str, text: str) -> list[str]:
-    """Return the functions outside of the package that an override names."""
+    """Return the functions outside the package that an override names."""
     section, _, key = name.partition(".")
     literal = _literal(text)
     if isinstance(literal, Mapping):
@@ -122,7 +123,7 @@ def _own_functions(name: str, text: str) -> list[str]:
 
 
 def _is_required(settings: Mapping[str, Any], name: str, find: Finder) -> bool:
-    """Return whether a leaf is an option without a default, which no config has before somebody sets it."""
+    """Return whether a leaf is an option without a default, which configs lack until it is set."""
     section, _, key = name.rpartition(".")
     return (
         key not in GIVEN.get(section, ())
@@ -131,7 +132,7 @@ def _is_required(settings: Mapping[str, Any], name: str, find: Finder) -> bool:
 
 
 def _leaf(name: str) -> str:
-    """Return the name of a leaf, with a term of the loss by the name of its function."""
+    """Return the full name of a leaf: a loss term has its function's name, and means its weight if alone."""
     section, _, key = name.partition(".")
     if section != "loss" or not key:
         return name
@@ -140,17 +141,17 @@ def _leaf(name: str) -> str:
 
 
 def _term(key: str) -> tuple[str, str]:
-    """Return a loss and its option, of ``dcl.weight`` or ``package.module:function.option``."""
+    """Split ``dcl.weight`` or ``package.module:function.option`` into the loss and its option."""
     module, colon, rest = key.rpartition(":")
     function, _, option = rest.partition(".")
     return canonical(f"{module}{colon}{function}"), option
 
 
 def _choose(config: ConfigDict, name: str, text: str, find: Finder) -> str:
-    """Write an override that names a function, or is a whole section, into the config.
+    """Apply an override to the config if it names a function or sets a whole section.
 
     Returns:
-      The leaf or section that it set; nothing where it is an option, which is read once all functions are known.
+      The leaf or section that was set; "" for an option, which is read after all functions are known.
     """
     section, _, key = name.partition(".")
     parent = config.get(section)
@@ -163,7 +164,7 @@ def _choose(config: ConfigDict, name: str, text: str, find: Finder) -> str:
         config[section] = ConfigDict(named)
         return section
     if section == "loss" and not key:
-        find("loss", text)  # a config would refuse a dot of a misspelt name in its own words
+        find("loss", text)  # before ConfigDict refuses a misspelt name with a dot, with a less clear message
         config.loss = ConfigDict({canonical(text): {"weight": 1.0}})
         return section
     if section == "loss" and (term := _term(key)[0]) not in parent:
@@ -201,15 +202,15 @@ def _literal(text: str) -> Any:
 
 
 def _value(settings: Mapping[str, Any], name: str, text: str, find: Finder) -> Any:
-    """Return a leaf's value from its text, by its kind.
+    """Parse the text of a leaf's value by the leaf's type.
 
     Raises:
-      ValueError: no such value.
+      ValueError: the text is not a value of that type.
     """
     kind = schema.kind_of(settings, name, leaves(base()), find)
     literal = {"true": True, "false": False}.get(text.lower(), _literal(text))
     several = tuple(_literal(part.strip()) for part in text.split(",") if part.strip())
-    if kind is None:  # an option of a function of the user's own that does not say its type
+    if kind is None:  # an option without annotation, of a user's function
         return literal
     texts_first = str in kinds.basic(kind)
     for value in (text, literal, several) if texts_first else (literal, several, text):

@@ -1,4 +1,4 @@
-"""Settings: a config as values, with the functions that its sections name."""
+"""Settings: the values of a config, and the functions that its sections name."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ Values = Mapping[str, Any]
 
 
 class _Attribute(Generic[T]):
-    """An attribute of settings; it is read once."""
+    """Attribute of :class:`Settings`, computed on first access."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -39,14 +39,14 @@ class _Attribute(Generic[T]):
 
 
 class _Value(_Attribute[T]):
-    """An option outside of all sections."""
+    """Option outside all sections."""
 
     def read(self, settings: "Settings") -> T:
         return settings.values.get(self.name, getattr(sections.General, self.name))
 
 
 class _Fields(_Attribute[T]):
-    """A section of :mod:`contrastive_jax.config.sections`; a config without it has its defaults."""
+    """Section of :mod:`contrastive_jax.config.sections`; if the config lacks it, its defaults."""
 
     def __init__(self, fields: type[T]) -> None:
         self.fields = fields
@@ -56,19 +56,19 @@ class _Fields(_Attribute[T]):
         check(self.fields, values, self.name)
         try:
             return self.fields(**values)
-        except TypeError as error:  # another option
+        except TypeError as error:  # unknown option
             raise ValueError(f"{self.name}: {error}.") from None
 
 
 class _Function(_Attribute[Section]):
-    """A section that names a function, or is always the same one's."""
+    """Section with the options of a function, which the section names or which is fixed."""
 
     def read(self, settings: "Settings") -> Section:
         return settings.section(self.name, settings.values.get(self.name))
 
 
 class _Columns(_Attribute[Mapping[str, Section]]):
-    """A section of sections."""
+    """Section of named sections: ``loss`` and ``evaluators``."""
 
     def read(self, settings: "Settings") -> Mapping[str, Section]:
         columns = settings.values.get(self.name, {})
@@ -76,12 +76,12 @@ class _Columns(_Attribute[Mapping[str, Section]]):
 
 
 class Settings:
-    """A config as values: an attribute is a section, or an option outside of all sections.
+    """Values of a config; an attribute is a section, or an option outside all sections.
 
-    A section that names a function is a :class:`~contrastive_jax.lookup.Section`; the others are the classes of
-    :mod:`contrastive_jax.config.sections`. :func:`contrastive_jax.config.resolve` gives settings that were checked; of
-    others (:func:`as_settings`) a section that is wrong raises a ValueError when it is read. Settings do not change:
-    :meth:`replaced` returns others.
+    A section that names a function is a :class:`~contrastive_jax.lookup.Section`; the others are instances of
+    the classes of :mod:`contrastive_jax.config.sections`. :func:`contrastive_jax.config.resolve` returns
+    validated settings; without validation (:func:`as_settings`) an invalid section raises a ValueError when it
+    is read. Settings are immutable: :meth:`replaced` returns a modified copy.
     """
 
     name = _Value[str]()
@@ -142,14 +142,14 @@ class Settings:
         return f"Settings({self.values!r})"
 
     def __reduce__(self) -> tuple:
-        return Settings, (self.to_dict(), None, self.checked)  # functions are looked up again
+        return Settings, (self.to_dict(), None, self.checked)  # the copy looks functions up again
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the config as plain dictionaries: what ``config.json`` holds."""
+        """Return the config as plain dictionaries, the content of ``config.json``."""
         return copy.deepcopy(dict(self.values))
 
     def only(self, *names: str) -> dict[str, Any]:
-        """Return some sections as plain dictionaries, those that are known."""
+        """Return the named sections that the config has, as plain dictionaries."""
         return {name: value for name, value in self.to_dict().items() if name in names}
 
     def to_json(self) -> str:
@@ -157,18 +157,18 @@ class Settings:
         return json.dumps(self.to_dict())
 
     def replaced(self, **sections: Any) -> "Settings":
-        """Return settings in which some sections, plain dictionaries, are others; the functions stay known."""
+        """Return a copy with some sections replaced by plain dictionaries, without new lookups of functions."""
         return Settings({**self.values, **sections}, self.find, self.checked)
 
     def section(self, path: str, given: Any) -> Section:
         """Return the function that a section names, with its options.
 
         Raises:
-          ValueError: there is no such function, or no such section.
+          ValueError: the function is unknown, or the section is missing or not a section.
         """
         part, _, term = path.partition(".")
         if part == "loss" and not isinstance(given, Mapping):
-            given = {"weight": given}  # a term may be its weight alone
+            given = {"weight": given}  # a term may be given by its weight alone
         if not isinstance(given, Mapping):
             raise ValueError(f"{path} is {'missing' if given is None else repr(given)}; it is a section.")
         options = _values(given)
@@ -182,14 +182,14 @@ class Settings:
         for option in strangers(path, given, self.find):
             del options[option]
         if part == "augment":
-            function = augment.options_of(function)[0]  # whose options the preset is one of
+            function = augment.options_of(function)[0]  # the preset is one of its options
         else:
             options.pop(key, None)
         return Section(path, name, function, options)
 
 
 def _values(section: Values) -> dict[str, Any]:
-    """Return options as functions take them: JSON's lists are tuples."""
+    """Return options as functions take them, with JSON's lists as tuples."""
 
     def value(given: Any) -> Any:
         return tuple(map(value, given)) if isinstance(given, list | tuple) else given
@@ -198,22 +198,22 @@ def _values(section: Values) -> dict[str, Any]:
 
 
 def saved_settings(config: Values | ConfigDict) -> Settings:
-    """Return the settings of a saved config, unchecked; functions that are not here raise when they are called."""
+    """Return the settings of a saved config without validation; missing functions raise when called."""
     return as_settings(config, SavedFinder())
 
 
 def as_settings(config: "Settings | Values | ConfigDict", find: Finder | None = None) -> Settings:
-    """Return a config as settings, without a look at its values: one that was saved may lack sections."""
+    """Return a config as settings without validation; a saved config may lack sections."""
     if isinstance(config, Settings):
         return config
     return Settings(plain(config) if isinstance(config, ConfigDict) else config, find)
 
 
 def settings_of(config: "Settings | Values | ConfigDict", find: Finder | None = None) -> Settings:
-    """Return a config as settings whose values are allowed; those that were checked come back as they are.
+    """Return a config as validated settings; settings that were validated before are returned unchanged.
 
     Raises:
-      ValueError: a value that is not allowed, in one sentence.
+      ValueError: a value is not allowed; the message is one sentence.
     """
     settings = as_settings(config, find)
     if settings.checked:

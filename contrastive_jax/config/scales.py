@@ -1,4 +1,4 @@
-"""Scales: a config as published, for one GPU, for hours and for minutes of two CPU cores, and for seconds."""
+"""Scales of a config: as published, for one GPU, small images or digits on CPU cores, and a smoke test."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,14 +13,14 @@ SCALES = ("paper", "gpu", *SMALL, "cpu", "smoke")
 
 
 def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
-    """Bring a method to where it trains in a minute on two CPU cores: digits, ResNet-18 of width 16, AdamW.
+    """Scale a method to a minute of training on two CPU cores: digits, ResNet-18 of width 16, AdamW.
 
-    Loss, heads and rules stay; what a method takes from the size of its data (queue, alpha, K, momentum
-    of the target) is scaled to the 1,437 training images. ``smoke``: 4 steps, for seconds.
+    Loss, heads and rules stay; options that depend on the size of the data (queue, alpha, K, momentum of the
+    target) are scaled to the 1,437 training images. ``smoke``: width 8 and 4 steps, for seconds.
     """
     config.data = {"name": "digits"}
     config.augment = {"preset": "digits", "size": 8}
-    # An 8x8 image meets no spatial layer but the stem while the residual branches are zero.
+    # While the residual branches are zero, the stem is the only spatial layer that acts on an 8x8 image.
     _reduce(config, 0.125 if smoke else 0.25, zero_init=False)
     config.schedule = {
         "name": "cosine", "learning_rate": 3e-3, "scaling": "none", "warmup": "1 step" if smoke else "2 epochs",
@@ -31,11 +31,11 @@ def on_digits(config: ConfigDict, smoke: bool = False) -> ConfigDict:
 
 
 def on_small_images(config: ConfigDict, scale: str = "small") -> ConfigDict:
-    """Bring a method to real images and one CPU core, 20 minutes or less: ResNet-18 of width 8, 20 epochs, AdamW.
+    """Scale a method to at most 20 minutes on a CPU core: real images, ResNet-18 of width 8, 20 epochs, AdamW.
 
-    ``small`` is all of CIFAR-10 seen at 16 x 16 pixels, far from solved; ``small_mnist`` all of MNIST at 14 x 14,
-    whose images are soon told apart. The peak learning rate is 0.0025 sqrt(batch / 100). Loss, heads and rules
-    stay; queue, K and momentum of the target are scaled to 50,000 or 60,000 images.
+    ``small`` is all of CIFAR-10 at 16 x 16 pixels, far from solved; ``small_mnist`` is all of MNIST at 14 x 14,
+    whose images the network soon distinguishes. The peak learning rate is 0.0025 sqrt(batch / 100). Loss, heads
+    and rules stay; queue, K and momentum of the target are scaled to 50,000 or 60,000 images.
     """
     if scale == "small":
         config.data = {"name": "cifar10"}
@@ -48,13 +48,13 @@ def on_small_images(config: ConfigDict, scale: str = "small") -> ConfigDict:
         "name": "cosine", "learning_rate": 2.5e-4, "scaling": "sqrt", "warmup": "1 epoch",
     }  # fmt: skip
     config.train.update({"duration": "20 epochs", "batch_size": 128})
-    config.evaluators.linear.tolerance = 1e-4  # raw pixels reach the default's 1e-5 after minutes
+    config.evaluators.linear.tolerance = 1e-4  # raw pixels need minutes to reach the default of 1e-5
     config.log.every = 100
     return limit(config, scale)
 
 
 def _reduce(config: ConfigDict, width: float, zero_init: bool) -> None:
-    """Take a narrow ResNet-18 with a CIFAR stem, AdamW, float32, and the base's evaluation."""
+    """Set a narrow ResNet-18 with a CIFAR stem, AdamW, float32, and the base's evaluation."""
     small = {"depth": 18, "width": width, "stem": "cifar", "zero_init": zero_init, "kernel_init": "fan_in"}
     config.encoder.update(small)
     config.optimizer = {"name": "adamw", "weight_decay": 1e-4}
@@ -63,11 +63,11 @@ def _reduce(config: ConfigDict, width: float, zero_init: bool) -> None:
 
 
 def limit(config: ConfigDict, scale: str) -> ConfigDict:
-    """Cut what a method takes from the size of its data: queue, alpha, momentum of the target; and K below the batch.
+    """Limit the options that depend on the size of the data: queue, alpha, target's momentum; K to the batch.
 
-    ``cpu`` and ``smoke`` are of a thousand images and hundreds of steps, any other of 50,000 and thousands.
+    ``cpu`` and ``smoke`` assume 1,000 images and hundreds of steps; other scales 50,000 images and thousands.
     """
-    eqco = config.margin.name == "eqco"  # as many negatives as alpha would be no margin
+    eqco = config.margin.name == "eqco"  # with as many negatives as alpha there would be no margin
     queue, decay, alpha = {
         "smoke": (128, 0.95, 1024.0),
         "cpu": (256 if eqco else 1024, 0.95, 1024.0),
@@ -79,18 +79,18 @@ def limit(config: ConfigDict, scale: str) -> ConfigDict:
     if eqco:
         config.margin.alpha = min(config.margin.alpha, alpha)
     if config.target.name == "ema":
-        config.target.decay = min(config.target.decay, decay)  # of hundreds of steps, not of a million
+        config.target.decay = min(config.target.decay, decay)  # for short runs
     return config
 
 
 def at_scale(config: ConfigDict, scale: str, gpu: Mapping[str, Any] | None = None) -> ConfigDict:
-    """Bring a config as published to one of ``SCALES``, complete.
+    """Scale a published config to one of ``SCALES``, and complete it.
 
     Args:
-      config: what ``paper`` is.
+      config: the published config, scale ``paper``.
       scale: ``cpu`` and ``smoke`` are :func:`on_digits`, ``small`` and ``small_mnist`` :func:`on_small_images`.
-      gpu: leaf -> value, what one GPU takes instead. With a new ``train.duration``, warm-up and milestones
-        keep their share of the run.
+      gpu: leaf -> value of the scale ``gpu``. With a new ``train.duration``, warm-up and milestones keep their
+        share of the run.
     """
     if scale in ("cpu", "smoke"):
         on_digits(config, smoke=scale == "smoke")
@@ -109,11 +109,13 @@ def at_scale(config: ConfigDict, scale: str, gpu: Mapping[str, Any] | None = Non
 
 
 def _share(duration: str, published: str, now: str) -> str:
-    """Keep a part's share of a duration: ``"120 epochs"`` of ``"200 epochs"`` is ``"12 epochs"`` of ``"20 epochs"``,
-    ``"600 steps"`` of ``"1000 steps"``.
+    """Scale a part of a duration to a new duration.
+
+    ``"120 epochs"`` of ``"200 epochs"`` becomes ``"12 epochs"`` of ``"20 epochs"``, or ``"600 steps"`` of
+    ``"1000 steps"``.
 
     Raises:
-      ValueError: the first two are of different units.
+      ValueError: the first two have different units.
     """
     (number, unit), (whole, of), (new, of_new) = (text.split() for text in (duration, published, now))
     if unit.rstrip("s") != of.rstrip("s"):

@@ -1,7 +1,7 @@
-"""Options: the meaning of each, read from where it is defined, and the values that it takes.
+"""Meaning and allowed values of every option, read from its definition.
 
-A config section is the keyword arguments of the function that it names, so an option's meaning is its entry
-among the ``Args`` of that function, or of the function's module where functions share it. Leaves that no
+A config section holds the keyword arguments of the function that it names, so an option's meaning is its entry
+in the ``Args`` of that function, or of the function's module if several functions share it. Leaves that no
 function takes are in ``LEAVES``.
 """
 
@@ -27,14 +27,14 @@ from contrastive_jax.lookup import functions_of, is_own
 from contrastive_jax.models import heads, norm
 from contrastive_jax.optim.gradient_snr import gradient_snr
 
-# Leaves that no function takes by this name, and what they are.
+# Leaves that no function takes by this name -> their meaning.
 LEAVES = {
     "loss.*.weight": "of this term in the sum that is minimised.",
     "evaluators.*.name": "what this column is: a function of contrastive_jax.evaluators.protocols or measures.",
     "data.name": "Data set: digits (inside scikit-learn, no download), folder, arrays, tfds, synthetic, or the TFDS"
     " name of a prepared set (cifar10).",
 }
-LEAVES |= {  # what the module says that the function is from
+LEAVES |= {  # the first line of the docstring of the functions' module
     f"{section}.name": f"{(module.__doc__ or '').partition(chr(10))[0]} A function of {module.__name__}."
     for section, module in CHOICES.items()
 }
@@ -60,7 +60,7 @@ SECTIONS: dict[str, Callable] = {
 
 
 def entries(text: str | None) -> dict[str, str]:
-    """Read the ``Args`` of a docstring: name -> what it says, on one line. ``a, b: text`` is both."""
+    """Parse the ``Args`` of a docstring: name -> text on one line; ``a, b: text`` is an entry for both."""
     lines = inspect.cleandoc(text or "").splitlines()
     if "Args:" not in lines:
         return {}
@@ -79,20 +79,20 @@ def entries(text: str | None) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Take the marks of a docstring off: ``:func:`~a.b.c``` is c."""
+    """Remove docstring markup: ``:func:`~a.b.c``` becomes c."""
     return re.sub(r":\w+:`~?([\w.]+)`", lambda found: found[1].rpartition(".")[2], text).replace("``", "")
 
 
 @functools.cache
 def meanings(function: Callable) -> dict[str, str]:
-    """Return what the options of a function mean, by its docstring, or its module's where functions share them."""
+    """Return the meanings of a function's options, from its docstring or else its module's."""
     module = inspect.getmodule(function)
     known = entries(module and module.__doc__) | entries(function.__doc__)
     return {name: known.get(name, "") for name in parameters(function)}
 
 
 class Option(NamedTuple):
-    """A leaf, or what it may be: with the function that takes it, if one does."""
+    """Option of a config, with the function that takes it, if any."""
 
     name: str  # section.option; a star stands for the name of a loss or column
     default: Any
@@ -101,20 +101,20 @@ class Option(NamedTuple):
 
     @property
     def of(self) -> str:
-        """``temperature=fixed``, or nothing."""
+        """Section and function, such as ``temperature=fixed``; empty without a function."""
         if self.function is None or inspect.isclass(self.function):
             return ""
         return f"{self.name.split('.')[0]}={self.function.__name__}"
 
     @property
     def kind(self) -> Any:
-        """Return the annotation of its values, of a function that says it."""
+        """Return the annotation of its values; None if there is none."""
         kind = parameters(self.function)[self.name.rpartition(".")[2]].annotation if self.function else None
-        return None if kind is inspect.Parameter.empty else kind  # a user's own function need not say
+        return None if kind is inspect.Parameter.empty else kind  # a user's function may have no annotations
 
 
 def functions(section: str) -> tuple[Callable, ...]:
-    """Return all functions that a section (``evaluators.*`` is one) may name, or the one that it always means."""
+    """Return all functions that a section (also ``loss.*``, ``evaluators.*``) may name, or the fixed one."""
     if section in CHOICES:
         return tuple(functions_of(CHOICES[section]).values())
     if section == "augment":
@@ -129,7 +129,7 @@ def functions(section: str) -> tuple[Callable, ...]:
 
 
 def named(settings: Mapping[str, Any], path: str, find: Finder | None = None) -> tuple[Callable, ...]:
-    """Return the functions that take the options of a section of ``settings``, a config, by its path."""
+    """Return the functions that take the options of the section at ``path`` in the config ``settings``."""
     section, _, key = path.partition(".")
     find = find or Finder()
     try:
@@ -149,7 +149,7 @@ def named(settings: Mapping[str, Any], path: str, find: Finder | None = None) ->
 
 
 def option_of(settings: Mapping[str, Any], leaf: str, find: Finder | None = None) -> Option:
-    """Return what a leaf of a config is; without a meaning where nothing says it (a function of one's own)."""
+    """Return the option of a config's leaf; an undocumented one (of a user's function) has an empty meaning."""
     path, _, key = leaf.rpartition(".")
     starred = re.sub(r"^(loss|evaluators)\..*(\.\w+)$", r"\1.*\2", leaf)
     if starred in LEAVES:
@@ -185,22 +185,22 @@ def every() -> list[Option]:
 
 
 def _reachable(path: str, leaf: str, base: Mapping[str, Any]) -> bool:
-    """Return whether configs have the leaf: heads and norm have those that the base names."""
+    """Return whether configs have the leaf; heads and norm have only the leaves of the base config."""
     return path not in ("projector", "predictor", "norm") or leaf in base
 
 
 # ------------------------------------------------------------------------------------------------ values
 
-FILE_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no separator, no way up, no hidden file
+FILE_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no separator, parent folder or hidden file
 
 
 def check(settings: Mapping[str, Any], find: Finder | None = None) -> None:
-    """Refuse a config with a leaf that is missing or that nothing reads, or whose value its annotation does not allow.
+    """Refuse a config with missing or unknown leaves, or with values that their annotations do not allow.
 
-    What depends on several options or on the data is the business of the function that takes them.
+    Conditions on several options or on the data are checked by the functions that take them.
 
     Raises:
-      ValueError: one sentence that names the leaf, its value and what is allowed.
+      ValueError: one sentence with the leaf, its value and the allowed values.
     """
     whole, find = base(), find or Finder()
     for section, default in whole.items():
@@ -236,10 +236,10 @@ def check(settings: Mapping[str, Any], find: Finder | None = None) -> None:
 
 
 def check_names(settings: Mapping[str, Any], find: Finder) -> None:
-    """Refuse the name of a function that there is not; one's own are looked for where they are needed.
+    """Refuse unknown function names; a user's own functions are looked up when they are needed.
 
     Raises:
-      ValueError: one sentence that names the leaf, its value and what is allowed.
+      ValueError: one sentence with the leaf, its value and the allowed values.
     """
     for column, options in settings["evaluators"].items():
         if not isinstance(options, Mapping | ConfigDict) or "name" not in options:
@@ -256,14 +256,14 @@ def check_names(settings: Mapping[str, Any], find: Finder) -> None:
 
 
 def unknown(path: str, name: Any) -> str:
-    """Return the sentence that refuses a name which no function of a section's module has."""
+    """Return the error message for a name that is not a function of a section's module."""
     section, leaf = path.partition(".")[0], f"{path}.{'preset' if path == 'augment' else 'name'}"
     modules = {"augment": [presets, arrays], "evaluators": [protocols, measures]}.get(section) or [
         CHOICES[section]
     ]
     known = sorted(name for module in modules for name in functions_of(module))
     depth = re.fullmatch(r"resnet[-_ ]?(\d+)", str(name).lower()) if path == "encoder" else None
-    hint = f" Set encoder.depth={depth[1]}." if depth else ""  # what torchvision calls them
+    hint = f" Set encoder.depth={depth[1]}." if depth else ""  # torchvision's names
     return refusal(leaf, name, Literal[tuple(known)]) + hint
 
 
@@ -292,7 +292,7 @@ def _check_section(section: str, given: Any, default: Any) -> None:
 def kind_of(
     settings: Mapping[str, Any], leaf: str, defaults: Mapping[str, Any], find: Finder | None = None
 ) -> Any:
-    """Return the type of a leaf's values: of the function that takes it, else of its default; None: not known."""
+    """Return the type of a leaf's values, from its function or else its default; None if unknown."""
     option = option_of(settings, leaf, find)
     if option.function:
         return option.kind

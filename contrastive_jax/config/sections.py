@@ -1,4 +1,4 @@
-"""Sections whose options no function of the package takes: a field is an option, with its kind and its default."""
+"""Sections whose options are not arguments of a function: each field is an option with its type and default."""
 
 import dataclasses
 from typing import Annotated, Any, Literal
@@ -17,7 +17,7 @@ def defaults(fields: type) -> dict[str, Any]:
 
 @section
 class General:
-    """Options outside of all sections.
+    """Options outside all sections.
 
     Args:
       name: name of the run, used in the default workdir's name.
@@ -52,14 +52,15 @@ class Probe:
 
 @section
 class Train:
-    """Length and batches of the training.
+    """Length and batches of training.
 
     Args:
       duration: length of the run: '100 epochs', '1000 steps' or '1e6 examples'.
-      batch_size: images a step, of all devices together.
-      microbatches: parts in which a step's batch passes the network, to save memory.
-      remat: blocks are computed again in the backward pass, to save memory.
-      deterministic: on a GPU: the same run has the same bits; False is faster there, and nothing elsewhere.
+      batch_size: number of images per step, over all devices.
+      microbatches: number of parts in which a step's batch passes through the network, to save memory.
+      remat: whether blocks are recomputed in the backward pass, to save memory.
+      deterministic: whether runs on a GPU are bitwise reproducible; False is faster there, and has no effect
+          elsewhere.
     """
 
     duration: str = "100 epochs"
@@ -96,7 +97,7 @@ class Evaluate:
 
 @section
 class Log:
-    """The log: how often, and where to.
+    """Interval and destinations of the log.
 
     Args:
       every: number of steps between log points.
@@ -137,7 +138,7 @@ class Init:
 
 @section
 class Preview:
-    """The sheet of ``--mode=preview``.
+    """Image sheet of ``--mode=preview``.
 
     Args:
       images: number of images on the sheet of --mode=preview.

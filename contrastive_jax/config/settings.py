@@ -1,4 +1,4 @@
-"""The config: what a run is, as leaves with defaults. ``base()`` is the common ground of all."""
+"""Leaves of a config and their defaults; ``base()`` is the config that all others start from."""
 
 import functools
 import inspect
@@ -46,24 +46,27 @@ CHOICES = {
 }
 
 
-SIZE = 32  # of the base config's views
-# Arguments of functions that a config does not say, but the run.
+SIZE = 32  # pixels of the base config's views
+# Arguments that the run passes to functions, not the config.
 GIVEN = {
     "augment": ("views",),
     "encoder": ("remat",),
 }
-NAMED = (*CHOICES, "data")  # all whose leaf ``name`` names a function
+NAMED = (*CHOICES, "data")  # sections whose leaf ``name`` names a function
 
 
 def function_of(path: str, name: Any) -> Callable | None:
-    """Return the function whose keyword arguments a section is where it names ``name``; None: there is none.
+    """Return the function that a section names; its keyword arguments are the section's options.
 
     Args:
-      path: of the section: ``temperature``, ``evaluators.knn``; of all terms of the loss ``loss``.
-      name: of the function.
+      path: path of the section: ``temperature``, ``evaluators.knn``; for every term of the loss ``loss``.
+      name: name of the function.
+
+    Returns:
+      The function; None if the name is unknown.
 
     Raises:
-      ValueError: a ``module:function``, or a loss, that there is not.
+      ValueError: an unknown ``module:function`` or loss.
     """
     section, _, column = path.partition(".")
     if section in CHOICES:
@@ -79,18 +82,18 @@ def function_of(path: str, name: Any) -> Callable | None:
 
 @functools.cache
 def _packaged(section: str, name: str) -> Callable | None:
-    """Return a function of the package, which no user can change."""
+    """Return a function of the package; cached, as these functions do not change."""
     return function_of(section, name)
 
 
 class Finder:
-    """The functions that the sections of a config name; each name is looked up once."""
+    """Lookup of the functions that the sections of a config name, once per name."""
 
     def __init__(self) -> None:
         self._own: dict[str, Callable | None] = {}
 
     def __call__(self, path: str, name: Any) -> Callable | None:
-        """Return the function as :func:`function_of` does."""
+        """Return the function as :func:`function_of` does; None for a name that is not text."""
         if not isinstance(name, str):
             return None
         if not is_own(name):
@@ -101,10 +104,10 @@ class Finder:
 
 
 class SavedFinder(Finder):
-    """A :class:`Finder` for saved configs: a function that is not here raises an error when it is called."""
+    """:class:`Finder` for saved configs: a missing function raises an error only when it is called."""
 
     def __call__(self, path: str, name: Any) -> Callable | None:
-        """Return the function, or one that raises what looking it up raised."""
+        """Return the function, or a substitute that raises the error of the lookup when it is called."""
         try:
             return super().__call__(path, name)
         except ValueError as error:
@@ -119,7 +122,7 @@ def _absent(sentence: str) -> Callable:
 
 
 def base() -> ConfigDict:
-    """Return the common ground of all configs: SimCLR with a CIFAR-stem ResNet-18, LARS and a cosine schedule."""
+    """Return the base of all configs: SimCLR with a CIFAR-stem ResNet-18, LARS and a cosine schedule."""
     return ConfigDict(
         {
             **defaults(sections.General),
@@ -176,7 +179,10 @@ def base() -> ConfigDict:
 
 
 def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
-    """Fill in what the named functions take by default, so that every option is a leaf one can see and set."""
+    """Fill in the defaults of the named functions, so that every option is a leaf that can be seen and set.
+
+    Options of other functions (:func:`strangers`) are removed.
+    """
     find = find or Finder()
     for section in (*NAMED, "augment"):
         name = config[section].get("preset" if section == "augment" else "name")
@@ -186,8 +192,8 @@ def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
     if "size" not in config.augment and augment.make_views in augment.options_of(
         find("augment", config.augment.preset)
     ):
-        config.augment.size = SIZE  # views of arrays, in whose place images have come, have none
-    _fill(config, "norm", norm.norm)  # a config may have the section anew
+        config.augment.size = SIZE  # missing after a change from a preset of arrays, which has no size
+    _fill(config, "norm", norm.norm)  # a config may have replaced the whole section
     config.loss = ConfigDict({
         canonical(name): value if isinstance(value, ConfigDict) else {"weight": float(value)}
         for name, value in config.loss.items()
@@ -200,10 +206,10 @@ def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
 
 
 def strangers(section: str, options: Mapping[str, Any], find: Finder) -> list[str]:
-    """Return the options of another function of the package that a section has, and the one that it names has not.
+    """Return the options in a section that belong to other functions of the package, not to the named one.
 
-    Sections of older configs have the options of all optimizers, of all schedules, and of all data sets; of these
-    the ones of another set were at their defaults. Views of arrays have no size, which the base config has.
+    Sections of older configs have the options of all optimizers, schedules and data sets; an option of another
+    data set counts only at its default. Views of arrays have no size, unlike those of the base config.
     """
     if section == "augment":
         function = find(section, options.get("preset"))
@@ -223,22 +229,22 @@ def strangers(section: str, options: Mapping[str, Any], find: Finder) -> list[st
     ]
 
 
-OF_COLUMNS = ("C", "k", "layer", "temperature", "labels_per_class", "draws")  # once of evaluate
+OF_COLUMNS = ("C", "k", "layer", "temperature", "labels_per_class", "draws")  # of evaluate in older configs
 
 
 def completed(saved: Mapping[str, Any]) -> ConfigDict:
-    """Add to a config as it was saved every option that is newer than it, at its default.
+    """Complete a saved config with the options that are newer than it, at their defaults.
 
-    A run that is older than an option was made with what is now its default. What is wrong (a file edited by hand)
-    is left for ``schema.check`` to refuse.
+    Defaults of newer options reproduce the behaviour of older runs. Errors (in a file edited by hand) are left
+    to ``schema.check``.
     """
     config = base()
-    # Filled by complete, with the options of the functions that these name.
+    # complete() fills these with the options of the functions that they name.
     whole = (*NAMED, "loss", "evaluators", "augment")
     with config.unlocked(), config.ignore_type():
         for section, value in saved.items():
             given = ConfigDict(value) if isinstance(value, Mapping) else value
-            if section == "evaluate" and isinstance(given, ConfigDict):  # options of the columns by now
+            if section == "evaluate" and isinstance(given, ConfigDict):  # now options of the columns
                 given = ConfigDict({name: v for name, v in given.items() if name not in OF_COLUMNS})
             known = config.get(section)
             if isinstance(known, ConfigDict) and isinstance(given, ConfigDict) and section not in whole:
@@ -246,22 +252,22 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
             else:
                 config[section] = given
         try:
-            config.encoder.name = config.encoder.get("name", "resnet")  # the only one that there was
+            config.encoder.name = config.encoder.get("name", "resnet")  # the only encoder of older configs
             return complete(config)
         except (AttributeError, KeyError, TypeError, ValueError, ImportError):
-            return config  # a section that is none, a loss of one's own that is not here
+            return config  # a value in place of a section, or a user's loss that is missing
 
 
 def settle(
     config: ConfigDict, before: Mapping[str, Any], overridden: set[str], find: Finder | None = None
 ) -> ConfigDict:
-    """Complete a config after overrides: where another function is named, what was the old one's goes.
+    """Complete a config after overrides; a section with another function drops the options of the old one.
 
-    Options that were set themselves stay, and are an error later if the new function has none of the name. A
-    new augmentation preset or evaluator starts from its own defaults; of the other choices options of the same
-    name keep their value (tau of a temperature) where it is of the new one's kind, and an option ``like`` is the
-    name that was there. ``before`` is the config as its file gave it, ``overridden`` names the leaves (or whole
-    sections) that were set.
+    Overridden options stay, and raise an error later if the new function does not have them. A new augmentation
+    preset or evaluator starts from its own defaults (but keeps ``size`` or ``layer``). Other sections keep the
+    value of options that both functions have (tau of a temperature), if the new function accepts it; an option
+    ``like`` becomes the old function's name. ``before`` is the config before the overrides; ``overridden``
+    holds the names of the overridden leaves (or whole sections).
     """
     find = find or Finder()
     with config.unlocked():
@@ -273,15 +279,15 @@ def settle(
 
 
 class _Choice(NamedTuple):
-    """A section that names a function, as it is now and as its config file gave it."""
+    """Section that names a function, before and after the overrides."""
 
     parent: ConfigDict
     original: Mapping[str, Any]
     section: str
     path: str
     key: str  # the leaf that names the function
-    function_of: Callable[[Any], list[Callable | None]]  # whose keyword arguments are the section's options
-    outlive: set[str] | None = None  # the options that keep their value; None: all that the new function has
+    function_of: Callable[[Any], list[Callable | None]]  # name -> functions that take the section's options
+    outlive: set[str] | None = None  # options that keep their value; None: all that the new function has
 
     @property
     def was(self) -> Any:
@@ -293,17 +299,17 @@ class _Choice(NamedTuple):
 
     @property
     def changed(self) -> bool:
-        """Return whether another function is named."""
+        """Return whether the section names another function than before."""
         return self.now != self.was
 
     def options(self) -> dict[str, inspect.Parameter]:
-        """Return the options of the function that is named now."""
+        """Return the options of the function that the section names now."""
         functions = [function for function in self.function_of(self.now) if function is not None]
         return {name: p for function in functions for name, p in kinds.parameters(function).items()}
 
 
 def _choices(config: ConfigDict, before: Mapping[str, Any], find: Finder) -> list[_Choice]:
-    """Return the sections that name a function; a column that the config file lacks is as it was set."""
+    """Return the sections that name a function, without columns that only the overrides have."""
 
     def named(section: str, name: Any) -> list[Callable | None]:
         return [find(section, name)]
@@ -326,7 +332,7 @@ def _choices(config: ConfigDict, before: Mapping[str, Any], find: Finder) -> lis
 
 
 def _kept(choice: _Choice, overridden: set[str]) -> ConfigDict:
-    """Return what a section keeps where another function is named."""
+    """Return the options that a section keeps when it names another function."""
     section, known = choice.parent[choice.section], choice.options()
     stays = {leaf for leaf in section if f"{choice.path}.{leaf}" in overridden}
     stays |= set(known) if choice.outlive is None else choice.outlive & set(known)
@@ -336,7 +342,7 @@ def _kept(choice: _Choice, overridden: set[str]) -> ConfigDict:
 
 
 def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...] = ()) -> None:
-    if function is None:  # a wrong name: who builds the function refuses it in a sentence
+    if function is None:  # an unknown name, which is refused later
         return
     for p in kinds.parameters(function).values():
         if p.name not in config[section] and p.name not in leave:
@@ -349,7 +355,7 @@ def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...
 
 
 def _check_kind(option: str, default: Any) -> None:
-    """Refuse a default of one's own function that a config cannot hold."""
+    """Refuse a default of a user's function that a config cannot hold."""
     if isinstance(default, tuple | list):
         for one in default:
             _check_kind(option, one)
@@ -361,15 +367,15 @@ def _check_kind(option: str, default: Any) -> None:
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """Return a ConfigDict or Settings as plain dictionaries, tuples as lists: what ``config.json`` holds."""
+    """Return a ConfigDict or Settings as plain dictionaries with tuples as lists, as in ``config.json``."""
     return json.loads(config.to_json())
 
 
 def steps_of(option: str, duration: str, examples: int, batch_size: int) -> int:
-    """Count steps in a duration: ``"60 epochs"``, ``"1000 steps"`` or ``"1e6 examples"``; the last step is whole.
+    """Return the steps of a duration, ``"60 epochs"``, ``"1000 steps"`` or ``"1e6 examples"``, rounded up.
 
     Raises:
-      ValueError: not a number and one of the three units.
+      ValueError: the text is not a number and one of the three units, or the steps are 2**31 or more.
     """
     number = r"([0-9]+\.?[0-9]*|\.[0-9]+)(e\+?[0-9]{1,2})?"
     match = re.fullmatch(rf"\s*(?P<number>{number})\s*(?P<unit>epoch|step|example)s?\s*", str(duration))

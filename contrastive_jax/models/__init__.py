@@ -1,4 +1,4 @@
-"""Encoders, heads and batch norm as pure functions: the only place that knows flax."""
+"""Encoders, heads and batch norm as pure functions: the only package that uses flax."""
 
 from contrastive_jax.models.encoder import Encoder
 from contrastive_jax.models.from_nnx import from_nnx

@@ -1,7 +1,7 @@
-"""The contract of an encoder: examples to features as pure functions, whatever library wrote them.
+"""Interface of encoders: pure functions from examples to features, independent of the library.
 
-A function that ``encoder.name`` names is called as ``f(norm, dtype, **options)`` and returns an :class:`Encoder`, or a
-Flax linen module whose ``__call__(images, train)`` returns the features.
+The function that ``encoder.name`` names is called as ``f(norm, dtype, **options)`` and returns an
+:class:`Encoder`, or a Flax linen module whose ``__call__(images, train)`` returns the features.
 """
 
 import functools
@@ -19,37 +19,37 @@ from contrastive_jax.lookup import is_own
 from contrastive_jax.models.resnet import ResNet
 from contrastive_jax.types import Array, PyTree
 
-Shape = jax.ShapeDtypeStruct  # of one view, such as float32 [h, w, c] of an image
+Shape = jax.ShapeDtypeStruct  # shape of one view, such as float32 [h, w, c] for an image
 STATISTICS = "batch_stats"
 
 
 class Encoder(NamedTuple):
-    """An encoder as two pure functions of arrays.
+    """Encoder as two pure functions of arrays.
 
-    ``params`` and ``stats`` are dictionaries of arrays, nested as you like. ``params`` are trained; ``stats`` (running
-    statistics of batch norm) change in training without a gradient, ``{}`` where there are none.
+    ``params`` and ``stats`` are nested dictionaries of arrays. ``params`` are trained; ``stats`` (running
+    statistics of batch norm) change in training without a gradient, and are ``{}`` if there are none.
     """
 
     init: Callable[
         [Array, Array], tuple[PyTree, PyTree]
-    ]  # (key, views [1, ...], of images [1, h, w, c] float32) -> (params, stats)
+    ]  # (key, views [1, ...], such as images [1, h, w, c] float32) -> (params, stats)
     apply: Callable  # (params, stats, views [N, ...], *, train) -> (features [N, F], stats)
 
 
 class Component(NamedTuple):
-    """An encoder as the network calls it: a shape is that of one view, with its type."""
+    """Encoder as the network calls it; a shape is that of one view, with its type."""
 
     init: Callable[[int, Shape], tuple[PyTree, PyTree]]  # (seed, shape) -> (params, stats), NumPy arrays
     shapes: Callable[[Shape], tuple[PyTree, PyTree, int]]  # shape -> params and stats as shapes, features F
     apply: Callable  # (params, stats, images, members, *, train) -> (features, stats)
-    scoped: bool  # its batch norms take the groups of rows that ``norm.scope`` says
+    scoped: bool  # whether its batch norms use the groups of rows set by ``norm.scope``
 
 
 def component(made: Any, name: str) -> Component:
-    """Return what an encoder's function returned as a :class:`Component`.
+    """Wrap the result of an encoder's function, ``made``, in a :class:`Component`.
 
     Raises:
-      ValueError: it is neither an :class:`Encoder` nor a linen module.
+      ValueError: ``made`` is neither an :class:`Encoder` nor a linen module.
     """
     if isinstance(made, nn.Module):
         takes = inspect.signature(type(made).__call__).parameters
@@ -61,7 +61,7 @@ def component(made: Any, name: str) -> Component:
             f"encoder.name={name!r} returned a {type(made).__name__}; it must return a contrastive_jax.models.Encoder"
             " (models.from_nnx makes one of an NNX model) or a Flax linen module."
         )
-    ours = isinstance(made, ResNet)  # others may use these names for something else
+    ours = isinstance(made, ResNet)  # other modules may use these names differently
     shapes = functools.partial(_shapes, encoder, made.features if ours else None)
     init = functools.partial(_init, encoder, made.draw if ours else None)
     if is_own(name):
@@ -100,7 +100,7 @@ def _without_members(apply: Callable) -> Callable:
 
 
 def _automatic(apply: Callable) -> Callable:
-    """Return the function for code that knows of no mesh."""
+    """Wrap a function that is unaware of the mesh."""
 
     def call(params, stats, images, members, *, train):
         function = functools.partial(apply, members=None, train=train)
@@ -147,7 +147,7 @@ def _shapes(encoder: Encoder, features: int | None, view: Shape) -> tuple[PyTree
 
 
 def carried(dtype: Any) -> Any:
-    """Return the type in which the state of a run carries arrays: single precision at least, or whole numbers."""
+    """Return the type of arrays of ``dtype`` in a run's state: floating types become float32 at least."""
     return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
 
 
@@ -190,7 +190,7 @@ def _init(encoder: Encoder, draw: Callable | None, seed: int, view: Shape) -> tu
 
 
 def _named(name: str, function: Callable, *arguments: Any) -> Any:
-    """Call a function of a user's encoder; what it raises names the encoder."""
+    """Call a function of a user's encoder; its errors become ValueErrors that name the encoder."""
     try:
         return function(*arguments)
     except Exception as error:

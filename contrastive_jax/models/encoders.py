@@ -1,7 +1,7 @@
-"""Encoder of examples: resnet and vit of images, mlp, conv1d and transformer of others.
+"""Encoder: resnet and vit for images; mlp, conv1d and transformer for other examples.
 
-A function takes the options of batch norm and the dtype to compute in, and returns a Flax linen module or a
-:class:`~contrastive_jax.models.encoder.Encoder`.
+A function takes the options of batch norm and the dtype of the computation, and returns a Flax linen module or
+an :class:`~contrastive_jax.models.encoder.Encoder`.
 """
 
 from typing import Annotated, Literal
@@ -29,8 +29,8 @@ def resnet(
     """Return a residual network (He et al., 2016).
 
     Args:
-      norm: options of its batch norms.
-      dtype: that it computes in.
+      norm: options of batch norm.
+      dtype: type of the computation.
       depth: number of layers: 18, 34, 50, 101 or 152.
       width: multiplier of all channel counts; 1.0 means 64 channels in the first group.
       stem: first layers: cifar (3x3, stride 1) or imagenet (7x7, stride 2, max-pool).
@@ -39,10 +39,10 @@ def resnet(
       zero_init: whether the last norm scale of every residual block starts at 0.
       kernel_init: variance of a convolution's normal initial weights: fan_in, 1 / fan-in (SimCLR's code), or
         fan_out, 2 / fan-out (torchvision and MoCo).
-      remat: blocks are computed again in the backward pass.
+      remat: whether blocks are recomputed in the backward pass.
 
     Raises:
-      ValueError: an option out of its range.
+      ValueError: an option is out of its range.
     """
     return residual.ResNet(
         depth, round(64 * width), stem, variant, zero_init, kernel_init, norm, dtype, remat
@@ -64,17 +64,17 @@ def vit(
     """Return a vision transformer (Dosovitskiy et al., 2021); by default ViT-Tiny with patches for 32 pixels.
 
     Args:
-      norm: unused, as it has layer norm only.
-      dtype: that it computes in.
+      norm: unused; the network has layer norm only.
+      dtype: type of the computation.
       patch: side of a patch in pixels; must divide the image's side.
       dim: width of tokens and features; a multiple of 4 and of ``heads``.
       layers: number of transformer blocks.
       heads: number of attention heads.
       hidden: width of the MLP in each block; 0: 4 x dim.
-      remat: blocks are computed again in the backward pass.
+      remat: whether blocks are recomputed in the backward pass.
 
     Raises:
-      ValueError: an option out of its range.
+      ValueError: an option is out of its range.
     """
     _check_width(dim, heads)
     return ViT(patch, dim, layers, heads, hidden or 4 * dim, dtype, remat)
@@ -87,13 +87,13 @@ def _check_width(dim: int, heads: int) -> None:
 
 @checked("encoder")
 def mlp(norm: Norm, dtype, *, layers: Count = 4, width: Count = 256) -> MLP:
-    """Return a perceptron of examples of any shape, flattened; by default SCARF's (Bahri et al., 2022).
+    """Return a perceptron on flattened examples of any shape; by default SCARF's (Bahri et al., 2022).
 
     Args:
-      norm: unused, as it has no batch norm.
-      dtype: that it computes in.
-      layers: linear layers, each with ReLU.
-      width: of every layer, and of the features.
+      norm: unused; the network has no batch norm.
+      dtype: type of the computation.
+      layers: number of linear layers, each with ReLU.
+      width: width of every layer and of the features.
     """
     return MLP(layers, width, dtype)
 
@@ -102,13 +102,13 @@ def mlp(norm: Norm, dtype, *, layers: Count = 4, width: Count = 256) -> MLP:
 def conv1d(
     norm: Norm, dtype, *, layers: Annotated[int, Ge(1), Le(16)] = 3, width: Count = 64, kernel: Count = 3
 ) -> Conv1D:
-    """Return dilated convolutions over time, as TS2Vec's encoder has them (Yue et al., 2022), and their maximum.
+    """Return dilated convolutions over time, as in TS2Vec (Yue et al., 2022), with the maximum over time.
 
     Args:
-      norm: unused, as it has no batch norm.
-      dtype: that it computes in.
-      layers: residual blocks; block i is dilated by 2^i steps.
-      width: channels, and features.
+      norm: unused; the network has no batch norm.
+      dtype: type of the computation.
+      layers: number of residual blocks; block i has a dilation of 2^i steps.
+      width: number of channels and of features.
       kernel: length of a convolution, in steps.
     """
     return Conv1D(layers, width, kernel, dtype)
@@ -127,21 +127,21 @@ def transformer(
     padding_id: Annotated[int, Ge(-1)] = -1,
     remat: bool = False,
 ) -> Transformer:
-    """Return a transformer of token ids or of a series: the blocks and the fixed positions of ``vit``.
+    """Return a transformer for token ids or series, with the blocks and the fixed positions of ``vit``.
 
     Args:
-      norm: unused, as it has layer norm only.
-      dtype: that it computes in.
+      norm: unused; the network has layer norm only.
+      dtype: type of the computation.
       vocabulary: number of token ids; 0 for series.
-      dim: width of a position, and of the features; a multiple of 4 and of heads.
+      dim: width of tokens and features; a multiple of 4 and of ``heads``.
       layers: number of transformer blocks.
       heads: number of attention heads.
       hidden: width of the MLP in each block; 0: 4 x dim.
-      padding_id: the id that is neither attended to nor averaged; -1: none.
-      remat: blocks are computed again in the backward pass.
+      padding_id: token id that attention and the average leave out; -1: none.
+      remat: whether blocks are recomputed in the backward pass.
 
     Raises:
-      ValueError: an option out of its range.
+      ValueError: an option is out of its range.
     """
     _check_width(dim, heads)
     return Transformer(vocabulary, dim, layers, heads, hidden or 4 * dim, padding_id, dtype, remat)

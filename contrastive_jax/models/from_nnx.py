@@ -1,4 +1,4 @@
-"""Encoders that are written in Flax NNX."""
+"""Encoders written in Flax NNX."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,17 +13,17 @@ from contrastive_jax.types import Array, PyTree
 def from_nnx(build: Callable[[Any], Any]) -> Encoder:
     """Return the encoder of a model that is called as ``model(images)``: [N, h, w, c] to features [N, F].
 
-    Its ``nnx.Param`` are trained, its ``nnx.BatchStat`` are statistics of batch norm; ``model.train()`` and
-    ``model.eval()`` say which of the two a pass is.
+    Its ``nnx.Param`` are trained, its ``nnx.BatchStat`` are statistics of batch norm; ``model.train()`` or
+    ``model.eval()`` is called before each pass.
 
     Args:
       build: ``rngs -> nnx.Module``, called with ``nnx.Rngs`` of the seed, once for every seed.
 
     Raises:
-      ValueError: when the network is built: ``build`` returns no NNX model, or one with further variables (dropout has
-        random numbers of its own, which a step does not give).
+      ValueError: when the network is built, if ``build`` returns no NNX model, or one with further variables
+        (dropout has random numbers of its own, which a training step does not provide).
     """
-    from flax import nnx  # here, as it takes half a second that nobody else needs
+    from flax import nnx  # here, as the import takes half a second
 
     def parts(key: Array) -> tuple[Any, PyTree, PyTree]:
         model = build(nnx.Rngs(key))
@@ -58,10 +58,10 @@ def from_nnx(build: Callable[[Any], Any]) -> Encoder:
 
 
 def _as_in(like: PyTree, named: PyTree) -> PyTree:
-    """Return what :func:`_named` made of a tree as it was: ``like`` has the numbers and the names."""
+    """Invert :func:`_named`: return ``named`` with the keys of ``like``, numbers and names."""
     return {k: _as_in(v, named[str(k)]) if isinstance(v, dict) else named[str(k)] for k, v in like.items()}
 
 
 def _named(tree: PyTree) -> PyTree:
-    """Return the dictionary with names for the numbers of a list's elements, as checkpoints keep names."""
+    """Return a tree with all keys as text for checkpoints; the keys of a list's elements are numbers."""
     return {str(k): _named(v) if isinstance(v, dict) else v for k, v in tree.items()}

@@ -1,4 +1,4 @@
-"""First weights, drawn on the host: an array depends on the seed and its own path only."""
+"""Initial weights, drawn on the host; an array depends only on the seed and its own path."""
 
 import math
 import zlib
@@ -14,7 +14,7 @@ Path = tuple[str, ...]
 
 
 def fan_in(path: Path, shape: tuple[int, ...]) -> float:
-    """Return the standard deviation for which a layer keeps its input's variance: 1 / fan-in, squared."""
+    """Return the standard deviation with which a layer keeps its input's variance: 1 / sqrt(fan-in)."""
     return math.prod(shape[:-1]) ** -0.5
 
 
@@ -25,16 +25,16 @@ def draw(
     deviation: Callable[[Path, tuple[int, ...]], float] = fan_in,
     zero: Callable[[Path], bool] = lambda path: False,
 ) -> PyTree:
-    """Return arrays of these shapes: normal kernels; scales and variances 1, or 0 where ``zero``; biases and means 0.
+    """Return initial arrays: normal kernels; scales and variances 1, or 0 by ``zero``; biases and means 0.
 
     Args:
-      seed: of the draw.
-      shapes: a tree of whatever has a shape.
+      seed: random seed.
+      shapes: tree of objects with a shape.
       deviation: (path, shape of a kernel) -> its standard deviation.
-      zero: paths of scales that start at 0.
+      zero: path of a scale or variance -> whether it starts at 0.
 
     Raises:
-      ValueError: an array of another name, which has no first value.
+      ValueError: an array has another name, for which there is no initial value.
     """
 
     def value(keys: Any, leaf: Any) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""Large batches in small memory: the network in parts, the loss over all of them.
+"""Micro-batches: the network runs on parts of a batch, the loss on the whole batch, to save memory.
 
-Accumulated gradients would shrink the negatives to a part's. Here every part passes through the network
-first, the loss sees all embeddings, and the backward pass runs each part again: the gradient is that of the full
-batch, whose batch norm had the parts for groups.
+Gradient accumulation would restrict the negatives to one part. Here every part first passes through the
+network, the loss is computed on all embeddings, and the backward pass runs each part again. The gradient is
+that of the full batch with the parts as batch-norm groups.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from contrastive_jax.types import Array, Outputs, PyTree
 
 
 def in_parts(apply: Callable, parts: int) -> Callable:
-    """Return ``Network.apply`` for a training step, holding the activations of one part at a time.
+    """Return ``Network.apply`` for a training step that holds the activations of one part at a time.
 
-    Example i is in part ``i mod parts``, so that no example leaves its device. Batch-norm statistics are a part's
-    own; the new running statistics are the mean over parts of what each would have made of the old (of whole numbers,
-    as a count of steps is, what the last part makes).
+    Example i is in part ``i mod parts``, so that no example leaves its device. Each part has its own batch-norm
+    statistics; the new running statistics are the mean of the parts' updates (for whole numbers, such as a
+    count of steps, the last part's update).
 
     Args:
       apply: ``(params, stats, views [B, W, h, w, c], *, train) -> (Outputs, stats)``.
@@ -32,7 +32,7 @@ def in_parts(apply: Callable, parts: int) -> Callable:
         if groups is not None:
             raise ValueError("micro-batches are norm groups themselves; others cannot be given.")
 
-        @jax.checkpoint  # nothing of a part is kept for the backward pass but its images
+        @jax.checkpoint  # the backward pass keeps only a part's images
         def part(views):
             return apply(params, stats, views, train=train)
 
@@ -45,5 +45,5 @@ def in_parts(apply: Callable, parts: int) -> Callable:
 
 
 def _of_all(statistics: Array) -> Array:
-    """Return the mean over parts ``[n, ...]``; of whole numbers (a count of steps) the last part's."""
+    """Return the mean over parts ``[n, ...]``; for whole numbers (a count of steps) the last part's value."""
     return statistics.mean(0) if jnp.issubdtype(statistics.dtype, jnp.inexact) else statistics[-1]

@@ -1,4 +1,4 @@
-"""The network of a method: encoder, projector, predictor, probe and second critic as pure functions of arrays."""
+"""Network of a method: encoder, projector, predictor, probe and second critic as pure functions of arrays."""
 
 import functools
 import inspect
@@ -26,27 +26,27 @@ View = tuple[int, ...] | jax.ShapeDtypeStruct
 
 
 def spec(view: View) -> jax.ShapeDtypeStruct:
-    """Return a view's shape with its type: of a shape alone float32, as views of images are."""
+    """Return a view's shape with its type; a shape alone is of float32, like views of images."""
     return view if isinstance(view, jax.ShapeDtypeStruct) else jax.ShapeDtypeStruct(tuple(view), jnp.float32)
 
 
 class Network(NamedTuple):
-    """Pure functions; ``params`` and ``stats`` are dicts of modules: encoder, projector, predictor, probe.
+    """Pure functions of a network; ``params`` and ``stats`` are dicts: encoder, projector, predictor, probe.
 
-    A module without parameters or statistics is an empty dict; a second critic, where there is one, is the fifth.
+    A module without parameters or statistics is an empty dict. A second critic is the fifth module, if used.
     """
 
-    init: Callable  # (seed, view) -> (params, stats), float32 numpy arrays; a view is a shape (of float32), or its spec
+    init: Callable  # (seed, view) -> (params, stats), float32 numpy arrays; a view: shape of float32, or spec
     shapes: Callable  # (view) -> (params, stats) as jax.ShapeDtypeStruct
     apply: Callable  # (params, stats, views [B, W, ...], *, train, groups=None) -> (Outputs, stats)
-    critic: Callable  # (params, query [B, V, D], key [B, V, D], score over tau [B, V]) -> u [B, V]; None without one
+    critic: Callable  # (params, query [B, V, D], key [B, V, D], score over tau [B, V]) -> u [B, V]; None if unused
     encode: Callable  # (params, stats, examples [B, ...]) -> {"pooled" [B, F], "projection_1" [B, ..], ...}
     describe: Callable  # (view) -> (rows of (module, path, shape, size), {module: size})
     width: Callable  # (view) -> D, the projection's width
 
 
 class Modules(NamedTuple):
-    """Parts of the network; hashable, so that what derives from it is made once."""
+    """Modules of the network; hashable, so that functions and shapes made from them are cached."""
 
     encoder: Component
     projector: heads.Head
@@ -74,17 +74,24 @@ def network(
 ) -> Network:
     """Build a network from its config sections; equal sections give the same functions.
 
-    ``encoder`` names a function of :mod:`encoders` or one's own (default: resnet) and has its options,
-    ``projector`` and ``predictor`` are those of :func:`heads.projector` and :func:`heads.predictor`, ``norm``
-    of :func:`norm.norm`; ``classes`` is the number of outputs of the online probe (0: none), whose gradient
-    stops at the features unless ``probe_gradient`` (supervised learning); ``critic`` names a
-    function of :mod:`critics` or one's own. ``dtype`` is that of convolutions and linear layers: "float32",
-    "bfloat16" or "float64". Batch-norm statistics, normalisation, the probe and all outputs are float32, or
-    float64. ``microbatches`` above 1 gives ``apply`` in parts
-    (:func:`microbatch.in_parts`); ``remat`` keeps of every residual block its input only, and computes the
-    rest again in the backward pass. ``functions`` are those that ``encoder`` and ``critic`` name, where they are known;
-    else they are looked up. Raises ValueError for an option out of its range, TypeError for an
-    unknown one.
+    Args:
+      encoder: ``name`` of a function of :mod:`encoders`, or ``module:function`` (default: resnet), and its
+        options.
+      projector: options of :func:`heads.projector`.
+      predictor: options of :func:`heads.predictor`.
+      classes: number of outputs of the online probe; 0: no probe.
+      norm: options of :func:`norm.norm`.
+      critic: ``name`` of a function of :mod:`critics`, or ``module:function``, and its options.
+      probe_gradient: whether the probe's gradient flows into the features (supervised learning).
+      dtype: type of convolutions and linear layers: "float32", "bfloat16" or "float64". Batch-norm statistics,
+        normalisation, the probe and all outputs are float32, or float64 with "float64".
+      microbatches: number of parts in which ``apply`` runs (:func:`microbatch.in_parts`).
+      remat: whether the backward pass recomputes every block from its input.
+      functions: functions that ``encoder`` and ``critic`` name, by section; others are looked up.
+
+    Raises:
+      ValueError: an option is out of its range, or unknown to the encoder or the critic.
+      TypeError: an unknown option of ``norm`` or of a head.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
@@ -130,7 +137,7 @@ def _encoder(
 ) -> Component:
     function = known or find(encoders, name, "encoder.name")
     if function is None:
-        depth = re.fullmatch(r"resnet[-_ ]?(\d+)", str(name).lower())  # what torchvision calls them
+        depth = re.fullmatch(r"resnet[-_ ]?(\d+)", str(name).lower())  # torchvision's names
         hint = f"Set encoder.depth={depth[1]}." if depth else near(name, functions_of(encoders))
         raise ValueError(f"encoder.name is {name!r}. {hint}")
     if remat and "remat" not in inspect.signature(function).parameters:
@@ -141,7 +148,7 @@ def _encoder(
 
 @functools.lru_cache(maxsize=64)
 def encoder_of(function: Callable, name: str, norm: norms.Norm, dtype: Any, options: tuple) -> Component:
-    """Return the encoder that a function makes with these options; equal ones are one object."""
+    """Return the encoder that a function makes with these options; equal arguments return the same object."""
     return component(call(function, "encoder", dict(options), norm, dtype), name)
 
 
@@ -157,12 +164,12 @@ def _network(modules: Modules) -> Network:
 def _apply(
     modules: Modules, params: PyTree, stats: PyTree, views: Array, *, train: bool, groups: Array | None = None
 ) -> tuple[types.Outputs, PyTree]:
-    """Compute outputs for every view, and the statistics: new ones where ``train``, else those given.
+    """Compute the outputs for every view, and the statistics: new ones if ``train``, else those given.
 
-    ``views`` [B, W, ...] as the encoder reads them (of images [h, w, c] float), on a mesh with rows over the devices;
-    ``groups`` [B] int32 gives each example's norm group (scope "groups"). Whoever needs one view passes
-    ``views[:, :1]``; outputs that nobody reads are not computed under jit. Raises ValueError where B does not split
-    into the norm's groups.
+    ``views`` [B, W, ...] are in the encoder's form (images [h, w, c] float), on a mesh with rows over the
+    devices; ``groups`` [B] int32 gives each example's norm group (scope "groups"). For one view pass
+    ``views[:, :1]``; under jit, unused outputs are not computed. Raises ValueError if B does not split into the
+    norm's groups.
     """
     batch, width = views.shape[:2]
     members, new = None, dict(stats)
@@ -195,12 +202,12 @@ def _apply(
 
 
 def _critic(modules: Modules, params: PyTree, query: Array, key: Array, score: Array) -> Any:
-    """Return u of every query, [B, V], or None without a second critic."""
+    """Return u for every query, [B, V], or None without a second critic."""
     return modules.critic.apply({"params": params["critic"]}, query, key, score) if modules.critic else None
 
 
 def _encode(modules: Modules, params: PyTree, stats: PyTree, images: Array) -> dict[str, Array]:
-    """Compute features and every projector layer's output (hidden ones after ReLU), by running statistics."""
+    """Compute features and all projector layers' outputs (hidden ones after ReLU), with running statistics."""
     pooled, _ = _features(modules, params, stats, images, None, train=False)
     layers = _evaluate(modules, "projector", params, stats, pooled)
     return {"pooled": pooled, **{f"projection_{i}": y for i, y in enumerate(layers, 1)}}
@@ -218,11 +225,11 @@ def _evaluate(modules: Modules, module: str, params: PyTree, stats: PyTree, x: A
 
 
 def _init(modules: Modules, seed: int, view: View) -> tuple[PyTree, PyTree]:
-    """Make parameters and statistics on the host.
+    """Draw initial parameters and statistics on the host.
 
     The heads' kernels are normal with variance 1 / fan-in, the probe's with standard deviation 0.01 (MoCo's
-    protocol); norm scales and variances are 1, biases and means 0. The encoder has its own.
-    Raises ValueError for an image too small for the encoder.
+    protocol); norm scales and variances are 1, biases and means 0. The encoder initializes its own arrays.
+    Raises ValueError if an image is too small for the encoder.
     """
 
     params, stats = _shapes_of(modules, view)
@@ -237,13 +244,13 @@ def _deviation(path: initial.Path, shape: tuple[int, ...]) -> float:
 
 
 def _shapes_of(modules: Modules, view: View) -> tuple[PyTree, PyTree]:
-    """Return what :func:`_init` returns, as shapes: no weight is drawn."""
+    """Return the shapes of :func:`_init`'s arrays, without drawing weights."""
     shapes = _shapes(modules, spec(view))
     return shapes["params"], shapes["batch_stats"]
 
 
 def _describe(modules: Modules, view: View) -> tuple[list[tuple], dict[str, int]]:
-    """Return rows (module, path, shape, number of parameters), and the number of each module."""
+    """Return rows (module, path, shape, number of parameters), and the number of parameters per module."""
 
     def order(row):  # the stem first, block 2 before block 10
         return not row[1].startswith("stem"), [
@@ -262,9 +269,9 @@ def _describe(modules: Modules, view: View) -> tuple[list[tuple], dict[str, int]
 
 
 def _width(modules: Modules, view: View) -> int:
-    """Return the width of projections, which predictions must have too, as they are compared.
+    """Return the width of projections.
 
-    Raises ValueError where they have not.
+    Raises ValueError if predictions, which are compared with projections, have another width.
     """
     last = modules.projector.widths[-1] if modules.projector.widths else 0
     width = last or modules.encoder.shapes(spec(view))[2]
@@ -308,5 +315,5 @@ def _shapes(modules: Modules, view: jax.ShapeDtypeStruct) -> dict[str, dict[str,
     shapes = {
         kind: {"encoder": tree} | shapes[kind] for kind, tree in (("params", params), ("batch_stats", stats))
     }
-    # kept for other meshes than the one in context now
+    # without shardings, as the cached shapes also serve other meshes
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)

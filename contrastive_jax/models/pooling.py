@@ -1,7 +1,7 @@
-"""Maximum pooling of the ImageNet stem, whose gradient is a sum in a fixed order.
+"""Max-pooling of the ImageNet stem, with a gradient that is summed in a fixed order.
 
-XLA's own gradient of a maximum is a scatter; windows overlap, so that a GPU adds in the order in which its threads end,
-or, where it must not, one by one.
+XLA's own gradient of a maximum is a scatter. As windows overlap, a GPU adds in the order in which its threads
+finish, or one by one if it must be deterministic.
 """
 
 import functools
@@ -17,10 +17,11 @@ SIZE, STRIDE = 3, 2
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def max_pool(images: Array, padding: str | tuple[tuple[int, int], tuple[int, int]]) -> Array:
-    """Take the maximum of each 3 x 3 window, two pixels apart: ``[N, h, w, c]`` to ``[N, H, W, c]``.
+    """Take the maximum of 3 x 3 windows with stride 2: ``[N, h, w, c]`` to ``[N, H, W, c]``.
 
-    ``padding`` is "SAME", or that of height and of width. The gradient goes to the first pixel, by rows, that is the
-    maximum, as in PyTorch and TensorFlow. It has no derivative in forward mode (``jax.jvp``).
+    ``padding`` is "SAME", or (before, after) for height and for width. The gradient goes to the first maximum
+    of a window in row order, as in PyTorch and TensorFlow. Forward-mode derivatives (``jax.jvp``) are not
+    defined.
     """
     return nn.max_pool(images, (SIZE, SIZE), (STRIDE, STRIDE), padding)
 

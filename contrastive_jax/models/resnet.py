@@ -1,4 +1,4 @@
-"""Residual networks (He et al., 2016), v1.5: a bottleneck strides in its 3x3 convolution."""
+"""Residual networks (He et al., 2016), v1.5: the stride of a bottleneck is in its 3x3 convolution."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ from contrastive_jax.types import PyTree
 
 Array = jax.Array
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
-STRIDES = {"cifar": 8, "imagenet": 32}  # pixels of the image to one of the last feature map
+STRIDES = {"cifar": 8, "imagenet": 32}  # total stride: pixels of the image per pixel of the last feature map
 KERNEL_INITS = {  # standard deviations
     "fan_in": initial.fan_in,
     "fan_out": lambda path, shape: (2 / (math.prod(shape[:-2]) * shape[-1])) ** 0.5,
@@ -23,7 +23,7 @@ KERNEL_INITS = {  # standard deviations
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions, or the bottleneck 1x1, 3x3, 1x1, around a shortcut."""
+    """Residual block: two 3x3 convolutions, or the bottleneck 1x1, 3x3, 1x1, with a shortcut."""
 
     channels: int
     stride: int
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, members: Members | None, train: bool) -> Array:
-        """Bring ``[N, h, w, c]`` to ``[N, h / stride, w / stride, channels or 4 * channels]``."""
+        """Map ``[N, h, w, c]`` to ``[N, h / stride, w / stride, channels or 4 * channels]``."""
 
         def conv(y, channels, kernel, stride, conv_name, norm_name, **end):
             y = Convolution(channels, kernel, stride, self.dtype, name=conv_name)(y)
@@ -56,7 +56,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images ``[N, h, w, c]`` to features ``[N, F]``: the mean over space of the last group."""
+    """Residual network: images ``[N, h, w, c]`` to the mean over space of the last group, ``[N, F]``."""
 
     depth: int
     channels: int  # of the first group
@@ -69,8 +69,8 @@ class ResNet(nn.Module):
     remat: bool = False
 
     def draw(self, seed: int, shapes: PyTree) -> PyTree:
-        """Return first weights of these shapes."""
-        last = "norm3" if self.depth >= 50 else "norm2"  # of a residual block
+        """Draw initial weights of these shapes."""
+        last = "norm3" if self.depth >= 50 else "norm2"  # last norm of a residual block
         return initial.draw(
             seed,
             shapes,
@@ -80,12 +80,12 @@ class ResNet(nn.Module):
 
     @property
     def features(self) -> int:
-        """F, the width of the features."""
+        """Width of the features, F."""
         return self.channels * (32 if self.depth >= 50 else 8)
 
     @nn.compact
     def __call__(self, x: Array, members: Members | None = None, *, train: bool = False) -> Array:
-        """Return float32 features (float64 where that is the compute dtype)."""
+        """Return float32 features (float64 if that is the compute dtype)."""
         check_images(x)
         check_image(self.stem, x.shape[1:])
         small, bottleneck = self.stem == "cifar", self.depth >= 50
@@ -114,7 +114,7 @@ class ResNet(nn.Module):
 
 
 def check_images(images: Array) -> None:
-    """Refuse what is no batch of images."""
+    """Raise ValueError if an array is not a batch of images."""
     if images.ndim != 4 or not jnp.issubdtype(images.dtype, jnp.floating):
         raise ValueError(
             f"this encoder reads images, float [n, h, w, c], not {images.dtype} {list(images.shape)}; encoder.name mlp,"
@@ -123,7 +123,7 @@ def check_images(images: Array) -> None:
 
 
 def check_image(stem: str, shape: tuple[int, int, int]) -> None:
-    """Raise ValueError where an image is smaller than the encoder's total stride."""
+    """Raise ValueError if an image is smaller than the encoder's total stride."""
     if min(shape[:2]) < STRIDES[stem]:
         advice = "; the stem 'cifar' needs 8 x 8" if stem == "imagenet" and min(shape[:2]) >= 8 else ""
         raise ValueError(

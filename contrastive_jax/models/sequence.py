@@ -1,4 +1,4 @@
-"""Encoders of examples that are not images: a perceptron, a convolution over time, a transformer."""
+"""Encoders of examples other than images: a perceptron, convolutions over time, a transformer."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ Array = jax.Array
 
 
 def _exact(x: Array, dtype: Any) -> Array:
-    """Return features in float32 (float64 where that is the compute dtype)."""
+    """Return features in float32 (float64 if that is the compute dtype)."""
     return x.astype(jnp.promote_types(dtype, jnp.float32))
 
 
 class MLP(nn.Module):
-    """Examples ``[N, ...]``, flattened, to features ``[N, width]``: linear layers, each with ReLU."""
+    """Linear layers, each with ReLU, from flattened examples ``[N, ...]`` to features ``[N, width]``."""
 
     layers: int
     width: int
@@ -33,7 +33,7 @@ class MLP(nn.Module):
 
 
 class Conv1D(nn.Module):
-    """Series ``[N, T]`` or ``[N, T, C]`` to features ``[N, width]``: dilated residual blocks, the maximum over time."""
+    """Dilated residual blocks and the maximum over time: ``[N, T]`` or ``[N, T, C]`` to ``[N, width]``."""
 
     layers: int
     width: int
@@ -65,7 +65,7 @@ class Conv1D(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Token ids ``[N, T]`` or series ``[N, T, C]`` to features ``[N, dim]``: the mean of the last layer's positions."""
+    """Transformer of token ids ``[N, T]`` or series ``[N, T, C]``, averaged over positions to ``[N, dim]``."""
 
     vocabulary: int
     dim: int

@@ -1,4 +1,4 @@
-"""Our encoder's arrays under torchvision's names: ``layer1.0.conv1.weight`` and so on, kernels OIHW."""
+"""Conversion of a ResNet's arrays to torchvision's names (``layer1.0.conv1.weight``; kernels OIHW) and back."""
 
 import re
 
@@ -10,10 +10,10 @@ LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "runnin
 
 
 def to_torchvision(params: PyTree, stats: PyTree) -> dict[str, np.ndarray]:
-    """Make the state dict of torchvision's ResNet without ``fc``, from the modules ``params["encoder"]`` and stats.
+    """Make the state dict of torchvision's ResNet, without ``fc``, from the encoder's params and stats.
 
-    An encoder of variant "torchvision" loads into torchvision's model of the same depth (with the stem
-    exchanged where it is "cifar"); one of variant "simclr" has shortcuts that torchvision's lacks.
+    An encoder of variant "torchvision" loads into torchvision's model of the same depth (with its stem replaced
+    for the stem "cifar"); variant "simclr" has shortcuts that torchvision's model lacks.
     """
     state = {}
     for layer, leaf, array in _walk(params, ()) + _walk(stats, ()):
@@ -23,9 +23,10 @@ def to_torchvision(params: PyTree, stats: PyTree) -> dict[str, np.ndarray]:
 
 
 def from_torchvision(state: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
-    """Invert that: return the encoder modules of params and stats, without ``fc`` and ``num_batches_tracked``.
+    """Invert :func:`to_torchvision`: return the encoder's params and stats.
 
-    Raises ValueError for any other name that is not a ResNet's, and for a kernel that has not four axes.
+    ``fc`` and ``num_batches_tracked`` are skipped. Raises ValueError for other names that a ResNet does not
+    have, for a kernel that does not have four axes, and for another array that does not have one axis.
     """
     params, stats = {}, {}
     for name, array in state.items():

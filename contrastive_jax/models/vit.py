@@ -14,7 +14,7 @@ _linear = nn.initializers.xavier_uniform()
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention and a two-layer perceptron, each after layer norm and around a shortcut."""
+    """Self-attention and a two-layer perceptron, each with layer norm before and a shortcut."""
 
     heads: int
     hidden: int
@@ -22,7 +22,7 @@ class TransformerBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, kept: Array | None = None) -> Array:
-        """Return tokens ``[N, T, d]`` from tokens ``[N, T, d]``; ``kept`` [N, 1, 1, T]: those that are attended to."""
+        """Map tokens ``[N, T, d]`` to ``[N, T, d]``; the mask ``kept`` [N, 1, 1, T] limits the attention."""
         y = nn.LayerNorm(name="norm1")(x).astype(self.dtype)
         attention = nn.MultiHeadDotProductAttention(self.heads, dtype=self.dtype, kernel_init=_linear)
         x = x + attention(y, mask=kept)
@@ -32,9 +32,10 @@ class TransformerBlock(nn.Module):
 
 
 class ViT(nn.Module):
-    """Images ``[N, h, w, c]`` to features ``[N, dim]``: the mean of the last layer's tokens, after layer norm.
+    """Vision transformer: images ``[N, h, w, c]`` to the mean of the last layer's tokens, ``[N, dim]``.
 
-    Positions are sines and cosines of two dimensions, fixed, so that images of another size are encoded too.
+    The mean follows layer norm. Positions are fixed sines and cosines in two dimensions, so the network also
+    encodes images of other sizes.
     """
 
     patch: int
@@ -47,7 +48,7 @@ class ViT(nn.Module):
 
     @nn.compact
     def __call__(self, images: Array) -> Array:
-        """Return features in float32 (float64 where that is the compute dtype)."""
+        """Return features in float32 (float64 if that is the compute dtype)."""
         check_images(images)
         n, height, width, channels = images.shape
         p = self.patch
@@ -68,7 +69,8 @@ class ViT(nn.Module):
 def positions(rows: int, columns: int, dim: int) -> np.ndarray:
     """Return ``[rows * columns, dim]``: sines and cosines of a patch's row, then of its column.
 
-    A quarter of the dimensions each, with wavelengths from 2 pi to 20,000 pi (Chen et al., 2021, section 4.1).
+    Each of the four has a quarter of the dimensions, with wavelengths from 2 pi to 20,000 pi (Chen et al.,
+    2021, section 4.1).
     """
     frequency = 10_000.0 ** -(np.arange(dim // 4) / (dim // 4))
     row, column = (axis.reshape(-1, 1) * frequency for axis in np.mgrid[:rows, :columns])
