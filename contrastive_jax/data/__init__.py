@@ -1,8 +1,8 @@
 """Images, labels and their order.
 
-``digits``, ``folder``, ``arrays``, ``tfds`` and ``synthetic`` are the values of ``data.name``; ``find`` returns one by
-name (:mod:`sources`). ``feed`` passes examples to a step, from device memory (:mod:`resident`) or from files
-(:mod:`stream`), in the order of :mod:`order`.
+``digits``, ``folder``, ``arrays``, ``tfds`` and ``synthetic`` are the values of ``data.name``; ``find`` returns
+one by name (:mod:`sources`). ``feed`` passes examples to a step, from device memory (:mod:`resident`) or from
+files (:mod:`stream`), in the order of :mod:`order`.
 """
 
 from contrastive_jax.data.array_files import arrays

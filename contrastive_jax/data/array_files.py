@@ -31,9 +31,9 @@ def arrays(
 ) -> Source:
     """Load examples of one shape and type from a file of arrays ``[n, ...]``, one example per row.
 
-    Floats become float32, integers int32; uint8 is kept, so ``[n, h, w, c]`` uint8 arrays are images. A key is the
-    name of an array in the file, or the path of an .npy file relative to the file's folder. Pickled objects are
-    refused, so no code from a file runs.
+    Floats become float32, integers int32; uint8 is kept, so ``[n, h, w, c]`` uint8 arrays are images. A key is
+    the name of an array in the file, or the path of an .npy file relative to the file's folder. Pickled objects
+    are refused, so no code from a file runs.
 
     Args:
         file: an .npz, .npy or .safetensors file; an .npy file contains examples only and is memory-mapped.
@@ -52,8 +52,9 @@ def arrays(
         memory_limit: maximum memory of the examples of both splits, in GiB.
 
     Raises:
-        ValueError: an unreadable file, an unknown key, values that are not finite or do not fit 32 bits, arrays of
-            different lengths, examples above the memory limit, or a test fraction for a file with test examples.
+        ValueError: an unreadable file, an unknown key, values that are not finite or do not fit 32 bits, arrays
+            of different lengths, examples above the memory limit, or a test fraction for a file with test
+            examples.
         FileNotFoundError: no such file.
     """
     path = pathlib.Path(file).expanduser()

@@ -60,15 +60,15 @@ def from_arrays(
     """Return a data set made from arrays, for your own function given as ``data.name=module:function``.
 
     Args:
-        images: training examples ``[n, ...]``: images ``[n, h, w, c]`` uint8, or integers or finite floats of any
-            shape.
+        images: training examples ``[n, ...]``: images ``[n, h, w, c]`` uint8, or integers or finite floats of
+            any shape.
         labels: ``[n]`` integers from 0, -1 for no label, or ``[n, C]`` of 0 and 1; None: no labels.
         test_images, test_labels: the same for the test examples; None: no test examples.
         name: name of the data set.
 
     Raises:
-        ValueError: other shapes or dtypes, training and test examples or labels of different shapes, or test labels
-            without test images.
+        ValueError: other shapes or dtypes, training and test examples or labels of different shapes, or test
+            labels without test images.
     """
     if test_labels is not None and test_images is None:
         raise ValueError("test_labels are given without test_images")

@@ -30,8 +30,8 @@ def numbers(array: np.ndarray, what: str) -> np.ndarray:
         what: name of the examples in error messages.
 
     Raises:
-        ValueError: not numbers, no examples or empty ones, or a value that is not finite or does not fit the stored
-            type, with its row.
+        ValueError: not numbers, no examples or empty ones, or a value that is not finite or does not fit the
+            stored type, with its row.
     """
     kind = np.float32 if jnp.issubdtype(array.dtype, jnp.floating) else np.int32
     if kind is np.int32 and array.dtype.kind not in "iub":
@@ -62,8 +62,8 @@ class Split:
     """Examples of one split, in host memory. The position of an example is its id.
 
     Attributes:
-        image: [n, ...] uint8, int32 or float32, as stored; images are [n, h, w, c] uint8. :meth:`pictures` returns
-            the composed examples.
+        image: [n, ...] uint8, int32 or float32, as stored; images are [n, h, w, c] uint8. :meth:`pictures`
+            returns the composed examples.
         label: [n] int32, -1 for no label (default: no labels); for a multi-label set [n, C] uint8, 1 for every
             class that an image shows.
         group: [n] int32; examples of one group (frames of a video, copies of an image) are never each
@@ -154,8 +154,9 @@ class Split:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield examples [b, ...] and labels [b] of ``rows`` (default: all), in that order, for evaluation.
 
-        The last batch may be smaller. The device applies ``finish(view)`` to them: a resident split yields whole
-        images, a streamed one (:class:`stream.Streamed`) yields images cropped and resized by ``view`` on the host.
+        The last batch may be smaller. The device applies ``finish(view)`` to them: a resident split yields
+        whole images, a streamed one (:class:`stream.Streamed`) yields images cropped and resized by ``view`` on
+        the host.
         """
         rows = np.arange(len(self)) if rows is None else np.asarray(rows)
         for first in range(0, len(rows), batch_size):
@@ -165,7 +166,8 @@ class Split:
     def drawn(self, view: Callable, rows: np.ndarray, *, seed: int, epoch: int) -> dict[str, np.ndarray]:
         """Return image, label and group of some rows as a training step receives them.
 
-        Images are whole examples [b, ...], for any view, seed and epoch; a streamed split returns cropped views.
+        Images are whole examples [b, ...], for any view, seed and epoch; a streamed split returns cropped
+        views.
         """
         return {"image": self.pictures(rows), "label": self.label[rows], "group": self.group[rows]}
 
@@ -177,8 +179,8 @@ class Source:
     Splits are resident (:class:`Split`) or streamed (:class:`stream.Streamed`).
 
     Attributes:
-        probes: name -> (train, test), further images or labels to evaluate an encoder on; the entry "", if present,
-            replaces train and test in evaluation.
+        probes: name -> (train, test), further images or labels to evaluate an encoder on; the entry "", if
+            present, replaces train and test in evaluation.
     """
 
     name: str
@@ -189,7 +191,7 @@ class Source:
 
     @property
     def judged(self) -> dict[str, tuple[Split, Split | None]]:
-        """All (train, test) pairs to evaluate an encoder on by name; "", for columns without a suffix, is first."""
+        """All (train, test) pairs to evaluate an encoder on; the first is "", for columns without a suffix."""
         return {"": (self.train, self.test)} | dict(self.probes)
 
 
@@ -199,12 +201,12 @@ def stratified(
     """Return the mask [n] of a stratified test split, true for ``fraction`` of the examples of every class.
 
     Each example draws a raw 64-bit number (Philox with key (seed, 0), in the order of the examples). In each
-    class (no label, -1, counts as a class) the round(fraction * class size) examples with the smallest numbers are
-    test examples; a labelled class keeps at least one training example. Labels [n, C] are not stratified.
+    class (no label, -1, counts as a class) the round(fraction * class size) examples with the smallest numbers
+    are test examples; a labelled class keeps at least one training example. Labels [n, C] are not stratified.
 
-    With ``group`` [n], groups are drawn instead, each with the label of its first example, so that no near-duplicate
-    of a training image is a test image. If this takes all examples of a labelled class, the group of its first
-    example returns to training.
+    With ``group`` [n], groups are drawn instead, each with the label of its first example, so that no
+    near-duplicate of a training image is a test image. If this takes all examples of a labelled class, the
+    group of its first example returns to training.
     """
     if label.ndim == 2:
         label = np.zeros(len(label), np.int32)
@@ -226,7 +228,7 @@ def stratified(
 
 
 def held_out(source: Source, fraction: float) -> Source:
-    """Replace the test split by a stratified fraction of the training examples; 0 returns the source unchanged."""
+    """Replace the test split by a stratified fraction of the training examples; 0 changes nothing."""
     if not fraction:
         return source
     if not isinstance(source.train, Split):
