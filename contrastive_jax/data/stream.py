@@ -570,7 +570,7 @@ class Streamed:
         return None if known.ndim == 2 or (known >= 0).all() else np.flatnonzero(known >= 0)
 
     def finish(self, view) -> Callable:
-        """Return the part of ``view`` that the device applies to images of :meth:`batches`: all but the crop."""
+        """Return the part of ``view`` that the device applies to an image of :meth:`batches`: all but crops."""
         return view.finish
 
     def batches(

@@ -141,7 +141,7 @@ def prepared(name: str, dir: str):
     """Open the read-only builder of a set in ``dir``.
 
     Raises:
-        ValueError: a name that is not in TFDS's syntax, or an unknown set.
+        ValueError: a name that is not in TFDS's syntax, an unknown set, or classes outside TFDS.
         FileNotFoundError: no ArrayRecord files; the message contains the command that makes them.
     """
     import tensorflow_datasets as tfds
@@ -359,7 +359,7 @@ class TfdsRecords:
     def labelled_rows(self) -> np.ndarray | None:
         """Rows of the images that have a label; None: all.
 
-        Only the first image of each stored split is checked: its images all have labels or none has.
+        Only the first image of each stored split is checked: its images all have labels or all have none.
         """
         if not self._label_key:
             return np.empty(0, np.int64)
