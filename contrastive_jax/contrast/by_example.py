@@ -25,7 +25,7 @@ class KeptNormalizer(NamedTuple):
     init: Callable[[], PyTree]
     # (state, ids [B], comparison, u of a second critic or None) -> (u [B, V] for the losses, next state)
     apply: Callable[[PyTree, Array, Comparison, Array | None], tuple[Array | None, PyTree]]
-    divergence: Callable[[Comparison, Array | None], Array]  # (comparison, u) -> KL(p || uniform) [B, V], computed with that u
+    divergence: Callable[[Comparison, Array | None], Array]  # (comparison, u) -> KL(p || uniform) [B, V]
 
 
 class KeptTemperature(NamedTuple):
@@ -37,7 +37,7 @@ class KeptTemperature(NamedTuple):
     update: Callable[[PyTree, Array, Array, Any], PyTree]  # (state, ids, step, outcome) -> state
 
 
-# Outcomes [B, V] for temperature rules per example or query (``Temperature.reads``), for queries with negatives.
+# Outcomes [B, V] of queries with negatives, for rules per example or query (``Temperature.reads``).
 READABLE: dict[str, Callable[[Comparison, Array | None, KeptNormalizer], Array]] = {
     "kl_uniform": lambda comparison, u, normalizer: normalizer.divergence(comparison, u),
     "contrast": lambda comparison, u, normalizer: comparison.contrast(margin=False),
@@ -98,7 +98,7 @@ def keep_normalizer(rule: Normalizer, examples: int, directions: int) -> KeptNor
         return log_u - offset(comparison), write(state, ids, rows, new, some)
 
     def divergence(comparison, u):
-        """Return r E_p[x] - log u, r = e^(now - log u): minus the derivative of tau log u in tau at a fixed old u."""
+        """Return r E_p[x] - log u, r = e^(now - log u): minus d(tau log u) / dtau at a fixed old u."""
         some, place = comparison.count > 0, comparison.multiples.index(1.0)
         above = jnp.where(some, comparison.negatives.mean[place] - comparison.positive, 0.0)
         logit = above / comparison.temperature + offset(comparison)
@@ -122,7 +122,7 @@ def read(state: PyTree, ids: Array) -> PyTree:
 
 
 def write(state: PyTree, ids: Array, before: PyTree, after: PyTree, some: Array) -> PyTree:
-    """Return the state with new rows for the examples ``ids`` [B]: ``after`` where ``some``, else ``before``."""
+    """Return the state with new rows of the examples ``ids`` [B]: ``after`` where ``some``, else ``before``."""
     ids = replicate(ids)
     order = jnp.argsort(ids)  # stable: equal ids stay in the order of their rows
     last = jnp.append(ids[order[1:]] != ids[order[:-1]], True)

@@ -35,7 +35,7 @@ class Comparison:
     selections: list[AllNegatives | SampledNegatives]  # one per direction: the choice of negatives
     multiples: tuple[float, ...] = dataclasses.field(metadata={"static": True})
     further: Positives | None = None  # positives other than ``key``: count [B, V], ...
-    summation: str = dataclasses.field(default="", metadata={"static": True})  # "out" or "in", with several positives
+    summation: str = dataclasses.field(default="", metadata={"static": True})  # "out" or "in", if several
     differentiate_temperature: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
@@ -55,7 +55,7 @@ class Comparison:
         return jnp.where(self.count > 0, c + (self.margin if margin else 0.0), 0.0)
 
     def above(self, multiple: float = 1.0) -> Array:
-        """Return logsumexp over all positives of multiple * (score - positive) / tau, [B, V]; 0 for a single one."""
+        """Return logsumexp over all positives of multiple * (score - positive) / tau, [B, V]; 0 for one."""
         logsumexp = self.further.logsumexp[self.multiples.index(multiple)]
         some = self.further.count > 0
         return jnp.where(some, jax.nn.softplus(jnp.where(some, logsumexp, 0.0)), 0.0)
@@ -78,7 +78,7 @@ class Comparison:
         return self.negatives.mean[self.multiples.index(multiple)]
 
     def soft_positive(self) -> Array:
-        """Return tau logsumexp_p(s_p / tau) over a query's positives, [B, V]; the score of a single positive."""
+        """Return tau logsumexp_p(s_p / tau) over a query's positives, [B, V]; for one positive its score."""
         if self.further is None:
             return self.positive
         return self.positive + self.temperature * self.above()
@@ -140,7 +140,7 @@ class Compare(NamedTuple):
         positive = of_positive(self.transform, raw_positive, tau)
         scored, transform, divisor = (query, positive, raw_positive), self.transform, tau
         if tau.ndim:
-            # Engines scale all scores by one number, so queries are divided by tau before; their scores are logits.
+            # Engines scale all scores by one number: queries are divided by tau first, scores are logits.
             scored = query / tau[..., None], positive / tau, raw_positive / tau
             transform, divisor = in_logits(transform), jnp.ones((), tau.dtype)
         pool_rng, subset_rng = jax.random.split(rng)

@@ -1,4 +1,4 @@
-"""Transforms of the scores and their application; see :mod:`contrastive_jax.contrast.transform` for examples."""
+"""Transforms of the scores and their application; examples: :mod:`contrastive_jax.contrast.transform`."""
 
 import functools
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class Transformed(NamedTuple):
 def transform_scores(
     transform: ScoreMap, permitted: Array, score: Array, positive: Array, tau: Array
 ) -> Array:
-    """Apply a transform to each of the scores [q, c], with ``positive`` and ``tau`` [q]; -inf where not permitted.
+    """Apply a transform to scores [q, c], with ``positive`` and ``tau`` [q]; -inf where not permitted.
 
     The derivative is 0 where the result is -inf. An entry that is not permitted has no effect, even if its
     transform is NaN.
@@ -90,7 +90,7 @@ def of_positive(transform: Transform, score: Array, tau: Array) -> Array:
 def mirrored(transform: Transform) -> Transform:
     """Return the transform of negated scores, ``-t(-s)``; masked scores stay masked.
 
-    Weights are not mirrored: :meth:`terms.Term.no_transform` refuses them at negative multiples.
+    ``log_weight`` is unchanged: :meth:`terms.Term.no_transform` refuses weights at negative multiples.
     """
     negative, positive = transform.negative, transform.positive
 
