@@ -31,7 +31,7 @@ def _row(comparison: Comparison, of: Array) -> Array:
     return jnp.where(permitted, jnp.where(permitted, score, 0.0) / tau, -jnp.inf)
 
 
-# Parameters that a loss can have besides the contrasts; `extras` are quantities of the step outside the comparison.
+# Parameters that a loss can have besides the contrasts; `extras` are other quantities of the step.
 QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]] = {
     "positive": lambda comparison, extras: comparison.soft_positive(),
     "count": lambda comparison, extras: comparison.count,

@@ -41,7 +41,7 @@ from contrastive_jax.types import Array
 
 
 def row_statistics(scores: Array) -> tuple[Array, Array, Array]:
-    """Compute the diagonal, and the logsumexp and number of each row's other entries: [N, M], M >= N -> [N] each."""
+    """Compute each row's diagonal entry, and logsumexp and number of the others: [N, M], M >= N -> [N]."""
     rows, columns = scores.shape
     if columns < max(rows, 2):
         raise ValueError(
@@ -179,7 +179,7 @@ def donsker_varadhan(c: Array, count: Array, positive: Array, temperature: Array
     c = at_least_float32(c)
     joint = at_least_float32(positive) / temperature
     count = jnp.broadcast_to(count, c.shape)
-    least = jnp.finfo(c.dtype).min  # not -inf: the gradient of its logsumexp is NaN if no query has negatives
+    least = jnp.finfo(c.dtype).min  # not -inf: its logsumexp has no gradient if no query has negatives
     marginal = jnp.where(count > 0, c + joint, least)
     number = jnp.maximum(jnp.sum(count, axis=0), 1)
     return logsumexp(marginal, axis=0) - jnp.log(number.astype(c.dtype)) - joint
