@@ -20,7 +20,7 @@ from contrastive_jax.types import Array, Negatives, Positives, PyTree, record
 
 @record
 class Comparison:
-    """Scores and statistics of a step's queries.
+    """Embeddings, scores and statistics of a step's queries.
 
     B examples, V directions, S multiples of 1 / tau, M candidates.
     """

@@ -120,7 +120,7 @@ def contrastive_loss(
     engine: str = "auto",
     **options: Any,
 ) -> Array:
-    """Compute one loss per query for two views ``a`` and ``b`` [N, D], whose rows i are positives of each other.
+    """Compute one loss per query for two views ``a`` and ``b`` [N, D], whose rows i are mutual positives.
 
     Works in ``jax.jit``, under ``grad`` (reverse mode) and ``vmap``, and on a mesh of
     :func:`contrastive_jax.sharding.make_mesh`, with sharded rows and the same result as on one device.
@@ -456,7 +456,7 @@ ELSEWHERE = {
 
 
 def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
-    """Return the loss with its options; errors suggest arguments of :func:`contrastive_loss` for wrong options."""
+    """Return the loss with its options; errors suggest arguments of :func:`contrastive_loss`."""
     own = [name for name in inspect.signature(contrastive_loss).parameters if name != "options"]
     if "weight" in options:
         raise ValueError("contrastive_loss has no weight; multiply what it returns.")
