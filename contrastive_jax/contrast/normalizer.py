@@ -5,11 +5,11 @@ its views. The value in a batch is
 
     now = log mean_j e^(s_j / tau - s+ / tau + o)      (j over the negatives; o is s+ / tau, or 0)
 
-It enters the average before the loss is computed. Losses, and temperatures per example or query, read ``log u -
-o`` with log u held constant. :func:`contrastive_jax.losses.fenchel_legendre` has its minimum at ``now - o``.
-With r = e^(now - log u), its gradient is r d logsumexp_j(s_j / tau) - ds+ / tau if o is s+ / tau (minus TUBA),
-and r dc if o is 0. At an example's first visit the average is the value in the batch. A value has weight gamma
-in its average, so r is at most 1 / gamma and does not overflow.
+It enters the average before the loss is computed. Losses, and temperatures per example or query, read
+``log u - o`` with log u held constant. :func:`contrastive_jax.losses.fenchel_legendre` has its minimum at ``now
+- o``. With r = e^(now - log u), its gradient is r d logsumexp_j(s_j / tau) - ds+ / tau if o is s+ / tau (minus
+TUBA), and r dc if o is 0. At an example's first visit the average is the value in the batch. A value has weight
+gamma in its average, so r is at most 1 / gamma and does not overflow.
 """
 
 import math

@@ -107,10 +107,10 @@ def replay(total_steps: int, *, file: str = "", values: str = "") -> Temperature
 
     Args:
       total_steps: length of the run.
-      file: the other run's workdir, or a file with a line {"step": 10, "tau": 0.1} a log point; it reaches this
-        run's last step.
-      values: twelve digits of the values in it, which make them part of what this run is; the message that refuses
-        others names those of the file.
+      file: the other run's workdir, or a file with a line {"step": 10, "tau": 0.1} per log point; it must
+        reach this run's last step.
+      values: twelve-digit hash of the values in the file, which makes them part of this run's config; the error
+        for a wrong hash shows that of the file.
     """
     steps, taus = temperature_logs.logged(file)
     if steps[-1] < total_steps:
@@ -147,10 +147,10 @@ def ess(
 
     Args:
       total_steps: length of the run.
-      tau: where it starts.
+      tau: initial temperature.
       target: ESS to hold, in (0, 1], as a share of the number of negatives.
       target_end: where the target ends, in a straight line; 0 keeps it constant.
-      rate: relative move of beta a step.
+      rate: relative change of beta per step.
       min_tau: lower clamp.
       max_tau: upper clamp.
     """
@@ -184,17 +184,17 @@ def kl(
     """Descent on a robust objective in one temperature (FastCLIP-v3, Wei et al. 2024; iSogCLR, Qiu et al. 2023).
 
     The objective ``tau (log mean_j e^((s_j - s+) / tau) + target)``, averaged over queries, has as its minimum
-    over tau the worst case over weights p of the negatives with KL(p || uniform) <= target. Its derivative in
-    tau is ``target - KL``, so after each step tau changes by ``rate (KL - target)``. At equilibrium the
+    over tau the worst case over weights p of the negatives with mean KL(p || uniform) <= target. Its derivative
+    in tau is ``target - KL``, so after each step tau changes by ``rate (KL - target)``. At equilibrium the
     effective number of negatives, e to the entropy of p, is a share e^-target of all. FastCLIP's released code
     passes Adam a derivative that subtracts the softmax mean of the scores twice. The defaults of ``target`` and
     ``rate`` are our own.
 
     Args:
       total_steps: length of the run.
-      tau: where it starts.
+      tau: initial temperature.
       target: KL divergence of the negatives' weights from uniform ones to hold, in nats.
-      rate: move of tau a step for a nat of divergence above the target.
+      rate: change of tau per step and nat of divergence above the target.
       min_tau: lower clamp.
       max_tau: upper clamp.
     """
@@ -234,9 +234,9 @@ def isogclr(
 
     Args:
       total_steps: length of the run.
-      tau: where every example starts.
+      tau: initial temperature of every example.
       target: rho, KL divergence of the negatives' weights from uniform ones to hold, in nats.
-      rate: move of tau a visit for an average slope of 1.
+      rate: decrease of tau per visit for an average slope of 1.
       momentum: weight of earlier visits' slopes in the average, which starts at 0.
       clip: largest slope of a visit, either way; 0: any.
       min_tau: lower clamp.

@@ -242,7 +242,7 @@ class Threads:
         self._iterator = iter(grain.MapDataset.source(parts)[start:].to_iter_dataset(options))
 
     def read(self, place: Callable) -> tuple[int, list[str]]:
-        """Put the arrays of the next part where they belong; return its number of examples, and its messages."""
+        """Write the arrays of the next part to their places; return its number of examples and its messages."""
         part = next(self._iterator)
         messages = part.pop("replaced", [])  # the last part of an evaluation may be empty
         for name, array in part.items():
@@ -298,7 +298,7 @@ class Workers:
             raise self._death(number) from None
 
     def read(self, place: Callable) -> tuple[int, list[str]]:
-        """Put the arrays of the next part where they belong; return its number of examples, and its messages.
+        """Write the arrays of the next part to their places; return its number of examples and its messages.
 
         Raises:
             WorkerDied: a worker died.
