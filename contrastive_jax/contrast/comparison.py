@@ -44,7 +44,7 @@ class Comparison:
         return self.negatives.count
 
     def contrast(self, multiple: float = 1.0, margin: bool = True) -> Array:
-        """Return c [B, V] = logsumexp over the negatives of multiple * (score - positive) / tau, plus the margin.
+        """Return c [B, V], logsumexp over the negatives of multiple * (score - positive) / tau, plus margin.
 
         With several positives it is relative to their logsumexp. For a query without negatives it is 0 without
         a gradient, and so is :meth:`terms.Term.values`.

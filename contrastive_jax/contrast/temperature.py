@@ -181,7 +181,7 @@ def kl(
     min_tau: Positive = 0.005,
     max_tau: Positive = 10.0,
 ) -> Temperature:
-    """Descent on a robust objective in one temperature (FastCLIP-v3, Wei et al. 2024; iSogCLR, Qiu et al. 2023).
+    """Descent on a robust objective in one tau (FastCLIP-v3, Wei et al. 2024; iSogCLR, Qiu et al. 2023).
 
     The objective ``tau (log mean_j e^((s_j - s+) / tau) + target)``, averaged over queries, has as its minimum
     over tau the worst case over weights p of the negatives with mean KL(p || uniform) <= target. Its derivative

@@ -127,7 +127,8 @@ def fenchel_legendre(c: Array, count: Array, u: Array) -> Array:
     and the gradient FlatNCE's; with the positive among the candidates (``softplus(c)`` for c, K + 1 for K) the
     gradient is InfoNCE's. ``u = s - s+ / tau`` with a function s of the query gives minus TUBA with baseline s.
     e^c is part of the definition, so the value can overflow.
-    Source: FlatNCE (Chen et al., 2021), lemma 3.3 and eq. 26, whose "+1" should be "-1"; FLO (Guo et al., 2021).
+    Source: FlatNCE (Chen et al., 2021), lemma 3.3 and eq. 26 (its "+1" should be "-1"); FLO (Guo et al.,
+    2021).
     """
     c = at_least_float32(c)
     return u + jnp.exp(c - jnp.log(jnp.maximum(count, 1).astype(c.dtype)) - u) - 1.0
@@ -152,7 +153,7 @@ sogclr.no_margin = MISREADS  # type: ignore[attr-defined]
 
 
 def robust(c: Array, count: Array, temperature: Array, *, rho: NonNegative = 0.5) -> Array:
-    """``tau (c - log K + rho)`` per query: the robust contrastive loss, DCL times its temperature plus a constant.
+    """``tau (c - log K + rho)`` per query: the robust contrastive loss, DCL times tau plus a constant.
 
     Its minimum over tau is the largest mean of s - s+ over weights p of the negatives with KL(p || uniform) <=
     rho. Its derivative in tau is rho - KL, which the temperature rules ``kl`` and ``isogclr`` use for descent.
@@ -232,7 +233,7 @@ def leave_one_out(scores: Array) -> Array:
 
 
 def interpolated(scores: Array, log_baseline: Array, *, alpha_logit: float) -> Array:
-    """Return the bound between InfoNCE (alpha_logit to +inf) and TUBA (to -inf): scores [N, N], log_baseline [N].
+    """Return the bound between InfoNCE (alpha_logit = +inf) and TUBA (-inf): scores [N, N], log_baseline [N].
 
     The baseline is alpha times the mean over the row's other entries plus (1 - alpha) exp(log_baseline), with
     alpha = sigmoid(alpha_logit). Source: Poole et al. (2019), I_alpha, and the authors' notebook.
