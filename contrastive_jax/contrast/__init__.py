@@ -1,1 +1,1 @@
-"""Queries against candidates: the axes that a method is a choice on."""
+"""Comparison of queries with candidates; each module is one axis on which methods differ."""

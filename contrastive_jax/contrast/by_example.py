@@ -1,8 +1,8 @@
-"""State that a rule keeps for each example of the data: arrays whose row is the example's id.
+"""State of rules per example of the data set: arrays indexed by example id.
 
-A step reads the rows of its batch before it compares, and writes them after. The arrays are on every device. Where a
-batch has an example twice, at the border of two epochs, both of its rows read the state before the step, and that of
-the later row is kept.
+A step reads the rows of its batch before the comparison and writes them after it. The arrays are replicated on
+all devices. If a batch contains an example twice, at the border of two epochs, both rows read the state before
+the step, and the state of the later row is kept.
 """
 
 from collections.abc import Callable
@@ -20,24 +20,24 @@ from contrastive_jax.types import Array, PyTree
 
 
 class KeptNormalizer(NamedTuple):
-    """A normalizer over a run."""
+    """A normalizer with its state over a run."""
 
     init: Callable[[], PyTree]
-    # (state, ids [B], comparison, u of a second critic) -> (u [B, V] that losses read, next state)
+    # (state, ids [B], comparison, u of a second critic or None) -> (u [B, V] for the losses, next state)
     apply: Callable[[PyTree, Array, Comparison, Array | None], tuple[Array | None, PyTree]]
-    divergence: Callable[[Comparison, Array | None], Array]  # KL(p || uniform) [B, V], by that u
+    divergence: Callable[[Comparison, Array | None], Array]  # (comparison, u) -> KL(p || uniform) [B, V]
 
 
 class KeptTemperature(NamedTuple):
-    """A temperature rule over a run."""
+    """A temperature rule with its state over a run."""
 
     init: Callable[[], PyTree]
-    read: Callable[[PyTree, Array], PyTree]  # (state, ids [B]) -> the state that the rule's value reads
-    outcome: Callable[[Comparison, Array | None], Any]  # (comparison, u) -> what the rule reads
+    read: Callable[[PyTree, Array], PyTree]  # (state, ids [B]) -> the state for the rule's ``value``
+    outcome: Callable[[Comparison, Array | None], Any]  # (comparison, u) -> the outcome for ``update``
     update: Callable[[PyTree, Array, Array, Any], PyTree]  # (state, ids, step, outcome) -> state
 
 
-# What a temperature rule of each query may read (``Temperature.reads``), [B, V]; of queries with negatives.
+# Outcomes [B, V] of queries with negatives, for rules per example or query (``Temperature.reads``).
 READABLE: dict[str, Callable[[Comparison, Array | None, KeptNormalizer], Array]] = {
     "kl_uniform": lambda comparison, u, normalizer: normalizer.divergence(comparison, u),
     "contrast": lambda comparison, u, normalizer: comparison.contrast(margin=False),
@@ -48,7 +48,7 @@ READABLE: dict[str, Callable[[Comparison, Array | None, KeptNormalizer], Array]]
 def keep_temperature(
     rule: Temperature, normalizer: KeptNormalizer, examples: int, directions: int, dtype: str = "float32"
 ) -> KeptTemperature:
-    """Return a rule's state over a run: the rule's own, or one for each of so many examples or of their views."""
+    """Return a temperature rule with its state: one for the batch, or one for each example or each view."""
     if rule.per == "batch":
         return KeptTemperature(
             rule.init,
@@ -75,7 +75,7 @@ def keep_temperature(
 
 
 def keep_normalizer(rule: Normalizer, examples: int, directions: int) -> KeptNormalizer:
-    """Return a normalizer's state over a run: one for each of so many examples, or for each of their views."""
+    """Return a normalizer with its state: none, or one for each example or each view."""
     if rule.per == "none":
         return KeptNormalizer(
             rule.init,
@@ -98,7 +98,7 @@ def keep_normalizer(rule: Normalizer, examples: int, directions: int) -> KeptNor
         return log_u - offset(comparison), write(state, ids, rows, new, some)
 
     def divergence(comparison, u):
-        """Return r E_p[x] - log u, r = e^(now - log u): minus the derivative of tau log u in tau, the old u held."""
+        """Return r E_p[x] - log u, r = e^(now - log u): minus d(tau log u) / dtau at a fixed old u."""
         some, place = comparison.count > 0, comparison.multiples.index(1.0)
         above = jnp.where(some, comparison.negatives.mean[place] - comparison.positive, 0.0)
         logit = above / comparison.temperature + offset(comparison)
@@ -109,27 +109,27 @@ def keep_normalizer(rule: Normalizer, examples: int, directions: int) -> KeptNor
 
 
 def first(state: PyTree, per: str, examples: int, directions: int) -> PyTree:
-    """Return one example's state for all: leaves [examples, 1], or [examples, V] where ``per`` is query."""
+    """Return one example's state repeated for all: leaves [examples, 1], or [examples, V] per query."""
     width = directions if per == "query" else 1
     return jax.tree.map(lambda x: jnp.full((examples, width), x), state)
 
 
 def read(state: PyTree, ids: Array) -> PyTree:
-    """Return the rows of the examples ``ids`` [B], laid out as these are."""
+    """Return the rows of the examples ``ids`` [B], sharded by rows."""
     return jax.tree.map(
         lambda x: x.at[ids].get(out_sharding=rows_sharding(), mode="promise_in_bounds"), state
     )
 
 
 def write(state: PyTree, ids: Array, before: PyTree, after: PyTree, some: Array) -> PyTree:
-    """Return the state with the rows ``after`` of examples ``ids`` [B] where ``some``, else with those ``before``."""
+    """Return the state with new rows of the examples ``ids`` [B]: ``after`` where ``some``, else ``before``."""
     ids = replicate(ids)
     order = jnp.argsort(ids)  # stable: equal ids stay in the order of their rows
     last = jnp.append(ids[order[1:]] != ids[order[:-1]], True)
 
     def put(whole, before, after):
         rows = replicate(jnp.where(some, after, before).astype(whole.dtype))
-        # No place is written to twice: a GPU keeps no order of writes. Those beyond the last place are dropped.
+        # Each place is written once, because writes on a GPU have no order. Out-of-range places are dropped.
         place = jnp.where(last, ids[order], whole.shape[0] + jnp.arange(ids.shape[0], dtype=ids.dtype))
         return whole.at[place].set(rows[order], mode="drop", unique_indices=True)
 

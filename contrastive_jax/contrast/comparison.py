@@ -1,4 +1,4 @@
-"""The comparison of queries with their candidates: all that the family of losses reads."""
+"""Comparison of queries with their candidates, the input of the contrastive losses."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,30 +20,34 @@ from contrastive_jax.types import Array, Negatives, Positives, PyTree, record
 
 @record
 class Comparison:
-    """Findings of a step's queries. B examples, V directions, S multiples of 1 / tau, M candidates."""
+    """Embeddings, scores and statistics of a step's queries.
+
+    B examples, V directions, S multiples of 1 / tau, M candidates.
+    """
 
     query: Array  # [B, V, D]
     key: Array  # [B, V, D] the positives
-    positive: Array  # [B, V] score of the positive, transformed as those of the negatives
-    raw_positive: Array  # [B, V] score of the positive as it was
+    positive: Array  # [B, V] transformed score of the positive
+    raw_positive: Array  # [B, V] score of the positive before the transform
     negatives: Negatives  # count [B, V], logsumexp of (score - positive) / tau [S, B, V], ...
-    temperature: Array  # [] tau, or [B, V] of each query; without a gradient unless differentiate_temperature
+    temperature: Array  # [] or [B, V] per query, tau; no gradient unless differentiate_temperature
     margin: Array  # [B, V] added to the contrast
-    selections: list[AllNegatives | SampledNegatives]  # one a direction: who the negatives are
+    selections: list[AllNegatives | SampledNegatives]  # one per direction: the choice of negatives
     multiples: tuple[float, ...] = dataclasses.field(metadata={"static": True})
-    further: Positives | None = None  # positives beside the one in ``key``: count [B, V], ...
+    further: Positives | None = None  # positives other than ``key``: count [B, V], ...
     summation: str = dataclasses.field(default="", metadata={"static": True})  # "out" or "in", if several
     differentiate_temperature: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
     def count(self) -> Array:
-        """K_i [B, V]."""
+        """Number of negatives K_i, [B, V]."""
         return self.negatives.count
 
     def contrast(self, multiple: float = 1.0, margin: bool = True) -> Array:
-        """Return c [B, V] = logsumexp over the negatives of multiple * (score - positive) / tau, plus the margin.
+        """Return c [B, V], logsumexp over the negatives of multiple * (score - positive) / tau, plus margin.
 
-        0, without a gradient, where a query has no negatives; :meth:`terms.Term.values` is 0 there.
+        With several positives it is relative to their logsumexp. For a query without negatives it is 0 without
+        a gradient, and so is :meth:`terms.Term.values`.
         """
         c = self.negatives.logsumexp[self.multiples.index(multiple)]
         if self.further is not None:
@@ -51,15 +55,16 @@ class Comparison:
         return jnp.where(self.count > 0, c + (self.margin if margin else 0.0), 0.0)
 
     def above(self, multiple: float = 1.0) -> Array:
-        """Return logsumexp over all positives of multiple * (score - positive) / tau, [B, V]: 0 where there is one."""
+        """Return logsumexp over all positives of multiple * (score - positive) / tau, [B, V]; 0 for one."""
         logsumexp = self.further.logsumexp[self.multiples.index(multiple)]
         some = self.further.count > 0
         return jnp.where(some, jax.nn.softplus(jnp.where(some, logsumexp, 0.0)), 0.0)
 
     def surplus(self, multiple: float = 1.0) -> Array | None:
-        """Return what several positives P add to a loss's function of the contrast, [B, V]; None with one.
+        """Return the summand that several positives P add to a loss's function of the contrast, [B, V].
 
-        log |P| if they are summed inside the logarithm, logsumexp_p(x_p) - mean_p(x_p) outside of it.
+        log |P| if they are summed inside the logarithm, logsumexp_p(x_p) - mean_p(x_p) if outside; None for a
+        single positive.
         """
         if self.further is None:
             return None
@@ -69,22 +74,22 @@ class Comparison:
         return self.above(multiple) - multiple / self.temperature * self.further.total / number
 
     def mean(self, multiple: float = 1.0) -> Array:
-        """Return the softmax mean at multiple / tau of the negatives' scores, [B, V], without a gradient."""
+        """Return the softmax mean of the negatives' scores at multiple / tau, [B, V], without a gradient."""
         return self.negatives.mean[self.multiples.index(multiple)]
 
     def soft_positive(self) -> Array:
-        """Return tau logsumexp_p(s_p / tau) over a query's positives, [B, V]: the positive's score if it is one."""
+        """Return tau logsumexp_p(s_p / tau) over a query's positives, [B, V]; for one positive its score."""
         if self.further is None:
             return self.positive
         return self.positive + self.temperature * self.above()
 
     def scores(self, of: Array) -> Array:
-        """Compute scores [B, V, M] of ``of`` [B, V, D] with each query's negatives; -inf for those not permitted."""
+        """Compute scores [B, V, M] of ``of`` [B, V, D] with each query's candidates; -inf if not a negative."""
         return jnp.stack([s.scores(of[:, v]) for v, s in enumerate(self.selections)], axis=1)
 
 
 class Compare(NamedTuple):
-    """The axes that a comparison is made of; see the modules of :mod:`contrastive_jax.contrast`."""
+    """The choices that define a comparison; see the modules of :mod:`contrastive_jax.contrast`."""
 
     embed: Callable[[Array], Array]
     candidates: Candidates
@@ -92,7 +97,7 @@ class Compare(NamedTuple):
     temperature: Temperature
     margin: Margin
     multiples: tuple[float, ...]
-    summation: str = ""  # of several positives: "out" or "in"; needs the pools' rows
+    summation: str = ""  # several positives, "out" or "in"; needs the pools' rows
     differentiate_temperature: bool = False
     transform: Transform = Transform()
 
@@ -106,12 +111,23 @@ class Compare(NamedTuple):
         rng: Array,
         query_offset: Array | float = 0.0,
     ) -> tuple[Comparison, PyTree]:
-        """Compare queries ``prediction`` [B, V, D] with ``keys`` [B, W, D]; return the next candidates too.
+        """Compare queries ``prediction`` [B, V, D] with ``keys`` [B, W, D].
 
-        View v's positive is the key of the other view; ``state`` is that of (candidates, temperature), the latter of
-        the batch's own examples where each has one: the temperature is [], or [B, 1] or [B, V] of each query.
-        ``query_offset`` [B, V, D] is added to the embedded queries, not to the keys: zeros, whose gradient is that of
-        each query.
+        The positive of view v is the key of the other view.
+
+        Args:
+          prediction: [B, V, D] queries before ``embed``.
+          keys: [B, W, D] keys before ``embed``.
+          group: [B] group of each example.
+          state: states of (candidates, temperature); a temperature state per example has the rows of the batch,
+            so that tau is [B, 1] or [B, V] instead of [].
+          step: number of the step.
+          rng: random key.
+          query_offset: [B, V, D], added to the embedded queries only; zeros, whose gradient is that of each
+            query.
+
+        Returns:
+          The comparison, and the next state of the candidates.
         """
         directions = prediction.shape[1]
         query, keys = self.embed(prediction) + query_offset, self.embed(keys)
@@ -124,7 +140,7 @@ class Compare(NamedTuple):
         positive = of_positive(self.transform, raw_positive, tau)
         scored, transform, divisor = (query, positive, raw_positive), self.transform, tau
         if tau.ndim:
-            # Engines divide all scores by one number: each query is divided before, and its scores are logits.
+            # Engines scale all scores by one number: queries are divided by tau first, scores are logits.
             scored = query / tau[..., None], positive / tau, raw_positive / tau
             transform, divisor = in_logits(transform), jnp.ones((), tau.dtype)
         pool_rng, subset_rng = jax.random.split(rng)
@@ -148,7 +164,7 @@ class Compare(NamedTuple):
 
         above = [m for m in self.multiples if m >= 0] or [1.0]
         if self.transform.log_weight is not None and 1.0 not in above:
-            above.append(1.0)  # at which the weights' mean is 1
+            above.append(1.0)  # the weights have mean 1 at this multiple
         below = [m for m in self.multiples if m < 0]
         negatives, further = statistics(1, transform, above)
         if below:
@@ -167,9 +183,9 @@ class Compare(NamedTuple):
 def _joined(
     negatives: Negatives, further: Positives | None, mirrored: Negatives, others: Positives | None
 ) -> tuple[Negatives, Positives | None]:
-    """Append statistics of negated scores: a sum of e^(-x) over scores is one of e^x over the negated.
+    """Append statistics of negated scores, which are those at negative multiples of 1 / tau.
 
-    So the engines, which subtract the largest score, need no multiples below 0.
+    The engines subtract the largest score, which is stable at positive multiples only.
     """
 
     def join(x: Array, y: Array) -> Array:
@@ -188,18 +204,18 @@ def _joined(
 def _in_scores(
     negatives: Negatives, further: Positives | None, tau: Array
 ) -> tuple[Negatives, Positives | None]:
-    """Return statistics of logits [B, V], of queries divided by their tau, with means and sums as scores."""
+    """Return the statistics with means and sums converted from logits to scores; tau is [B, V]."""
     held = jax.lax.stop_gradient(tau)
     negatives = dataclasses.replace(negatives, mean=negatives.mean * held, hardest=negatives.hardest * held)
     return negatives, None if further is None else dataclasses.replace(further, total=further.total * tau)
 
 
 def cosine(x: Array) -> Array:
-    """Score by cosine: embeddings [..., D] are brought to length 1 (a zero row stays zero)."""
+    """Score by cosine: normalise embeddings [..., D] to length 1 (a zero row stays zero)."""
     return normalize(x)
 
 
 def dot(x: Array) -> Array:
-    """Score by dot product: embeddings [..., D] are taken as they are, in at least float32."""
+    """Score by dot product: embeddings [..., D] unchanged, in at least float32."""
     x = jnp.asarray(x)
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -1,6 +1,6 @@
-"""Any loss of the family for two arrays of embeddings, in a training loop of your own.
+"""All contrastive losses for two arrays of embeddings, for your own training loop.
 
-It is the train step's own code: the same comparison, the same terms, the same engines.
+They use the same comparison, terms and engines as the train step.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ SCORES = {"cosine": cosine, "dot": dot}
 DIRECTIONS = {"both": 2, "one_way": 1}
 CANDIDATES = ("both_views", "other_view", "own_view", "queue")
 SOURCES = {"both_views": sources.both_views, "other_view": sources.other_view, "own_view": sources.own_view}
-FORMS = {"exponential": (0.0, float("inf")), "linear": (-1.0, 1.0)}  # between which MACL's alpha must lie
+FORMS = {"exponential": (0.0, float("inf")), "linear": (-1.0, 1.0)}  # open range of MACL's alpha
 SUMMATIONS = ("out", "in")
 ENGINES = ("auto", "dense", "tiled", RING)
 PROVIDED = (
@@ -53,17 +53,20 @@ PROVIDED = (
     "same",
     "surplus",
     "mean",
-)  # what two arrays of embeddings have
+)  # quantities that two arrays of embeddings define
 
 
 def macl_temperature(
     tau0: float = 0.1, alpha: float = 2.0, *, form: str = "exponential"
 ) -> Callable[[Array], Array]:
-    """Make MACL's temperature, from the batch's alignment A, the mean score of the positives.
+    """Make MACL's temperature as a function of the batch's alignment A, the mean score of the positives.
 
-    ``exponential`` is tau_a = tau0 alpha^A, ``linear`` tau_b = tau0 (1 + alpha A), which needs an alpha of its own
-    in (-1, 1), 0.5 for instance (Huang et al., 2022). No gradient flows through it. What comes back is a function
-    A -> tau; one of your own does as well.
+    ``exponential`` is tau_a = tau0 alpha^A. ``linear`` is tau_b = tau0 (1 + alpha A), with alpha in (-1, 1),
+    for example 0.5 (Huang et al., 2022). A carries no gradient. Returns a function A -> tau; you can also pass
+    your own.
+
+    Raises:
+      ValueError: an unknown form, a value out of range, or a traced ``tau0`` or ``alpha``.
     """
     one_of("macl_temperature.form", form, FORMS)
     tau0, alpha = check_scalar("macl_temperature.tau0", tau0), check_scalar("macl_temperature.alpha", alpha)
@@ -117,87 +120,92 @@ def contrastive_loss(
     engine: str = "auto",
     **options: Any,
 ) -> Array:
-    """Compute one value a query, of two views ``a`` and ``b`` [N, D] whose rows i are positives of each other.
+    """Compute one loss per query for two views ``a`` and ``b`` [N, D], whose rows i are mutual positives.
 
     Works in ``jax.jit``, under ``grad`` (reverse mode) and ``vmap``, and on a mesh of
-    :func:`contrastive_jax.sharding.make_mesh`, where rows are sharded and the result is that of one device.
+    :func:`contrastive_jax.sharding.make_mesh`, with sharded rows and the same result as on one device.
     float16, bfloat16 and float32 are computed in true float32 (never TF32), float64 in float64.
 
-    The mean over the 2N values is the convention of the papers. SimCLR's released code adds the means of the
-    two directions, so its value and gradient are twice that mean; so are DCL's. MACL's code is one way.
+    The papers use the mean over the 2N values. The released code of SimCLR and of DCL adds the means of the two
+    directions, so its value and gradient are twice that mean. MACL's code is one way.
 
     **Several positives.** With ``positives``, ids of groups, the positives P of a query are row i of the other
-    view and all candidates of its own id but itself; all others are its negatives N. InfoNCE is then the supervised
-    contrastive loss in either of its readings (SupCon, Khosla et al., 2020, eq. 2 and 3), x = s / tau:
+    view and all other candidates with its id; the remaining candidates are its negatives N. InfoNCE is then the
+    supervised contrastive loss in one of its two forms (SupCon, Khosla et al., 2020, eq. 2 and 3), with x = s /
+    tau:
 
         out:  mean_{p in P} -log( e^x_p / sum_{N and P} e^x )  =  softplus(c) + logsumexp_P(x) - mean_P(x)
         in:   -log( mean_{p in P} e^x_p / sum_{N and P} e^x )  =  softplus(c) + log |P|
 
-    with one contrast c = logsumexp_N(x) - logsumexp_P(x). The other losses follow from their function of c:
-    DCL is c and EqCo softplus(c + log(alpha / K)), each with the same summand; decoupled NT-Xent is lambda
-    logsumexp_{N and P}(x) less mean_P(s) or, in, tau log mean_P(e^x); FlatNCE, FlatNCE+ and Hoelder-FlatNCE
-    stay 1 and have the gradients of DCL, of InfoNCE, and of DCL at tau / gamma over gamma. MACL, Dual
-    temperature, ``relative`` and ``scaled`` weigh dc by c alone and take ``in`` only: ``out`` has no one
-    contrast to weigh a query by. Not defined: DCLW, MACL-W, ReLIC's divergence and the losses with weighted or
-    debiased negatives, which read the score of one positive. The positives are summed in the same pass as the
-    negatives, tile by tile. A query without negatives is 0 here too.
+    with the contrast c = logsumexp_N(x) - logsumexp_P(x). Other losses are their function of this c. DCL is c
+    and EqCo softplus(c + log(alpha / K)), each plus the same second summand. Decoupled NT-Xent is lambda
+    logsumexp_{N and P}(x) minus mean_P(s) (``out``) or minus tau log mean_P(e^x) (``in``). FlatNCE, FlatNCE+
+    and Hoelder-FlatNCE remain 1, with the gradients of DCL, of InfoNCE, and of DCL at tau / gamma, divided by
+    gamma. MACL, Dual temperature, ``relative`` and ``scaled`` weight dc by a function of c and accept ``in``
+    only, because ``out`` has no single contrast per query. DCLW, MACL-W, ReLIC's divergence and the losses with
+    weighted or debiased negatives read the score of one positive and are not defined for several. Positives are
+    summed in the same pass as the negatives, per tile. Queries without negatives are 0 here too.
 
-    **The temperature's gradient.** ``differentiate_temperature=True`` lets it flow: dL/dtau, with the
-    scores held, of InfoNCE, DCL, EqCo, decoupled NT-Xent, DCLW (its weights' sigma is another), ``debiased``,
-    ``hard_nce``, Donsker-Varadhan and ReLIC's divergence is that of the value. From c = logsumexp_j((s_j - s+) / tau)
-    follows dc/dtau = -E_j[s_j - s+] / tau^2, E the softmax mean over negatives. Surrogates have the gradient of their
-    surrogate: FlatNCE and MACL dc/dtau, FlatNCE+ sigmoid(c) dc/dtau, Hoelder-FlatNCE dc'/dtau / gamma, MACL-W, Dual
-    temperature, ``relative`` and ``scaled`` dc/dtau times their weight, ``hardness_weighted`` with its weights
-    held. Learn log tau, or as CLIP does log(1 / tau) with a bound (docs/how_to/own_loop.md). Of an array each entry has
-    the sum over its queries.
+    **The temperature's gradient.** ``differentiate_temperature=True`` enables it. For InfoNCE, DCL, EqCo,
+    decoupled NT-Xent, DCLW (whose weights' sigma is separate), ``debiased``, ``hard_nce``, Donsker-Varadhan and
+    ReLIC's divergence, dL/dtau at fixed scores is the derivative of the value. c = logsumexp_j((s_j - s+) /
+    tau) has dc/dtau = -E_j[s_j - s+] / tau^2, with E the softmax mean over negatives. Losses with a surrogate
+    have the surrogate's
+    derivative: FlatNCE and MACL dc/dtau; FlatNCE+ sigmoid(c) dc/dtau; Hoelder-FlatNCE dc'/dtau / gamma; MACL-W,
+      Dual
+    temperature, ``relative`` and ``scaled`` dc/dtau times their weight; ``hardness_weighted`` the derivative at
+    fixed weights. Learn log tau, or, as CLIP does, a bounded log(1 / tau) (docs/how_to/own_loop.md). For an
+    array of temperatures, each entry's gradient is the sum over its queries.
 
-    **Two encoders.** ``a`` and ``b`` may come of different networks, projected to one width;
-    ``candidates="other_view"`` is CLIP's loss, each encoder's rows against the other's.
+    **Two encoders.** ``a`` and ``b`` can come from different networks, projected to the same width.
+    ``candidates="other_view"`` is CLIP's loss, which compares each encoder's rows with the other's.
 
     Args:
       a: [N, D] embeddings, not normalised.
       b: [N, D] the other view of the same examples.
-      loss: a function of :mod:`contrastive_jax.losses` that reads contrasts (or ReLIC's ``relic_kl``), by its
-        name; for your own ``module:function``, or the function itself. Its keyword-only parameters are ``options``.
-      temperature: tau > 0, a number or a traced scalar (a schedule's); an array of one tau for each example [N], or
-        for each value that is returned [2N]; or a function of the mean score of rows i with each other:
-        :func:`macl_temperature`. It is held constant unless ``differentiate_temperature``.
-      score: ``cosine`` normalises the rows; ``dot`` takes them as they are.
+      loss: name of a function of :mod:`contrastive_jax.losses` that reads contrasts (or ReLIC's ``relic_kl``);
+        ``module:function`` or a function for your own loss. Its keyword-only parameters are ``options``.
+      temperature: tau > 0, a number or a traced scalar (from a schedule); an array of one tau per example [N]
+        or per returned value [2N]; or a function of the mean score of the pairs of rows i, such as
+        :func:`macl_temperature`. It carries no gradient unless ``differentiate_temperature``.
+      score: ``cosine`` normalises the rows; ``dot`` uses them unchanged.
       candidates: negatives from ``both_views`` of the other examples (2N - 2; SimCLR), the ``other_view``
-        only (N - 1; MACL, Dual temperature), the query's ``own_view`` (N - 1; DHEL, with the loss ``dcl``), or from
-        the ``queue`` alone (MoCo).
-      directions: ``both``, or ``one_way``: ``a`` queries ``b``.
-      negatives: K negatives a query, drawn without replacement from those permitted; None takes all.
-      shared: draw one choice for all queries (SiMo's code) instead of one for each.
-      key: a jax random key, for ``negatives``; fold your step into it.
-      queue: [M, D] further candidates, of earlier steps or another device; normalised like the rest.
-      queue_group: [M] int, the groups of the queue's rows, beside ``group`` or ``positives``; None: of no group, so
-        everybody's negatives.
-      group: [N] int, ids of the examples: rows of one group are never each other's negatives. None: all
-        differ.
-      positives: [N] int, ids: rows of one id are all positives of each other, in both views; further
-        candidates are by their ``queue_group``. None: rows i of ``a`` and ``b`` only. Instead of ``group``.
-      summation: of several positives, ``out`` of the logarithm or ``in`` it; the same for one.
+        only (N - 1; MACL, Dual temperature), the query's ``own_view`` (N - 1; DHEL, with the loss ``dcl``), or
+        the ``queue`` only (MoCo).
+      directions: ``both`` views are queries, or ``one_way``: only the rows of ``a``.
+      negatives: number K of negatives per query, drawn without replacement; None uses all.
+      shared: whether all queries share one draw (SiMo's code) instead of one per query.
+      key: a JAX random key for ``negatives``; fold your step into it.
+      queue: [M, D] additional candidates, from earlier steps or another device; normalised like ``a`` and
+        ``b``.
+      queue_group: [M] int, the groups of the queue's rows, given with ``group`` or ``positives``; None: no
+        groups, so they are negatives of all queries.
+      group: [N] int, group of each example; rows of one group are never each other's negatives. None: each
+        example is its own group.
+      positives: [N] int, ids; rows with the same id are positives of each other, in both views, and so are
+        queue rows with that ``queue_group``. None: only rows i of ``a`` and ``b``. Replaces ``group``.
+      summation: sum several positives outside the logarithm (``out``) or inside (``in``); no effect for one.
       differentiate_temperature: whether gradients flow into ``temperature``.
-      margin: added to the contrast, ``contrast.margin.eqco(alpha=65536.0)`` for EqCo's margin on any loss but those
-        in whose gradient it cancels (DCL's, FlatNCE's, MACL's), that have it (EqCo's) or read c as an estimate.
-      transform: of the scores, a rule of ``contrast.transform``: ``temperature_free()``, ``margin_mask(margin=0.1)``,
-        or a ``Transform`` of your own.
-      engine: ``dense`` holds the score matrix, ``tiled`` never does, ``auto`` chooses by its size; drawn negatives
-        are picked from all scores and take ``auto`` alone. On a mesh these hold all candidates on every device;
-        ``ring`` is tiled and lets each device's share of them go round, so that memory does not grow with devices
-        (not with drawn negatives, a queue, or ReLIC's divergence).
-      **options: the loss's own; a name that it does not have is an error that shows its signature.
+      margin: rule for a margin added to the contrast, such as ``contrast.margin.eqco(alpha=65536.0)``. Refused
+        for losses in whose gradient it cancels (DCL, FlatNCE, MACL), that already have it (EqCo), or that read
+        c as an estimate.
+      transform: transform of the scores from ``contrast.transform``, ``temperature_free()`` or
+        ``margin_mask(margin=0.1)``, or your own ``Transform``.
+      engine: ``dense`` forms the score matrix, ``tiled`` does not, ``auto`` chooses by size; drawn negatives
+        are picked from all scores and require ``auto``. On a mesh these engines hold all candidates on every
+        device. ``ring`` is tiled and passes each device's share of them around, so memory does not grow with
+        the number of devices (not with drawn negatives, a queue, or ReLIC's divergence).
+      **options: options of the loss; for an unknown name, the error shows the loss's signature.
 
     Returns:
-      [2N] values, of the queries ``a`` and then of the queries ``b``, or [N] one way; at least float32. A
-      query without negatives is 0, without a gradient.
+      [2N] values, for the queries ``a`` and then the queries ``b``, or [N] one way; at least float32. Queries
+      without negatives are 0 without a gradient.
 
     Raises:
-      ValueError: one sentence that names the argument, its value and what is allowed.
+      ValueError: an invalid argument; the message names it, its value and the allowed values.
 
     Examples:
-      Three examples, two views. FlatNCE (below) is always 1: only its gradient tells.
+      Three examples, two views. The value of FlatNCE (below) is always 1; only its gradient has information.
 
       >>> import jax, jax.numpy as jnp
       >>> from contrastive_jax import contrastive_loss, macl_temperature
@@ -206,7 +214,7 @@ def contrastive_loss(
       >>> def show(*arguments, **options):
       ...     print(" ".join(f"{value:.3f}" for value in contrastive_loss(a, b, *arguments, **options)))
 
-      InfoNCE, NT-Xent, which is the default; its mean times 2 is the value of SimCLR's code:
+      InfoNCE (NT-Xent), the default; its mean times 2 is the value of SimCLR's code:
 
       >>> show("info_nce", 0.5)
       0.404 0.293 0.157 0.292 0.475 0.157
@@ -235,7 +243,7 @@ def contrastive_loss(
       >>> show("info_nce", 0.5, margin=eqco(alpha=256.0))
       3.492 3.125 2.474 3.124 3.687 2.475
 
-      InfoNCE's attention at unit scale and its scale with uniform attention; InfoNCE's value, other gradients:
+      InfoNCE's attention at unit scale, and its scale with uniform attention: InfoNCE's value, other gradients:
 
       >>> show("relative", 0.5)
       0.404 0.293 0.157 0.292 0.475 0.157
@@ -259,7 +267,7 @@ def contrastive_loss(
       >>> show("decoupled_nt_xent", 0.5, lambda_weight=0.1)
       -0.722 -0.684 -0.734 -0.733 -0.665 -0.734
 
-      Debiased; hard negatives weighted up, through the weights or with these held:
+      Debiased; hard negatives with larger weights, with and without the weights' gradient:
 
       >>> show("debiased", 0.5, tau_plus=0.1)
       0.103 0.087 0.080 0.077 0.208 0.080
@@ -268,30 +276,30 @@ def contrastive_loss(
       >>> show("hardness_weighted", 0.5, alpha=1.0)
       0.568 0.182 0.054 0.234 0.677 0.052
 
-      Donsker-Varadhan, whose queries share one mean; minus the mean is its estimate of mutual information:
+      Donsker-Varadhan, with one mean for all queries; minus its mean estimates mutual information:
 
       >>> show("donsker_varadhan", 0.5)
       -2.523 -2.399 -2.492 -2.444 -2.320 -2.413
 
-      Supervised: the first two examples are of one class:
+      Supervised; the first two examples have the same class:
 
       >>> show("info_nce", 0.5, positives=jnp.array([0, 0, 1]))
       1.492 1.804 0.157 1.778 1.371 0.157
       >>> show("info_nce", 0.5, positives=jnp.array([0, 0, 1]), summation="in")
       1.142 1.195 0.157 1.177 1.139 0.157
 
-      ReLIC's invariance penalty, to be added to InfoNCE (both take the same ``key``, so the same negatives):
+      ReLIC's invariance penalty, to add to InfoNCE (pass both the same ``key`` for the same negatives):
 
       >>> show("relic_kl", 0.5, candidates="other_view", negatives=1, key=jax.random.key(0))
       0.038 0.020 0.004 0.009 0.102 0.005
 
-      MoCo: one way, from a queue (keep the keys out of the gradient with ``jax.lax.stop_gradient(b)``):
+      MoCo, one way with a queue (use ``jax.lax.stop_gradient(b)`` to exclude keys from the gradient):
 
       >>> queue = jax.random.normal(jax.random.key(1), (16, 2))
       >>> show("info_nce", 0.2, candidates="queue", queue=queue, directions="one_way")
       1.750 1.247 1.508
 
-      A temperature for each example, iSogCLR's objective, whose slope in a tau is rho less a KL divergence:
+      One temperature per example, iSogCLR's objective, whose slope in tau is rho minus a KL divergence:
 
       >>> show("robust", jnp.array([0.2, 0.5, 0.8]), rho=0.3)
       -0.782 -1.083 -1.355 -1.063 -0.792 -1.351
@@ -358,7 +366,7 @@ def contrastive_loss(
     if margin is not None:
         try:
             inspect.signature(margin).bind(None)
-        except (TypeError, ValueError):  # or it shows none: a builtin
+        except (TypeError, ValueError):  # or a builtin without a signature
             raise ValueError(
                 f"contrastive_loss.margin is {margin!r}; it must be a function of one array, the number of negatives."
             ) from None
@@ -426,7 +434,7 @@ def contrastive_loss(
     views = jnp.stack([sharding.shard_batch(a), sharding.shard_batch(b)], axis=1)  # [N, 2, D]
     views = views.astype(
         jnp.promote_types(views.dtype, jnp.float32)
-    )  # once: gradients add up before rounding
+    )  # here, so that gradients are summed before rounding
     comparison, _ = compare(views[:, :number], views, group, ((), ()), jnp.zeros((), jnp.int32), key)
     values = term.values(comparison, {})  # [N, V]
     if jnp.shape(values) != (rows, number):
@@ -437,7 +445,7 @@ def contrastive_loss(
     return sharding.shard_batch(sharding.replicate(values).T.reshape(-1))
 
 
-# Names of its arguments in other libraries.
+# Names of the arguments in other libraries.
 ELSEWHERE = {
     "tau": "temperature",
     "t": "temperature",
@@ -448,7 +456,7 @@ ELSEWHERE = {
 
 
 def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
-    """Return the loss with its options; a wrong option may have been meant for :func:`contrastive_loss` itself."""
+    """Return the loss with its options; errors suggest arguments of :func:`contrastive_loss`."""
     own = [name for name in inspect.signature(contrastive_loss).parameters if name != "options"]
     if "weight" in options:
         raise ValueError("contrastive_loss has no weight; multiply what it returns.")
@@ -477,7 +485,7 @@ def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
 
 
 def _check_several(loss: str, term: Term, summation: str) -> None:
-    """Raise ValueError unless the loss is defined for several positives, summed as asked for."""
+    """Raise ValueError unless the loss is defined for several positives with this summation."""
     one = [name for name in term.quantities if name in ("positive", "cross", "same", "mean")]
     if "surplus" in term.quantities or not one and summation == "in":
         return
@@ -489,7 +497,7 @@ def _check_several(loss: str, term: Term, summation: str) -> None:
 
 
 def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
-    """Return N, if everything fits."""
+    """Return N after checking all shapes."""
     check_arrays("contrastive_loss", a=a, b=b, queue=queue)
     if a.ndim != 2 or a.shape != b.shape or not a.size:
         raise ValueError(f"contrastive_loss: a {a.shape} and b {b.shape} must both be [N, D], not empty.")
@@ -518,13 +526,13 @@ def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
 
 
 def _places(group: Array) -> Array:
-    """Return ids from 0 up that tell the same rows apart: ids of any type may have nothing below them."""
+    """Return equivalent ids from 0 up, so that -1 is free for rows without a group."""
     group = sharding.replicate(group)
     return jnp.searchsorted(jnp.sort(group), group)
 
 
 def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candidates:
-    """Return the step's source of candidates, with the ``extra`` ones after the batch's own."""
+    """Return the source of candidates, with the ``extra`` ones after those of the batch."""
     if name == "queue":
         return Candidates(
             lambda rng, width: (),
@@ -546,7 +554,7 @@ def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candida
 
 
 def _check_ring(loss: str, term: Term, negatives: int | None, queue: Array | None) -> None:
-    """Raise ValueError unless all candidates are the batch's own, and only sums over them are asked for."""
+    """Raise ValueError unless all candidates are from the batch and the loss reads only sums over them."""
     if negatives is not None or queue is not None or {"cross", "same"} & set(term.quantities):
         what = (
             f"negatives={negatives}"
@@ -562,7 +570,7 @@ def _check_ring(loss: str, term: Term, negatives: int | None, queue: Array | Non
 
 
 def _sharded(source: Candidates, name: str) -> Candidates:
-    """Return the source without its gather: candidates stay on the devices that they lie on."""
+    """Return the source without its gather; candidates stay sharded."""
 
     def apply(state, keys, positive_keys, group, rng):
         directions, views = positive_keys.shape[1], keys.shape[1]
@@ -576,7 +584,7 @@ def _sharded(source: Candidates, name: str) -> Candidates:
 
 
 def _with_rows(source: Candidates, own: int, rows: int) -> Candidates:
-    """Return the source, its pools with the example that a candidate shows; -1 for those after its ``own``."""
+    """Return the source with the example of each candidate in its pools; -1 after the first ``own``."""
 
     def apply(*step):
         pools, state = source.apply(*step)
@@ -588,7 +596,7 @@ def _with_rows(source: Candidates, own: int, rows: int) -> Candidates:
 
 
 def _rule(temperature: float | Array | Callable[[Array], Array], rows: int, directions: int) -> Temperature:
-    """Return the step's temperature rule for a number, an array, or a function of the alignment."""
+    """Return the temperature rule for a number, an array, or a function of the alignment."""
     if isinstance(temperature, numbers.Real) and not isinstance(temperature, bool):
         temperature = check_scalar("contrastive_loss.temperature", temperature)
         if not temperature > 0:
@@ -610,13 +618,13 @@ def _rule(temperature: float | Array | Callable[[Array], Array], rows: int, dire
         )
         raise ValueError(f"contrastive_loss.temperature has shape {shape}; it must be a scalar, {each}.")
     tau = jnp.asarray(temperature)
-    if shape:  # to [N, V], as queries are laid out
-        tau = sharding.shard_batch(tau.reshape(-1, rows).T)  # or [N, 1]: an example's
+    if shape:  # to [N, V], the layout of the queries
+        tau = sharding.shard_batch(tau.reshape(-1, rows).T)  # or [N, 1], per example
     return _of_batch(lambda mean_positive: tau)
 
 
 def _of_batch(given: Callable[[Array], Array]) -> Temperature:
-    """Return a rule without state; a temperature is known when the program runs only."""
+    """Return a rule without state; temperatures that are not positive become NaN, as they are traced."""
 
     def value(state, step, mean_positive):
         return positive_or_nan(given(mean_positive))
@@ -625,7 +633,7 @@ def _of_batch(given: Callable[[Array], Array]) -> Temperature:
 
 
 def _one(tau: Any) -> Array:
-    """Return what a function of the alignment returned, if it is one number."""
+    """Return the result of a function of the alignment; raise ValueError unless it is a scalar."""
     if tau is None or isinstance(tau, str):
         raise ValueError(f"contrastive_loss.temperature returns {tau!r}; it must return a scalar.")
     if jnp.ndim(tau):

@@ -1,6 +1,7 @@
-"""Comparison -> scalars, inside the step: what a run says about itself while it trains.
+"""Training metrics computed inside the step.
 
-A surrogate loss says nothing (FlatNCE is always 1), so these read the comparison, whatever the loss.
+They are functions of the comparison, independent of the loss: the value of a surrogate loss contains no
+information (FlatNCE is always 1).
 """
 
 from collections.abc import Callable
@@ -16,17 +17,17 @@ from contrastive_jax.sharding import REPLICATED, on_mesh, replicate
 from contrastive_jax.types import Array, Outputs, Pool
 
 HIGHEST = jax.lax.Precision.HIGHEST
-LEAST = 1e-12  # trace of a Gram matrix in float32 that is above 0
+LEAST = 1e-12  # smallest nonzero trace of a Gram matrix in float32
 
 
 @checked("diagnostics")
 def diagnostics(
     dtype: str, *, quantiles: CountOrZero = 0, rankme: bool = False
 ) -> Callable[[Comparison, Outputs, Array], dict[str, Array]]:
-    """Return ``(comparison, outputs, label) -> metrics``: what each step says of itself, and by option more.
+    """Return ``(comparison, outputs, label) -> metrics``, the training metrics of each step.
 
     Args:
-      dtype: that the network computes in.
+      dtype: compute type of the network.
       quantiles: number of equal-probability bins in the histogram of contrasts that each log point has; 0: no
         histogram.
       rankme: log RankMe of the batch's projections; needs the eigenvalues of a [D, D] matrix at every step.
@@ -48,7 +49,7 @@ def diagnostics(
 
 
 def _quantiles(values: Array, valid: Array, share: Array) -> tuple[Array, Array]:
-    """Return quantiles of the valid values [B, V] and of their sigmoid, at some shares, by one sort; 0 without any."""
+    """Return quantiles at levels ``share`` of the valid values [B, V] and of their sigmoid; 0 if empty."""
     values, valid = replicate(values).reshape(-1), replicate(valid).reshape(-1)
     ordered = jnp.sort(jnp.where(valid, values, jnp.inf))
     last = jnp.maximum(jnp.sum(valid) - 1, 0)
@@ -64,12 +65,12 @@ def _quantiles(values: Array, valid: Array, share: Array) -> tuple[Array, Array]
 
 
 def effective_sample_size(comparison: Comparison, with_positive: bool = False) -> Array:
-    """Compute the ESS of the softmax weights, as a share of their number, the mean over queries (FlatNCE, eq. 10).
+    """Compute the mean ESS of queries' softmax weights, as a share of the number of weights (FlatNCE, eq. 10).
 
-    1 / (K sum_j w_j^2), in [1 / K, 1], over the negatives, or over the negatives and the positive
-    (K + 1 of them), which is what InfoNCE weighs. Queries without negatives are left out.
+    1 / (K sum_j w_j^2), in [1 / K, 1], over the K negatives, or over the K + 1 candidates of InfoNCE including
+    the positive. Queries without negatives are left out.
     """
-    # A margin shifts every negative's logit: once in the sum of weights, twice in that of their squares.
+    # A margin shifts every negative's logit: once in the sum of weights, twice in the sum of squares.
     once = comparison.contrast(1.0, margin=False) + comparison.margin
     twice = comparison.contrast(2.0, margin=False) + 2.0 * comparison.margin
     count = jnp.maximum(comparison.count, 1)
@@ -81,16 +82,17 @@ def effective_sample_size(comparison: Comparison, with_positive: bool = False) -
 
 
 def kl_from_uniform(comparison: Comparison) -> Array:
-    """Compute KL(p || uniform) in nats of the negatives' softmax weights p, the mean over queries that have negatives.
+    """Compute the mean KL(p || uniform), in nats, of the softmax weights p of queries' negatives.
 
-    ``log K - H(p)``, in [0, log K]: e^-KL is the effective number of negatives by Shannon's entropy as a share of K, as
-    the ESS is by the sum of squares. A margin changes no weight.
+    ``log K - H(p)``, in [0, log K], over queries that have negatives. e^-KL is the effective number of
+    negatives as a share of K, by Shannon entropy; the ESS is the same by the sum of squares. The margin does
+    not change p.
     """
     return jnp.sum(query_kl_from_uniform(comparison)) / jnp.maximum(jnp.sum(comparison.count > 0), 1)
 
 
 def query_kl_from_uniform(comparison: Comparison) -> Array:
-    """Compute :func:`kl_from_uniform` of each query, [B, V]: 0 where it has no negatives."""
+    """Compute :func:`kl_from_uniform` of each query, [B, V]; 0 without negatives."""
     place, some = comparison.multiples.index(1.0), comparison.count > 0
     negatives = comparison.negatives
     above = jnp.where(some, negatives.mean[place] - comparison.positive, 0.0) / comparison.temperature
@@ -100,30 +102,30 @@ def query_kl_from_uniform(comparison: Comparison) -> Array:
 
 
 def query_effective_sample_size(c: Array, valid: Array) -> Array:
-    """Compute the ESS of valid queries' weights W = sigmoid(c), a share of their number n: (sum W)^2 / (n sum W^2).
+    """Compute the ESS of the n valid queries' weights W = sigmoid(c), (sum W)^2 / (n sum W^2).
 
-    1 where InfoNCE's gradient weighs all queries alike, 1 / n where one query takes all. Of the weights' shares, so
-    that it is right also where each W rounds to 0.
+    1 if InfoNCE's gradient weights all queries equally, 1 / n if one query has all the weight. Computed from
+    the weights' logarithms, so it is correct even if each W rounds to 0.
     """
     share = jax.nn.softmax(jax.nn.log_sigmoid(c), axis=None, where=valid)
     return jnp.where(jnp.any(valid), 1.0 / (jnp.sum(valid) * jnp.sum(share**2)), 0.0)
 
 
 def effective_rank(z: Array) -> Array:
-    """Return in how many directions rows [B, W, D] vary, of [1, D]: :func:`geometry.participation_ratio`.
+    """Return the effective rank of rows [B, W, D], in [1, D], by :func:`geometry.participation_ratio`.
 
-    0 where nothing varies. RankMe (:func:`spectral_entropy_rank`) asks for the entropy of the singular values, not for
-    the sum of squares of their squares, and takes no mean off: it counts weak directions for more, and a common offset
-    as a direction.
+    0 without variance. RankMe (:func:`spectral_entropy_rank`) uses the entropy of the singular values instead
+    of the squares of the eigenvalues, and does not centre the rows: weak directions count more, and a common
+    offset counts as a direction.
     """
     return geometry.participation_ratio(_gram(z - jnp.mean(z, axis=(0, 1))), LEAST)
 
 
 def spectral_entropy_rank(z: Array) -> Array:
-    """Compute RankMe (Garrido et al., 2023, equation 1): exp of the entropy of the singular values of rows [B, W, D].
+    """Compute RankMe of rows [B, W, D] (Garrido et al., 2023, equation 1), in [1, min(B W, D)].
 
-    Of the values over their sum; in [1, min(B W, D)]. Rows are not centred, nor normalised. A singular value below
-    a thousandth of the largest is not resolved in float32; it hardly counts.
+    exp of the entropy of the singular values divided by their sum. Rows are neither centred nor normalised.
+    Singular values below a thousandth of the largest are not resolved in float32; they contribute little.
     """
     gram = _gram(geometry.in_range(z, axis=None)[0])
     trace = jnp.trace(gram)
@@ -138,10 +140,10 @@ def _gram(z: Array) -> Array:
 
 
 def contrast_entropy(comparison: Comparison) -> Array:
-    """Compute the [B, V] entropy in nats of the softmax over a query's positive and negatives at tau, without margin.
+    """Compute the entropy [B, V], in nats, of the softmax over positive and negatives, without margin.
 
-    log(1 + K) where nothing is told apart, 0 where one candidate takes all. SimCLR's ``contrast_entropy`` is this
-    over the positive and the negatives of the other view.
+    log(1 + K) if all scores are equal, 0 if one candidate has all the weight. SimCLR's ``contrast_entropy`` is
+    the same over the positive and the negatives of the other view only.
     """
     c = comparison.contrast(margin=False)
     mean = comparison.negatives.mean[comparison.multiples.index(1.0)]
@@ -152,7 +154,7 @@ def contrast_entropy(comparison: Comparison) -> Array:
 def uniformity(z: Array, t: float = 2.0) -> Array:
     """Return :func:`geometry.uniformity` over the distinct pairs of rows [B, D] of length 1.
 
-    By the engines of the comparison: no [B, B] array where the batch is large.
+    Uses the engines of the comparison, which form no [B, B] array for large batches.
     """
     number = jnp.arange(z.shape[0])
     statistics = negative_statistics(z, number, Pool(replicate(z), number), jnp.asarray(2.0 * t, z.dtype))
@@ -161,30 +163,30 @@ def uniformity(z: Array, t: float = 2.0) -> Array:
 
 
 def rounds_to_zero(dtype: jnp.dtype | str) -> float:
-    """Return the largest weight W = 1 - p that is 0 where p, a number just below 1, is rounded to ``dtype``."""
+    """Return the largest weight W = 1 - p that becomes 0 because p rounds to 1 in ``dtype``."""
     return float(jnp.finfo(dtype).epsneg) / 2
 
 
 def _mean(comparison: Comparison, values: Array) -> Array:
-    """Return the mean of values [B, V] over the queries that have negatives; 0 without any."""
+    """Return the mean of values [B, V] over the queries that have negatives; 0 if there are no such queries."""
     valid = comparison.count > 0
     share = jnp.maximum(jnp.mean(valid.astype(comparison.positive.dtype)), 1e-12)
     return jnp.mean(jnp.where(valid, values, jnp.zeros_like(values))) / share
 
 
 def info_nce(comparison: Comparison) -> Array:
-    """Compute InfoNCE without the margin, in nats, the mean over queries that have negatives."""
+    """Compute the mean InfoNCE, in nats and without margin, over queries that have negatives."""
     return _mean(comparison, jax.nn.softplus(comparison.contrast(margin=False)))
 
 
 def mi_estimate(comparison: Comparison) -> Array:
-    """Compute InfoNCE's estimate of mutual information in nats: log(1 + K) less InfoNCE."""
+    """Compute InfoNCE's estimate of mutual information in nats: log(1 + K) minus InfoNCE."""
     c = comparison.contrast(margin=False)
     return _mean(comparison, jnp.log1p(comparison.count) - jax.nn.softplus(c))
 
 
 def contrast_accuracy(comparison: Comparison) -> Array:
-    """Compute the share of queries whose positive scores above all of their negatives."""
+    """Compute the share of queries whose positive has a higher score than all negatives."""
     return _mean(comparison, comparison.positive > comparison.negatives.hardest)
 
 
@@ -194,11 +196,11 @@ def query_ess(comparison: Comparison) -> Array:
 
 
 def saturated(comparison: Comparison, dtype: jnp.dtype | str) -> Array:
-    """Compute the share of queries with a weight W, margin included, of at most :func:`rounds_to_zero`."""
+    """Compute the share of queries whose weight W, margin included, is at most :func:`rounds_to_zero`."""
     return _mean(comparison, jax.nn.sigmoid(comparison.contrast()) <= rounds_to_zero(dtype))
 
 
-# (comparison, compute type) -> the scalar that a temperature rule reads, by the name in ``Temperature.reads``.
+# Outcomes for temperature rules by name (``Temperature.reads``): (comparison, compute type) -> scalar.
 OUTCOMES: dict[str, Callable[[Comparison, jnp.dtype | str], Array]] = {
     "ess": lambda comparison, dtype: effective_sample_size(comparison),
     "kl_uniform": lambda comparison, dtype: kl_from_uniform(comparison),
@@ -214,7 +216,7 @@ OUTCOMES: dict[str, Callable[[Comparison, jnp.dtype | str], Array]] = {
 
 
 def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") -> dict[str, Array]:
-    """Compute scalars of the contrast between positives and negatives, of the queries that have negatives."""
+    """Compute metrics of the contrast between positives and negatives, over queries that have negatives."""
     c, share = comparison.contrast(margin=False), jnp.asarray([0.05, 0.5, 0.95])
     of_c, of_w = _quantiles(c, comparison.count > 0, share)
     return {name: outcome(comparison, dtype) for name, outcome in OUTCOMES.items()} | {
@@ -226,7 +228,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
 
 
 def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
-    """Compute scalars of the network's outputs."""
+    """Compute metrics of the network's outputs."""
     z = normalize(outputs.projection)
     metrics = {
         "embedding_std": jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5,
@@ -242,10 +244,10 @@ def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
 
 
 def of_query_gradients(gradient: Array) -> dict[str, Array]:
-    """Compute scalars of the gradient [B, V, D] of the loss, a mean over B V queries, with respect to their embeddings.
+    """Compute metrics of the gradient [B, V, D] of the loss with respect to the query embeddings.
 
-    The embedding is the one that is compared (normalised where the score is cosine), the keys are held fixed, and
-    B V times that gradient is the query's own.
+    The embeddings are those that are compared (normalised for cosine scores), and the keys are held fixed. The
+    loss is a mean over B V queries, so a query's own gradient is B V times its entry.
     """
     norm = gradient.shape[0] * gradient.shape[1] * jnp.sqrt(jnp.sum(gradient**2, axis=-1))
     return {"query_gradient_norm": jnp.mean(norm), "query_gradient_norm_std": jnp.std(norm)}

@@ -1,14 +1,15 @@
-"""Moving averages u of each query's normalizer: the mean of exponentiated scores over more negatives than a batch has.
+"""Moving averages u of each query's normalizer, the mean exponentiated score over its negatives.
 
-A rule keeps log u for each example, or for each of its views, of which the batch's own value is
+The average covers more negatives than one batch contains. A rule keeps log u for each example, or for each of
+its views. The value in a batch is
 
     now = log mean_j e^(s_j / tau - s+ / tau + o)      (j over the negatives; o is s+ / tau, or 0)
 
-Before the loss this value enters the average. Losses read ``log u - o``, with log u held constant, and so do the
-temperatures that move by query. :func:`contrastive_jax.losses.fenchel_legendre` is least at ``now - o``; with
-r = e^(now - log u) its gradient is r d logsumexp_j(s_j / tau) - ds+ / tau where o is s+ / tau (minus TUBA), and r dc
-where o is 0. At its first visit an example has no average, and takes the batch's own value. Of weight gamma in the
-average, a value is at most 1 / gamma times that average: r does not overflow.
+It enters the average before the loss is computed. Losses, and temperatures per example or query, read
+``log u - o`` with log u held constant. :func:`contrastive_jax.losses.fenchel_legendre` has its minimum at ``now
+- o``. With r = e^(now - log u), its gradient is r d logsumexp_j(s_j / tau) - ds+ / tau if o is s+ / tau (minus
+TUBA), and r dc if o is 0. At an example's first visit the average is the value in the batch. A value has weight
+gamma in its average, so r is at most 1 / gamma and does not overflow.
 """
 
 import math
@@ -21,25 +22,25 @@ import jax.numpy as jnp
 from contrastive_jax.kinds import PositiveFraction, checked
 from contrastive_jax.types import Array, PyTree
 
-UNMET = -1e30  # log u before an example's first visit; -inf would be refused by a checkpoint
+UNMET = -1e30  # log u before an example's first visit; checkpoints refuse -inf
 
 
 class Normalizer(NamedTuple):
     """A rule for u; see the module.
 
-    ``init() -> state`` of one example; ``update(state, now, some) -> (log u, state)``, with the states of a batch,
-    leaves [B, 1] (``per`` example) or [B, V] (``per`` query), the queries' values ``now`` [B, V] in this batch, and
-    which queries have negatives, ``some`` [B, V]; log u is [B, V].
+    ``init() -> state`` returns the state of one example. ``update(state, now, some) -> (log u, state)`` takes
+    the states of a batch, with leaves [B, 1] (``per`` example) or [B, V] (``per`` query), the queries' values
+    ``now`` [B, V] in this batch, and the mask ``some`` [B, V] of queries with negatives; log u is [B, V].
     """
 
     init: Callable[[], PyTree]
     update: Callable[[PyTree, Array, Array], tuple[Array, PyTree]]
-    with_positive: bool  # o is s+ / tau: scores are taken as they are; else 0: relative to the positive's
+    with_positive: bool  # o is s+ / tau (scores unchanged), else 0 (scores relative to the positive's)
     per: Literal["none", "example", "query"]
 
 
 def none() -> Normalizer:
-    """No average: u is the second critic's, if there is one."""
+    """No average: u is the output of the second critic, if there is one."""
     return Normalizer(lambda: (), lambda state, now, some: (now, state), False, "none")
 
 
@@ -47,8 +48,8 @@ def none() -> Normalizer:
 def sogclr(*, gamma: PositiveFraction = 0.9) -> Normalizer:
     """One u for each example, of ``mean_j e^(s_j / tau)``, the mean over its views (SogCLR, Yuan et al. 2022).
 
-    A view's query is weighed by the average that its own value enters; the mean over the views is kept (LibAUC's code,
-    which after its first epoch starts a new example from 0, not from its own value).
+    Each view's query is weighted by the average that contains its own value; the mean over the views is kept.
+    This is LibAUC's code, except that the code starts an example that is new after the first epoch from 0.
 
     Args:
       gamma: weight of the batch's value in the average; 1 is the batch's alone.
@@ -84,6 +85,6 @@ def _nothing() -> PyTree:
 
 
 def _averaged(log_u: Array, now: Array, gamma: float) -> Array:
-    """Return log((1 - gamma) u + gamma e^now); ``now`` where there is no u."""
+    """Return log((1 - gamma) u + gamma e^now), or ``now`` at the first visit."""
     stays = math.log1p(-gamma) if gamma < 1 else -math.inf
     return jnp.where(log_u <= UNMET, now, jnp.logaddexp(log_u + stays, now + math.log(gamma)))

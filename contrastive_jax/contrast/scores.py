@@ -1,4 +1,4 @@
-"""What a transform of the scores is, and how it is applied; :mod:`contrastive_jax.contrast.transform` has some."""
+"""Transforms of the scores and their application; examples: :mod:`contrastive_jax.contrast.transform`."""
 
 import functools
 from collections.abc import Callable
@@ -10,58 +10,59 @@ from jax.lax import stop_gradient
 
 from contrastive_jax.types import Array
 
-ScoreMap = Callable[[Array, Array, Array], Array]  # of scalars (score, positive, temperature) -> score
+ScoreMap = Callable[[Array, Array, Array], Array]  # scalars (score, positive, temperature) -> score
 
 
 class Transform(NamedTuple):
-    """Functions of scalars, each None where scores stay as they are.
+    """A transform of scores by functions of scalars; None leaves scores unchanged.
 
-    ``negative``: (score, score of the positive, tau) -> score, of a negative. -inf takes it out of the negatives, also
-    of their number. ``positive``: (score, tau) -> score, of a positive. ``log_weight``: (score, score of the positive,
-    tau) -> log w_j, held constant in the gradient; the weights are divided by their mean over a query's negatives.
+    ``negative``: (score, score of the positive, tau) -> score of a negative; -inf removes it from the negatives
+    and from their number. ``positive``: (score, tau) -> score of a positive. ``log_weight``: (score, score of
+    the positive, tau) -> log w_j of a negative, constant in the gradient; the weights are divided by their mean
+    over a query's negatives.
 
-    A result is a score, which tau divides: a logit times tau. Each function sees one entry, so that a mean over scores
-    cannot be formed, and closes over constants only, not over traced arrays.
+    Returned scores are later divided by tau. Each function receives one entry at a time, so means over scores
+    are not possible, and must close over constants only, not over traced arrays.
     """
 
     negative: ScoreMap | None = None
     positive: Callable[[Array, Array], Array] | None = None
     log_weight: ScoreMap | None = None
-    cosine_only: bool = False  # it takes scores for cosines
+    cosine_only: bool = False  # requires cosine scores
 
 
 class Transformed(NamedTuple):
-    """Functions and numbers by which an engine transforms scores; see :mod:`contrastive_jax.contrast.transform`.
+    """A transform in the form that engines apply; see :mod:`contrastive_jax.contrast.transform`.
 
-    ``logsumexp``, ``mean`` and ``hardest`` are then those of the transformed scores, the reference is one of them, and
-    a candidate whose score becomes -inf is not among the negatives that are counted.
+    ``logsumexp``, ``mean`` and ``hardest`` are then statistics of transformed scores, and the reference is a
+    transformed score. Candidates with the transformed score -inf are not counted as negatives.
     """
 
-    positive: Array  # [Q] score of the query's positive, as it was
+    positive: Array  # [Q] score of the query's positive before the transform
     temperature: Array  # [] or [Q] tau
-    logit: Array  # [] the score that is a logit of 1: tau, or 1 where the engine's scores are logits
+    logit: Array  # [] the score whose logit is 1: tau, or 1 if the engine's scores are logits
     negative: ScoreMap | None = None
     further: ScoreMap | None = None  # for further positives
     log_weight: ScoreMap | None = (
-        None  # of a negative, as a score; weights have mean 1 over a query's negatives
+        None  # log weight of a negative, as a score; weights have mean 1 over a query's negatives
     )
-    unit: int = 0  # the place among the scales at which that score is a logit of 1
+    unit: int = 0  # index of the scale at which the score ``logit`` is a logit of 1
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def transform_scores(
     transform: ScoreMap, permitted: Array, score: Array, positive: Array, tau: Array
 ) -> Array:
-    """Apply a transform to scores [q, c], with ``positive`` and ``tau`` [q]: -inf where not permitted.
+    """Apply a transform to scores [q, c], with ``positive`` and ``tau`` [q]; -inf where not permitted.
 
-    Entry by entry: the transform sees scalars. The derivative is 0 where the result is -inf, and an entry that is not
-    permitted does nothing, whatever the transform makes of it (NaN times 0 would be NaN).
+    The derivative is 0 where the result is -inf. An entry that is not permitted has no effect, even if its
+    transform is NaN.
     """
     return values_and_slopes(transform, permitted, score, positive, tau)[0]
 
 
 def values_and_slopes(transform, permitted, score, positive, tau):
-    """Return the transformed scores [q, c], and their derivatives in score, positive and tau, each [q, c]."""
+    """Return transformed scores [q, c] and their derivatives in score, positive and tau, each [q, c]."""
 
     def of_entry(*scalars):
         return jnp.asarray(transform(*scalars), score.dtype)
@@ -80,16 +81,16 @@ def _transform_scores_jvp(transform, primals, tangents):
 
 
 def of_positive(transform: Transform, score: Array, tau: Array) -> Array:
-    """Return the transformed scores [...] of positives."""
+    """Return transformed scores [...] of positives."""
     if transform.positive is None:
         return score
     return jnp.vectorize(transform.positive)(score, tau).astype(score.dtype)
 
 
 def mirrored(transform: Transform) -> Transform:
-    """Return the transform of negated scores whose result is negated: ``-t(-s)``; what is masked stays masked.
+    """Return the transform of negated scores, ``-t(-s)``; masked scores stay masked.
 
-    Not of weights: the mean of their inverses is another.
+    ``log_weight`` is unchanged: :meth:`terms.Term.no_transform` refuses weights at negative multiples.
     """
     negative, positive = transform.negative, transform.positive
 
@@ -104,7 +105,7 @@ def mirrored(transform: Transform) -> Transform:
 
 
 def in_logits(transform: Transform) -> Transform:
-    """Return the transform of logits x, scores over tau, whose results are logits: ``t(tau x, tau x+, tau) / tau``."""
+    """Return the transform of logits x = score / tau to logits, ``t(tau x, tau x+, tau) / tau``."""
     negative, positive, log_weight = transform[:3]
 
     def of_logits(function, divide):
@@ -125,14 +126,14 @@ def in_logits(transform: Transform) -> Transform:
 def transformed(
     transform: Transform, positive: Array, tau: Array, unit: int, logits: bool = False
 ) -> Transformed | None:
-    """Return what an engine needs of a transform: None where scores stay as they are.
+    """Return a transform in the form that engines apply, or None if it leaves scores unchanged.
 
     Args:
-      transform: of scores, or of logits (:func:`in_logits`).
-      positive: [Q] scores (or logits) as they were.
-      tau: [], or [Q] of logits.
-      unit: the place among the engine's scales of that by which a transformed score is multiplied to be a logit.
-      logits: the engine's scores are logits.
+      transform: transform of scores, or of logits (:func:`in_logits`).
+      positive: [Q] scores (or logits) of the positives before the transform.
+      tau: [], or [Q] with logits.
+      unit: index of the engine's scale that turns a transformed score into a logit.
+      logits: whether the engine's scores are logits.
     """
     further, log_weight = transform.positive, transform.log_weight
     if transform[:3] == (None, None, None):
@@ -154,10 +155,10 @@ def transformed(
 
 
 def check_scalars(transform: Transform, words: str) -> Transform:
-    """Return a transform whose functions are of scalars and return one.
+    """Return the transform after checking that its functions take and return floating scalars.
 
     Raises:
-      ValueError: one sentence that begins with ``words``.
+      ValueError: not a :class:`Transform`, or a wrong function; the message begins with ``words``.
     """
     if not isinstance(transform, Transform):
         raise ValueError(f"{words} a {type(transform).__name__}; it must be a contrast.transform.Transform.")

@@ -1,13 +1,13 @@
-"""Statistics of every query's negatives: one primitive, two engines, one result.
+"""Statistics of each query's negatives, computed by a dense or a tiled engine with the same result.
 
-Almost every loss of the family is a function of ``logsumexp_j(score_ij / tau)`` over the negatives j.
-:func:`dense_statistics` is the definition, to be read; :func:`tiled_statistics` streams tiles of
-queries and candidates with a running maximum and a backward pass written by hand, so that memory is
-O((Q + M) * D) and no [Q, M] array ever exists. :func:`selected_statistics` is for random subsets.
+Almost every contrastive loss is a function of ``logsumexp_j(score_ij / tau)`` over the negatives j.
+:func:`dense_statistics` is the reference implementation. :func:`tiled_statistics` streams tiles of queries and
+candidates with a running maximum and a custom backward pass, in O((Q + M) * D) memory without any [Q, M] array.
+:func:`selected_statistics` is for random subsets.
 
-Scores are true products of the embeddings (``precision=HIGHEST``: the defaults are TF32 on GPUs and
-bfloat16 on TPUs, which costs 1 % of a logit at tau = 0.1). The largest score is subtracted *before*
-the scale multiplies, so that what weighs most in a softmax is exact at any temperature.
+Scores are products of the embeddings in full precision (``precision=HIGHEST``; the defaults, TF32 on GPUs and
+bfloat16 on TPUs, cost 1 % of a logit at tau = 0.1). The largest score is subtracted *before* the multiplication
+by the scale, so that the largest terms of a softmax are exact at any temperature.
 """
 
 import functools
@@ -25,12 +25,12 @@ from contrastive_jax.losses import geometry
 from contrastive_jax.types import Array, Negatives, Pool, Positives
 
 ENGINES = ("auto", "dense", "tiled")
-RING = "ring"  # tiled, of candidates that stay sharded; for those who do not gather them
+RING = "ring"  # tiled, with candidates that stay sharded; the caller must not gather them
 SAME_GROUP = ("exclude", "keep")
-FURTHER = "further positives"  # beside these two: of the query's group, and not of its own example
+FURTHER = "further positives"  # a third rule: candidates of the query's group from other examples
 DENSE_UP_TO = 1024 * 1024  # entries of the score matrix; measured in experiments/performance
-PICKED_UP_TO = 64 * 1024 * 1024  # entries of which some are picked at once
-TILE = (1024, 512)  # queries, candidates: the shape hardly matters from 512 up
+PICKED_UP_TO = 64 * 1024 * 1024  # scores from which candidates are picked at once
+TILE = (1024, 512)  # queries, candidates; above 512 the shape has little effect on speed
 
 
 class Rule(NamedTuple):
@@ -38,13 +38,13 @@ class Rule(NamedTuple):
 
     who: str
     transform: ScoreMap | None = None
-    weights: bool = False  # it sums weights: relative to nothing, and without a gradient
+    weights: bool = False  # a sum of weights: without reference and gradient
 
 
 def normalize(x: Array) -> Array:
-    """Bring vectors to length 1 along the last axis, see :func:`contrastive_jax.losses.geometry.unit`.
+    """Normalise vectors to length 1 along the last axis; see :func:`contrastive_jax.losses.geometry.unit`.
 
-    A zero row stays 0 and has the gradient 0. Half precision comes back as float32.
+    A zero row stays 0 with gradient 0. Half precision becomes float32.
     """
     return geometry.unit(jnp.asarray(x))
 
@@ -60,27 +60,27 @@ def negative_statistics(
     same_group: str = "exclude",
     transformed: Transformed | None = None,
 ) -> Negatives:
-    """Count, logsumexp at every scale, softmax mean and hardest score of each query's negatives.
+    """Compute count, logsumexp, softmax mean and hardest score of each query's negatives, at each scale.
 
     Args:
-      query: [Q, D]. On a mesh its rows are sharded, and so are those of the result.
+      query: [Q, D]. On a mesh its rows are sharded, and so is the result.
       query_group: [Q] int. A candidate of the query's own group is not its negative.
       pool: M candidates, replicated on every device.
       scale: [S] or scalar, positive: inverse temperatures. Carries a gradient.
-      reference: [Q], taken off a query's scores in ``logsumexp`` (not in ``mean`` and ``hardest``), before
-        the scale multiplies: with the positive's score there, ``logsumexp`` is the contrast c to the last
-        bits of the scores, however small the temperature. Carries a gradient. None is 0.
+      reference: [Q], subtracted from a query's scores in ``logsumexp`` (not in ``mean`` and ``hardest``),
+        before the multiplication by the scale: with the positive's score as reference, ``logsumexp`` is the
+        contrast c, exact to the last bits of the scores at any temperature. Carries a gradient. None is 0.
       engine: "dense" forms the [Q, M] score matrix; "tiled" never does, and has reverse-mode gradients
         only (no ``jvp``); "auto" is dense up to about a million scores.
-      same_group: "exclude", or "keep" for MoCo's queue as published, where every candidate counts.
-      transformed: a transform of the scores, applied tile by tile; the reference is a transformed score.
+      same_group: "exclude", or "keep" for MoCo's queue as published, in which every candidate is a negative.
+      transformed: a transform of the scores, applied per tile; the reference is a transformed score.
 
     Returns:
-      :class:`Negatives`, float32 (float64 where an input is). ``mean`` and ``hardest`` carry no gradient.
+      :class:`Negatives`, float32 (float64 if an input is). ``mean`` and ``hardest`` carry no gradient.
       A query without negatives has count 0, logsumexp and hardest -inf, mean 0 and gradient 0.
 
     Raises:
-      ValueError: an unknown engine or same_group, or shapes that do not fit.
+      ValueError: an unknown engine or same_group, or shapes that do not match.
     """
     if engine == RING or transformed is not None:
         _known(same_group)
@@ -109,7 +109,7 @@ def dense_statistics(
     *,
     same_group: str = "exclude",
 ) -> Negatives:
-    """Compute :func:`negative_statistics` as it is defined, on the [Q, M] score matrix."""
+    """Compute :func:`negative_statistics` directly on the [Q, M] score matrix."""
     _known(same_group)
     arguments = _arguments(query, query_group, None, pool, scale, reference)
     return Negatives(*_dense(_rules(same_group), *arguments)[0])
@@ -128,25 +128,25 @@ def several_statistics(
     tile: tuple[int, int] = TILE,
     transformed: Transformed | None = None,
 ) -> tuple[Negatives, Positives]:
-    """Compute :func:`negative_statistics` and those of the further positives, from one pass over the scores.
+    """Compute the statistics of negatives and of further positives in one pass over the scores.
 
-    A further positive of a query is a candidate of its own group that shows another example
-    (``pool.row`` against ``query_row``), so neither the query nor the positive that is its ``reference``.
+    A further positive of a query is a candidate of its group from another example (``pool.row`` differs from
+    ``query_row``), so it is neither the query nor the positive whose score is the ``reference``.
 
     Args:
       query: [Q, D], on a mesh sharded by rows.
       query_group: [Q] int.
-      query_row: [Q] int, the example that a query shows.
+      query_row: [Q] int, the example of each query.
       pool: M candidates, replicated, with their ``row``.
       scale: [S] or scalar, positive. Carries a gradient.
       reference: [Q], the score of the query's own positive. Carries a gradient.
       engine: as in :func:`negative_statistics`.
-      same_group: as in :func:`negative_statistics`, of the negatives.
-      tile: queries and candidates a tile of the tiled engine.
+      same_group: as in :func:`negative_statistics`, for the negatives.
+      tile: number of queries and candidates per tile of the tiled engine.
       transformed: as in :func:`negative_statistics`.
 
     Returns:
-      Negatives and Positives, both relative to the reference; memory O((Q + M) * D) if tiled.
+      Negatives and Positives, both relative to the reference, in O((Q + M) * D) memory if tiled.
     """
     _known(same_group)
     arguments = _arguments(query, query_group, query_row, pool, scale, reference, transformed)
@@ -166,13 +166,13 @@ def further_positives(
     engine: str = "auto",
     transformed: Transformed | None = None,
 ) -> Positives:
-    """Compute the statistics of the further positives alone; the arguments are :func:`several_statistics`'s."""
+    """Compute the statistics of further positives only; arguments as in :func:`several_statistics`."""
     arguments = _arguments(query, query_group, query_row, pool, scale, reference, transformed)
     return _positives(_by_rules(engine, TILE, (_further(transformed),), arguments)[0])
 
 
 def _rules(same_group: str, transformed: Transformed | None = None) -> tuple[Rule, ...]:
-    """Return the passes that the negatives' statistics take: of their scores, and of their weights if they have any."""
+    """Return the rules of the negatives' passes: one over scores and, with weights, one over the weights."""
     if transformed is None:
         return (Rule(same_group),)
     change, log_weight = transformed.negative or _same, transformed.log_weight
@@ -199,7 +199,7 @@ def _further(transformed: Transformed | None) -> Rule:
 def _negatives(
     fields, scale: Array, transformed: Transformed | None, weights: tuple[Array, ...] | None = None
 ) -> Negatives:
-    """Return the negatives' statistics; with ``weights``, those of the weights' own pass, over the weights' mean."""
+    """Return the negatives' statistics; with ``weights``, the result of their pass, divided by their mean."""
     negatives = Negatives(*fields)
     if transformed is None or weights is None:
         return negatives
@@ -221,7 +221,7 @@ def _positives(fields) -> Positives:
 
 
 def _by_rules(engine, tile, rules, arguments):
-    """Compute the statistics of each rule by the engine named."""
+    """Compute the statistics of each rule with the given engine."""
     query, _, _, _, _, _, key, *_ = arguments
     if engine == RING:
         return _by_ring((*tile, rules), *arguments)
@@ -240,13 +240,13 @@ def selected_statistics(
     *,
     transformed: Transformed | None = None,
 ) -> Negatives:
-    """Compute the statistics of K chosen candidates a query: random subsets of the negatives.
+    """Compute the statistics of K chosen candidates per query: random subsets of the negatives.
 
     Args:
       query: [Q, D], on a mesh sharded by rows.
-      pool: M candidates, replicated; the groups are not looked at.
+      pool: M candidates, replicated; the groups are not used.
       index: [Q, K] int, candidates of each query (:func:`contrastive_jax.contrast.negatives.random_subset`).
-      permitted: [Q, K] bool, which of them count; those of one query are distinct.
+      permitted: [Q, K] bool, mask of those that count; they are distinct within a query.
       scale: [S] or scalar, positive.
       reference: [Q] or None, as in :func:`negative_statistics`.
       transformed: as in :func:`negative_statistics`.
@@ -268,10 +268,11 @@ def selected_statistics(
 
 
 def selected_scores(query: Array, key: Array, index: Array, permitted: Array) -> Array:
-    """Compute the scores [Q, K] of K chosen candidates a query, 0 where not permitted.
+    """Compute the scores [Q, K] of K chosen candidates per query, 0 where not permitted.
 
-    They are picked from all M, in O(Q * M * D) and by parts of at most ``PICKED_UP_TO`` entries: the gradient of
-    picking candidates would be a scatter to places that queries share (:func:`contrastive_jax.sharding.pick`).
+    They are picked from all M scores, in O(Q * M * D) time and in parts of at most ``PICKED_UP_TO`` scores.
+    Picking candidates instead would have a scatter to shared rows as its gradient
+    (:func:`contrastive_jax.sharding.pick`).
     """
 
     def of(query, index, key):
@@ -287,7 +288,7 @@ def selected_scores(query: Array, key: Array, index: Array, permitted: Array) ->
 
 
 def _dense(rules, query, query_group, query_row, reference, positive, tau, key, group, row, scale):
-    """Compute the statistics of each rule, on the [Q, M] score matrix."""
+    """Compute the statistics of each rule on the [Q, M] score matrix."""
     scores = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)  # [Q, M]
 
     def by(rule):
@@ -302,7 +303,7 @@ def _dense(rules, query, query_group, query_row, reference, positive, tau, key, 
 
 
 def _read(rule: Rule, score, permitted, positive, tau) -> tuple[Array, Array]:
-    """Return scores [q, c] as the rule transforms them (0 where they do not count), and which count."""
+    """Return scores [q, c] transformed by the rule (0 where not permitted), and the mask of permitted ones."""
     if rule.transform is None:
         return score, permitted
     score = transform_scores(rule.transform, permitted, score, positive, tau)
@@ -311,13 +312,13 @@ def _read(rule: Rule, score, permitted, positive, tau) -> tuple[Array, Array]:
 
 
 def _statistics(score: Array, permitted: Array, scale: Array, reference: Array) -> tuple[Array, ...]:
-    """Compute the fields of Negatives for each row of ``score`` [Q, M] over its ``permitted`` entries."""
+    """Compute the fields of Negatives for each row of ``score`` [Q, M], over its ``permitted`` entries."""
     count = jnp.sum(permitted, axis=-1, dtype=jnp.int32)
     hardest = lax.stop_gradient(jnp.max(jnp.where(permitted, score, -jnp.inf), axis=-1))
     peak = jnp.where(hardest > -jnp.inf, hardest, 0)
     reference = jnp.where(hardest > -jnp.inf, reference, 0)  # no gradient where there are no negatives
 
-    def at(scale):  # a loop over the scales: never [S, Q, M]
+    def at(scale):  # one scale at a time: no [S, Q, M] array
         logit = jnp.where(permitted, scale * (score - peak[:, None]), -jnp.inf)
         weight = jnp.where(permitted, jnp.exp(logit), 0)
         mean = jnp.sum(weight * score, axis=-1) / jnp.maximum(jnp.sum(weight, axis=-1), 1)
@@ -338,10 +339,10 @@ def tiled_statistics(
     same_group: str = "exclude",
     tile: tuple[int, int] = TILE,
 ) -> Negatives:
-    """Compute :func:`negative_statistics` by tiles of (queries, candidates): memory O((Q + M) * D).
+    """Compute :func:`negative_statistics` by tiles of (queries, candidates), in O((Q + M) * D) memory.
 
-    On a mesh every device streams the whole pool past its own queries: one ``shard_map``, because a scan
-    over sharded rows has no global form. The candidates' gradient is one all-reduce.
+    On a mesh each device streams the whole pool for its own queries, in one ``shard_map``, because a scan over
+    sharded rows has no global form. The candidates' gradient is one all-reduce.
     """
     _known(same_group)
     arguments = _arguments(query, query_group, None, pool, scale, reference)
@@ -351,7 +352,7 @@ def tiled_statistics(
 def _tiled_on_devices(
     options, query, query_group, query_row, reference, positive, tau, key, group, row, scale
 ):
-    """Run :func:`_tiled`, on a mesh every device for its own queries."""
+    """Run :func:`_tiled`; on a mesh each device computes its own queries."""
     if min(options[:2]) < 1:
         raise ValueError(f"tile={options[:2]} must be two positive numbers: queries and candidates.")
     wide = jax.P(None, sharding.AXIS)
@@ -365,7 +366,7 @@ def _tiled_on_devices(
 
 
 def _by_ring(options, query, query_group, query_row, reference, positive, tau, key, group, row, scale):
-    """Run :func:`_tiled` on candidates that stay where they are laid out, by rows."""
+    """Run :func:`_tiled` on candidates that stay sharded by rows."""
     rules = options[2]
 
     def of_chunk(rows, chunk):
@@ -399,18 +400,18 @@ def _by_ring(options, query, query_group, query_row, reference, positive, tau, k
 
 
 def _part_of(total, logsumexp):
-    """Return the share of a part in a sum, both given by their logarithms; 0 of an empty part."""
+    """Return the share of a part in a sum, both given as logarithms; 0 for an empty part."""
     some = logsumexp > -jnp.inf
     return jnp.where(some, jnp.exp(jnp.where(some, logsumexp - jnp.where(some, total, 0), 0)), 0)
 
 
 def on_devices(function, rows, whole, out_specs):
-    """Call ``function(*rows, *whole)``; on a mesh every device has its share of ``rows`` and all of ``whole``.
+    """Call ``function(*rows, *whole)``; on a mesh each device has its share of ``rows`` and all of ``whole``.
 
-    ``out_specs`` say how the results are laid out. None stays None. Gradients of ``whole`` are all-reduced.
+    ``out_specs`` is the sharding of the results. None stays None. Gradients of ``whole`` are all-reduced.
     """
     if not sharding.on_mesh():
-        if jax.sharding.get_abstract_mesh().manual_axes:  # in a shard_map of the user's
+        if jax.sharding.get_abstract_mesh().manual_axes:  # inside a user's shard_map
             rows, whole = _varying_alike((rows, whole))
         return function(*rows, *whole)
 
@@ -423,15 +424,17 @@ def on_devices(function, rows, whole, out_specs):
 
 
 def _varying_alike(arrays):
-    """Make each array vary over the mesh axes over which one of them does: the sum of a cotangent over the
-    devices that share an array is JAX's then, and not of a backward pass written by hand."""
+    """Make all arrays vary over the mesh axes over which any of them varies.
+
+    JAX then sums the cotangents of shared arrays over devices, which the custom backward pass does not.
+    """
     zero = sum(jnp.zeros_like(x.reshape(-1)[0], jnp.float32) for x in jax.tree.leaves(arrays))
     return jax.tree.map(lambda x: x + zero.astype(x.dtype), arrays)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _tiled(options, *arguments):
-    """Compute the statistics of each rule, blind to meshes. ``options``: query tile, candidate tile, rules.
+    """Compute the statistics of each rule on one device; ``options``: query tile, candidate tile, rules.
 
     ``arguments`` are those of :func:`_dense`.
     """
@@ -480,7 +483,7 @@ def _tiled_forward(options, query, query_group, query_row, reference, positive, 
 
 
 def _if_further(rules, reference):
-    """Return the reference, which a pass over the tiles reads for the sum over further positives only."""
+    """Return the reference if a rule is FURTHER, whose sum alone needs it in the pass over tiles; else None."""
     return reference if any(rule.who == FURTHER for rule in rules) else None
 
 
@@ -490,12 +493,12 @@ def _add(state, score, permitted, scale):
     score = jnp.where(permitted, score, -jnp.inf)
     highest = jnp.maximum(hardest, jnp.max(score, axis=-1))
     peak = jnp.where(highest == -jnp.inf, 0, highest)  # -inf - -inf would be NaN
-    # No scale is multiplied by -inf: the derivative would be NaN.
+    # Scales are never multiplied by -inf, whose derivative would be NaN.
     met, move = hardest > -jnp.inf, jnp.where(hardest > -jnp.inf, hardest - peak, 0)
     shrink = jnp.where(met, jnp.exp(scale[:, None] * move), 0)
     raw = jnp.where(permitted, score - peak[:, None], 0)
     weight = [jnp.where(permitted, jnp.exp(scale[s] * raw), 0) for s in range(scale.shape[0])]
-    # first moment about the peak, which moves
+    # first moment about the peak, which changes
     moved = first + jnp.where(total > 0, move, 0) * total
     total = shrink * total + jnp.stack([jnp.sum(w, axis=-1) for w in weight])
     first = shrink * moved + jnp.stack([jnp.sum(w * raw, axis=-1) for w in weight])
@@ -503,9 +506,12 @@ def _add(state, score, permitted, scale):
 
 
 def _tiled_backward(options, residuals, cotangents):
-    """Compute d logsumexp_s = sum_j p_sj (scale_s d(score_j - reference) + (score_j - reference) dscale_s), by tiles;
-    of the sum over further positives each d(score_p - reference) is 1. Transformed scores hand it on to the three
-    numbers that they are functions of."""
+    """Compute the backward pass by tiles.
+
+    d logsumexp_s = sum_j p_sj (scale_s d(score_j - reference) + (score_j - reference) dscale_s); the sum over
+    further positives has the slope 1 in each score_p - reference. Slopes of transformed scores are passed on to
+    the score, the positive and tau.
+    """
     rows, columns, rules = options
     (query, query_group, query_row, reference, positive, tau, key, group, row, scale), residuals = residuals
     reference_gradient, scale_gradient, weights = 0.0, 0.0, []
@@ -582,7 +588,7 @@ def _reference(rule: Rule, reference: Array) -> Array:
 
 
 def _read_with_slopes(rule, score, permitted, positive, tau):
-    """Return :func:`_read`, and the derivatives of that in score, positive and tau; None without a transform."""
+    """Return :func:`_read` and its derivatives in score, positive and tau, or None without a transform."""
     if positive is None:
         return score, permitted, None
     transform = rule.transform or _same
@@ -596,10 +602,11 @@ _tiled.defvjp(_tiled_forward, _tiled_backward)
 
 @jax.custom_jvp
 def _relative(scale, peak, reference, logsumexp):
-    """Return ``scale * (peak - reference) + logsumexp``, rounded once: InfoNCE's gradient is e^c where c is large
-    and negative, so that an absolute error of c is a relative error of the gradient.
+    """Return ``scale * (peak - reference) + logsumexp``, rounded once.
 
-    The product is taken in halves, whose leading one is exact; the subtraction's error is Knuth's.
+    For large negative c InfoNCE's gradient is e^c, so an absolute error of c is a relative error of the
+    gradient. The product is computed in halves, of which the leading one is exact; the rounding error of the
+    subtraction is recovered by Knuth's two-sum.
     """
     above = peak - reference
     moved = above - peak
@@ -617,27 +624,27 @@ def _relative_jvp(primals, tangents):
 
 
 def _halves(x):
-    """Split x into a sum of two numbers of half its digits, so that products of the first kind are exact."""
+    """Split x into a sum of two numbers with half its digits, so that products of leading halves are exact."""
     kind = jnp.finfo(x.dtype)
     high = lax.reduce_precision(x, kind.nexp, (kind.nmant - 1) // 2)
     return high, x - high
 
 
 def permitted_candidates(query_group: Array, group: Array, same_group: str) -> Array:
-    """Return [Q, M] bool: which candidates are a query's negatives."""
+    """Return the mask [Q, M] of each query's negatives among the candidates."""
     different = query_group[:, None] != group[None, :]
     return different if same_group == "exclude" else jnp.ones_like(different)
 
 
 def _permitted(rule: Rule, query_group: Array, query_row: Array, group: Array, row: Array) -> Array:
-    """Return which candidates count by the rule, [Q, M] bool."""
+    """Return the mask [Q, M] of candidates that the rule counts."""
     if rule.who != FURTHER:
         return permitted_candidates(query_group, group, rule.who)
     return (query_group[:, None] == group[None, :]) & (query_row[:, None] != row[None, :])
 
 
 def tiles(size: int, *trees):
-    """Cut each [N, ...] array of the trees into [tiles, at most ``size``, ...], equal tiles, zero-padded."""
+    """Split each [N, ...] array of the trees into equal zero-padded tiles [tiles, at most ``size``, ...]."""
     length = jax.tree.leaves(trees)[0].shape[0]
     number = math.ceil(length / size)
     size = math.ceil(length / number)
@@ -650,20 +657,23 @@ def tiles(size: int, *trees):
 
 
 def _rows(tiles: Array, length: int) -> Array:
-    """Bring [tiles, size] or [tiles, S, size] to [length] or [S, length], without the padding."""
+    """Join tiles [tiles, size] or [tiles, S, size] to [length] or [S, length], without the padding."""
     return jnp.moveaxis(tiles, 0, -2).reshape(*tiles.shape[1:-1], -1)[..., :length]
 
 
 def _compute_dtype(*arrays: Array) -> jnp.dtype:
-    """Return float64 where one of the arrays is, else float32."""
+    """Return float64 if one of the arrays is float64, else float32."""
     return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
 
 
 def _floating(
     query: Array, key: Array, scale: Array, reference: Array | None, transformed: Transformed | None = None
 ) -> tuple[Array | None, ...]:
-    """Bring arguments to one floating type, the queries laid out by rows, the scales as [S], a reference for every
-    query; and the positive and the temperature of every query, [Q] each, that a transform reads."""
+    """Convert arguments to one floating type and to the layout of the engines.
+
+    Queries are sharded by rows, scales are [S], and the reference is [Q]; with a transform, so are the positive
+    and the temperature.
+    """
     if query.ndim != 2 or key.ndim != 2 or query.shape[1] != key.shape[1] or not (query.size and key.size):
         raise ValueError(
             f"query {query.shape} and pool.key {key.shape} must be [Q, D] and [M, D], not empty."
@@ -686,7 +696,7 @@ def _floating(
 
 
 def _arguments(query, query_group, query_row, pool, scale, reference, transformed=None):
-    """Check the arguments of an engine and bring them to one floating type: of the queries, then of the candidates."""
+    """Check an engine's arguments and convert them by :func:`_floating`: queries first, then candidates."""
     groups, expected = (query_group.shape, pool.group.shape), (query.shape[:1], pool.key.shape[:1])
     if groups != expected:
         raise ValueError(f"query_group and pool.group have shapes {groups}: they must be {expected}.")
@@ -698,6 +708,6 @@ def _arguments(query, query_group, query_row, pool, scale, reference, transforme
 
 
 def _known(same_group: str) -> None:
-    """Raise ValueError unless the rule for candidates of the query's group is known."""
+    """Raise ValueError if ``same_group`` is unknown."""
     if same_group not in SAME_GROUP:
         raise ValueError(f"same_group={same_group!r} is unknown: choose one of {', '.join(SAME_GROUP)}.")

@@ -1,14 +1,13 @@
-"""Temperature rules: what divides the scores at a step, and what the step's outcome does to it.
+"""Temperature schedules and controllers.
 
-A rule is three functions: ``init() -> state``, ``value(state, step, alignment) -> tau`` before the
-negatives are weighed, and ``update(state, step, outcome) -> state`` after, of a scalar of the step's comparison, by
-name (``reads``, a key of ``diagnostics.OUTCOMES``; the ESS by default). No gradient flows through tau.
+A rule is three functions: ``init() -> state``; ``value(state, step, alignment) -> tau``, called before the
+comparison; and ``update(state, step, outcome) -> state``, called after it with a scalar of the comparison
+(``reads``, a key of ``diagnostics.OUTCOMES``, by default the ESS). No gradient flows through tau.
 
-A rule ``per`` example has these functions for each example, with a state of its own, which is that of the example's
-next visit; a rule ``per`` query has them for each view of an example. ``init`` gives the state of one. ``value`` and
-``update`` work entry by entry on arrays of a batch: states, outcomes and tau are [B, 1] per example and [B, V] per
-query. The outcome is the query's own (``kl_uniform``, ``contrast`` or ``positive``), the mean over the views per
-example; a query without negatives moves nothing.
+A rule ``per`` example has a state for each example, and a rule ``per`` query one for each view of an example;
+``init`` returns the state of one. ``value`` and ``update`` work elementwise on the arrays of a batch: states,
+outcomes and tau are [B, 1] per example and [B, V] per query. The outcome is that of the query (``kl_uniform``,
+``contrast`` or ``positive``), per example its mean over the views. Queries without negatives change no state.
 """
 
 from collections.abc import Callable
@@ -29,7 +28,7 @@ class Temperature(NamedTuple):
     value: Callable[[PyTree, Array, Array], Array]  # (state, step [], alignment []) -> tau []
     update: Callable[[PyTree, Array, Array], PyTree]  # (state, step [], outcome []) -> state
     reads: str = "ess"  # the outcome, a key of diagnostics.OUTCOMES, or of by_example.READABLE
-    per: Literal["batch", "example", "query"] = "batch"  # what has a state, and a tau, of its own
+    per: Literal["batch", "example", "query"] = "batch"  # unit that has its own state and tau
 
 
 def _stateless(value: Callable[[Array, Array], Array]) -> Temperature:
@@ -40,7 +39,7 @@ def _stateless(value: Callable[[Array, Array], Array]) -> Temperature:
 
 @checked("temperature")
 def fixed(total_steps: int, *, tau: Positive = 0.1) -> Temperature:
-    """The same tau at every step.
+    """Constant tau.
 
     Args:
       total_steps: length of the run.
@@ -51,7 +50,7 @@ def fixed(total_steps: int, *, tau: Positive = 0.1) -> Temperature:
 
 @checked("temperature")
 def linear(total_steps: int, *, tau: Positive = 0.07, end: Positive = 0.1) -> Temperature:
-    """From ``tau`` at the first step towards ``end`` after the last, in a straight line (MACL, Table 1: from 0.07).
+    """Linear schedule from ``tau`` at the first step to ``end`` after the last (MACL, Table 1: from 0.07).
 
     Args:
       total_steps: length of the run.
@@ -63,7 +62,7 @@ def linear(total_steps: int, *, tau: Positive = 0.07, end: Positive = 0.1) -> Te
 
 @checked("temperature")
 def cosine(total_steps: int, *, tau: Positive = 0.1, end: Positive = 0.5) -> Temperature:
-    """From ``tau`` at the first step towards ``end`` after the last, along half a cosine.
+    """Half-cosine schedule from ``tau`` at the first step to ``end`` after the last.
 
     Args:
       total_steps: length of the run.
@@ -82,9 +81,9 @@ def cosine(total_steps: int, *, tau: Positive = 0.1, end: Positive = 0.5) -> Tem
 def periodic(
     total_steps: int, *, tau: Positive = 0.5, end: Positive = 0.1, periods: Positive = 5.0
 ) -> Temperature:
-    """From ``tau`` to ``end`` and back along a cosine, ``periods`` times (Kukleva et al. 2023, temperature schedules).
+    """Cosine schedule from ``tau`` to ``end`` and back, ``periods`` times (Kukleva et al. 2023).
 
-    ``end + (tau - end) (1 + cos(2 pi periods t)) / 2`` at the share t of the run.
+    ``end + (tau - end) (1 + cos(2 pi periods t)) / 2`` at the fraction t of the run.
 
     Args:
       total_steps: length of the run.
@@ -101,17 +100,17 @@ def periodic(
 
 @checked("temperature")
 def replay(total_steps: int, *, file: str = "", values: str = "") -> Temperature:
-    """The temperatures that another run logged, step for step.
+    """Temperatures logged by another run, step for step.
 
-    Between two log points in a straight line; before the first as at the first. So tau moves as it did under
-    a rule that follows its network (``macl_a``, ``ess``), and follows this one no more.
+    They are interpolated linearly between log points and constant before the first. This repeats the
+    temperatures of an adaptive rule (``macl_a``, ``ess``) independently of the network that is trained now.
 
     Args:
       total_steps: length of the run.
-      file: the other run's workdir, or a file with a line {"step": 10, "tau": 0.1} a log point; it reaches this
-        run's last step.
-      values: twelve digits of the values in it, which make them part of what this run is; the message that refuses
-        others names those of the file.
+      file: the other run's workdir, or a file with a line {"step": 10, "tau": 0.1} per log point; it must
+        reach this run's last step.
+      values: twelve-digit hash of the values in the file, which makes them part of this run's config; the error
+        for a wrong hash shows that of the file.
     """
     steps, taus = temperature_logs.logged(file)
     if steps[-1] < total_steps:
@@ -124,7 +123,7 @@ def replay(total_steps: int, *, file: str = "", values: str = "") -> Temperature
             f"temperature.values is {values!r}; the {len(steps)} values in {file!r}, of tau from {min(taus):.4g} to"
             f" {max(taus):.4g}, are {digits!r}: set it to that if you mean these."
         )
-    # A line is of the steps done, of which the last has the tau that it says.
+    # A log line counts the steps done; its tau is that of the last of them.
     tau = jnp.asarray(np.interp(np.arange(1, total_steps + 1), steps, taus))
     return _stateless(lambda step, alignment: tau[jnp.minimum(step, total_steps - 1)])
 
@@ -140,18 +139,18 @@ def ess(
     min_tau: Positive = 0.005,
     max_tau: Positive = 10.0,
 ) -> Temperature:
-    """ESS-scheduled temperature (FlatNCE, Chen et al. 2021, Algorithm S1, with its sign put right).
+    """ESS-scheduled temperature (FlatNCE, Chen et al. 2021, Algorithm S1, with its sign corrected).
 
-    After each step beta = 1 / tau is multiplied by 1 + rate where the effective sample size of the
-    negatives lies above its target and by 1 - rate where it lies below: a larger beta sharpens the
-    weights and lowers the ESS. As printed, the algorithm does the opposite and runs away.
+    After each step beta = 1 / tau is multiplied by 1 + rate if the effective sample size of the negatives is
+    above its target, else by 1 - rate: a larger beta sharpens the weights and lowers the ESS. As printed, the
+    algorithm does the opposite and diverges.
 
     Args:
       total_steps: length of the run.
-      tau: where it starts.
+      tau: initial temperature.
       target: ESS to hold, in (0, 1], as a share of the number of negatives.
       target_end: where the target ends, in a straight line; 0 keeps it constant.
-      rate: relative move of beta a step.
+      rate: relative change of beta per step.
       min_tau: lower clamp.
       max_tau: upper clamp.
     """
@@ -182,19 +181,20 @@ def kl(
     min_tau: Positive = 0.005,
     max_tau: Positive = 10.0,
 ) -> Temperature:
-    """Descent on a robust objective in one temperature (FastCLIP-v3, Wei et al. 2024; iSogCLR, Qiu et al. 2023).
+    """Descent on a robust objective in one tau (FastCLIP-v3, Wei et al. 2024; iSogCLR, Qiu et al. 2023).
 
-    The objective ``tau (log mean_j e^((s_j - s+) / tau) + target)``, the mean over queries, is the worst case over
-    weights p of the negatives within KL(p || uniform) <= target. Its derivative in tau is ``target - KL``, so after
-    each step tau moves by ``rate (KL - target)``; at rest the effective number of negatives, e to the entropy of p, is
-    a share e^-target of all. FastCLIP's released code feeds a derivative to Adam that subtracts the softmax mean of the
-    scores twice. The defaults of ``target`` and ``rate`` are our own.
+    The objective ``tau (log mean_j e^((s_j - s+) / tau) + target)``, averaged over queries, has as its minimum
+    over tau the worst case over weights p of the negatives with mean KL(p || uniform) <= target. Its derivative
+    in tau is ``target - KL``, so after each step tau changes by ``rate (KL - target)``. At equilibrium the
+    effective number of negatives, e to the entropy of p, is a share e^-target of all. FastCLIP's released code
+    passes Adam a derivative that subtracts the softmax mean of the scores twice. The defaults of ``target`` and
+    ``rate`` are our own.
 
     Args:
       total_steps: length of the run.
-      tau: where it starts.
+      tau: initial temperature.
       target: KL divergence of the negatives' weights from uniform ones to hold, in nats.
-      rate: move of tau a step for a nat of divergence above the target.
+      rate: change of tau per step and nat of divergence above the target.
       min_tau: lower clamp.
       max_tau: upper clamp.
     """
@@ -225,18 +225,18 @@ def isogclr(
     max_tau: Positive = 1.0,
     per: Literal["example", "query"] = "example",
 ) -> Temperature:
-    """A temperature for each example, by descent on its robust objective (iSogCLR, Qiu et al. 2023).
+    """One temperature per example, by gradient descent on its robust objective (iSogCLR, Qiu et al. 2023).
 
-    The objective is that of ``kl``, of one example, the mean over its views. Its slope in tau is target less
-    KL(p || uniform), or less r E_p[x] - log u with the moving average u of a ``normalizer``; an average of the slope
-    moves tau. So an example whose negatives differ much in their scores gets a large tau. The authors' code clips the
-    slope at 3. The defaults are our own.
+    The objective is that of ``kl`` for one example, averaged over its views. Its slope in tau is target -
+    KL(p || uniform), or target - (r E_p[x] - log u) with the moving average u of a ``normalizer``. A moving
+    average of the slope updates tau, so examples whose negatives have very different scores get a large tau.
+    The authors' code clips the slope at 3. The defaults are our own.
 
     Args:
       total_steps: length of the run.
-      tau: where every example starts.
+      tau: initial temperature of every example.
       target: rho, KL divergence of the negatives' weights from uniform ones to hold, in nats.
-      rate: move of tau a visit for an average slope of 1.
+      rate: decrease of tau per visit for an average slope of 1.
       momentum: weight of earlier visits' slopes in the average, which starts at 0.
       clip: largest slope of a visit, either way; 0: any.
       min_tau: lower clamp.
@@ -261,7 +261,7 @@ def isogclr(
 
 
 def _check_clamps(tau: float, min_tau: float, max_tau: float) -> None:
-    """Refuse a first temperature outside of its clamps."""
+    """Refuse an initial temperature outside its clamps."""
     if not min_tau <= tau <= max_tau:
         raise ValueError(
             f"temperature.tau is {tau}; it must lie from temperature.min_tau={min_tau} to max_tau={max_tau}."
@@ -284,7 +284,7 @@ def macl_a(total_steps: int, *, tau: Positive = 0.1, alpha: Positive = 2.0) -> T
 def macl_b(
     total_steps: int, *, tau: Positive = 0.1, beta: Annotated[float, Gt(-1), Lt(1)] = 0.5
 ) -> Temperature:
-    """MACL's linear form: tau0 (1 + beta A) (Huang et al. 2022, tau_b); beta in [0, 1) keeps it positive.
+    """MACL's linear form: tau0 (1 + beta A) (Huang et al. 2022, tau_b); positive for beta in (-1, 1).
 
     Args:
       total_steps: length of the run.
@@ -298,7 +298,7 @@ def macl_b(
 def macl_icml(
     total_steps: int, *, tau: Positive = 0.1, alpha: float = 0.5, a0: float = 0.0, min_tau: Positive = 0.005
 ) -> Temperature:
-    """MACL as published at ICML 2023: tau0 (1 + alpha (A - A0)), clamped at ``min_tau`` where it could reach 0.
+    """MACL as published at ICML 2023: tau0 (1 + alpha (A - A0)), at least ``min_tau``.
 
     Args:
       total_steps: length of the run.
@@ -310,7 +310,7 @@ def macl_icml(
     return _stateless(lambda step, alignment: jnp.maximum(tau * (1.0 + alpha * (alignment - a0)), min_tau))
 
 
-# Their A is a cosine, in [-1, 1]; of other scores it has no bound, and tau neither, or it is negative.
+# A is a cosine, in [-1, 1]. For other scores A has no bound, so tau has none either or is negative.
 macl_a.cosine_only = True  # type: ignore[attr-defined]
 macl_b.cosine_only = True  # type: ignore[attr-defined]
 macl_icml.cosine_only = True  # type: ignore[attr-defined]

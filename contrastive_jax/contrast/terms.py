@@ -1,4 +1,4 @@
-"""The loss as a weighted sum of terms: each is handed the quantities that its parameters name."""
+"""The loss as a weighted sum of terms, whose parameters name the quantities that they receive."""
 
 import difflib
 import inspect
@@ -20,18 +20,18 @@ from contrastive_jax.types import Array
 
 
 def _row(comparison: Comparison, of: Array) -> Array:
-    """Return [B, V, 1 + M] scores over tau of ``of`` with the positive (first) and with the negatives."""
+    """Return scores over tau [B, V, 1 + M] of ``of`` with the positive (first) and the candidates."""
     own = jnp.sum(of * comparison.key, axis=-1, keepdims=True)
     score = jnp.concatenate([own, comparison.scores(of)], axis=-1)
     tau = comparison.temperature
     tau = tau[..., None] if tau.ndim else tau
     if not comparison.differentiate_temperature:
         return score / tau
-    permitted = score > -jnp.inf  # the derivative of -inf / tau is infinite, and NaN times 0
+    permitted = score > -jnp.inf  # the derivative of -inf / tau is infinite, and times 0 NaN
     return jnp.where(permitted, jnp.where(permitted, score, 0.0) / tau, -jnp.inf)
 
 
-# Names that a loss may have among its parameters, besides the contrasts; `extras` are what the step has beside these.
+# Parameters that a loss can have besides the contrasts; `extras` are other quantities of the step.
 QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]] = {
     "positive": lambda comparison, extras: comparison.soft_positive(),
     "count": lambda comparison, extras: comparison.count,
@@ -49,7 +49,7 @@ QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]]
     "surplus": lambda comparison, extras: comparison.surplus(),
     "mean": lambda comparison, extras: comparison.mean(),
 }
-# Quantities at a multiple of 1 / tau -> which of the loss's multiples.
+# Quantities at a multiple of 1 / tau -> index into the loss's multiples.
 AT_MULTIPLE = {"surplus": 0, "mean": -1}
 
 
@@ -60,27 +60,27 @@ class Term(NamedTuple):
     weight: float
     function: Callable[..., Array]
     options: dict[str, Any]
-    multiples: tuple[float, ...]  # of 1 / tau: the contrasts that are its first parameters
+    multiples: tuple[float, ...]  # of 1 / tau, for the contrasts, its first parameters
     quantities: tuple[str, ...]
 
     @property
     def labels(self) -> str:
-        """Return how many labels an image has that the loss reads, "one" or "several"; "" where it does not say."""
+        """Number of labels per image that the loss reads, "one" or "several"; "" if undeclared."""
         return getattr(self.function, "labels", "")
 
     @property
     def cosine_only(self) -> bool:
-        """Return whether the loss, with its options, is defined for cosines alone."""
+        """Whether the loss, with its options, is defined for cosine scores only."""
         says = getattr(self.function, "cosine_only", False)
         return says(**self.options) if callable(says) else says
 
     @property
     def no_margin(self) -> str:
-        """Return why a margin is not for the loss, as a verb; "" where it takes one."""
+        """Reason why the loss takes no margin, as a verb phrase for messages; "" if it takes one."""
         return getattr(self.function, "no_margin", "")
 
     def no_transform(self, transform: Transform) -> str:
-        """Return why a transform of the scores is not for the loss, as a verb; "" where it takes it."""
+        """Return why the loss does not take a transform, as a verb phrase for messages; "" if it does."""
         if transform[:3] == (None, None, None):
             return ""
         if self.cosine_only:
@@ -92,12 +92,12 @@ class Term(NamedTuple):
         return ""
 
     def values(self, comparison: Comparison, extras: Mapping[str, Array]) -> Array:
-        """Compute the loss, unreduced: [B, V] where it reads contrasts, 0 for a query without negatives."""
+        """Compute the unreduced loss; if it reads contrasts, [B, V] with 0 for queries without negatives."""
         value = self._called(self._read(comparison, extras))
         return jnp.where(comparison.count > 0, value, 0.0) if self.multiples else value
 
     def _called(self, read: Sequence[Array | None]) -> Array:
-        """Return the function's value; ValueError unless it is an array of real numbers."""
+        """Return the function's value; raise ValueError unless it is an array of real numbers."""
         return real_array(f"loss.{self.name}", self.function(*read, **self.options))
 
     def _read(self, comparison: Comparison, extras: Mapping[str, Array]) -> list[Array | None]:
@@ -118,11 +118,11 @@ class Term(NamedTuple):
             value = self._called(read)
             return jnp.mean(jnp.where(count > 0, value, 0.0) if self.multiples else value)
 
-        # One's own knows of no devices: it may multiply over the batch, which lies divided over them.
+        # A user's loss ignores sharding: it may combine rows of the batch from different devices.
         return automatic(mean, REPLICATED)(comparison.count, *self._read(comparison, extras))
 
 
-# Names that the field has for losses of the package, as `canonical` reads them.
+# Common names of the package's losses, in the spelling of `canonical`.
 ALIASES = {
     "ntxent": "info_nce",
     "simclr": "info_nce",
@@ -137,12 +137,12 @@ ALIASES = {
 
 
 def known_losses() -> list[str]:
-    """Return the names of all losses of the package: the functions of what a step has."""
+    """Return the names of all losses of the package that a step can compute."""
     return [name for name in losses.__all__ if is_loss(getattr(losses, name))]
 
 
 def is_loss(function: Any) -> bool:
-    """Return whether a step can feed a function."""
+    """Return whether a step has all quantities that the function's parameters name."""
     if not inspect.isfunction(function):
         return False
     read = [p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
@@ -154,9 +154,10 @@ def _letters(name: str) -> str:
 
 
 def canonical(name: str) -> str:
-    """Return the name of a loss's function for a name of the field, ``InfoNCE`` or ``nt_xent``, in any case.
+    """Return the function name of a loss for a common name, such as ``InfoNCE`` or ``nt_xent``, in any case.
 
-    What is not known comes back as it is; of a module in a package the dots are slashes, as the name is a section.
+    Unknown names are returned unchanged. In ``module:function``, dots of the module become slashes, because the
+    name is a section of the config.
     """
     if is_own(name):
         module, _, function = name.partition(":")
@@ -166,14 +167,14 @@ def canonical(name: str) -> str:
 
 
 def find_loss(name: str) -> Callable[..., Array]:
-    """Return a loss by its name in :mod:`contrastive_jax.losses` or in the field, or by ``module:function``.
+    """Return a loss by its name in :mod:`contrastive_jax.losses`, a common name, or ``module:function``.
 
     Raises:
-      ValueError: there is none of that name.
+      ValueError: an unknown name.
     """
     if is_own(name):
         module, _, function = name.partition(":")
-        module = module.replace("/", ".") if all(module.split("/")) else module  # `canonical` put them there
+        module = module.replace("/", ".") if all(module.split("/")) else module  # slashes from `canonical`
         return own(f"{module}:{function}", "loss")
     known_as = canonical(name)
     if "," in name:
@@ -193,7 +194,7 @@ def make_term(
 ) -> Term:
     """Make one term from its entry in the config's ``loss`` section: a weight, or ``weight`` and options.
 
-    ``function``: the loss itself; None: the one that the name has.
+    ``function``: the loss itself; None: the loss of that name.
 
     Raises:
       ValueError: unknown loss or option; the message shows the loss's signature.
@@ -205,7 +206,7 @@ def make_term(
     function = function or find_loss(name)
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a builtin, or compiled
+    except (TypeError, ValueError):  # a builtin or compiled function
         raise ValueError(
             f"loss.{name} shows no signature, so that what it reads is not known; wrap it."
         ) from None
@@ -241,7 +242,7 @@ def make_term(
 
 
 def _shown(signature: inspect.Signature) -> str:
-    """Return a signature without its types: ``(c, *, alpha)``."""
+    """Return a signature without types: ``(c, *, alpha)``."""
     bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     return str(inspect.Signature(bare))
 
@@ -249,7 +250,7 @@ def _shown(signature: inspect.Signature) -> str:
 def make_terms(
     section: Mapping[str, Any], function_of: Callable[[str], Callable] = find_loss
 ) -> tuple[Term, ...]:
-    """Make the terms of a config's ``loss`` section; ``function_of`` returns the loss of a name."""
+    """Make the terms of a config's ``loss`` section; ``function_of`` returns a loss by name."""
     if not section:
         raise ValueError("loss is empty; name at least one term, for example loss.info_nce.weight=1.0.")
     return tuple(make_term(name, settings, function_of(name)) for name, settings in section.items())

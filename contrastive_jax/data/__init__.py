@@ -1,7 +1,7 @@
 """Images, labels and their order.
 
-``digits``, ``folder``, ``arrays``, ``tfds`` and ``synthetic`` are the functions that ``data.name`` names, ``find`` gets
-one by its name (:mod:`sources`); ``feed`` gets examples to a step, from the device's memory (:mod:`resident`) or from
+``digits``, ``folder``, ``arrays``, ``tfds`` and ``synthetic`` are the values of ``data.name``; ``find`` returns
+one by name (:mod:`sources`). ``feed`` passes examples to a step, from device memory (:mod:`resident`) or from
 files (:mod:`stream`), in the order of :mod:`order`.
 """
 

@@ -1,4 +1,4 @@
-"""A data set of arrays in a file: tables, time series, token ids, features, images; any shape."""
+"""Data sets from array files: tables, time series, token ids, features or images of any shape."""
 
 import pathlib
 import zipfile
@@ -29,10 +29,11 @@ def arrays(
     validation: Decay = 0.0,
     memory_limit: Positive = 8.0,
 ) -> Source:
-    """Load examples of one shape and type from a file of arrays: ``[n, ...]``, an example a row.
+    """Load examples of one shape and type from a file of arrays ``[n, ...]``, one example per row.
 
-    Floats become float32, whole numbers int32; uint8 stays, so that ``[n, h, w, c]`` uint8 are images. A key is the
-    name of an array in the file, or the path of an .npy file, relative to that file. Nothing that a file holds is run.
+    Floats become float32, integers int32; uint8 is kept, so ``[n, h, w, c]`` uint8 arrays are images. A key is
+    the name of an array in the file, or the path of an .npy file relative to the file's folder. Pickled objects
+    are refused, so no code from a file runs.
 
     Args:
         file: an .npz, .npy or .safetensors file; an .npy file contains examples only and is memory-mapped.
@@ -51,8 +52,9 @@ def arrays(
         memory_limit: maximum memory of the examples of both splits, in GiB.
 
     Raises:
-        ValueError: a file that cannot be read, an unknown key, values that are not finite or do not fit 32 bits, arrays
-            whose lengths disagree.
+        ValueError: an unreadable file, an unknown key, values that are not finite or do not fit 32 bits, arrays
+            of different lengths, examples above the memory limit, or a test fraction for a file with test
+            examples.
         FileNotFoundError: no such file.
     """
     path = pathlib.Path(file).expanduser()
@@ -61,7 +63,7 @@ def arrays(
     held = _opened(path)
 
     def take(option: str, name: str, usual: str = "") -> np.ndarray | None:
-        """Return the array of a key; None where there is none."""
+        """Return the array of a key; None if the key is empty or "auto" finds no array."""
         if name == AUTO:
             name = usual if usual in held else ""
         return _array(path, held, option, name) if name else None
@@ -115,7 +117,7 @@ def arrays(
 
 
 class _Safetensors(Mapping):
-    """The arrays of a safetensors file, each read as it is asked for."""
+    """Arrays of a safetensors file, each read on access."""
 
     def __init__(self, path: pathlib.Path):
         from safetensors import safe_open
@@ -147,13 +149,13 @@ OPEN: dict[str, Callable[[pathlib.Path], Any]] = {
 
 
 def _opened(path: pathlib.Path) -> Mapping[str, np.ndarray]:
-    """Open a file of arrays by its ending."""
+    """Open a file of arrays by its suffix."""
     if path.suffix.lower() not in OPEN:
         raise ValueError(f"data.file is {str(path)!r}; it must end in .npz, .npy or .safetensors.")
     if not path.is_file():
         raise FileNotFoundError(f"data.file is {str(path)!r}; there is no such file.")
     held = _read(path, lambda: OPEN[path.suffix.lower()](path))
-    if not isinstance(held, Mapping):  # an .npy that is called .npz
+    if not isinstance(held, Mapping):  # an .npy file named .npz
         raise ValueError(f"data.file is {str(path)!r}, which holds one array; call it .npy.")
     if not len(held):
         raise ValueError(f"data.file is {str(path)!r}, which holds no array.")
@@ -172,7 +174,7 @@ def _array(path: pathlib.Path, held: Mapping[str, np.ndarray], option: str, name
 
 
 def _read(path: pathlib.Path, function: Callable[[], Any]) -> Any:
-    """Call a function that reads a file; what it raises on a damaged one is one sentence."""
+    """Call a function that reads a file; raise its errors as a ValueError of one sentence."""
     from safetensors import SafetensorError
 
     damaged = (ValueError, EOFError, KeyError, OSError, TypeError, SyntaxError, NotImplementedError)
@@ -193,7 +195,7 @@ def _read(path: pathlib.Path, function: Callable[[], Any]) -> Any:
 def _numbered(
     path: pathlib.Path, *labels: np.ndarray | None
 ) -> tuple[list[np.ndarray | None], tuple[str, ...]]:
-    """Return labels as numbers, and the names of the classes."""
+    """Return integer labels and the names of the classes."""
     there = [label for label in labels if label is not None]
     for label in there:
         if label.dtype.kind not in "iubU":
@@ -211,7 +213,7 @@ def _numbered(
 
 
 def _codes(group: np.ndarray | None) -> np.ndarray | None:
-    """Return groups as whole numbers."""
+    """Return groups as integers."""
     return (
         np.unique(group, return_inverse=True)[1] if group is not None and group.dtype.kind == "U" else group
     )

@@ -1,7 +1,7 @@
-"""Sets with competing features: what ``compose`` makes of the images that ``data`` names.
+"""Data sets with competing features, composed from the images of ``data``.
 
-Each function is a choice of the config's ``compose`` section. An image is made as it is needed and is always the
-same: what it is made of follows from its example id, from ``seed`` and from its split.
+Each function is a choice of the config's ``compose`` section. Images are composed on demand and
+deterministically, from the example id, ``seed`` and the split.
 
 Source: Intriguing Properties of Contrastive Losses (Chen, Luo and Li 2021), sections 3 and 4, appendix B.
 """
@@ -23,13 +23,13 @@ from contrastive_jax.kinds import Count, CountOrZero, Ge, Le, checked
 MOST_BITS = 24
 LARGEST_SIDE = 10_000
 Overlap = Literal["maximum", "add"]  # the keys of composites.OVERLAPS
-TRAIN, TEST = 0, 1  # splits draw from streams of their own
+TRAIN, TEST = 0, 1  # each split has its own random streams
 
 
 def none(source: Source, another: Callable[..., Source]) -> Source:
-    """The images themselves.
+    """The unchanged images.
 
-    Every choice is given the set that ``data`` names and ``another(name, dir)``, which loads a second one.
+    Each choice receives the data set of ``data`` and a function ``another(name, dir)`` that loads a second one.
     """
     return source
 
@@ -42,11 +42,11 @@ def rand_bit(
     bits: Annotated[int, Ge(0), Le(MOST_BITS)] = 8,
     seed: CountOrZero = 0,
 ) -> Source:
-    """RandBit (section 4.1): behind the image's own channels as many of 0 or 1, the same in all of its views.
+    """RandBit (section 4.1): constant binary channels appended to each image, the same in all of its views.
 
-    Every image draws an integer from [0, 2^bits); its bits are the channels, all over the image. The two views
-    of an image share it, so that their mutual information is at least the integers' entropy, which falls short
-    of ``bits`` ln 2 where integers collide: the floor, a metric of the run.
+    Each image draws an integer from [0, 2^bits), whose bits are the values of the channels. The two views share
+    the integer, so their mutual information is at least the integers' entropy, which is below ``bits`` ln 2 if
+    integers collide. The run logs this lower bound as ``mi_floor``.
 
     Args:
         bits: number of binary channels, 0 to 24; 0 leaves the images unchanged.
@@ -75,9 +75,9 @@ def binary(
     test_examples: Count = 10_000,
     seed: CountOrZero = 0,
 ) -> Source:
-    """Nothing but the bits of :func:`rand_bit` (appendix B.2): square images of binary channels.
+    """Square images of the binary channels of :func:`rand_bit` alone (appendix B.2).
 
-    The images of ``data`` are not used. An image's labels are the bits that it shows.
+    The images of ``data`` are not used. An image's labels are its bits.
 
     Args:
         bits: number of binary channels, 1 to 24.
@@ -113,11 +113,11 @@ def multi_digits(
     examples: CountOrZero = 0,
     seed: CountOrZero = 0,
 ) -> Source:
-    """MultiDigits (sections 3 and 4.1): several digits of the set that ``data`` names on a black square.
+    """MultiDigits (sections 3 and 4.1): several digits of the ``data`` set on a black square.
 
-    An image's labels are the classes that it shows; with two sizes first those of the digit of ``size``, then
-    those of the other. An encoder is judged on single digits on such squares: plain columns on those of
-    ``size``, the columns ``<column>@<second_size>`` on those of the other size.
+    An image's labels are the classes of its digits; with two sizes, first those of the digit of ``size``, then
+    those of the other. An encoder is evaluated on single digits on such squares: columns without a suffix on
+    digits of ``size``, columns ``<column>@<second_size>`` on digits of the other size.
 
     Args:
         count: number of digits on a square.
@@ -153,7 +153,7 @@ def multi_digits(
     classes = len(source.classes)
 
     def squares(split: int, sizes: tuple[int, ...], purpose: str, total: int) -> tuple[Split, np.ndarray]:
-        """Draw squares with digits of some sizes, and the classes of these [n, k]."""
+        """Draw squares with digits of the given sizes; return them and the digits' labels [n, k]."""
         part = _parts(source)[split]
         which = np.stack(
             [np.arange(total, dtype=np.int32) % len(part)]
@@ -208,13 +208,13 @@ def digit_on_image(
     overlap: Overlap = "add",
     seed: CountOrZero = 0,
 ) -> Source:
-    """DigitOnImageNet (section 4.1): on every image a digit of its own at nine fixed places, before augmentation.
+    """DigitOnImageNet (section 4.1): one digit per image, copied to nine fixed places before augmentation.
 
-    Training images have one of ``unique`` training digits each, test images any test digit (section 4.2). An encoder
-    is judged on the classes of the images (plain columns) and on those of the digits (``<column>@digit``): the
-    encoder alone is trained on few digits. What learns digits from its features sees the training images with any
-    training digit on them, as every class is tested; with one digit it would know one class. (The paper says that
-    all digits are in validation, and not what its classifier of digits is trained on: assumed.)
+    Training images show one of ``unique`` training digits each, test images any test digit (section 4.2). An
+    encoder is evaluated on the classes of the images (columns without a suffix) and of the digits
+    (``<column>@digit``). ``unique`` restricts the training of the encoder only. Classifiers of digits train on
+    images with any training digit, because all classes are tested. (The paper validates on all digits and does
+    not state the training digits of its classifier; this is our assumption.)
 
     Args:
         digits: data set with the digits: digits, mnist, or another value of ``data.name``.
@@ -254,7 +254,7 @@ def digit_on_image(
 
 
 def _with_digits(part, digits: Split, number: int, size: int, side: int, overlap: str, seed: int) -> tuple:
-    """Put digits on the images of a split: with their own labels, and with the digits'."""
+    """Put digits on the images of a split; return it with the images' labels, and with the digits'."""
     which = drawn(seed, stream("which", number), len(part), len(digits))
     composite = Made(NinePlaces(overlap), (which,), (pixels.resized(_all(digits), size),))
     streamed = isinstance(part, Streamed)
@@ -284,7 +284,7 @@ def _with_digits(part, digits: Split, number: int, size: int, side: int, overlap
 
 
 def _all(part: Split) -> np.ndarray:
-    """Return [n, h, w, c]: what a split shows."""
+    """Return all composed images [n, h, w, c] of a split."""
     return part.pictures(np.arange(len(part)))
 
 
@@ -315,7 +315,7 @@ def _parts(source: Source) -> dict[int, Split]:
 
 
 def _images(source: Source) -> None:
-    """Refuse a set of other examples than images."""
+    """Refuse a data set whose examples are not images."""
     if not source.train.example.is_image:
         raise ValueError(
             f"compose takes images, and the examples of {source.name} are {source.train.example}."
@@ -323,7 +323,7 @@ def _images(source: Source) -> None:
 
 
 def _digits(source: Source, option: str) -> None:
-    """Refuse a set that cannot be a bank of digits."""
+    """Refuse a data set that cannot supply digits: square images in memory, one label each."""
     _images(source)
     for part in _parts(source).values():
         if not isinstance(part, Split):

@@ -1,4 +1,4 @@
-"""The data set that needs no download: 1,797 handwritten digits inside scikit-learn."""
+"""The 1,797 handwritten digits included in scikit-learn, a data set without download."""
 
 import numpy as np
 
@@ -10,9 +10,9 @@ from contrastive_jax.kinds import Decay, checked
 def digits(*, validation: Decay = 0.0) -> Source:
     """Load the UCI test digits (Alpaydin & Kaynak, 1998), [8, 8, 1], 20 % of every class held out for test.
 
-    Values 0..16 become uint8 by round(x * 255 / 16). The split is the one that anybody can make in one
-    line of scikit-learn, ``train_test_split(range(1797), test_size=0.2, stratify=target, random_state=0)``,
-    sorted; tests pin its checksum.
+    Values 0..16 become uint8 by round(x * 255 / 16). The split is that of scikit-learn's
+    ``train_test_split(range(1797), test_size=0.2, stratify=target, random_state=0)``, sorted; tests pin its
+    checksum.
 
     Args:
         validation: stratified share of the training images that is held out and replaces the test images, for

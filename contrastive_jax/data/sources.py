@@ -1,4 +1,4 @@
-"""Data sets: one function a name."""
+"""Data sets by name: one function per name."""
 
 import functools
 import re
@@ -19,13 +19,13 @@ from contrastive_jax.lookup import check_options, variant
 
 
 def known() -> dict[str, Callable[..., Source]]:
-    """Return the functions that ``data.name`` may name; any other name is that of a TFDS set."""
+    """Return the functions that ``data.name`` can name; any other value is the name of a TFDS set."""
     return {function.__name__: function for function in (digits, folder, arrays, tfds, synthetic)}
 
 
 @functools.cache
 def find(name: str) -> Callable[..., Source]:
-    """Return the function of a data set: one of :func:`known`, or :func:`tfds` of the set of that name."""
+    """Return the function that loads a data set: one of :func:`known`, or :func:`tfds` with ``set=name``."""
     if name in known():
         return known()[name]
     options = [option for option in parameters(tfds).values() if option.name != "set"]
@@ -38,10 +38,10 @@ def load(*, name: str, **options: Any) -> Source:
 
     Args:
         name: ``digits``, ``folder``, ``arrays``, ``tfds``, ``synthetic``, or the TFDS name of a prepared set.
-        **options: of the function of that name.
+        **options: options of the function of that name.
 
     Raises:
-        ValueError: an unknown name, an option that the function does not have, or what the function refuses.
+        ValueError: an unknown name, an unknown option, or a value that the function refuses.
         FileNotFoundError: a missing set, with the command that prepares it.
     """
     function = find(name)
@@ -57,17 +57,18 @@ def from_arrays(
     *,
     name: str = "arrays",
 ) -> Source:
-    """Return a data set of arrays, for a function of one's own that ``data.name=module:function`` names.
+    """Return a data set made from arrays, for your own function given as ``data.name=module:function``.
 
     Args:
-        images: ``[n, ...]``, examples to train on: images ``[n, h, w, c]`` uint8, or arrays of any shape, whole numbers
-            or finite floats.
-        labels: ``[n]`` whole numbers from 0 on, -1 where there is none; None: none anywhere.
-        test_images, test_labels: the same, to test on; None: no test.
-        name: what the set is called.
+        images: training examples ``[n, ...]``: images ``[n, h, w, c]`` uint8, or integers or finite floats of
+            any shape.
+        labels: ``[n]`` integers from 0, -1 for no label, or ``[n, C]`` of 0 and 1; None: no labels.
+        test_images, test_labels: the same for the test examples; None: no test examples.
+        name: name of the data set.
 
     Raises:
-        ValueError: other shapes or dtypes, test images or labels of another shape, labels of no images.
+        ValueError: other shapes or dtypes, training and test examples or labels of different shapes, or test
+            labels without test images.
     """
     if test_labels is not None and test_images is None:
         raise ValueError("test_labels are given without test_images")
@@ -94,13 +95,13 @@ def from_arrays(
 
 
 def stand_in(name: str, **options: Any) -> Source | None:
-    """Make synthetic images in the place of a set that is not here; None: too little is known of it.
+    """Make synthetic images that replace a missing data set; None if its number of examples is unknown.
 
-    They are in memory or streamed as those of the set would be.
+    They are in memory or streamed, as the data set itself would be.
 
     Args:
-        name: of the set.
-        **options: of its function.
+        name: name of the data set.
+        **options: options of its function.
     """
     name = options.pop("set", name)
     if re.split("[:/]", name)[0] not in EXAMPLES:

@@ -1,4 +1,4 @@
-"""A data source in memory: examples (images, or arrays of any shape), labels and groups, in splits."""
+"""Data sets in memory: splits of examples (images, or arrays of any shape), labels and groups."""
 
 import dataclasses
 import hashlib
@@ -12,25 +12,26 @@ from contrastive_jax.types import Example, narrow_ids
 
 
 def files_digest(paths: np.ndarray | None) -> str | None:
-    """Return the digest of the files that a split is of, in its order; None: its images are no files."""
+    """Return a digest of a split's file paths, in order; None if its images are not files."""
     if paths is None:
         return None
     return hashlib.sha256("\0".join(paths).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 STORED = (np.uint8, np.int32, np.float32)
-VALUES = 1 << 24  # that are looked at together
+VALUES = 1 << 24  # number of values checked at once
 
 
 def numbers(array: np.ndarray, what: str) -> np.ndarray:
-    """Return examples ``[n, ...]`` as they are stored: uint8 as it is, other whole numbers int32, floats float32.
+    """Return examples ``[n, ...]`` in their stored type: uint8 unchanged, other integers int32, floats float32.
 
     Args:
         array: the examples.
-        what: they are, for messages.
+        what: name of the examples in error messages.
 
     Raises:
-        ValueError: not numbers, no example or no value, or a value that is not finite or does not fit, with its row.
+        ValueError: not numbers, no examples or empty ones, or a value that is not finite or does not fit the
+            stored type, with its row.
     """
     kind = np.float32 if jnp.issubdtype(array.dtype, jnp.floating) else np.int32
     if kind is np.int32 and array.dtype.kind not in "iub":
@@ -61,14 +62,14 @@ class Split:
     """Examples of one split, in host memory. The position of an example is its id.
 
     Attributes:
-        image: [n, ...] uint8, int32 or float32, as stored; images are [n, h, w, c] uint8. :meth:`pictures` are those
-            that everybody sees.
-        label: [n] int32, -1 where there is none (default: none anywhere); of a multi-label set [n, C] uint8,
-            1 for every class that an image shows.
+        image: [n, ...] uint8, int32 or float32, as stored; images are [n, h, w, c] uint8. :meth:`pictures`
+            returns the composed examples.
+        label: [n] int32, -1 for no label (default: no labels); for a multi-label set [n, C] uint8, 1 for every
+            class that an image shows.
         group: [n] int32; examples of one group (frames of a video, copies of an image) are never each
-            other's negatives (default: every example its own group).
-        paths: [n] str, of images that are files, relative to the folder of the set; None of others.
-        made: what is made of the stored images (default: nothing, they are seen as they are).
+            other's negatives (default: each example is its own group).
+        paths: [n] str, file paths relative to the folder of the set; None if the images are not files.
+        made: composition of the stored images (default: identity).
     """
 
     image: np.ndarray
@@ -112,7 +113,7 @@ class Split:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of an example: (h, w, c) of an image."""
+        """Shape of an example: (h, w, c) for an image."""
         return self.made.composition.shape(self.image.shape[1:])
 
     @property
@@ -122,7 +123,7 @@ class Split:
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        """() or, of a multi-label set, (C,)."""
+        """() or, for a multi-label set, (C,)."""
         return self.label.shape[1:]
 
     @property
@@ -132,18 +133,20 @@ class Split:
 
     @property
     def labelled_rows(self) -> np.ndarray | None:
-        """The examples that have a label; None: all."""
+        """Rows of the examples that have a label; None: all."""
         if self.label.ndim == 2 or (self.label >= 0).all():
             return None
         return np.flatnonzero(self.label >= 0)
 
     def pictures(self, rows: np.ndarray) -> np.ndarray:
-        """Return the examples [b, ...] of some rows."""
+        """Return the composed examples [b, ...] of some rows."""
         return self.made.images(self.image[rows], rows)
 
     def finish(self, view: Callable) -> Callable:
-        """Return what the device has to do with an image of this split to get ``view`` of it (of
-        :func:`augment.make_views` or :func:`augment.make_eval`): all of it."""
+        """Return the part of ``view`` that the device applies to an image of :meth:`batches`: all of it.
+
+        ``view`` comes from :func:`augment.make_views` or :func:`augment.make_eval`.
+        """
         return view
 
     def batches(
@@ -151,9 +154,9 @@ class Split:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield examples [b, ...] and labels [b] of ``rows`` (default: all), in that order, for evaluation.
 
-        The last batch may be smaller. The device gets evaluation's view of an image by ``finish(view)``:
-        a resident split hands out whole images, a streamed one (:class:`stream.Streamed`) those that
-        ``view`` has already cut out and resized on the host.
+        The last batch may be smaller. The device applies ``finish(view)`` to them: a resident split yields
+        whole images, a streamed one (:class:`stream.Streamed`) yields images cropped and resized by ``view`` on
+        the host.
         """
         rows = np.arange(len(self)) if rows is None else np.asarray(rows)
         for first in range(0, len(rows), batch_size):
@@ -161,20 +164,23 @@ class Split:
             yield self.pictures(some), self.label[some]
 
     def drawn(self, view: Callable, rows: np.ndarray, *, seed: int, epoch: int) -> dict[str, np.ndarray]:
-        """Return image, label and group of some rows as a step of the run would be fed with them: whole
-        examples [b, ...], whatever the view, seed and epoch (a streamed split cuts views out)."""
+        """Return image, label and group of some rows as a training step receives them.
+
+        Images are whole examples [b, ...], for any view, seed and epoch; a streamed split returns cropped
+        views.
+        """
         return {"image": self.pictures(rows), "label": self.label[rows], "group": self.group[rows]}
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A data set: what to train on, what to test on (or None), and what its labels are called.
+    """A data set: training split, test split (or None) and class names.
 
     Splits are resident (:class:`Split`) or streamed (:class:`stream.Streamed`).
 
     Attributes:
-        probes: name -> (train, test), sets of images or labels that an encoder is judged on besides; that of the
-            name "", where there is one, takes the place of train and test.
+        probes: name -> (train, test), further images or labels to evaluate an encoder on; the entry "", if
+            present, replaces train and test in evaluation.
     """
 
     name: str
@@ -185,20 +191,22 @@ class Source:
 
     @property
     def judged(self) -> dict[str, tuple[Split, Split | None]]:
-        """All that an encoder is judged on; "", of the table's plain columns, is the first."""
+        """All (train, test) pairs to evaluate an encoder on; the first is "", for columns without a suffix."""
         return {"": (self.train, self.test)} | dict(self.probes)
 
 
 def stratified(
     label: np.ndarray, fraction: float, group: np.ndarray | None = None, seed: int = 0
 ) -> np.ndarray:
-    """Make the fixed test split by rule: a mask [n], true for ``fraction`` of the examples of every class.
+    """Return the mask [n] of a stratified test split, true for ``fraction`` of the examples of every class.
 
-    Every example draws a raw 64-bit number (Philox with key (seed, 0), in the order of the examples); in
-    every class (-1, no label, is one of them) the round(fraction * class size) smallest are test, of a labelled
-    one at most all but one: else nothing would teach it. Labels [n, C] are not stratified. With ``group`` [n]
-    this is done to groups, each with the label of its first example, so that no near-duplicate of a training
-    image is a test image; where they take all examples of a labelled class, the group of its first is given back.
+    Each example draws a raw 64-bit number (Philox with key (seed, 0), in the order of the examples). In each
+    class (no label, -1, counts as a class) the round(fraction * class size) examples with the smallest numbers
+    are test examples; a labelled class keeps at least one training example. Labels [n, C] are not stratified.
+
+    With ``group`` [n], groups are drawn instead, each with the label of its first example, so that no
+    near-duplicate of a training image is a test image. If this takes all examples of a labelled class, the
+    group of its first example returns to training.
     """
     if label.ndim == 2:
         label = np.zeros(len(label), np.int32)
@@ -220,7 +228,7 @@ def stratified(
 
 
 def held_out(source: Source, fraction: float) -> Source:
-    """Hold out a stratified fraction of the training examples in the place of the test examples; 0 changes nothing."""
+    """Replace the test split by a stratified fraction of the training examples; 0 changes nothing."""
     if not fraction:
         return source
     if not isinstance(source.train, Split):

@@ -1,8 +1,8 @@
-"""Data sets that do not fit: worker processes read, decode and crop, the device does the rest.
+"""Data sets too large for memory: worker processes read, decode and crop; the device does the rest.
 
-The order is :mod:`order`'s, so there is no iterator state: a stream starts at any step, and the rows of a step
-are the same on any number of processes and workers. Work is dealt out in parts of a batch: a part is
-read at once, its boxes are drawn at once.
+The order is that of :mod:`order`, so there is no iterator state: a stream can start at any step, and the rows
+of a step are the same for any number of processes and workers. The unit of work is a part of a batch, whose
+records are read together and whose crop boxes are drawn together.
 """
 
 import collections
@@ -37,50 +37,50 @@ from contrastive_jax.data.records import Record, Records, Unreadable
 from contrastive_jax.system import signals
 from contrastive_jax.types import Array, Batch, Example
 
-PART = 32  # examples that a worker handles at once
-BUFFERED = 2  # parts that lie ready in a worker
-AHEAD = 2  # batches that lie ready on the device
-CLOSING = 5.0  # seconds for a thread that reads to end; a file system that does not answer may hold it
-PATIENCE = 2.0  # seconds for which a batch is still waited for after a signal
-FEW = 2048  # images for which no worker process is worth starting
+PART = 32  # examples per part, the unit of work
+BUFFERED = 2  # parts loaded ahead by a worker
+AHEAD = 2  # batches loaded ahead on the device
+CLOSING = 5.0  # seconds to wait for a reading thread on close; an unresponsive file system can block it
+PATIENCE = 2.0  # seconds to wait for a batch after a signal
+FEW = 2048  # up to this many images, threads are used instead of worker processes
 MOST_WORKERS = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class Endless:
-    """The order of training, :mod:`order`'s."""
+    """Order of training: the permutations of :mod:`order`, epoch after epoch."""
 
     seed: int
     n: int
 
     def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows and epochs of some positions, int32."""
+        """Return the rows and epochs at some positions, int32."""
         return order.at(self.seed, self.n, positions)
 
     def after(self, position: int) -> int:
-        """Return the next position of the same permutation."""
+        """Return the next position in the same epoch; the last is followed by the first."""
         return position // self.n * self.n + (position + 1) % self.n
 
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
-    """The order of evaluation: some rows, once."""
+    """Order of evaluation: the given rows, once."""
 
     rows: np.ndarray
     epoch: int = 0
 
     def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows and epochs (all the same) of some positions."""
+        """Return the rows at some positions and their epochs (all equal)."""
         return self.rows[positions].astype(np.int32), np.full(len(positions), self.epoch, np.int32)
 
     def after(self, position: int) -> int:
-        """Return the next position, the first after the last."""
+        """Return the next position; the last is followed by the first."""
         return (position + 1) % len(self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class Loader:
-    """The part of a worker process: it reads, draws boxes, decodes and crops. Picklable."""
+    """Function of a worker process: reads, decodes and crops examples. Picklable."""
 
     records: Records
     order: Endless | Listed
@@ -91,8 +91,12 @@ class Loader:
     made: Made = Made()
 
     def load(self, positions: np.ndarray) -> dict:
-        """Load the examples at some positions: image [b, W, s, s, c] uint8, label [b] or [b, C], group, id and
-        epoch [b] int32, and for every corrupt record that was replaced a message."""
+        """Load the examples at some positions.
+
+        Returns:
+            image [b, W, s, s, c] uint8, label [b] or [b, C], group, id and epoch [b] int32, and ``replaced``,
+            one message per replaced corrupt record.
+        """
         rows, epochs = self.order.at(positions)
         messages = []
         try:
@@ -100,7 +104,7 @@ class Loader:
             pictures = [decode.opened(record.image, self._channels, self.size) for record in records]
             boxes = self._boxes(rows, epochs, [picture.size for picture in pictures])
             image = decode.views(pictures, self.cut, boxes)
-        except (Unreadable, decode.Damaged):  # some record is corrupt; any other error is none of a record's
+        except (Unreadable, decode.Damaged):  # a record is corrupt: read them one by one
             examples = [self._one(int(position), messages) for position in positions]
             rows = np.array([row for row, _, _ in examples], np.int32)
             records, image = (
@@ -122,13 +126,13 @@ class Loader:
         return self.records.shape[2]
 
     def _boxes(self, rows: np.ndarray, epochs: np.ndarray, sizes: list) -> np.ndarray:
-        """Draw [b, W, 4], drawn for PART examples always, so that one program is compiled."""
+        """Draw boxes [b, W, 4]; padded to PART examples, so that one program is compiled."""
         missing = -len(rows) % PART
         rows, epochs = (np.pad(a, (0, missing), mode="edge") for a in (rows, epochs))
         return self.cut.boxes(self.seed, epochs, rows, sizes + sizes[-1:] * missing)[: len(sizes)]
 
     def _one(self, position: int, messages: list[str]) -> tuple[int, Record, np.ndarray]:
-        """Load row, record and views at a position; where the record is corrupt, those of the next that is not."""
+        """Load row, record and views at a position, or those of the next readable record if it is corrupt."""
         wanted, failure = position, None
         while failure is None or position != wanted:
             (row,), (epoch,) = self.order.at(np.array([position]))
@@ -152,13 +156,13 @@ class Loader:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """The parts of every batch, one after another, with random access: what workers, or Grain's threads, read.
+    """The parts of all batches in order, with random access, for workers or Grain's threads.
 
     Attributes:
-        loader: what makes a part of positions.
-        batch_size: B, of the global batch.
-        own: the rows of a batch that this process reads.
-        end: number of the positions there are.
+        loader: loads the examples of a part.
+        batch_size: B, the global batch size.
+        own: rows of a batch that this process reads.
+        end: number of positions.
     """
 
     loader: Loader
@@ -168,7 +172,7 @@ class Parts:
 
     @property
     def per_batch(self) -> int:
-        """Parts of a batch."""
+        """Number of parts per batch."""
         return -(-len(self.own) // PART)
 
     def __len__(self) -> int:
@@ -182,11 +186,11 @@ class Parts:
 
 
 class WorkerDied(ChildProcessError):
-    """Unexpected death of a worker process; the message names the cause and what to do."""
+    """Unexpected end of a worker process; the message names the cause and the remedy."""
 
 
 class Reader:
-    """Batches of :class:`Parts` on the host, from one on: by ``workers`` processes, or threads of this one."""
+    """Batches of :class:`Parts` on the host from ``first`` on, read by ``workers`` processes (0: threads)."""
 
     def __init__(self, parts: Parts, first: int, workers: int):
         self._parts, self._batch = parts, first
@@ -199,7 +203,7 @@ class Reader:
         Raises:
             Unreadable: a corrupt record, by name.
             WorkerDied: a worker process died.
-            StopIteration: there is none.
+            StopIteration: no batch is left.
         """
         first = self._batch * self._parts.batch_size
         if first >= self._parts.end:
@@ -207,7 +211,7 @@ class Reader:
         rows, batch, done, replaced = int(np.sum(first + self._parts.own < self._parts.end)), {}, 0, []
 
         def place(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-            """Return where the part's array belongs, in the batch's."""
+            """Return the slice of the batch's array that the part's array fills."""
             if name not in batch:
                 batch[name] = np.empty((rows, *shape[1:]), dtype)
             return batch[name][done : done + shape[0]]
@@ -225,20 +229,20 @@ class Reader:
 
 
 class Threads:
-    """Parts, one after another, by threads of this process."""
+    """Parts in order, loaded by threads of this process."""
 
     def __init__(self, parts: Parts, start: int):
         import grain
         from absl import flags
 
-        if not flags.FLAGS.is_parsed():  # Grain reads flags of its own, in notebooks and tests too
+        if not flags.FLAGS.is_parsed():  # Grain reads absl flags, which notebooks and tests do not parse
             flags.FLAGS.mark_as_parsed()
         threads = max(1, cores())
         options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
         self._iterator = iter(grain.MapDataset.source(parts)[start:].to_iter_dataset(options))
 
     def read(self, place: Callable) -> tuple[int, list[str]]:
-        """Put the arrays of the next part where they belong; return its number of examples, and its messages."""
+        """Write the arrays of the next part to their places; return its number of examples and its messages."""
         part = next(self._iterator)
         messages = part.pop("replaced", [])  # the last part of an evaluation may be empty
         for name, array in part.items():
@@ -251,13 +255,13 @@ class Threads:
 
 
 class Workers:
-    """Parts, one after another, by processes that take turns.
+    """Parts in order, loaded by processes that take turns.
 
-    A worker shares nothing with the others: no lock, no semaphore, no queue, no named memory, which one that is killed
-    could leave held, half written or behind (as Grain's and :mod:`concurrent.futures`' do). It has one end of a socket,
-    and its parent the other: the kernel closes the worker's end however it dies, so that a parent that waits for it
-    learns of that at once. The arrays pass through the socket, straight into the batch: ``/dev/shm``, of which a
-    container has 64 MB, is not used.
+    Workers share no lock, semaphore, queue or named memory, which a killed worker could leave locked, half
+    written or undeleted (as with Grain and :mod:`concurrent.futures`). Each worker has one end of a socket and
+    its parent the other. The kernel closes the worker's end however the worker dies, so a waiting parent
+    notices at once. Arrays pass through the socket directly into the batch, without ``/dev/shm``, which is
+    limited to 64 MB in a container.
     """
 
     def __init__(self, parts: Parts, start: int, count: int):
@@ -271,7 +275,7 @@ class Workers:
             for number in range(count):
                 here, there = socket.socketpair()
                 self._sockets.append(here)
-                with there:  # only the worker has it then
+                with there:  # closed here: only the worker keeps it open
                     process = context.Process(target=_work, args=(there, start + number, count), daemon=True)
                     with signals.held():
                         process.start()
@@ -283,19 +287,22 @@ class Workers:
             raise
 
     def _brief(self, number: int, parts_pickled: bytes) -> None:
-        """Tell a worker what to read: by its socket, as a process's arguments go through a pipe of multiprocessing,
-        where writing more than it holds waits for ever once the process is dead."""
+        """Send the parts to a worker through its socket.
+
+        Process arguments would pass through a pipe of multiprocessing, where a write beyond the pipe's capacity
+        blocks forever if the process has died.
+        """
         try:
             self._sockets[number].sendall(len(parts_pickled).to_bytes(8, "little") + parts_pickled)
         except ConnectionError:
             raise self._death(number) from None
 
     def read(self, place: Callable) -> tuple[int, list[str]]:
-        """Put the arrays of the next part where they belong; return its number of examples, and its messages.
+        """Write the arrays of the next part to their places; return its number of examples and its messages.
 
         Raises:
             WorkerDied: a worker died.
-            Exception: what the worker raised.
+            Exception: an exception raised in the worker.
         """
         turn = self._turn % self._count
         self._turn += 1
@@ -303,7 +310,7 @@ class Workers:
         sentinels = {process.sentinel: number for number, process in enumerate(self._processes)}
         ready = multiprocessing.connection.wait([stream, *sentinels])
         if dead := [number for sentinel, number in sentinels.items() if sentinel in ready]:
-            raise self._death(dead[0])  # though it may be another's turn, which may take long
+            raise self._death(dead[0])  # even if it is another's turn, which may take long
         try:
             header = pickle.loads(_received(stream, int.from_bytes(_received(stream, 8), "little")))
             if isinstance(header, BaseException):
@@ -317,7 +324,7 @@ class Workers:
             raise self._death(turn) from None
 
     def _death(self, turn: int) -> Exception:
-        """Say how a worker came to its end."""
+        """Return the error for a worker that ended: its exit code or signal, and the remedy."""
         process = self._processes[turn]
         process.join(5)
         if self._closed:
@@ -328,7 +335,7 @@ class Workers:
         )
 
     def close(self) -> None:
-        """End the workers. They hold nothing that could be left behind: they need not be asked."""
+        """Kill the workers; they hold no resources that need a clean exit."""
         self._closed = True
         for process in self._processes:
             process.kill()
@@ -336,7 +343,7 @@ class Workers:
             process.join(5)
         for stream in self._sockets:
             with contextlib.suppress(OSError):
-                stream.shutdown(socket.SHUT_RDWR)  # wakes who waits for it
+                stream.shutdown(socket.SHUT_RDWR)  # wakes threads that wait for it
             stream.close()
 
 
@@ -362,14 +369,14 @@ def _ended_by(code: int | None) -> str:
 
 
 def _received(stream: socket.socket, size: int) -> bytearray:
-    """Receive so many bytes."""
+    """Receive ``size`` bytes."""
     data = bytearray(size)
     _fill(stream, memoryview(data))
     return data
 
 
 def _fill(stream: socket.socket, view: memoryview) -> None:
-    """Receive into all of the view; EOFError where the other end closes before."""
+    """Fill the view with received bytes; raise EOFError if the other end closes first."""
     while view:
         count = stream.recv_into(view)
         if not count:
@@ -378,9 +385,9 @@ def _fill(stream: socket.socket, view: memoryview) -> None:
 
 
 def _work(stream: socket.socket, first: int, step: int) -> None:
-    """Load every ``step``-th part from ``first`` on and send it: what a worker process does.
+    """Run a worker process: load every ``step``-th part from ``first`` on and send it.
 
-    Signals are its parent's affair, and so are the accelerators.
+    The worker ignores signals and uses the CPU only; its parent handles signals and accelerators.
     """
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a scheduler sends them to the whole job
         if hasattr(signal, name):
@@ -400,20 +407,20 @@ def _work(stream: socket.socket, first: int, step: int) -> None:
     except Exception as error:
         loaded.put(error)
     loaded.put(None)
-    multiprocessing.parent_process().join()  # what was sent is to be received; the parent ends this process
+    multiprocessing.parent_process().join()  # the parent receives the rest and ends this process
 
 
 def _send_all(stream: socket.socket, loaded: queue.Queue) -> None:
-    """Send parts in order, while the next is loaded."""
+    """Send loaded parts in order, while the next is being loaded."""
     try:
         while (part := loaded.get()) is not None:
             _send(stream, part)
-    except OSError:  # the parent closed, or is gone
+    except OSError:  # the parent closed the socket or has ended
         os._exit(1)
 
 
 def _send(stream: socket.socket, part: dict | Exception) -> None:
-    """Send the header, then the arrays."""
+    """Send the header, then the arrays of a part, or an error as the header."""
     if isinstance(part, Exception):
         arrays, header = [], _portable(part)
     else:
@@ -428,7 +435,7 @@ def _send(stream: socket.socket, part: dict | Exception) -> None:
 
 
 def _portable(error: Exception) -> bytes:
-    """Pickle an error with its stack trace as a note; one that cannot be read back as RuntimeError."""
+    """Pickle an error with its stack trace as a note; as a RuntimeError if it cannot be unpickled."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         pickled = pickle.dumps(error)
@@ -440,28 +447,29 @@ def _portable(error: Exception) -> bytes:
 
 def _end_with_parent() -> None:
     multiprocessing.parent_process().join()
-    os._exit(1)  # a parent that was killed cannot say so
+    os._exit(1)  # a killed parent cannot end its workers
 
 
 def cores() -> int:
-    """Count CPU cores that this process may use."""
+    """Return the number of CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Streamed:
-    """A split that stays encoded where it is stored; offers what :class:`split.Split` offers.
+    """A split whose images stay encoded in storage, with the interface of :class:`split.Split`.
 
     Attributes:
-        records: of the split.
-        size: short side resized to it, centre cropped, before anything else; 0 leaves images as they are.
-        workers: processes that decode; 0: threads of this process; -1: as many as cores, up to 32.
-        corrupt: "raise" ends the run at a record that cannot be read; "replace" takes the next of the order, and a
-            warning names it. In evaluation the stand-in is judged by its own label.
-        resize: "exact" resizes training's views as the device would; "opencv" is faster, and differs
-            (:meth:`augment.crops.Cut.resize`). Evaluation is exact. But where views are antialiased large JPEGs are
-            decoded at less resolution first (:mod:`decode`), in both: smoothed by two kernels, not one.
-        made: what is made of the views, once they are cut out.
+        records: encoded images of the split.
+        size: resize the short side to this many pixels and crop the centre, before any view; 0: unchanged.
+        workers: number of processes that decode; 0: threads of this process; -1: one per core, at most 32.
+        corrupt: "raise" ends the run at an unreadable record; "replace" uses the next record in order, with its
+            own label (in evaluation too), and warns with the name of the unreadable one.
+        resize: resizing of training views: "exact" equals the device's; "opencv" is faster and differs
+            (:meth:`augment.crops.Cut.resize`). Evaluation is always exact. In both cases, if views are
+            antialiased, large JPEGs are first decoded at a lower resolution (:mod:`decode`), which smooths a
+            second time.
+        made: composition of the views, applied after they are cropped.
     """
 
     records: Records
@@ -491,7 +499,7 @@ class Streamed:
 
     @property
     def shape(self) -> tuple[int | None, int | None, int]:
-        """(h, w, c) of an image; h and w are None where they differ."""
+        """(h, w, c) of an image; h and w are None if images differ in size."""
         height, width, channels = self.records.shape
         return self.made.composition.shape((self.size or height, self.size or width, channels))
 
@@ -502,18 +510,21 @@ class Streamed:
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        """() or, of a multi-label set, (C,)."""
+        """() or, for a multi-label set, (C,)."""
         return self.records.label_shape
 
     @property
     def paths(self) -> np.ndarray | None:
-        """[n] str, of images that are files, as in :class:`split.Split`."""
+        """[n] str, file paths of the images as in :class:`split.Split`, or None."""
         return getattr(self.records, "paths", None)
 
     @functools.cached_property
     def label(self) -> np.ndarray:
-        """[n] int32 or [n, C] uint8. Where they are only in the records, every record is read: ask for it only
-        where :attr:`labelled_rows` and the labels of :meth:`batches` do not do."""
+        """[n] int32 or [n, C] uint8.
+
+        If labels are stored only in the records, this reads every record: prefer :attr:`labelled_rows` or the
+        labels of :meth:`batches`.
+        """
         known = getattr(self.records, "label", None)
         if known is not None:
             return known
@@ -534,7 +545,7 @@ class Streamed:
         return label
 
     def _stand_in(self, row: int) -> Record:
-        """Read a record, or the next that can be read in the place of one that cannot, as :meth:`batches` does."""
+        """Read a record, or the next readable one if it is corrupt, as :meth:`batches` does."""
         for other in range(row, row + len(self)):
             try:
                 (record,) = self.records.read([other % len(self)])
@@ -550,7 +561,7 @@ class Streamed:
 
     @functools.cached_property
     def labelled_rows(self) -> np.ndarray | None:
-        """The examples that have a label; None: all."""
+        """Rows of the examples that have a label; None: all."""
         if not self.labelled:
             return np.empty(0, np.int64)
         known = getattr(self.records, "label", None)
@@ -559,14 +570,17 @@ class Streamed:
         return None if known.ndim == 2 or (known >= 0).all() else np.flatnonzero(known >= 0)
 
     def finish(self, view) -> Callable:
-        """Return what the device has to do with an image of :meth:`batches` to get ``view`` of it: all but the crop."""
+        """Return the part of ``view`` that the device applies to an image of :meth:`batches`: all but crops."""
         return view.finish
 
     def batches(
         self, batch_size: int, view, rows: Sequence[int] | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield images [b, s, s, c] uint8, cut out as ``view`` (of :func:`augment.make_eval`) has it, and labels
-        of ``rows`` (default: all), in that order. The last batch may be smaller."""
+        """Yield images [b, s, s, c] uint8, cropped by ``view``, and labels.
+
+        They are those of ``rows`` (default: all), in that order. ``view`` comes from :func:`augment.make_eval`.
+        The last batch may be smaller.
+        """
         listed = Listed(np.arange(len(self)) if rows is None else np.asarray(rows))
         count = len(listed.rows)
         workers = workers_of(self.workers) if count > FEW else 0
@@ -582,19 +596,21 @@ class Streamed:
             reader.close()
 
     def drawn(self, view, rows: np.ndarray, *, seed: int, epoch: int) -> dict[str, np.ndarray]:
-        """Return image, label and group of some rows as a step of the run would be fed with them in an epoch: images
-        [b, W, s, s, c] uint8, cut out as ``view`` (of :func:`augment.make_views`) has it."""
+        """Return image, label and group of some rows as a training step receives them in an epoch.
+
+        Images are [b, W, s, s, c] uint8, cropped by ``view`` (from :func:`augment.make_views`).
+        """
         examples = self.loader(Listed(rows, epoch), view.cut, seed).load(np.arange(len(rows)))
         return {name: examples[name] for name in ("image", "label", "group")}
 
     def loader(self, order: Endless | Listed, cut, seed: int) -> Loader:
-        """Return what reads this split in an order."""
+        """Return the loader that reads this split in the given order."""
         return Loader(self.records, order, cut, seed, self.size, self.corrupt == "replace", self.made)
 
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """Some of the records."""
+    """A subset of records."""
 
     records: Records
     rows: np.ndarray
@@ -617,22 +633,22 @@ class Chosen:
         return self.records.read(self.rows[np.asarray(rows)])
 
     def locate(self, row: int) -> pathlib.Path | None:
-        """Return the file of a record; None: it is none."""
+        """Return the file of a record; None if it is not a file."""
         locate = getattr(self.records, "locate", None)
         return locate and locate(int(self.rows[row]))
 
     def name(self, row: int) -> str:
-        """Return what to call a record in a message."""
+        """Return a record's name for messages."""
         return self.records.name(int(self.rows[row]))
 
 
 def workers_of(workers: int) -> int:
-    """Return how many processes -1 means."""
+    """Return the number of worker processes; -1 means one per core, at most 32."""
     return min(cores(), MOST_WORKERS) if workers < 0 else workers
 
 
 def own_rows(batch_size: int, mesh: Mesh | None) -> np.ndarray:
-    """Return the rows of a global batch that lie on devices of this process, ascending."""
+    """Return the rows of a global batch on devices of this process, in ascending order."""
     if mesh is None:
         return np.arange(batch_size)
     rows = sharding.named(mesh, sharding.ROWS)
@@ -641,18 +657,19 @@ def own_rows(batch_size: int, mesh: Mesh | None) -> np.ndarray:
 
 
 def take(batch: Batch, step: Array | int) -> Batch:
-    """Return the batch of a step: what was fed."""
+    """Return the batch of a step: the one that was fed."""
     return batch
 
 
 class Stream:
-    """The feed of a :class:`Streamed` split, views already cut out, as :class:`resident.Resident` is of a resident one.
+    """The feed of a :class:`Streamed` split, with views already cropped.
 
-    ``batch_size`` is global; every process reads its own rows. Batches are made ahead by a thread, which puts
-    them on the devices.
+    :class:`resident.Resident` is the feed of a resident split.
+    ``batch_size`` is global; each process reads its own rows. A thread loads batches ahead and puts them on the
+    devices.
 
     Attributes:
-        replaced: rows fed so far whose records were corrupt and replaced, on top of those it started with.
+        replaced: number of rows fed so far that replaced corrupt records, plus the initial ``replaced``.
     """
 
     take = staticmethod(take)
@@ -680,18 +697,18 @@ class Stream:
         self._workers, self._mesh, self._steps, self._report = workers_of(split.workers), mesh, steps, report
         self.replaced, self._before, self._known = replaced, replaced, set()
         self._facts = dict(split.made.facts)
-        self._reader: Any = None  # of what comes next
+        self._reader: Any = None  # reads the batches ahead
         self._last: tuple[int, Any] = (-1, None)  # step and its batch
         self._ahead, self._next = collections.deque(), -1
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "stream")
 
     def feed(self, step: int) -> Batch:
-        """Return the batch of a step; steps in order come from what was made ahead.
+        """Return the batch of a step; consecutive steps use the batches loaded ahead.
 
         Raises:
             Unreadable: a corrupt record, by name, unless it is replaced.
             WorkerDied: a worker process died.
-            KeyboardInterrupt: a signal came while the batch was waited for.
+            KeyboardInterrupt: a signal arrived while waiting for the batch.
         """
         step = int(step)
         if step == self._last[0]:
@@ -711,19 +728,19 @@ class Stream:
 
     @staticmethod
     def _wait(future: concurrent.futures.Future) -> tuple[Batch, list[str]]:
-        """Return the result; raise KeyboardInterrupt where a signal came and there is none soon."""
+        """Return the result; raise KeyboardInterrupt if a signal arrived and the result is not ready soon."""
         while True:
             try:
                 return future.result(timeout=0.5)
             except TimeoutError:
-                if future.done():  # it is the reading that took too long
+                if future.done():  # raised by the reading itself
                     raise
             if threading.current_thread() is threading.main_thread():
                 signals.check(PATIENCE)
 
     @staticmethod
     def shapes(split: Streamed, view, batch_size: int, mesh: Mesh) -> Batch:
-        """Return what :meth:`feed` gives, as shapes: for a program that is compiled for other devices than these."""
+        """Return the shapes of the batches of :meth:`feed`, to compile a program for other devices."""
         rows, several = sharding.named(mesh, sharding.ROWS), split.label_shape
 
         def shape(*lengths, dtype=np.int32):
@@ -739,7 +756,7 @@ class Stream:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Return what a stream has to say; all processes have to ask."""
+        """Return the stream's metrics; with several processes, all must call this."""
         if jax.process_count() == 1:
             return self._facts | {"replaced": self.replaced}
         from jax.experimental import multihost_utils
@@ -760,7 +777,7 @@ class Stream:
         for future in self._ahead:
             future.cancel()
         if self._workers and self._reader:
-            self._reader.close()  # a batch that is waited for comes to its end
+            self._reader.close()  # ends a pending read
         concurrent.futures.wait(self._ahead, timeout=CLOSING)
         self._ahead.clear()
         if self._reader:

@@ -1,4 +1,4 @@
-"""Any prepared TFDS set of images, read without TensorFlow."""
+"""Prepared TFDS image data sets, read without TensorFlow."""
 
 import difflib
 import functools
@@ -19,7 +19,7 @@ from contrastive_jax.data.split import Source, held_out
 from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Streaming, stored
 from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
 
-# Preparing needs TensorFlow; the command `tfds` (4.9.10) imports the other two when it starts.
+# Preparing needs TensorFlow; the command `tfds` (4.9.10) imports the other two on start.
 INSTALL = "pip install 'contrastive_jax[tf]' apache-beam mlcroissant"
 
 
@@ -67,7 +67,8 @@ def tfds(
             a sharper cubic kernel.
 
     Raises:
-        ValueError: a split that there is not, is empty, or has images of the other; a test split without labels.
+        ValueError: an unknown or empty split, images twice in the training split or in both splits, or a test
+            split without labels.
         FileNotFoundError: a set that is not prepared.
     """
     name = set
@@ -123,12 +124,12 @@ def tfds(
 
 
 def overlap(one, other) -> bool:
-    """Return whether two splits, of TFDS's ``SplitInfo``, read some record of a file both."""
+    """Return whether two splits (TFDS's ``SplitInfo``) have a record in common."""
     return any(_meet(a, b) for a, b in itertools.product(one.file_instructions, other.file_instructions))
 
 
 def twice(split) -> bool:
-    """Return whether a split, TFDS's ``SplitInfo``, reads some record of a file twice."""
+    """Return whether a split (TFDS's ``SplitInfo``) contains a record twice."""
     return any(_meet(a, b) for a, b in itertools.combinations(split.file_instructions, 2))
 
 
@@ -137,7 +138,12 @@ def _meet(a, b) -> bool:
 
 
 def prepared(name: str, dir: str):
-    """Open the read-only builder of a set in ``dir``; without ArrayRecord files, an error says how to get them."""
+    """Open the read-only builder of a set in ``dir``.
+
+    Raises:
+        ValueError: a name that is not in TFDS's syntax, an unknown set, or classes outside TFDS.
+        FileNotFoundError: no ArrayRecord files; the message contains the command that makes them.
+    """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import read_only_builder
 
@@ -161,10 +167,10 @@ def prepared(name: str, dir: str):
 
 
 def check_classes(name: str, dir: str) -> None:
-    """Refuse a prepared set whose ``features.json`` names a class outside of TFDS: TFDS would import its module.
+    """Refuse a prepared set whose ``features.json`` names a class outside TFDS, whose module TFDS would import.
 
     Raises:
-      ValueError: the file and the class.
+      ValueError: with the file and the class.
     """
 
     def letters(text: str) -> str:
@@ -183,7 +189,7 @@ def check_classes(name: str, dir: str) -> None:
         "features.json",
         "*/features.json",
         "*/*/features.json",
-    )  # of a version, a set, a set's configs
+    )  # in a version's folder, a set's, a set's configs'
     for file in (
         file for folder in folders for layout in layouts for file in folder.glob(layout) if file.is_file()
     ):
@@ -200,11 +206,11 @@ def check_classes(name: str, dir: str) -> None:
 OF_TFDS = "tensorflow_datasets."
 NAME = re.compile(
     r"[a-z]\w*(/[\w+.-]+)?(:(\d+|\*)(\.(\d+|\*)){2})?", re.ASCII | re.IGNORECASE
-)  # as TFDS has it
+)  # TFDS's syntax
 
 
 def not_prepared(name: str, dir: str) -> Exception:
-    """Make the error for a set that is not in ``dir``: with the command that prepares it, or the nearest names."""
+    """Return the error for a set that is not in ``dir``, with the command that prepares it or similar names."""
     import tensorflow_datasets as tfds
 
     known = tfds.list_builders(with_community_datasets=False)
@@ -228,7 +234,7 @@ def not_prepared(name: str, dir: str) -> Exception:
 
 
 def registered(name: str, label_key: str) -> tuple[tuple[int | None, int | None, int], tuple[str, ...]]:
-    """Return shape and class names of a set, prepared or not, as the code of its builder has them."""
+    """Return the image shape and class names of a set from its builder's code; the set need not be prepared."""
     import tensorflow_datasets as tfds
 
     known = tfds.list_builders(with_community_datasets=False)
@@ -247,7 +253,7 @@ def registered(name: str, label_key: str) -> tuple[tuple[int | None, int | None,
 
 
 def image_shape(name: str, features) -> tuple[int | None, int | None, int]:
-    """Return (h, w, c) of the images; h and w are None where they differ."""
+    """Return (h, w, c) of the images; h and w are None if images differ in size."""
     image = features.get("image")
     if image is None or len(image.shape or ()) != 3 or image.shape[-1] not in MODES:
         raise ValueError(
@@ -259,7 +265,7 @@ def image_shape(name: str, features) -> tuple[int | None, int | None, int]:
 
 
 def class_names(name: str, features, label_key: str) -> tuple[str, ...]:
-    """Return what the labels are called."""
+    """Return the names of the classes; () without labels."""
     import tensorflow_datasets as tfds
 
     if not label_key:
@@ -274,19 +280,19 @@ def class_names(name: str, features, label_key: str) -> tuple[str, ...]:
 
 
 def several(features, label_key: str) -> bool:
-    """Return whether an image has any number of labels."""
+    """Return whether the set is multi-label: each image has a sequence of labels."""
     return bool(label_key) and label_of(features[label_key]) is not features[label_key]
 
 
 def label_of(feature):
-    """Return the feature, or what a sequence is made of."""
+    """Return the feature, or the element feature of a sequence."""
     import tensorflow_datasets as tfds
 
     return feature.feature if isinstance(feature, tfds.features.Sequence) else feature
 
 
 def parts(splits, split: str) -> list[range]:
-    """Find the rows of a split in TFDS's language, by the stored splits they come from: two of train+unlabelled."""
+    """Return the row ranges of a split in TFDS's syntax, one per stored split: two for train+unlabelled."""
     stored = {file.basename(): name for name, one in splits.items() for file in one.file_instructions}
     files = [file for file in splits[split].file_instructions if file.take]
     ranges, first = [], 0
@@ -296,7 +302,7 @@ def parts(splits, split: str) -> list[range]:
 
 
 class TfdsRecords:
-    """The records of one split (:class:`records.Records`); every example is its own group."""
+    """The encoded images of one split (:class:`records.Records`); each example is its own group."""
 
     chunk = 4096
 
@@ -308,10 +314,10 @@ class TfdsRecords:
         label_key: str,
         several: int = 0,
     ):
-        """Take the records; ``several``: of a multi-label set, the number of its classes."""
+        """Open the split; ``several``: number of classes of a multi-label set, else 0."""
         import tensorflow_datasets as tfds
 
-        # Pickled, it holds the names of the files and no open one.
+        # Its pickle contains file names, not open files.
         self._source = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
         self._place, self._label_key = f"{builder.info.full_name}, {split}", label_key
         self.shape, self.label_shape = shape, (several,) if several else ()
@@ -325,7 +331,7 @@ class TfdsRecords:
 
         Raises:
             Unreadable: the first damaged record, by name.
-            OSError: a file system that does not answer.
+            OSError: a file that cannot be read, for instance on an unresponsive file system.
         """
         rows = [int(row) for row in rows]
         try:
@@ -335,10 +341,10 @@ class TfdsRecords:
             ]
         except OSError:
             raise
-        except Exception as error:  # array_record has one kind of error for all, the parser has many
+        except Exception as error:  # array_record raises one type of error, the parser many
             if isinstance(error, RuntimeError) and "Corrupted" not in str(error):
                 raise OSError(f"cannot read {self._place}: {error}") from error
-            if len(rows) > 1:  # one of them
+            if len(rows) > 1:  # find the damaged one
                 return [record for row in rows for record in self.read([row])]
             raise Unreadable(f"cannot read {self.name(rows[0])}: {error}") from error
 
@@ -351,7 +357,10 @@ class TfdsRecords:
 
     @functools.cached_property
     def labelled_rows(self) -> np.ndarray | None:
-        """The images that have a label; None: all. All of a stored split have, or none, so the first is looked at."""
+        """Rows of the images that have a label; None: all.
+
+        Only the first image of each stored split is checked: its images all have labels or all have none.
+        """
         if not self._label_key:
             return np.empty(0, np.int64)
         if self.label_shape:
@@ -367,5 +376,5 @@ class TfdsRecords:
         return self.labelled_rows is None or len(self.labelled_rows) > 0
 
     def name(self, row: int) -> str:
-        """Return what to call a record in a message."""
+        """Return a record's name for messages."""
         return f"image {row} of {self._place}"

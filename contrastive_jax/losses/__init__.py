@@ -1,6 +1,6 @@
-"""The papers' losses as functions of arrays: unreduced, with no device, configuration or state inside.
+"""The papers' losses as pure functions of arrays, unreduced, independent of devices, configuration and state.
 
-Almost all of them are one number per query, the contrast of its negatives with its positive,
+Almost all of them are functions of one number per query, the contrast of its negatives with its positive,
 
     c_i = logsumexp_j((s_ij - s_i+) / tau)        (j over the negatives of query i, K_i of them)
 
@@ -32,15 +32,15 @@ Almost all of them are one number per query, the contrast of its negatives with 
     robust                tau (c - log K + rho)                         tau dc
     donsker_varadhan      log mean_ij e^(s_ij / tau) - s+ / tau         dcl's, negatives by their shares of the mean
 
-Beside the family: alignment, logsumexp_distribution, uniformity and sliced_wasserstein on the embeddings;
+Other losses: alignment, logsumexp_distribution, uniformity and sliced_wasserstein on the embeddings;
 byol and relic_kl between views; cross_entropy, sigmoid_cross_entropy and cross_entropy_of_parts on labels; and
-the estimates of mutual information (``information`` says which of them are bounds).
+the estimates of mutual information (see ``information`` for those that are bounds).
 
-The means of W are over all queries of a step, of all devices and micro-batches: ``relative`` and ``scaled``, and
-``dclw``'s weights, are not functions of a query alone.
+Means of W are over all queries of a step, on all devices and in all micro-batches: ``relative``, ``scaled`` and
+the weights of ``dclw`` depend on the other queries too.
 
-A loss is found by its name. Its positional parameters are quantities (``c``, ``positive``, ``count``, ...),
-its keyword-only parameters are its options. One that reads contrasts at other multiples of 1/tau says so in
+Losses are looked up by name. Positional parameters are quantities (``c``, ``positive``, ``count``, ...),
+keyword-only parameters are options. A loss that reads contrasts at other multiples of 1/tau returns them from
 ``loss.scales(**options)``; its first parameters are then those contrasts.
 """
 

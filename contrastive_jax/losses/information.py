@@ -1,23 +1,23 @@
-"""Estimates of mutual information, in nats, from scores that stand for log density ratios (already over tau).
+"""Estimates of mutual information, in nats, from scores as log density ratios (already divided by tau).
 
     estimate                   in expectation a lower bound of the mutual information?
     -------------------------  ----------------------------------------------------------------------------
-    nwj, tuba                  yes, for scores and baseline that do not see the batch (high variance)
+    nwj, tuba                  yes, for scores and baseline independent of the batch (high variance)
     interpolated               yes, likewise
     jensen_shannon             yes: NWJ's value, for a critic trained by the Jensen-Shannon divergence
     info_nce_estimate          yes, and never above log(K + 1)
-    fenchel_legendre           yes, minus its mean, for any u that does not see the negatives
+    fenchel_legendre           yes, minus its mean, for any u independent of the negatives
     eqco_estimate              only for alpha <= K: at a true value of 10, alpha 65,536 and K 64 give 10.4
     donsker_varadhan_estimate  no: the logarithm of a finite mean is biased upwards
     flat_nce_estimate          no: log K - mean(c), the same bias per query (FlatNCE's corollary 3.4 fails)
     smile                      no: clipping trades the variance for a bias of either sign
 
-Two of them are losses to train by, with a minus: ``donsker_varadhan`` and ``fenchel_legendre``; ``sogclr`` and
-``robust`` are such losses times the temperature.
+``donsker_varadhan`` and ``fenchel_legendre`` are training losses, negative estimates; ``sogclr`` and ``robust``
+are such losses times the temperature.
 
-Those that need no more than each row's logsumexp take (positive, negative, count), [N] each: the joint score
-of a query, the logsumexp of its marginal scores and their number, from ``row_statistics`` or a tiled engine;
-or the contrast c = negative - positive. The others take scores [N, M] with the joint pairs on the diagonal.
+Estimates that need only each row's logsumexp take (positive, negative, count), [N] each: the joint score of a
+query, the logsumexp of its marginal scores and their number, from ``row_statistics`` or a tiled engine; or they
+take the contrast c = negative - positive. The others take scores [N, M] with the joint pairs on the diagonal.
 Values are scalars; those from contrasts are per query.
 """
 
@@ -41,7 +41,7 @@ from contrastive_jax.types import Array
 
 
 def row_statistics(scores: Array) -> tuple[Array, Array, Array]:
-    """Compute diagonal, logsumexp of the rest of each row, and its length: [N, M], M >= N -> three of [N]."""
+    """Compute each row's diagonal entry, and logsumexp and number of the others: [N, M], M >= N -> [N]."""
     rows, columns = scores.shape
     if columns < max(rows, 2):
         raise ValueError(
@@ -53,12 +53,12 @@ def row_statistics(scores: Array) -> tuple[Array, Array, Array]:
 
 
 def log_marginal_mean(negative: Array, count: Array) -> Array:
-    """Compute the logarithm of the mean over all marginal pairs, from each row's logsumexp and length."""
+    """Compute the log of the mean over all marginal pairs, from each row's logsumexp and count."""
     return logsumexp(negative) - jnp.log(jnp.sum(count.astype(negative.dtype)))
 
 
 def donsker_varadhan_estimate(positive: Array, negative: Array, count: Array) -> Array:
-    """Return ``mean(joint) - log mean exp(marginal)``; on a mini-batch not a bound.
+    """Return ``mean(joint) - log mean exp(marginal)``; not a bound on a mini-batch.
 
     Source: MINE (Belghazi et al., 2018).
     """
@@ -96,7 +96,7 @@ info_nce_estimate.maximised = True  # type: ignore[attr-defined]
 
 
 def flat_nce_estimate(c: Array, count: Array) -> Array:
-    """``log K - c`` per query, to maximise: what FlatNCE and DCL say of the mutual information; not a bound."""
+    """``log K - c`` per query, to maximise: the estimate of FlatNCE and DCL; not a bound."""
     c = at_least_float32(c)
     return jnp.log(count.astype(c.dtype)) - c
 
@@ -121,12 +121,14 @@ eqco_estimate.no_margin = HAS_ONE  # type: ignore[attr-defined]
 
 
 def fenchel_legendre(c: Array, count: Array, u: Array) -> Array:
-    """``u + exp(c - log K - u) - 1`` per query, to minimise in the scores and in u; minus it estimates.
+    """``u + exp(c - log K - u) - 1`` per query, to minimise in the scores and in u.
 
-    Tight at ``u = c - log K``, where it is ``-flat_nce_estimate`` and its gradient FlatNCE's; with the positive
-    among the candidates, ``softplus(c)`` for c and K + 1 for K, there InfoNCE's. ``u = s - s+ / tau`` with a
-    function s of the query is minus TUBA of the baseline s. Here e^c is the definition, so it can overflow.
-    Source: FlatNCE (Chen et al., 2021), lemma 3.3 and eq. 26, whose "+1" should be "-1"; FLO (Guo et al., 2021).
+    Minus its mean is the estimate. It is tight at ``u = c - log K``, where the value is ``-flat_nce_estimate``
+    and the gradient FlatNCE's; with the positive among the candidates (``softplus(c)`` for c, K + 1 for K) the
+    gradient is InfoNCE's. ``u = s - s+ / tau`` with a function s of the query gives minus TUBA with baseline s.
+    e^c is part of the definition, so the value can overflow.
+    Source: FlatNCE (Chen et al., 2021), lemma 3.3 and eq. 26 (its "+1" should be "-1"); FLO (Guo et al.,
+    2021).
     """
     c = at_least_float32(c)
     return u + jnp.exp(c - jnp.log(jnp.maximum(count, 1).astype(c.dtype)) - u) - 1.0
@@ -138,9 +140,10 @@ fenchel_legendre.no_margin = MISREADS  # type: ignore[attr-defined]
 def sogclr(c: Array, count: Array, u: Array, temperature: Array) -> Array:
     """``tau (u + exp(c - log K - u) - 1)`` per query: :func:`fenchel_legendre` times the query's temperature.
 
-    With u from a moving average over more negatives than a batch has (``normalizer``), the gradient estimates that of
-    the global contrastive loss tau log mean_j e^((s_j - s+) / tau). Where every query has a tau of its own (iSogCLR,
-    FastCLIP-v2), that is its weight. Released code has another value with this gradient, SogCLR's twice of it.
+    With u from a moving average over more negatives than one batch contains (``normalizer``), the gradient
+    estimates that of the global contrastive loss tau log mean_j e^((s_j - s+) / tau). If each query has its own
+    tau (iSogCLR, FastCLIP-v2), tau is also its weight. Released code has another value with this gradient;
+    SogCLR's has twice the gradient.
     Source: SogCLR (Yuan et al., 2022); iSogCLR (Qiu et al., 2023); FastCLIP (Wei et al., 2024).
     """
     return temperature * fenchel_legendre(c, count, u)
@@ -150,10 +153,10 @@ sogclr.no_margin = MISREADS  # type: ignore[attr-defined]
 
 
 def robust(c: Array, count: Array, temperature: Array, *, rho: NonNegative = 0.5) -> Array:
-    """``tau (c - log K + rho)`` per query: the robust contrastive loss, DCL times its temperature plus a constant.
+    """``tau (c - log K + rho)`` per query: the robust contrastive loss, DCL times tau plus a constant.
 
-    Its least value over tau is the largest mean of s - s+ over weights p of the negatives with KL(p || uniform) <= rho;
-    the derivative in tau is rho - KL, along which the temperatures ``kl`` and ``isogclr`` descend.
+    Its minimum over tau is the largest mean of s - s+ over weights p of the negatives with KL(p || uniform) <=
+    rho. Its derivative in tau is rho - KL, which the temperature rules ``kl`` and ``isogclr`` use for descent.
     Source: Not all semantics are created equal (iSogCLR, Qiu et al., 2023), over the batch's negatives.
 
     Args:
@@ -167,17 +170,17 @@ robust.no_margin = CANCELS  # type: ignore[attr-defined]
 
 
 def donsker_varadhan(c: Array, count: Array, positive: Array, temperature: Array) -> Array:
-    """``log mean_ij e^(s_ij / tau) - s_i+ / tau`` per query, to minimise: minus its mean estimates.
+    """``log mean_ij e^(s_ij / tau) - s_i+ / tau`` per query, to minimise; minus its mean is the estimate.
 
-    One mean over the negatives of all queries of a direction (axis 0); with one for each query it is DCL, less
-    log K. The logarithm of a batch's mean is biased, and so is its gradient; MINE's moving average is not here, a
-    learnt u of :func:`fenchel_legendre` stands in its place (FlatNCE, appendix D).
+    One mean over the negatives of all queries of a direction (axis 0); one mean per query would be DCL minus
+    log K. The log of a batch's mean and its gradient are biased. MINE's moving average is not implemented; use
+    a learnt u of :func:`fenchel_legendre` instead (FlatNCE, appendix D).
     Source: MINE (Belghazi et al., 2018); FlatNCE (Chen et al., 2021), table 1.
     """
     c = at_least_float32(c)
     joint = at_least_float32(positive) / temperature
     count = jnp.broadcast_to(count, c.shape)
-    least = jnp.finfo(c.dtype).min  # not -inf, whose logsumexp has no gradient where no query has negatives
+    least = jnp.finfo(c.dtype).min  # not -inf: its logsumexp has no gradient if no query has negatives
     marginal = jnp.where(count > 0, c + joint, least)
     number = jnp.maximum(jnp.sum(count, axis=0), 1)
     return logsumexp(marginal, axis=0) - jnp.log(number.astype(c.dtype)) - joint
@@ -203,12 +206,13 @@ def jensen_shannon(scores: Array) -> Array:
 
 
 def smile(scores: Array, *, clip: float = 5.0) -> Array:
-    """Estimate by Donsker-Varadhan on scores clipped to [-clip, clip], gradient of Jensen-Shannon: [N, M] -> scalar.
+    """Estimate by Donsker-Varadhan with clipped scores, with the gradient of Jensen-Shannon: [N, M] -> scalar.
 
-    ``clip`` may be inf. Source: SMILE (Song & Ermon, 2020) and the authors' code.
+    Scores are clipped to [-clip, clip]; ``clip`` can be inf. Source: SMILE (Song & Ermon, 2020) and the
+    authors' code.
 
     Args:
-      clip: largest score, either way.
+      clip: largest absolute value of a score.
     """
     if not clip > 0:
         raise ValueError(f"smile.clip is {clip}; it must be positive.")
@@ -219,19 +223,19 @@ def smile(scores: Array, *, clip: float = 5.0) -> Array:
 
 
 def leave_one_out(scores: Array) -> Array:
-    """Compute the logsumexp of each row without the entry itself: [N, M] -> [N, M], without cancellation."""
+    """Compute each entry's logsumexp over the rest of its row, [N, M] -> [N, M], without cancellation."""
     top = jnp.arange(scores.shape[1]) == jnp.argmax(scores, axis=1)[:, None]
-    largest = jnp.sum(jnp.where(top, scores, 0.0), axis=1, keepdims=True)  # one of them, also among equals
+    largest = jnp.sum(jnp.where(top, scores, 0.0), axis=1, keepdims=True)  # exactly one entry, also with ties
     without_top = logsumexp(jnp.where(top, -jnp.inf, scores), axis=1, keepdims=True)
-    # If the largest stays, the sum relative to it is 1 plus what is left of the others.
+    # If the largest entry stays, the sum relative to it is 1 plus the sum of the others.
     left = jnp.exp(without_top - largest) - jnp.exp(jnp.where(top, -jnp.inf, scores) - largest)
     return jnp.where(top, without_top, largest + jnp.log1p(left))
 
 
 def interpolated(scores: Array, log_baseline: Array, *, alpha_logit: float) -> Array:
-    """Return the bound between InfoNCE (alpha_logit to +inf) and TUBA (to -inf): scores [N, N], log_baseline [N].
+    """Return the bound between InfoNCE (alpha_logit = +inf) and TUBA (-inf): scores [N, N], log_baseline [N].
 
-    The baseline is alpha times the mean over the row but one entry, plus 1 - alpha times exp(log_baseline),
+    The baseline is alpha times the mean over the row's other entries plus (1 - alpha) exp(log_baseline), with
     alpha = sigmoid(alpha_logit). Source: Poole et al. (2019), I_alpha, and the authors' notebook.
 
     Args:
@@ -249,6 +253,6 @@ def interpolated(scores: Array, log_baseline: Array, *, alpha_logit: float) -> A
     )
     positive, negative, count = row_statistics(scores)
     marginal = jnp.exp(log_marginal_mean(negative - jnp.diagonal(baseline), count))
-    # An entry's own baseline leaves that entry out, so the joint score meets the N - 1 baselines of others.
+    # An entry's baseline excludes that entry, so the joint score is paired with the N - 1 baselines of others.
     joint = jnp.where(jnp.eye(rows, dtype=bool), 0.0, positive[:, None] - baseline)
     return 1.0 + jnp.sum(joint) / (rows * (rows - 1)) - marginal
