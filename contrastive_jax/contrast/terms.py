@@ -70,7 +70,7 @@ class Term(NamedTuple):
 
     @property
     def cosine_only(self) -> bool:
-        """Whether the loss, with its options, is defined for cosine scores only."""
+        """True if the loss, with its options, is defined for cosine scores only."""
         says = getattr(self.function, "cosine_only", False)
         return says(**self.options) if callable(says) else says
 

@@ -36,7 +36,7 @@ class Recipe(NamedTuple):
     ]  # (key, an image of the batch) -> views: all augmentation, or the device's part of it
     target: target.Target
     compare: Compare
-    temperature: by_example.KeptTemperature
+    keep_temperature: Callable[[temperature.Temperature], by_example.KeptTemperature]
     normalizer: by_example.KeptNormalizer
     terms: tuple[Term, ...]
     optimizer: optax.GradientTransformation
@@ -50,6 +50,11 @@ class Recipe(NamedTuple):
     embedding_width: int
     probe_weight: float
     parameter_dtype: str
+
+    @property
+    def temperature(self) -> by_example.KeptTemperature:
+        """State of the comparison's temperature rule over the run."""
+        return self.keep_temperature(self.compare.temperature)
 
 
 def _check_labels(terms: tuple[Term, ...], classes: int, several: bool) -> bool:
@@ -412,7 +417,13 @@ def build(
         augment=augmented,
         target=keys_from,
         compare=compare,
-        temperature=by_example.keep_temperature(tau, kept, example_count, directions, settings.dtype),
+        keep_temperature=functools.partial(
+            by_example.keep_temperature,
+            normalizer=kept,
+            examples=example_count,
+            directions=directions,
+            dtype=settings.dtype,
+        ),
         normalizer=kept,
         terms=terms,
         optimizer=optimizer,

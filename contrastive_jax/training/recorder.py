@@ -153,11 +153,10 @@ class Recorder(contextlib.ExitStack):
 
     def record(self, step: int, metrics: Packed) -> None:
         """Record the metrics of a step; wait for the first, which starts the clock, and when far ahead."""
-        if step == self._start + 1:
-            layout.write(self._workdir, self._program.differences)  # their program fits the device
         self._pending.append((step, metrics))
         if step == self._start + 1:
             jax.block_until_ready(metrics)
+            layout.write(self._workdir, self._program.differences)  # the replicas' program fits the device
             self._progress.first_step(step)
         if len(self._pending) > IN_FLIGHT:  # each pending step holds its batch
             jax.block_until_ready(self._pending[-1 - IN_FLIGHT][1].values)

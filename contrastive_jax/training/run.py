@@ -105,14 +105,16 @@ def check_ids(settings: Settings, source: data.Source) -> None:
     if not vocabulary or not parts:
         return
     options = settings.augment.options
-    highest = max(
-        [int(part.image.max()) for part in parts] + [options.get("mask_id", 0), options.get("padding_id", 0)]
-    )
-    if highest >= vocabulary or min(int(part.image.min()) for part in parts) < 0:
-        raise ValueError(
-            f"encoder.vocabulary is {vocabulary}; ids lie from 0 to {vocabulary - 1}, and the data or augment.mask_id"
-            f" has others: the highest is {highest}."
-        )
+    ids = {
+        "data": [bound for part in parts for bound in (int(part.image.min()), int(part.image.max()))],
+        "augment.mask_id": [options.get("mask_id", 0)],
+        "augment.padding_id": [max(options.get("padding_id", 0), 0)],  # -1: there is no padding
+    }
+    for name, values in ids.items():
+        if wrong := [value for value in values if not 0 <= value < vocabulary]:
+            raise ValueError(
+                f"encoder.vocabulary is {vocabulary}; ids lie from 0 to {vocabulary - 1}, and {name} has {wrong[0]}."
+            )
 
 
 def in_steps(section: Section, steps: Callable[[str, str], int]) -> Section:

@@ -19,7 +19,7 @@ import numpy as np
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, native
-from contrastive_jax.contrast import by_example, temperature
+from contrastive_jax.contrast import temperature
 from contrastive_jax.contrast.temperature import Temperature
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.step import init_state, make_train_step
@@ -53,10 +53,7 @@ def histories(steps: int, rules: dict[tuple[str, float], Temperature]) -> dict[t
             run.source.train, seed=0, batch_size=run.settings.train.batch_size, mesh=run.mesh
         )
         for name, rule in rules.items():
-            kept = by_example.keep_temperature(rule, run.recipe.normalizer, 0, 2, run.settings.dtype)
-            recipe = run.recipe._replace(
-                compare=run.recipe.compare._replace(temperature=rule), temperature=kept
-            )
+            recipe = run.recipe._replace(compare=run.recipe.compare._replace(temperature=rule))
             state = runs.replicate(init_state(recipe, 0), run.mesh)
             step, seen = native.jit(make_train_step(recipe, feed.take), donate_argnums=0), []
             for i in range(steps):

@@ -1,5 +1,6 @@
 """MoCo's own steps (facebookresearch/moco, ``builder.py``) through our train step: the order of EMA, keys, queue."""
 
+import functools
 import json
 import pathlib
 
@@ -70,7 +71,6 @@ def test_steps_of_moco(case, x64):
     )
     pool = candidates.queue(case["batch"], 1, size=case["K"], same_group="keep")
     sgd = optax.sgd(case["lr"])
-    tau = temperature.fixed(case["steps"], tau=case["T"])
     kept = by_example.keep_normalizer(normalizer.none(), case["K"], 1)
     recipe = Recipe(
         network=network,
@@ -82,11 +82,13 @@ def test_steps_of_moco(case, x64):
             embed=cosine,
             candidates=pool,
             negatives=negatives.all(),
-            temperature=tau,
+            temperature=temperature.fixed(case["steps"], tau=case["T"]),
             margin=margin.none(),
             multiples=(1.0, 2.0),
         ),
-        temperature=by_example.keep_temperature(tau, kept, case["K"], 1, "float64"),
+        keep_temperature=functools.partial(
+            by_example.keep_temperature, normalizer=kept, examples=case["K"], directions=1, dtype="float64"
+        ),
         normalizer=kept,
         terms=make_terms({"info_nce": 1.0}),
         optimizer=sgd,
