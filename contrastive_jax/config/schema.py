@@ -29,8 +29,8 @@ from contrastive_jax.optim.gradient_snr import gradient_snr
 
 # Leaves that no function takes by this name -> their meaning.
 LEAVES = {
-    "loss.*.weight": "of this term in the sum that is minimised.",
-    "evaluators.*.name": "what this column is: a function of contrastive_jax.evaluators.protocols or measures.",
+    "loss.*.weight": "weight of this term in the loss that is minimised.",
+    "evaluators.*.name": "function of this column, from contrastive_jax.evaluators.protocols or measures.",
     "data.name": "Data set: digits (inside scikit-learn, no download), folder, arrays, tfds, synthetic, or the TFDS"
     " name of a prepared set (cifar10).",
 }
