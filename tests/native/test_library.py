@@ -134,11 +134,11 @@ if "keep" in sys.argv:
 double = native.jit(lambda x: 2 * x)
 x = jnp.ones(2**24)
 faults = []
-for _ in range(20):  # it takes some until no call asks for more than was kept
+for _ in range(40):  # a result may be freed after the next is allocated: the heap grows over several calls
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     double(x).block_until_ready()
     faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-print(sorted(faults)[5])
+print(min(faults))
 """
 
 
