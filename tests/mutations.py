@@ -402,7 +402,7 @@ ARRAY_FILES = of(
     ("lengths may disagree", "(not array.ndim or len(array) != len(rows))", "not array.ndim"),
 )  # fmt: skip
 VIEWS = of(
-    "augment/__init__.py",
+    "augment/views.py",
     "augment/test_presets.py",
     ("both views are alike", "jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(self._chains)))",
      "jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.zeros(len(self._chains), jnp.int32))"),
