@@ -1,9 +1,9 @@
 """Candidates for negatives: other examples of the batch (both views or one), or a queue.
 
 A source of candidates is an ``(init, apply)`` pair. ``apply(state, keys, positive_keys, group, rng)``
-returns one pool per direction and the next state. ``keys`` [B, W, D] are all keys of the step,
-``positive_keys`` [B, V, D] the positives of the V directions. Embeddings are gathered across devices
-only in this module.
+returns one pool per view that is a positive, and the next state. ``keys`` [B, W, D] are all keys of the step,
+``positive_keys`` [B, P, D] the views among them that are positives: for two views both, the second view first,
+or with directions=one_way the second alone. Embeddings are gathered across devices only in this module.
 """
 
 from collections.abc import Callable
@@ -25,6 +25,10 @@ class Candidates(NamedTuple):
     apply: Callable[..., tuple[list[Pool], PyTree]]
     same_group: str  # "exclude" or "keep" candidates of the query's own group
     most: Callable[[int], int]  # W -> number of candidates per query when all groups differ
+    by: str = (
+        "positive"  # a query's pool is that of its "positive", in the order of positive_keys, or of its own
+    )
+    # view ("query"), in the order of the queries
 
 
 def _pool(keys: Array, group: Array) -> Pool:
@@ -34,9 +38,9 @@ def _pool(keys: Array, group: Array) -> Pool:
 
 
 def both_views(batch_size: int, directions: int) -> Candidates:
-    """All views of all other examples: 2 (B - 1) negatives (SimCLR, Chen et al. 2020).
+    """All views of all other examples: 2 (B - 1) negatives (SimCLR, Chen et al. 2020), of W views W (B - 1).
 
-    A target network with directions=one_way has keys of the second view only: B - 1 negatives.
+    A target network with directions=one_way has no keys of the first view: (W - 1) (B - 1) negatives.
     """
 
     def apply(state, keys, positive_keys, group, rng):
@@ -60,7 +64,8 @@ def own_view(batch_size: int, directions: int) -> Candidates:
 
     With the loss ``dcl`` it is DHEL. The authors' code with ``include_augs=True``, its default, is another loss: it
     has one positive for both views' sums of negatives; the sum of DCL over both views has two.
-    Needs keys of the queries' views, so a target network with directions=one_way is refused.
+    Needs keys of the queries' views, so a target network with directions=one_way is refused, and so are local
+    views.
     """
 
     def apply(state, keys, positive_keys, group, rng):
@@ -75,7 +80,7 @@ def own_view(batch_size: int, directions: int) -> Candidates:
             )
         return batch_size - 1
 
-    return Candidates(lambda rng, width: (), apply, "exclude", most)
+    return Candidates(lambda rng, width: (), apply, "exclude", most, by="query")
 
 
 @checked("candidates")
@@ -90,7 +95,7 @@ def queue(
 
     Args:
       batch_size: number of examples per step.
-      directions: number of views of each example that enter.
+      directions: number of views of each example that enter, those that are positives.
       size: queue length K; a multiple of the number of new keys per step, or smaller.
       same_group: exclude: earlier views of the query's own example or group are no negatives; keep: they are,
         as published.

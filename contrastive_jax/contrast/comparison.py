@@ -1,7 +1,7 @@
 """Comparison of queries with their candidates, the input of the contrastive losses."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -17,12 +17,23 @@ from contrastive_jax.contrast.temperature import Temperature
 from contrastive_jax.sharding import shard_batch
 from contrastive_jax.types import Array, Negatives, Positives, PyTree, record
 
+Pairs = tuple[tuple[int, int], ...]  # views (query, positive) that are compared
+BOTH: Pairs = ((0, 1), (1, 0))
+
+
+def ordered_pairs(queries: int, keys: int) -> Pairs:
+    """Return all ordered pairs of two views, (query, key): of queries 0, 1, ... and keys 0, 1, ...
+
+    Equal numbers are one view, which is never its own positive. More queries than keys are views without keys.
+    """
+    return tuple((q, k) for q in range(queries) for k in range(keys) if q != k)
+
 
 @record
 class Comparison:
     """Embeddings, scores and statistics of a step's queries.
 
-    B examples, V directions, S multiples of 1 / tau, M candidates.
+    B examples, V directions (pairs of views), S multiples of 1 / tau, M candidates.
     """
 
     query: Array  # [B, V, D]
@@ -100,6 +111,7 @@ class Compare(NamedTuple):
     summation: str = ""  # several positives, "out" or "in"; needs the pools' rows
     differentiate_temperature: bool = False
     transform: Transform = Transform()
+    pairs: Pairs = BOTH  # views of the predictions, and of the keys
 
     def __call__(
         self,
@@ -111,12 +123,12 @@ class Compare(NamedTuple):
         rng: Array,
         query_offset: Array | float = 0.0,
     ) -> tuple[Comparison, PyTree]:
-        """Compare queries ``prediction`` [B, V, D] with ``keys`` [B, W, D].
+        """Compare the views of ``prediction`` [B, Q, D] with their positives among ``keys`` [B, W, D].
 
-        The positive of view v is the key of the other view.
+        Each of the V ``pairs`` is one query with one positive; negatives come from other examples.
 
         Args:
-          prediction: [B, V, D] queries before ``embed``.
+          prediction: [B, Q, D] queries before ``embed``.
           keys: [B, W, D] keys before ``embed``.
           group: [B] group of each example.
           state: states of (candidates, temperature); a temperature state per example has the rows of the batch,
@@ -129,9 +141,11 @@ class Compare(NamedTuple):
         Returns:
           The comparison, and the next state of the candidates.
         """
-        directions = prediction.shape[1]
-        query, keys = self.embed(prediction) + query_offset, self.embed(keys)
-        key = keys[:, ::-1][:, :directions]
+        sought = tuple(dict.fromkeys(k for _, k in self.pairs))  # views that are positives
+        queries, keys = self.embed(prediction), self.embed(keys)
+        query = _views(queries, [q for q, _ in self.pairs]) + query_offset
+        positive_keys = _views(keys, sought)
+        key = _views(positive_keys, [sought.index(k) for _, k in self.pairs])
         raw_positive = jnp.sum(query * key, axis=-1)
         alignment = jax.lax.stop_gradient(jnp.mean(raw_positive))
         tau = jnp.asarray(self.temperature.value(state[1], step, alignment)).astype(raw_positive.dtype)
@@ -144,7 +158,9 @@ class Compare(NamedTuple):
             scored = query / tau[..., None], positive / tau, raw_positive / tau
             transform, divisor = in_logits(transform), jnp.ones((), tau.dtype)
         pool_rng, subset_rng = jax.random.split(rng)
-        pools, candidates = self.candidates.apply(state[0], keys, key, group, pool_rng)
+        pools, candidates = self.candidates.apply(state[0], keys, positive_keys, group, pool_rng)
+        own = self.candidates.by == "query"
+        pools = [pools[q if own else sought.index(k)] for q, k in self.pairs]
         selections = list(self.negatives(subset_rng, group, pools, self.candidates.same_group))
         row = shard_batch(jnp.arange(group.shape[0], dtype=jnp.int32)) if self.summation else None
 
@@ -178,6 +194,13 @@ class Compare(NamedTuple):
             *(further, self.summation, self.differentiate_temperature),
         )
         return comparison, candidates
+
+
+def _views(x: Array, places: Sequence[int]) -> Array:
+    """Return the views of [B, W, D] at these places, [B, V, D]."""
+    if list(places) == list(range(x.shape[1])):
+        return x
+    return jnp.stack([x[:, place] for place in places], axis=1)
 
 
 def _joined(

@@ -1,4 +1,4 @@
-"""All contrastive losses for two arrays of embeddings, for your own training loop.
+"""All contrastive losses for the embeddings of two or more views, for your own training loop.
 
 They use the same comparison, terms and engines as the train step.
 """
@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import inspect
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +27,7 @@ from contrastive_jax.contrast.arguments import (
     whole_number,
 )
 from contrastive_jax.contrast.candidates import Candidates
-from contrastive_jax.contrast.comparison import Compare, cosine, dot
+from contrastive_jax.contrast.comparison import Compare, Pairs, cosine, dot, ordered_pairs
 from contrastive_jax.contrast.margin import Margin
 from contrastive_jax.contrast.negatives import AllNegatives
 from contrastive_jax.contrast.negatives import all as all_negatives
@@ -39,7 +39,7 @@ from contrastive_jax.contrast.terms import Term, make_term
 from contrastive_jax.types import Array, Pool
 
 SCORES = {"cosine": cosine, "dot": dot}
-DIRECTIONS = {"both": 2, "one_way": 1}
+DIRECTIONS = ("both", "one_way")
 CANDIDATES = ("both_views", "other_view", "own_view", "queue")
 SOURCES = {"both_views": sources.both_views, "other_view": sources.other_view, "own_view": sources.own_view}
 FORMS = {"exponential": (0.0, float("inf")), "linear": (-1.0, 1.0)}  # open range of MACL's alpha
@@ -122,12 +122,23 @@ def contrastive_loss(
 ) -> Array:
     """Compute one loss per query for two views ``a`` and ``b`` [N, D], whose rows i are mutual positives.
 
+    Of more than two views, ``a`` [N, Q, D] are the queries and ``b`` [N, W, D] the keys; see below.
+
     Works in ``jax.jit``, under ``grad`` (reverse mode) and ``vmap``, and on a mesh of
     :func:`contrastive_jax.sharding.make_mesh`, with sharded rows and the same result as on one device.
     float16, bfloat16 and float32 are computed in true float32 (never TF32), float64 in float64.
 
     The papers use the mean over the 2N values. The released code of SimCLR and of DCL adds the means of the two
     directions, so its value and gradient are twice that mean. MACL's code is one way.
+
+    **More than two views.** ``contrastive_loss(z, z)`` compares the W views z [N, W, D] of an example. Every ordered
+    pair of two views (q, k) is a query with one positive; all such values have one mean (CMC, SwAV, DINO). Each
+    has its own denominator: of the positive and the candidates of other examples. Other views of the same
+    example are neither. View v of ``a`` and view v of ``b`` are one view, so queries may come from a network
+    with a predictor and keys from its moving average. Further views of ``a``, without keys, query all of ``b``:
+    local crops (docs/how_to/views.md). Two views give the values and gradients of ``a`` and ``b``
+    [N, D]. With ``positives``, all other views of the example are positives in one denominator instead (SupCon;
+    ``positives=jnp.arange(N)`` without classes).
 
     **Several positives.** With ``positives``, ids of groups, the positives P of a query are row i of the other
     view and all other candidates with its id; the remaining candidates are its negatives N. InfoNCE is then the
@@ -161,18 +172,19 @@ def contrastive_loss(
     ``candidates="other_view"`` is CLIP's loss, which compares each encoder's rows with the other's.
 
     Args:
-      a: [N, D] embeddings, not normalised.
-      b: [N, D] the other view of the same examples.
+      a: [N, D] embeddings, not normalised; or queries of several views, [N, Q, D].
+      b: [N, D] the other view of the same examples; or keys of several views, [N, W, D].
       loss: name of a function of :mod:`contrastive_jax.losses` that reads contrasts (or ReLIC's ``relic_kl``);
         ``module:function`` or a function for your own loss. Its keyword-only parameters are ``options``.
       temperature: tau > 0, a number or a traced scalar (from a schedule); an array of one tau per example [N]
-        or per returned value [2N]; or a function of the mean score of the pairs of rows i, such as
+        or per returned value [V N]; or a function of the mean score of the pairs of rows i, such as
         :func:`macl_temperature`. It carries no gradient unless ``differentiate_temperature``.
       score: ``cosine`` normalises the rows; ``dot`` uses them unchanged.
-      candidates: negatives from ``both_views`` of the other examples (2N - 2; SimCLR), the ``other_view``
-        only (N - 1; MACL, Dual temperature), the query's ``own_view`` (N - 1; DHEL, with the loss ``dcl``), or
-        the ``queue`` only (MoCo).
-      directions: ``both`` views are queries, or ``one_way``: only the rows of ``a``.
+      candidates: negatives from ``both_views`` of the other examples (2N - 2; SimCLR), of W views all W (N - 1),
+        the ``other_view`` only (the positive's, N - 1; MACL, Dual temperature), the query's ``own_view`` (N - 1;
+        DHEL, with the loss ``dcl``), or the ``queue`` only (MoCo).
+      directions: ``both`` views are queries, or ``one_way``: only the rows of ``a``, of several views of the
+        first.
       negatives: number K of negatives per query, drawn without replacement; None uses all.
       shared: whether all queries share one draw (SiMo's code) instead of one per query.
       key: a JAX random key for ``negatives``; fold your step into it.
@@ -183,7 +195,8 @@ def contrastive_loss(
       group: [N] int, group of each example; rows of one group are never each other's negatives. None: each
         example is its own group.
       positives: [N] int, ids; rows with the same id are positives of each other, in both views, and so are
-        queue rows with that ``queue_group``. None: only rows i of ``a`` and ``b``. Replaces ``group``.
+        queue rows with that ``queue_group``. None: only rows i of ``a`` and ``b``. Replaces ``group``. More than
+        two views need candidates ``both_views``.
       summation: sum several positives outside the logarithm (``out``) or inside (``in``); no effect for one.
       differentiate_temperature: whether gradients flow into ``temperature``.
       margin: rule for a margin added to the contrast, such as ``contrast.margin.eqco(alpha=65536.0)``. Refused
@@ -198,8 +211,9 @@ def contrastive_loss(
       **options: options of the loss; for an unknown name, the error shows the loss's signature.
 
     Returns:
-      [2N] values, for the queries ``a`` and then the queries ``b``, or [N] one way; at least float32. Queries
-      without negatives are 0 without a gradient.
+      [2N] values, for the queries ``a`` and then the queries ``b``, or [N] one way; at least float32. Of more
+      views [V N], for the V pairs (0, 1), (0, 2), ..., (1, 0), ... in turn; with ``positives`` for the Q queries
+      in turn. Queries without negatives are 0 without a gradient.
 
     Raises:
       ValueError: an invalid argument; the message names it, its value and the allowed values.
@@ -322,7 +336,7 @@ def contrastive_loss(
     for argument, value, allowed in (
         ("score", score, tuple(SCORES)),
         ("candidates", candidates, CANDIDATES),
-        ("directions", directions, tuple(DIRECTIONS)),
+        ("directions", directions, DIRECTIONS),
         ("summation", summation, SUMMATIONS),
         ("engine", engine, ENGINES),
     ):
@@ -392,7 +406,12 @@ def contrastive_loss(
         raise ValueError(
             f"contrastive_loss.score is {score!r}; macl_temperature reads the mean cosine of positives, take 'cosine'."
         )
-    embed, number = SCORES[score], DIRECTIONS[directions]
+    queries, keys = (sharding.shard_batch(view) for view in (a, b))
+    if a.ndim == 2:
+        queries = keys = jnp.stack([queries, keys], axis=1)  # [N, 2, D]
+    pairs = _pairs(queries.shape[1], keys.shape[1], candidates, directions, positives is not None)
+    embed, number = SCORES[score], len(pairs)
+    sought = len({k for _, k in pairs})
     group = jnp.arange(rows, dtype=jnp.int32) if group is None else group
     if queue is not None and queue_group is None:
         group, queue_group = _places(group), jnp.full(queue.shape[0], -1)
@@ -400,12 +419,12 @@ def contrastive_loss(
     if engine == RING:
         _check_ring(loss, term, negatives, queue)
     extra = None if queue is None else sharding.replicate(Pool(embed(queue), queue_group))
-    pools = _pools(candidates, rows, number, extra)
+    pools = _pools(candidates, rows, sought, extra)
     if engine == RING:
         pools = _sharded(pools, candidates)
     if positives is not None:
-        own = {"both_views": 2 * rows, "other_view": rows, "own_view": rows, "queue": 0}[candidates]
-        pools = _with_rows(pools, own, rows)
+        views = {"both_views": tuple(range(keys.shape[1])), "queue": ()}.get(candidates, (None,))
+        pools = _with_rows(pools, rows, views, pairs)
     if engine == RING:
         choose = lambda rng, group, pools, same_group: [  # noqa: E731
             AllNegatives(group, pool, same_group, RING) for pool in pools
@@ -415,7 +434,7 @@ def contrastive_loss(
         choose, key = all_negatives(engine=engine), jax.random.key(0)  # not drawn from
     else:
         choose = sampled_negatives(k=negatives, shared=shared)
-        if negatives > (most := pools.most(2)):
+        if negatives > (most := pools.most(keys.shape[1])):
             raise ValueError(
                 f"contrastive_loss.negatives is {negatives}, but candidates={candidates!r} offers a query"
                 f" {most} at N={rows}; take at most that."
@@ -430,12 +449,13 @@ def contrastive_loss(
         summation="" if positives is None else summation,
         differentiate_temperature=differentiate_temperature,
         transform=transform or Transform(),
+        pairs=pairs,
     )
-    views = jnp.stack([sharding.shard_batch(a), sharding.shard_batch(b)], axis=1)  # [N, 2, D]
-    views = views.astype(
-        jnp.promote_types(views.dtype, jnp.float32)
-    )  # here, so that gradients are summed before rounding
-    comparison, _ = compare(views[:, :number], views, group, ((), ()), jnp.zeros((), jnp.int32), key)
+    exact = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
+    same = queries is keys
+    queries = queries.astype(exact)  # here, so that gradients are summed before rounding
+    keys = queries if same else keys.astype(exact)
+    comparison, _ = compare(queries, keys, group, ((), ()), jnp.zeros((), jnp.int32), key)
     values = term.values(comparison, {})  # [N, V]
     if jnp.shape(values) != (rows, number):
         raise ValueError(
@@ -499,9 +519,13 @@ def _check_several(loss: str, term: Term, summation: str) -> None:
 def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
     """Return N after checking all shapes."""
     check_arrays("contrastive_loss", a=a, b=b, queue=queue)
-    if a.ndim != 2 or a.shape != b.shape or not a.size:
-        raise ValueError(f"contrastive_loss: a {a.shape} and b {b.shape} must both be [N, D], not empty.")
-    rows, width = a.shape
+    several = a.ndim == b.ndim == 3 and (a.shape[0], a.shape[2]) == (b.shape[0], b.shape[2])
+    if not several and (a.ndim != 2 or a.shape != b.shape) or not a.size or not b.size:
+        raise ValueError(
+            f"contrastive_loss: a {a.shape} and b {b.shape} must both be [N, D], or of several views [N, Q, D] and"
+            " [N, W, D], not empty."
+        )
+    rows, width = a.shape[0], a.shape[-1]
     if queue is not None and (queue.ndim != 2 or queue.shape[1] != width or not queue.size):
         raise ValueError(
             f"contrastive_loss.queue has shape {queue.shape}; it must be [M, {width}], not empty."
@@ -523,6 +547,28 @@ def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
     if rows % (devices := sharding.devices()):
         raise ValueError(f"contrastive_loss: {devices} devices cannot share N={rows} rows equally.")
     return rows
+
+
+def _pairs(queries: int, keys: int, candidates: str, directions: str, several: bool) -> Pairs:
+    """Return the views that are compared; if ``several`` positives, each query once, with one of them."""
+    pairs = ordered_pairs(1 if directions == "one_way" else queries, keys)
+    if not pairs:
+        raise ValueError(
+            "contrastive_loss: a and b have one view, the same, which has no positive; take two or more."
+        )
+    if candidates == "own_view" and (without := next((q for q, _ in pairs if q >= keys), None)):
+        raise ValueError(
+            f"contrastive_loss.candidates is 'own_view', and view {without} of a has no keys in b, which has {keys}"
+            " views."
+        )
+    if not several:
+        return pairs
+    if candidates != "both_views" and (queries, keys) != (2, 2):
+        raise ValueError(
+            f"contrastive_loss.candidates is {candidates!r}, and positives are all views of an example; of more than"
+            " two views it must be 'both_views'."
+        )
+    return tuple({q: (q, k) for q, k in reversed(pairs)}.values())[::-1]
 
 
 def _places(group: Array) -> Array:
@@ -550,7 +596,7 @@ def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candida
         return [jax.tree.map(join, pool, extra) for pool in pools], state
 
     most = lambda views: batch.most(views) + extra.group.size  # noqa: E731
-    return Candidates(batch.init, apply, batch.same_group, most)
+    return Candidates(batch.init, apply, batch.same_group, most, batch.by)
 
 
 def _check_ring(loss: str, term: Term, negatives: int | None, queue: Array | None) -> None:
@@ -583,16 +629,27 @@ def _sharded(source: Candidates, name: str) -> Candidates:
     return source._replace(apply=apply)
 
 
-def _with_rows(source: Candidates, own: int, rows: int) -> Candidates:
-    """Return the source with the example of each candidate in its pools; -1 after the first ``own``."""
+def _with_rows(source: Candidates, rows: int, views: Sequence[int | None], pairs: Pairs) -> Candidates:
+    """Return the source with the example of each candidate in its pools, one pool per query.
+
+    The first ``rows`` examples' ``views`` are the batch. Of a query's own example only the query and its
+    positive have its row. All other candidates of its group, other views included, are further positives.
+    """
 
     def apply(*step):
         pools, state = source.apply(*step)
         place = jnp.arange(pools[0].group.size, dtype=jnp.int32)
-        row = jnp.where(place < own, place // max(own // rows, 1), -1)
-        return [dataclasses.replace(pool, row=row) for pool in pools], state
+        sought = list(dict.fromkeys(k for _, k in pairs))
 
-    return source._replace(apply=apply)
+        def with_row(q: int, k: int) -> Pool:
+            known = jnp.asarray([view in (None, q, k) for view in views] or [False])
+            inside = (place < len(views) * rows) & known[place % known.size]
+            row = jnp.where(inside, place // known.size, -1)
+            return dataclasses.replace(pools[q if source.by == "query" else sought.index(k)], row=row)
+
+        return [with_row(q, k) for q, k in pairs], state
+
+    return source._replace(apply=apply, by="query")
 
 
 def _rule(temperature: float | Array | Callable[[Array], Array], rows: int, directions: int) -> Temperature:
@@ -613,7 +670,7 @@ def _rule(temperature: float | Array | Callable[[Array], Array], rows: int, dire
             " function of the alignment such as macl_temperature(tau0, alpha)."
         )
     if shape not in ((), (rows,), (directions * rows,)):
-        each = f"({rows},), one for each example" + f", or ({2 * rows},), one for each value" * (
+        each = f"({rows},), one for each example" + f", or ({directions * rows},), one for each value" * (
             directions > 1
         )
         raise ValueError(f"contrastive_loss.temperature has shape {shape}; it must be a scalar, {each}.")
