@@ -1,9 +1,9 @@
 """Immutable records that the modules exchange; all but :class:`Example` are pytrees of arrays.
 
-Shapes: B examples of a batch, W views of an example, V directions of comparison (V = 2: each view queries the
-other; V = 1: view 0 queries view 1), Q queries, D embedding width, F feature width, C classes, M candidates,
-S scales. Views are batch-major, ``[B, W, h, w, c]`` for images and ``[B, W, ...]`` for other examples, because
-the batch is sharded.
+Shapes: B examples of a batch, W views of an example, V directions of comparison, pairs of views (of two views
+V = 2: each queries the other; V = 1: view 0 queries view 1), Q queries, D embedding width, F feature width, C
+classes, M candidates, S scales. Views are batch-major, ``[B, W, h, w, c]`` for images and ``[B, W, ...]`` for
+other examples, because the batch is sharded.
 """
 
 import dataclasses
@@ -74,7 +74,10 @@ class Outputs:
     features: Array  # [B, W, F] pooled encoder output
     projection: Array  # [B, W, D] projector output, not normalised
     prediction: Array  # [B, W, D] predictor output; the projection if there is no predictor
-    logits: Array  # [B, W, C] online probe, with stopped gradient unless probe.gradient; C = 0: no probe
+    logits: (
+        Array  # [B, W, C] online probe, with stopped gradient unless probe.gradient; C = 0: no probe. Local
+    )
+    # views have none
 
 
 @record

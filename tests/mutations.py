@@ -136,7 +136,7 @@ ONE_CALL = "contrast/test_contrastive_loss.py"
 COMPARISON = of(
     "contrast/comparison.py",
     ONE_CALL,
-    ("a view is its own positive", "key = keys[:, ::-1][:, :directions]", "key = keys[:, :directions]"),
+    ("a view is its own positive", "for k in range(keys) if q != k)", "for k in range(keys) if q == k)"),
     ("tau carries a gradient", "tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)",
      "tau = tau", f"contrast/test_temperature.py {ONE_CALL}"),
     ("negative orders of the scores as they are", "statistics(-1, mirrored(transform), [-m for m in below])",
@@ -404,7 +404,7 @@ ARRAY_FILES = of(
 VIEWS = of(
     "augment/views.py",
     "augment/test_presets.py",
-    ("both views are alike", "jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(self._chains)))",
+    ("both views are alike", "jax.vmap(jax.random.fold_in, (None, 0))(key, self._first + jnp.arange(len(self._chains)))",
      "jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.zeros(len(self._chains), jnp.int32))"),
 )  # fmt: skip
 PIPELINE = of(
@@ -675,7 +675,7 @@ ENCODERS = [
 NETWORK = of(
     "models/network.py",
     "models/test_network.py",
-    ("the probe reaches the encoder", "jax.lax.stop_gradient(features)\n", "features\n"),
+    ("the probe reaches the encoder", "jax.lax.stop_gradient(of_sizes[0])\n", "of_sizes[0]\n"),
 )
 NORM = of(
     "models/norm.py",

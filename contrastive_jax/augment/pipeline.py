@@ -61,7 +61,8 @@ def augmentation(
     for name in by_view:
         if not _is_row(options[name]) or len(options[name]) != views:
             raise ValueError(
-                f"{name} is {options[name]!r}, allowed is a tuple of {views} probabilities, one for each view"
+                f"{name} is {options[name]!r}, allowed is a tuple of {views} probabilities, one for each view (the last"
+                " one for all local views, if there are any)"
             )
 
     def make(step, options):

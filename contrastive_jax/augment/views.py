@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from contrastive_jax import sharding
+from contrastive_jax import kinds, sharding
 from contrastive_jax.augment import arrays, crops, pipeline, presets
-from contrastive_jax.kinds import Count, check
+from contrastive_jax.kinds import Count, CountOrZero, PositiveFraction, check
 from contrastive_jax.lookup import call, functions_of, is_own, near, own
 from contrastive_jax.types import Example
 
@@ -18,19 +18,24 @@ from contrastive_jax.types import Example
 class Views:
     """Training views: ``(key, image) -> float32 [views, size, size, c]``, in [0, 1] unless normalized.
 
-    View v uses the key ``fold_in(key, v)``. The two halves are ``cut``, which draws and cuts out boxes on the
-    host (:class:`crops.Cut`), and ``finish``, the steps on the device after the crop.
+    View v uses the key ``fold_in(key, first + v)``. The two halves are ``cut``, which draws and cuts out boxes on
+    the host (:class:`crops.Cut`), and ``finish``, the steps on the device after the crop.
+
+    Args:
+      chains: the steps of every view.
+      local: views of another size, which are not among these; None: there are none.
+      first: number of the first view.
     """
 
-    def __init__(self, chains: tuple[crops.Chain, ...]):
-        self._chains = chains
+    def __init__(self, chains: tuple[crops.Chain, ...], local: "Views | None" = None, first: int = 0):
+        self._chains, self.local, self._first = chains, local, first
 
     def __call__(self, key, image):
         """Apply both halves to a whole image ``[h, w, c]``."""
         image = _to_float(image)
         if self._alike:  # one program for all views
             return jax.vmap(self._chains[0], (0, None))(self._keys(key), image)
-        return jnp.stack([chain(jax.random.fold_in(key, v), image) for v, chain in enumerate(self._chains)])
+        return jnp.stack([chain(k, image) for k, chain in zip(self._each(key), self._chains, strict=True)])
 
     def finish(self, key, images):
         """Apply the steps after the crop to views that the host cut out, ``[views, size, size, c]`` uint8."""
@@ -38,13 +43,26 @@ class Views:
         if self._alike:
             return jax.vmap(self._chains[0].finish)(self._keys(key), images)
         return jnp.stack(
-            [chain.finish(jax.random.fold_in(key, v), images[v]) for v, chain in enumerate(self._chains)]
+            [chain.finish(*rest) for chain, *rest in zip(self._chains, self._each(key), images, strict=True)]
         )
 
     @property
     def cut(self) -> crops.Cut:
         """The crops on the host; raises ValueError if a step precedes a crop, or a crop is shifted."""
         return crops.cut_of(self._chains)
+
+    def check_streamed(self) -> None:
+        """Raise ValueError if there are local views: the host cuts out views of one size."""
+        if self.local:
+            raise ValueError(
+                f"augment.local_views is {self.local.count}, and data is streamed: the host cuts out views of one size;"
+                " set augment.local_views=0, or data.stream=off."
+            )
+
+    @property
+    def count(self) -> int:
+        """Number of views, without local ones."""
+        return len(self._chains)
 
     def check_constant(self, channels: int, constant: int) -> None:
         """Check that constant channels stay constant: the last ``constant`` of ``channels`` channels.
@@ -70,7 +88,10 @@ class Views:
         return all(chain is self._chains[0] for chain in self._chains)
 
     def _keys(self, key):
-        return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(self._chains)))
+        return jax.vmap(jax.random.fold_in, (None, 0))(key, self._first + jnp.arange(len(self._chains)))
+
+    def _each(self, key):
+        return [jax.random.fold_in(key, self._first + v) for v in range(len(self._chains))]
 
 
 class EvaluationView:
@@ -116,6 +137,9 @@ class EvaluationView:
 class ArrayViews:
     """Training views of non-image examples: ``(key, example) -> [2, ...]``, by a preset of :mod:`arrays`."""
 
+    local = None  # only images are cropped
+    count = arrays.VIEWS
+
     def __init__(self, function: Callable, preset: str):
         self._preset = preset
 
@@ -133,6 +157,9 @@ class ArrayViews:
             rows = jax.vmap(views, tuple(0 if one else None for one in batched))
             # Each device makes the views of its own rows, so that the function can ignore the mesh.
             return sharding.each_device(rows, (key, example)) if all(batched) else rows(key, example), True
+
+    def check_streamed(self) -> None:
+        """Do nothing: ``cut`` refuses all views of arrays."""
 
     def __call__(self, key, example):
         """Return both views.
@@ -165,6 +192,7 @@ class ArrayEvaluationView:
         raise ValueError(f"crop is {proportion:g}; only images are cropped: take 0.")
 
 
+_LOCAL = ("local_views", "local_size", "local_crop_min", "local_crop_max")
 _EVALUATION = ArrayEvaluationView()  # one object, so that programs are shared
 
 
@@ -217,26 +245,86 @@ def seen(section: Mapping[str, Any], example: Example) -> jax.ShapeDtypeStruct:
 
 
 def make_views(
-    examples=None, /, *, preset: str, size: Count = None, views: Count = 2, **options
+    examples=None,
+    /,
+    *,
+    preset: str,
+    size: Count = None,
+    views: Count = 2,
+    local_views: CountOrZero = 0,
+    local_size: Count | None = None,
+    local_crop_min: PositiveFraction = 0.05,
+    local_crop_max: PositiveFraction = 0.14,
+    **options,
 ) -> Views | ArrayViews:
     """Return training views of a preset.
+
+    Local views (multi-crop, SwAV: Caron et al., 2020) are smaller crops at a smaller size. The defaults of their
+    area are SwAV's on ImageNet, beside ``crop_min=0.14``; DINO's with a ViT is 0.05 to 0.4, beside 0.4. A preset
+    with one value of an option for each view (``byol``) has one more value, for all local views.
 
     Args:
       examples: the training examples ``[n, ...]``, which some presets of arrays draw from.
       preset: the recipe: one of contrastive_jax.augment.presets, or of contrastive_jax.augment.arrays.
       size: height and width of a view, in pixels.
-      views: number of views per image; a training step compares 2.
+      views: number of views of an example that are keys, all of one size; each is a query of all others.
+      local_views: number of local views (multi-crop), which query the views above and are no keys; 0: none.
+      local_size: height and width of a local view, in pixels; None: 3/7 of size, SwAV's 96 of 224.
+      local_crop_min: smallest area of a local view's crop, as a share of the image.
+      local_crop_max: largest area of a local view's crop, as a share of the image.
       **options: options of the preset.
 
     Raises:
       ValueError: an unknown preset or option (the message shows the valid ones), or a value out of range.
     """
     given = {} if size is None else {"size": size}
-    check(make_views, {"preset": preset, "views": views} | given, "augment")
+    local = {
+        **{"local_views": local_views, "local_size": local_size},
+        **{"local_crop_min": local_crop_min, "local_crop_max": local_crop_max},
+    }
+    check(make_views, {"preset": preset, "views": views} | given | local, "augment")
     if of_arrays(_known(preset)):
         options |= given | ({"views": views} if views != arrays.VIEWS else {})
+        options |= {"local_views": local_views} if local_views else {}
         return make_views_of_arrays(examples, preset=preset, **options)
-    return Views(_build(preset, size, views, options).views)
+    if not local_views:
+        return Views(_build(preset, size, views, options).views)
+    whole = _build(preset, size, views + 1, options).views  # the last is the local views'
+    small = _local(preset, side_of_local(size, local_size), views, options, (local_crop_min, local_crop_max))
+    return Views(whole[:views], Views((small,) * local_views, first=views))
+
+
+def side_of_local(size: int, local_size: int | None) -> int:
+    """Return the height and width of a local view in pixels."""
+    return max(1, round(size * 3 / 7)) if local_size is None else local_size
+
+
+def _local(
+    preset: str, size: int, views: int, options: Mapping[str, Any], area: tuple[float, float]
+) -> crops.Chain:
+    """Return the steps of a local view: those of a preset at this size, whose crop has the area ``area``.
+
+    Raises:
+      ValueError: the preset has no random crop of a chosen area, or does not take this size.
+    """
+    known, section = (
+        kinds.parameters(_known(preset)),
+        options | dict(zip(("crop_min", "crop_max"), area, strict=True)),
+    )
+    if not {"crop_min", "crop_max"} <= set(known):
+        raise ValueError(
+            f"augment.preset is {preset!r}, which has no options crop_min and crop_max, so that local views would be"
+            " whole images: set augment.local_views=0, or take another preset."
+        )
+    if area[0] > area[1]:
+        raise ValueError(
+            f"augment.local_crop_min is {area[0]!r} and augment.local_crop_max {area[1]!r}; local_crop_min must be at"
+            " most local_crop_max."
+        )
+    try:
+        return _build(preset, size, views + 1, section).views[-1]
+    except ValueError as error:
+        raise ValueError(f"local views of {size} pixels: {error}") from None
 
 
 def make_views_of_arrays(examples=None, /, *, preset: str, **options) -> ArrayViews:
@@ -268,7 +356,8 @@ def make_eval(
     """
     if of_arrays(_known(preset)):
         return _EVALUATION
-    return EvaluationView(_build(preset, size, views, options).evaluate)
+    options, local = _without_local(options)
+    return EvaluationView(_build(preset, size, views + local, options).evaluate)
 
 
 def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int = None, **options) -> Callable:
@@ -286,8 +375,15 @@ def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int = 
     """
     if of_arrays(_known(preset)):
         return _one_view
-    views = options.pop("views", 2)
+    options, local = _without_local(options)
+    views = options.pop("views", 2) + local
     return Views((pipeline.crops_alone(_build(preset, size, views, options), crop_min, mirrored),))
+
+
+def _without_local(options: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the options without those of local views, and whether there are any local views."""
+    rest = {name: value for name, value in options.items() if name not in _LOCAL}
+    return rest, bool(options.get("local_views"))
 
 
 def names() -> list[str]:

@@ -37,6 +37,8 @@ MAY_CHANGE = (*RESOURCES, *PRESENTATION, *OF_A_BEGUN_RUN)
 YOUNG = {
     **{"norm.momentum": 0.9, "norm.epsilon": 1e-5, "norm.unbiased": False, "data.channels": 0},
     **{"transform.name": "none", "normalizer.name": "none"},
+    **{"augment.views": 2, "augment.local_views": 0, "augment.local_size": None},
+    **{"augment.local_crop_min": 0.05, "augment.local_crop_max": 0.14},
 }
 
 

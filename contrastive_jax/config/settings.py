@@ -48,10 +48,7 @@ CHOICES = {
 
 SIZE = 32  # pixels of the base config's views
 # Arguments that the run passes to functions, not the config.
-GIVEN = {
-    "augment": ("views",),
-    "encoder": ("remat",),
-}
+GIVEN = {"encoder": ("remat",)}
 NAMED = (*CHOICES, "data")  # sections whose leaf ``name`` names a function
 
 
@@ -188,11 +185,10 @@ def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
         name = config[section].get("preset" if section == "augment" else "name")
         for option in strangers(section, config[section], find):
             del config[section][option]
+        if section == "augment" and augment.make_views in augment.options_of(find(section, name)):
+            config.augment.size = config.augment.get("size", SIZE)  # a preset of arrays, before, has no size
+            _fill(config, section, augment.make_views)
         _fill(config, section, find(section, name), leave=GIVEN.get(section, ()))
-    if "size" not in config.augment and augment.make_views in augment.options_of(
-        find("augment", config.augment.preset)
-    ):
-        config.augment.size = SIZE  # missing after a change from a preset of arrays, which has no size
     _fill(config, "norm", norm.norm)  # a config may have replaced the whole section
     config.loss = ConfigDict({
         canonical(name): value if isinstance(value, ConfigDict) else {"weight": float(value)}
@@ -264,8 +260,9 @@ def settle(
     """Complete a config after overrides; a section with another function drops the options of the old one.
 
     Overridden options stay, and raise an error later if the new function does not have them. A new augmentation
-    preset or evaluator starts from its own defaults (but keeps ``size`` or ``layer``). Other sections keep the
-    value of options that both functions have (tau of a temperature), if the new function accepts it; an option
+    preset or evaluator starts from its own defaults (but keeps the number and size of views, or ``layer``). Other
+    sections keep the value of options that both functions have (tau of a temperature), if the new function accepts
+    it; an option
     ``like`` becomes the old function's name. ``before`` is the config before the overrides; ``overridden``
     holds the names of the overridden leaves (or whole sections).
     """
@@ -321,7 +318,8 @@ def _choices(config: ConfigDict, before: Mapping[str, Any], find: Finder) -> lis
         return [find(f"evaluators.{column}", name)]
 
     sections = [_Choice(config, before, s, s, "name", partial(named, s)) for s in NAMED]
-    augmented = _Choice(config, before, "augment", "augment", "preset", preset, {"size"})
+    shared = set(kinds.parameters(augment.make_views))  # numbers and sizes of views
+    augmented = _Choice(config, before, "augment", "augment", "preset", preset, shared)
     columns, known = config.evaluators, before["evaluators"]
     judges = [
         _Choice(columns, known, c, f"evaluators.{c}", "name", partial(column, c), {"layer"})

@@ -24,10 +24,10 @@ class Target(NamedTuple):
 
 
 def online(network_apply: Callable, total_steps: int, norm_groups: int) -> Target:
-    """Keys are the online network's projections and carry gradients (SimCLR)."""
+    """Keys are the online network's projections and carry gradients (SimCLR); local views, the last, are no keys."""
 
     def apply(state, online: Outputs, params, views, step, rng):
-        return online.projection, state
+        return online.projection[:, : views.shape[1]], state
 
     return Target(lambda params, stats: (), apply, shared=True)
 

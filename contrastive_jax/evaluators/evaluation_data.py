@@ -212,7 +212,7 @@ def encode_part(
 
 
 def _encode_views(encode, split, rows, seed: int, views, batch_size: int, layers) -> dict[str, np.ndarray]:
-    """Compute features [n, W, F] of augmented views of some rows' images, by layer, in host memory."""
+    """Compute features [n, 2, F] of two augmented views of some rows' images, by layer, in host memory."""
     batch_size = features.batch_rows(min(batch_size, len(rows)))
     parts = []
     for start in range(0, len(rows), batch_size):
@@ -230,7 +230,7 @@ def _encode_views(encode, split, rows, seed: int, views, batch_size: int, layers
 def _views_of_batch(encode, images, rows, seed, *, finish, layers):
     keys = augment.example_keys(jnp.asarray(seed, jnp.uint32), jnp.zeros_like(rows), rows)
     views = jax.vmap(finish)(keys, images)  # [b, W, s, s, c]
-    one_by_one = [encode(views[:, w]) for w in range(views.shape[1])]
+    one_by_one = [encode(views[:, w]) for w in range(2)]
     flat = {name: [y[name].reshape(len(rows), -1) for y in one_by_one] for name in layers}
     return {
         name: sharding.replicate(

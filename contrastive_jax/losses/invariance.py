@@ -15,13 +15,20 @@ NOT_PERMITTED = -1e30  # finite, so that 0 times a masked logarithm is 0
 
 
 def byol(prediction: Array, target: Array) -> Array:
-    """BYOL's regression, ``2 - 2 cos`` of a view's prediction and the other view's target: [B, 2, D] -> [B, 2].
+    """BYOL's regression, ``2 - 2 cos`` of a view's prediction and another view's target, for all pairs of views.
 
-    The target carries no gradient. Source: BYOL (Grill et al., 2020), eq. 2.
+    ``prediction`` [B, Q, D] and ``target`` [B, W, D] with Q >= W >= 2; view v of both is the same view. Two views
+    give [B, 2], more of them [B, V] for the pairs (0, 1), (0, 2), ..., (1, 0), ... The target carries no gradient.
+    Source: BYOL (Grill et al., 2020), eq. 2.
     """
-    if prediction.shape[1] != 2:
-        raise ValueError(f"byol compares two views; prediction has {prediction.shape[1]}.")
-    return 2.0 - 2.0 * jnp.sum(unit(prediction) * stop_gradient(unit(target))[:, ::-1], axis=-1)
+    (predicted, views), target = (x.shape[1] for x in (prediction, target)), stop_gradient(unit(target))
+    if not predicted >= views >= 2:
+        raise ValueError(f"byol compares two views or more; prediction has {predicted}, and target {views}.")
+    if predicted == 2:
+        return 2.0 - 2.0 * jnp.sum(unit(prediction) * target[:, ::-1], axis=-1)
+    cosine = jnp.einsum("bqd,bwd->bqw", unit(prediction), target, precision=Precision.HIGHEST)
+    pairs = [cosine[:, q, w] for q in range(predicted) for w in range(views) if q != w]
+    return 2.0 - 2.0 * jnp.stack(pairs, axis=1)
 
 
 def relic_kl(

@@ -22,12 +22,18 @@ def in_parts(apply: Callable, parts: int) -> Callable:
     count of steps, the last part's update).
 
     Args:
-      apply: ``(params, stats, views [B, W, h, w, c], *, train) -> (Outputs, stats)``.
+      apply: ``(params, stats, views [B, W, h, w, c], *, train) -> (Outputs, stats)``; views of several sizes are a
+        tuple.
       parts: n, a divisor of B; B / n a multiple of the number of devices.
     """
 
     def apply_parts(
-        params: PyTree, stats: PyTree, views: Array, *, train: bool, groups: Array | None = None
+        params: PyTree,
+        stats: PyTree,
+        views: Array | tuple[Array, ...],
+        *,
+        train: bool,
+        groups: Array | None = None,
     ) -> tuple[Outputs, PyTree]:
         if groups is not None:
             raise ValueError("micro-batches are norm groups themselves; others cannot be given.")

@@ -38,7 +38,8 @@ class Network(NamedTuple):
 
     init: Callable  # (seed, view) -> (params, stats), float32 numpy arrays; a view: shape of float32, or spec
     shapes: Callable  # (view) -> (params, stats) as jax.ShapeDtypeStruct
-    apply: Callable  # (params, stats, views [B, W, ...], *, train, groups=None) -> (Outputs, stats)
+    apply: Callable  # (params, stats, views [B, W, ...], *, train, groups=None) -> (Outputs, stats); several sizes of
+    # views are a tuple of such arrays
     critic: Callable  # (params, query [B, V, D], key [B, V, D], score over tau [B, V]) -> u [B, V]; None if unused
     encode: Callable  # (params, stats, examples [B, ...]) -> {"pooled" [B, F], "projection_1" [B, ..], ...}
     describe: Callable  # (view) -> (rows of (module, path, shape, size), {module: size})
@@ -162,7 +163,13 @@ def _network(modules: Modules) -> Network:
 
 
 def _apply(
-    modules: Modules, params: PyTree, stats: PyTree, views: Array, *, train: bool, groups: Array | None = None
+    modules: Modules,
+    params: PyTree,
+    stats: PyTree,
+    views: Array | tuple[Array, ...],
+    *,
+    train: bool,
+    groups: Array | None = None,
 ) -> tuple[types.Outputs, PyTree]:
     """Compute the outputs for every view, and the statistics: new ones if ``train``, else those given.
 
@@ -170,13 +177,20 @@ def _apply(
     devices; ``groups`` [B] int32 gives each example's norm group (scope "groups"). For one view pass
     ``views[:, :1]``; under jit, unused outputs are not computed. Raises ValueError if B does not split into the
     norm's groups.
+
+    Views of several sizes are a tuple of such arrays. The encoder runs once for each of them, in turn, with batch
+    norms of its own; the heads run once on all views, as in SwAV's and DINO's code. The outputs are those of all
+    views in this order, but the probe's, which are of the first size.
     """
-    batch, width = views.shape[:2]
-    members, new = None, dict(stats)
-    if train:
-        views = sharding.shard_batch(views)
+    sizes = views if isinstance(views, tuple) else (views,)
+    batch, width = sizes[0].shape[0], sum(each.shape[1] for each in sizes)
+    new = dict(stats)
+
+    def members_of(views: int) -> norms.Members | None:
         exact = jnp.promote_types(modules.dtype, jnp.float32)
-        members = norms.members(modules.norm, batch, width, groups, exact)
+        return norms.members(modules.norm, batch, views, groups, exact) if train else None
+
+    members = members_of(width)
 
     def head(module, x):
         if not train:
@@ -188,17 +202,32 @@ def _apply(
         new[module] = updated.get("batch_stats", {})
         return y
 
-    images = views.reshape(batch * width, *views.shape[2:])
-    features, new["encoder"] = _features(modules, params, stats, images, members, train=train)
+    of_sizes = []
+    for each in sizes:
+        shared = members if len(sizes) == 1 else members_of(each.shape[1])
+        each = sharding.shard_batch(each) if train else each
+        images = each.reshape(-1, *each.shape[2:])
+        features, new["encoder"] = _features(modules, params, new, images, shared, train=train)
+        of_sizes.append(features)
+    features = _of_all_sizes(of_sizes, batch)
     projection = (head("projector", features) or [features])[-1]
     prediction = (head("predictor", projection) or [projection])[-1]
     if modules.probe:
-        seen = features if modules.probe_gradient else jax.lax.stop_gradient(features)
+        seen = of_sizes[0] if modules.probe_gradient else jax.lax.stop_gradient(of_sizes[0])
         logits = modules.probe.apply({"params": params["probe"]}, seen)
     else:
-        logits = features[:, :0]
-    outputs = (y.reshape(batch, width, y.shape[-1]) for y in (features, projection, prediction, logits))
-    return types.Outputs(*outputs), new
+        logits = of_sizes[0][:, :0]
+    counts = (*[width] * 3, sizes[0].shape[1])
+    flat = zip((features, projection, prediction, logits), counts, strict=True)
+    return types.Outputs(*(y.reshape(batch, views, y.shape[-1]) for y, views in flat)), new
+
+
+def _of_all_sizes(features: list[Array], batch: int) -> Array:
+    """Return the features of all views, [B W, F], from those of each size, [B W_i, F]."""
+    if len(features) == 1:
+        return features[0]
+    whole = jnp.concatenate([y.reshape(batch, -1, y.shape[-1]) for y in features], axis=1)
+    return whole.reshape(-1, whole.shape[-1])
 
 
 def _critic(modules: Modules, params: PyTree, query: Array, key: Array, score: Array) -> Any:

@@ -13,7 +13,7 @@ from contrastive_jax import augment, models
 from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
 from contrastive_jax.contrast import by_example, target, temperature
-from contrastive_jax.contrast.comparison import Compare, Comparison, cosine, dot
+from contrastive_jax.contrast.comparison import Compare, Comparison, Pairs, cosine, dot, ordered_pairs
 from contrastive_jax.contrast.diagnostics import OUTCOMES
 from contrastive_jax.contrast.normalizer import Normalizer
 from contrastive_jax.contrast.scores import Transform, check_scalars
@@ -32,8 +32,8 @@ class Recipe(NamedTuple):
     init_network: Callable[[int], tuple[PyTree, PyTree]]
     views: augment.Views  # (key, image) -> views; for streamed images, split between host and device
     augment: Callable[
-        [Array, Array], Array
-    ]  # (key, an image of the batch) -> views: all augmentation, or the device's part of it
+        [Array, Array], tuple[Array, ...]
+    ]  # (key, an image of the batch) -> views of each size: all augmentation, or the device's part of it
     target: target.Target
     compare: Compare
     keep_temperature: Callable[[temperature.Temperature], by_example.KeptTemperature]
@@ -43,10 +43,14 @@ class Recipe(NamedTuple):
     learning_rate: Callable[[Array], Array]
     gradient_snr: GradientSNR
     diagnose: Callable[[Comparison, Outputs, Array], dict[str, Array]]
-    online_views: slice
+    online_views: slice  # of the views that are not local; local views are all the online network's
     target_views: slice
-    directions: int
+    directions: int  # number of pairs of views that are compared
     view: jax.ShapeDtypeStruct  # one view, as the network reads it
+    encoded: tuple[
+        tuple[jax.ShapeDtypeStruct, int, int], ...
+    ]  # for each size a view, and the numbers of views of an
+    # example that the online network and a target of its own encode
     embedding_width: int
     probe_weight: float
     parameter_dtype: str
@@ -101,6 +105,14 @@ def _check_signs(terms: tuple[Term, ...]) -> None:
             )
 
 
+class _Numbers(NamedTuple):
+    """Numbers of views: encoded by the online network, those of them with logits, and with keys."""
+
+    online: int
+    logits: int
+    keys: int
+
+
 def _shapes(
     batch_size: int,
     directions: int,
@@ -108,9 +120,9 @@ def _shapes(
     classes: int,
     several: bool,
     tau: tuple[int, ...],
-    views: int,
+    views: _Numbers,
 ) -> dict[str, Any]:
-    """Return the shapes of the quantities that a loss may read; ``views``: number of views per network."""
+    """Return the shapes of the quantities that a loss may read."""
 
     def of(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((batch_size, *shape), dtype)
@@ -118,9 +130,10 @@ def _shapes(
     return {
         **dict.fromkeys(("c", "positive", "count", "mean", "u"), of(directions)),
         **dict.fromkeys(("cross", "same"), of(directions, batch_size)),  # stands for any number of candidates
-        **dict.fromkeys(("population", "projection", "prediction", "target"), of(views, width)),
+        **dict.fromkeys(("population", "projection", "prediction"), of(views.online, width)),
+        "target": of(views.keys, width),
         "temperature": jax.ShapeDtypeStruct(tau, "float32"),
-        "logits": of(views, classes),
+        "logits": of(views.logits, classes),
         "label": of(*[classes] * several, dtype="int32"),
         "key": jax.eval_shape(jax.random.key, 0),
         "surplus": None,  # only with several positives
@@ -140,16 +153,24 @@ def _refusal(term: Term, shapes: Mapping[str, Any]) -> str:
 
 
 def _check_quantities(
-    terms: tuple[Term, ...], shapes: Callable[[int], dict[str, Any]], views: int, target: str
+    terms: tuple[Term, ...],
+    shapes: Callable[[_Numbers], dict[str, Any]],
+    views: _Numbers,
+    target: str,
+    apart: bool,
 ) -> None:
-    """Refuse a loss that rejects its options or the shapes of a step."""
+    """Refuse a loss that rejects its options or the shapes of a step; ``apart``: no view has a query and a key."""
+    two = _Numbers(2, 2, 2)
     for term in terms:
         refusal = _refusal(term, shapes(views))
-        if refusal and views < 2 and not _refusal(term, shapes(2)):
+        by_number = views != (1, 1, 1) and {"prediction", "target"} <= {*term.quantities}
+        if apart and (refusal or by_number) and not _refusal(term, shapes(two)):
             raise ValueError(
                 f"directions is 'one_way', so with target={target} each network sees one view, and loss.{term.name}"
                 " reads two: take both."
             )
+        if refusal and views != two and not _refusal(term, shapes(two)):
+            raise ValueError(f"loss.{term.name}: {refusal} Take augment.views=2 and augment.local_views=0.")
         if refusal:
             raise ValueError(f"loss.{term.name}: {refusal}")
 
@@ -269,6 +290,62 @@ def _check_normalizer(rule: Normalizer, name: str, examples: int, rows: tuple[in
         )
 
 
+class _Compared(NamedTuple):
+    """Views that are encoded and compared; pairs count the views of each network's outputs."""
+
+    pairs: Pairs
+    online: slice
+    target: slice
+    apart: bool  # queries and keys are different views, of different networks
+
+
+def _compared(views: int, local: int, one_way: bool, shared: bool) -> _Compared:
+    """Return the pairs of views: all of two, or one way those of view 0 and local views with views 1, 2, ...
+
+    Args:
+      views: number of views with keys.
+      local: number of local views.
+      one_way: whether only view 0 and local views are queries.
+      shared: whether the online network computes the keys.
+    """
+    whole = slice(0, views)
+    if not one_way:
+        return _Compared(ordered_pairs(views + local, views), whole, whole, False)
+    if shared:
+        queries = (0, *range(views, views + local))
+        return _Compared(tuple((q, k) for q in queries for k in range(1, views)), whole, whole, False)
+    pairs = tuple((q, k) for q in range(1 + local) for k in range(views - 1))
+    return _Compared(pairs, slice(0, 1), slice(1, views), True)
+
+
+def _views_of_each_size(
+    views: Callable, local: Callable | None, key: Array, image: Array
+) -> tuple[Array, ...]:
+    """Return an example's views, and its local views if there are any."""
+    return (views(key, image), local(key, image)) if local else (views(key, image),)
+
+
+def _check_local_view(
+    network: models.Network,
+    settings: Settings,
+    view: jax.ShapeDtypeStruct,
+    local: jax.ShapeDtypeStruct | None = None,
+) -> None:
+    """Refuse local views of a size that the network cannot encode with the weights of the other views."""
+    if local is None:
+        return
+    size = local.shape[0]
+    try:
+        expected, shapes = (jax.tree.map(lambda x: x.shape, network.shapes(v)) for v in (view, local))
+    except ValueError as error:
+        raise ValueError(f"augment.local_views have {size} pixels (augment.local_size): {error}") from None
+    if shapes != expected:
+        raise ValueError(
+            f"augment.local_views have {size} pixels (augment.local_size), and the weights of encoder.name="
+            f"{settings.encoder.name!r} are for images of {view.shape[0]} pixels alone: take augment.local_views=0."
+        )
+
+
 def build(
     config: Settings | Mapping[str, Any],
     *,
@@ -303,23 +380,23 @@ def build(
     """
     settings = configs.as_settings(config)
     batch_size = settings.train.batch_size
-    directions = {"both": 2, "one_way": 1}[settings.directions]
     scores = {"cosine": cosine, "dot": dot}
 
-    views, view_count = settings.augment(examples), settings.augment.options.get("views", 2)
+    views = settings.augment(examples)
+    if views.count < 2:
+        raise ValueError(f"augment.views is {views.count}; a step compares at least 2 views.")
     if streamed:
+        views.check_streamed()
         size = views.cut.size  # raises if the host cannot crop
-        augmented = views.finish
-        image_shape = (view_count, size, size, image_shape[-1])
-    else:
-        augmented = views
+        image_shape = (views.count, size, size, image_shape[-1])
     augment.seen(
         settings.augment.options, Example(tuple(image_shape[-3:]) if streamed else image_shape, image_dtype)
     )
+    augmented = functools.partial(_views_of_each_size, views.finish if streamed else views, views.local)
     made = jax.eval_shape(augmented, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, image_dtype))
-    view = jax.ShapeDtypeStruct(made.shape[1:], made.dtype)
-    if view_count != 2:
-        raise ValueError(f"augment.views is {view_count}; a step compares 2 views.")
+    view, *local_view = (jax.ShapeDtypeStruct(size.shape[1:], size.dtype) for size in made)
+    local, one_way = views.local.count if views.local else 0, settings.directions == "one_way"
+    directions = len(_compared(views.count, local, one_way, shared=True).pairs)
     chosen = settings.loss
     terms = make_terms({name: chosen[name].options for name in chosen}, lambda name: chosen[name].function)
     _check_signs(terms)
@@ -350,6 +427,7 @@ def build(
         )
     except TypeError as error:  # an unknown option
         raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None
+    _check_local_view(network, settings, view, *local_view)
     groups = norm.get("groups", 1) if norm.get("scope") == "groups" else 1
     if microbatches > 1 and batch_size % microbatches:
         raise ValueError(
@@ -358,14 +436,22 @@ def build(
     if batch_size % groups:
         raise ValueError(f"norm.groups is {groups}; it must divide train.batch_size, {batch_size}.")
     keys_from = settings.target(network.apply, total_steps, groups)
-    pool = settings.candidates(batch_size, directions)
+    compared = _compared(views.count, local, one_way, keys_from.shared)
+    pool = settings.candidates(batch_size, len({k for _, k in compared.pairs}))
+    if local and pool.by == "query":
+        raise ValueError(
+            f"candidates.name is {settings.candidates.name!r}, and augment.local_views is {local}: local views have no"
+            " keys to compare them with; take both_views or other_view, or local_views=0."
+        )
     choose = settings.negatives()
-    apart = directions == 1 and not keys_from.shared  # queries from one view, keys from the other
-    views_seen, width = 1 if apart else 2, network.width(view)
+    width = network.width(view)
     of_tau = () if tau.per == "batch" else (batch_size, directions)
     shapes = functools.partial(_shapes, batch_size, directions, width, classes, several_labels, of_tau)
-    _check_quantities(terms, shapes, views_seen, settings.target.name)
-    wanted, most = settings.negatives.options.get("k", 0), pool.most(views_seen)
+    seen, keyed = (len(range(views.count)[part]) for part in (compared.online, compared.target))
+    _check_quantities(
+        terms, shapes, _Numbers(seen + local, seen, keyed), settings.target.name, compared.apart
+    )
+    wanted, most = settings.negatives.options.get("k", 0), pool.most(keyed)
     if wanted > most:
         raise ValueError(
             f"negatives.k is {wanted}, but candidates={settings.candidates.name} at train.batch_size={batch_size},"
@@ -401,6 +487,7 @@ def build(
         margin=settings.margin(),
         multiples=tuple(multiples),
         transform=transform,
+        pairs=compared.pairs,
     )
     kept = by_example.keep_normalizer(normalizer, example_count, directions)
     learning_rate = (schedule or settings.schedule)(total_steps, batch_size, steps_per_epoch)
@@ -430,10 +517,14 @@ def build(
         learning_rate=learning_rate,
         diagnose=settings.diagnostics(settings.dtype),
         gradient_snr=settings.gradient_snr(),
-        online_views=slice(0, 1) if apart else slice(0, 2),
-        target_views=slice(1, 2) if apart else slice(0, 2),
+        online_views=compared.online,
+        target_views=compared.target,
         directions=directions,
         view=view,
+        encoded=(
+            (view, seen, 0 if keys_from.shared else keyed),
+            *((small, local, 0) for small in local_view),
+        ),
         embedding_width=width,
         probe_weight=float(settings.probe.weight) if classes and not several_labels else 0.0,
         parameter_dtype="float64" if settings.dtype == "float64" else "float32",

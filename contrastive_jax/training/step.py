@@ -56,7 +56,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
         batch = take(feed, state.step)
         rng = {name: step_key(state.seed, state.step, name) for name in ("target", "compare", "loss")}
         keys = augment.example_keys(state.seed, batch.epoch, batch.id)
-        views = jax.vmap(recipe.augment)(keys, batch.image)  # [B, W, h, w, c]
+        views, *local = jax.vmap(recipe.augment)(keys, batch.image)  # [B, W, h, w, c] of each size
 
         # Zeros added to the queries: their gradient is the gradient of the loss in each query.
         query_offset = sharding.shard_batch(
@@ -65,13 +65,13 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
 
         def loss_fn(params, query_offset):
             outputs, stats = recipe.network.apply(
-                params, state.stats, views[:, recipe.online_views], train=True
+                params, state.stats, (views[:, recipe.online_views], *local), train=True
             )
             keys, target = recipe.target.apply(
                 state.target, outputs, params, views[:, recipe.target_views], state.step, rng["target"]
             )
             comparison, candidates = recipe.compare(
-                outputs.prediction[:, : recipe.directions],
+                outputs.prediction,
                 keys,
                 batch.group,
                 (state.candidates, recipe.temperature.read(state.temperature, batch.id)),

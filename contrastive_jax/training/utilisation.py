@@ -65,9 +65,10 @@ def model_flops(run: Run) -> float:
     averaged target as one. Recomputation (``train.remat``, ``train.microbatches``), augmentation, loss and
     optimizer are not counted, so that they do not increase the utilisation (Chowdhery et al. 2022, appendix B).
     """
-    online = len(range(*run.recipe.online_views.indices(2)))
-    target = 0 if run.recipe.target.shared else len(range(*run.recipe.target_views.indices(2)))
-    return (3 * online + target) * _forward_flops(network_of(run.settings), run.recipe.view)
+    network = network_of(run.settings)
+    return sum(
+        (3 * online + target) * _forward_flops(network, view) for view, online, target in run.recipe.encoded
+    )
 
 
 @functools.lru_cache(maxsize=16)

@@ -35,6 +35,7 @@ CASES = json.loads(str(GOLDEN["index"]))
 
 def encoder(params, stats, views, *, train, groups=None):
     """The reference's: a tanh layer, then one linear layer, or two with a ReLU between."""
+    (views,) = views if isinstance(views, tuple) else (views,)  # of one size
     x = jnp.tanh(views @ params["l1.weight"].T + params["l1.bias"])
     if "fc.weight" in params:
         z = x @ params["fc.weight"].T + params["fc.bias"]
@@ -76,7 +77,7 @@ def test_steps_of_moco(case, x64):
         network=network,
         init_network=None,
         views=None,
-        augment=lambda key, image: image,
+        augment=lambda key, image: (image,),
         target=target.ema(encoder, case["steps"], 1, decay=case["m"]),
         compare=Compare(
             embed=cosine,
@@ -85,6 +86,7 @@ def test_steps_of_moco(case, x64):
             temperature=temperature.fixed(case["steps"], tau=case["T"]),
             margin=margin.none(),
             multiples=(1.0, 2.0),
+            pairs=((0, 0),),
         ),
         keep_temperature=functools.partial(
             by_example.keep_temperature, normalizer=kept, examples=case["K"], directions=1, dtype="float64"
@@ -97,6 +99,7 @@ def test_steps_of_moco(case, x64):
         target_views=slice(1, 2),
         directions=1,
         view=None,
+        encoded=(),
         embedding_width=case["dim"],
         probe_weight=0.0,
         parameter_dtype="float64",
