@@ -124,9 +124,8 @@ INFORMATION = of(
 INVARIANCE = of(
     "losses/invariance.py",
     BESIDE,
-    ("BYOL predicts its own view", "stop_gradient(unit(target))[:, ::-1], axis=-1)",
-     "stop_gradient(unit(target)), axis=-1)"),
-    ("BYOL's target carries a gradient", "stop_gradient(unit(target))[:, ::-1]", "unit(target)[:, ::-1]"),
+    ("BYOL predicts its own view", "target[:, ::-1], axis=-1)", "target, axis=-1)"),
+    ("BYOL's target carries a gradient", "stop_gradient(unit(target))\n", "unit(target)\n"),
     ("ReLIC's divergence the other way round", "jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)",
      "jnp.sum(jnp.exp(log_q) * (log_q - log_p), axis=-1)"),
     ("ReLIC counts one direction twice", "nce[:, 0, 1] + nce[:, 1, 0]", "nce[:, 0, 1] + nce[:, 0, 1]"),

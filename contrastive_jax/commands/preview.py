@@ -28,9 +28,9 @@ def preview(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool =
     """Write ``<workdir>/preview.png`` and return its path; no network is built.
 
     Each row shows one of the first images of training: its evaluation view, then its training views of the
-    first ``preview.draws`` epochs, bit-identical to the run's. Normalization is undone. Of more than three
-    channels the sheet shows the first three, of two the first. Bits (``compose``) appear in the caption, lowest
-    first.
+    first ``preview.draws`` epochs, local ones last, bit-identical to the run's. Normalization is undone. Of more
+    than three channels the sheet shows the first three, of two the first. Bits (``compose``) appear in the caption,
+    lowest first.
 
     Args:
       config: ``preview.images`` sets the number of rows, ``preview.draws`` the number of epochs.
@@ -55,14 +55,15 @@ def preview(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool =
         )
     workdirs.check_writable(workdir)
     ids, _ = data.rows(settings.seed, count, 0, rows)
-    seen, views, labels, groups = shown(settings, source.train, ids)
+    seen, (views, *local), labels, groups = shown(settings, source.train, ids)
     captions = [caption(*row, source.classes) for row in zip(ids, groups, labels, strict=True)]
     seen, views, captions = without_bits(seen, views, captions, source.train.made.composition.constant)
     section = settings.augment
     options = ", ".join(
         f"{name}={_short(value)}" for name, value in section.options.items() if name != "preset"
     )
-    sheet = contact_sheet(f"{source.name}, {section.name}: {options}", captions, seen, views)
+    local = [images[..., : views.shape[-1]] for images in local]
+    sheet = contact_sheet(f"{source.name}, {section.name}: {options}", captions, seen, views, *local)
     path = epath.Path(workdir) / "preview.png"
     with workdirs.replacing(path) as temporary:
         sheet.save(temporary, "PNG")
@@ -81,22 +82,30 @@ def _short(value: Any) -> str:
 def shown(settings: Settings, split: data.Split | data.Streamed, ids: np.ndarray) -> tuple:
     """Compute evaluation views, training views, labels and groups of some images.
 
-    Views are [n, s, s, c] and [n, draws, W, s, s, c], in [0, 1] up to rounding."""
+    The evaluation views are [n, s, s, c], the training views a list of [n, draws, W, s, s, c], one for each size, in
+    [0, 1] up to rounding.
+
+    Raises:
+      ValueError: local views of a streamed data set.
+    """
     section, seed = settings.augment, settings.seed
     views, evaluate = section(), call(augment.make_eval, section.path, section.options)
+    if isinstance(split, data.Streamed):
+        views.check_streamed()
     whole, _ = next(split.batches(len(ids), evaluate, ids))
     seen = native.jit(jax.vmap(split.finish(evaluate)))(whole)
 
     @native.jit
     def finish(images, epoch):
-        return jax.vmap(split.finish(views))(augment.example_keys(jnp.uint32(seed), epoch, ids), images)
+        keys = augment.example_keys(jnp.uint32(seed), epoch, ids)
+        return [jax.vmap(split.finish(part))(keys, images) for part in (views, views.local) if part]
 
     drawn = []
     for epoch in range(settings.preview.draws):
         batch = split.drawn(views, ids, seed=seed, epoch=epoch)
         drawn.append(jax.device_get(finish(batch["image"], jnp.full(len(ids), epoch))))
-    images = (visible(jax.device_get(seen), evaluate), visible(np.stack(drawn, axis=1), evaluate))
-    return *images, batch["label"], batch["group"]
+    trained = [visible(np.stack(size, axis=1), evaluate) for size in zip(*drawn, strict=True)]
+    return visible(jax.device_get(seen), evaluate), trained, batch["label"], batch["group"]
 
 
 def visible(image: np.ndarray, view: augment.EvaluationView) -> np.ndarray:
@@ -125,16 +134,28 @@ def without_bits(seen: np.ndarray, views: np.ndarray, captions: list[tuple[str, 
     return seen[..., :colors], views[..., :colors], captions
 
 
-def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray, views: np.ndarray):
-    """Draw the sheet as a Pillow image: one row per image, first ``seen``, then the views, epoch by epoch."""
+def contact_sheet(
+    title: str, captions: list[tuple[str, str]], seen: np.ndarray, views: np.ndarray, *local: np.ndarray
+):
+    """Draw the sheet as a Pillow image: one row per image, first ``seen``, then the views, epoch by epoch.
+
+    ``local`` views are enlarged by the same factor, and so are smaller.
+    """
     from matplotlib import font_manager
     from PIL import Image, ImageDraw, ImageFont
 
-    count, draws, width = views.shape[:3]
-    tiles = np.concatenate([seen[:, None], views.reshape(count, draws * width, *views.shape[3:])], axis=1)
-    factor = max(1, TILE // tiles.shape[2])
-    side = factor * tiles.shape[2]
-    page = GAP + tiles.shape[1] * (side + GAP)
+    count, draws = views.shape[:2]
+    groups = {"view": views} | dict(zip(("local view",), local, strict=False))
+    columns = {"evaluation": seen} | {
+        f"epoch {epoch}, {name} {v}": group[:, epoch, v]
+        for epoch in range(draws)
+        for name, group in groups.items()
+        for v in range(group.shape[2])
+    }
+    largest = max(images.shape[1] for images in columns.values())
+    factor = max(1, TILE // largest)
+    side = factor * largest
+    page = GAP + len(columns) * (side + GAP)
     lines = textwrap.wrap(title, max(20, page // LETTER))
     top = (len(lines) + 1) * LINE + 2 * GAP
     sheet = Image.new("RGB", (page, top + count * (side + 2 * LINE + GAP)), "white")
@@ -143,13 +164,12 @@ def contact_sheet(title: str, captions: list[tuple[str, str]], seen: np.ndarray,
     pen.font = ImageFont.truetype(font_manager.findfont("DejaVu Sans"), LINE - 4)
     for line, text in enumerate(lines):
         pen.text((GAP, GAP + line * LINE), text, fill="black")
-    heads = ["evaluation"] + [f"epoch {e}, view {v}" for e in range(draws) for v in range(width)]
-    for column, head in enumerate(heads):
+    for column, (head, images) in enumerate(columns.items()):
         left = GAP + column * (side + GAP)
         pen.text((left, top - GAP - LINE), head, fill="gray")
         for row in range(count):
             place = (left, top + row * (side + 2 * LINE + GAP))
-            sheet.paste(tile(tiles[row, column], factor), place)
+            sheet.paste(tile(images[row], factor), place)
             if not column:
                 for line, text in enumerate(captions[row]):
                     pen.text((left, place[1] + side + line * LINE), text, fill="black")

@@ -64,6 +64,25 @@ def check(config, path):
     return sheet
 
 
+def test_local_views_are_shown_after_the_others_and_smaller(tmp_path):
+    section = dict(preset="crop_only", size=16, views=3, local_views=2, local_size=4)
+    config = config_of(**section)
+    sheet = np.asarray(Image.open(preview(config, str(tmp_path))))
+    factor, side = TILE // 16, 16 * (TILE // 16)
+    assert sheet.shape[1] == GAP + (1 + 2 * 5) * (side + GAP)
+    ids, _ = data.rows(config["seed"], 1437, 0, 3)
+    image = data.load(name="digits").train.image[ids]
+    views = augment.make_views(**config["augment"])
+    drawn = jax.vmap(views.local)(augment.example_keys(np.uint32(0), np.ones(3, np.int32), ids), image)
+    head = sheet.shape[0] - 3 * (side + 2 * LINE + GAP)
+    for v in range(2):  # of the second epoch
+        left = GAP + (1 + 5 + 3 + v) * (side + GAP)
+        tile = sheet[head : head + side, left : left + side, 0]
+        assert (tile[4 * factor :] == 255).all() and (tile[:, 4 * factor :] == 255).all()
+        pixels = tile[: 4 * factor : factor, : 4 * factor : factor]
+        np.testing.assert_allclose(pixels, 255 * np.asarray(drawn[0, v, ..., 0]), rtol=0, atol=0.6)
+
+
 def test_digits(tmp_path, capsys):
     config = config_of(preset="crop_only")
     path = preview(config, str(tmp_path / "run"))
