@@ -88,7 +88,9 @@ class Views:
         return all(chain is self._chains[0] for chain in self._chains)
 
     def _keys(self, key):
-        return jax.vmap(jax.random.fold_in, (None, 0))(key, self._first + jnp.arange(len(self._chains)))
+        return jax.vmap(jax.random.fold_in, (None, 0))(
+            key, jnp.arange(self._first, self._first + len(self._chains))
+        )
 
     def _each(self, key):
         return [jax.random.fold_in(key, self._first + v) for v in range(len(self._chains))]

@@ -142,8 +142,8 @@ class Compare(NamedTuple):
           The comparison, and the next state of the candidates.
         """
         sought = tuple(dict.fromkeys(k for _, k in self.pairs))  # views that are positives
-        queries, keys = self.embed(prediction), self.embed(keys)
-        query = _views(queries, [q for q, _ in self.pairs]) + query_offset
+        queries = _views(prediction, [q for q, _ in self.pairs])
+        query, keys = self.embed(queries) + query_offset, self.embed(keys)
         positive_keys = _views(keys, sought)
         key = _views(positive_keys, [sought.index(k) for _, k in self.pairs])
         raw_positive = jnp.sum(query * key, axis=-1)
@@ -198,8 +198,11 @@ class Compare(NamedTuple):
 
 def _views(x: Array, places: Sequence[int]) -> Array:
     """Return the views of [B, W, D] at these places, [B, V, D]."""
-    if list(places) == list(range(x.shape[1])):
-        return x
+    number, all_views = len(places), list(range(x.shape[1]))
+    if list(places) == all_views[:number]:
+        return x[:, :number]
+    if list(places) == all_views[::-1][:number]:
+        return x[:, ::-1][:, :number]  # of two views the other
     return jnp.stack([x[:, place] for place in places], axis=1)
 
 

@@ -21,12 +21,13 @@ def byol(prediction: Array, target: Array) -> Array:
     give [B, 2], more of them [B, V] for the pairs (0, 1), (0, 2), ..., (1, 0), ... The target carries no gradient.
     Source: BYOL (Grill et al., 2020), eq. 2.
     """
-    (predicted, views), target = (x.shape[1] for x in (prediction, target)), stop_gradient(unit(target))
+    predicted, views = prediction.shape[1], target.shape[1]
     if not predicted >= views >= 2:
         raise ValueError(f"byol compares two views or more; prediction has {predicted}, and target {views}.")
     if predicted == 2:
-        return 2.0 - 2.0 * jnp.sum(unit(prediction) * target[:, ::-1], axis=-1)
-    cosine = jnp.einsum("bqd,bwd->bqw", unit(prediction), target, precision=Precision.HIGHEST)
+        return 2.0 - 2.0 * jnp.sum(unit(prediction) * stop_gradient(unit(target))[:, ::-1], axis=-1)
+    query, key = unit(prediction), stop_gradient(unit(target))
+    cosine = jnp.einsum("bqd,bwd->bqw", query, key, precision=Precision.HIGHEST)
     pairs = [cosine[:, q, w] for q in range(predicted) for w in range(views) if q != w]
     return 2.0 - 2.0 * jnp.stack(pairs, axis=1)
 

@@ -183,6 +183,7 @@ def _apply(
     views in this order, but the probe's, which are of the first size.
     """
     sizes = views if isinstance(views, tuple) else (views,)
+    sizes = tuple(map(sharding.shard_batch, sizes)) if train else sizes
     batch, width = sizes[0].shape[0], sum(each.shape[1] for each in sizes)
     new = dict(stats)
 
@@ -205,7 +206,6 @@ def _apply(
     of_sizes = []
     for each in sizes:
         shared = members if len(sizes) == 1 else members_of(each.shape[1])
-        each = sharding.shard_batch(each) if train else each
         images = each.reshape(-1, *each.shape[2:])
         features, new["encoder"] = _features(modules, params, new, images, shared, train=train)
         of_sizes.append(features)

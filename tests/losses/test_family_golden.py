@@ -114,6 +114,11 @@ def test_eps_sup_info_nce_is_eqco_less_a_constant(case, engine):
 )
 @pytest.mark.parametrize("engine", ENGINES)
 def test_sincere_of_several_views_is_ntxent(case, engine):
+    """And the mean over ordered pairs of views, each with a denominator of its own."""
+    tau = case["temperature"]
+    assert_is_theirs(
+        case, lambda z: contrastive_loss(z, z, "info_nce", tau, engine=engine).mean(), "z", gradients=("g1",)
+    )
     ids = jnp.repeat(jnp.arange(case["N"]), case["views"])
 
     def loss(z):
@@ -125,17 +130,26 @@ def test_sincere_of_several_views_is_ntxent(case, engine):
 @golden("family_solo_learn", form="simclr")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_solo_learn_adds_several_positives_inside_the_logarithm(case, engine):
-    """Half of the views beside the other half, all of one example positives; their sum is not divided by its number."""
+    """Half of the views beside the other half, all of one example positives; their sum is not divided by its number.
+
+    All views as one array give the same.
+    """
     half = case["views"] // 2
-    ids = jnp.tile(jnp.arange(case["N"]), half)
+    options = dict(summation="in", engine=engine)
 
-    def loss(z):
+    def halves(z):
         a, b = z[:half].reshape(-1, case["D"]), z[half:].reshape(-1, case["D"])
-        options = dict(positives=ids, summation="in", engine=engine)
-        values = contrastive_loss(a, b, "info_nce", case["temperature"], **options)
-        return values.mean() - jnp.log(case["views"] - 1.0)
+        ids = jnp.tile(jnp.arange(case["N"]), half)
+        return contrastive_loss(a, b, "info_nce", case["temperature"], positives=ids, **options)
 
-    assert_is_theirs(case, loss, "z", gradients=("g1",))
+    def whole(z):
+        z, ids = jnp.moveaxis(z, 0, 1), jnp.arange(case["N"])
+        return contrastive_loss(z, z, "info_nce", case["temperature"], positives=ids, **options)
+
+    for values in (halves, whole):
+        assert_is_theirs(
+            case, lambda z, of=values: of(z).mean() - jnp.log(case["views"] - 1.0), "z", gradients=("g1",)
+        )
 
 
 @golden("family_solo_learn", form="mocov3")
