@@ -144,24 +144,22 @@ def test_the_loss_of_a_step_is_that_of_the_embeddings_of_its_views(x64):  # noqa
     np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-6)
     assert metrics["negatives"] == 2 * 31
     for a, b in zip(jax.tree.leaves(state.stats["encoder"]), jax.tree.leaves(stats["encoder"]), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)  # views are float32
 
 
 CASES = {
-    "four views": ("simclr", VIT, {"augment": {"preset": "none", "size": 8, "views": 4}}),
-    "local views": ("flatclr_ess", VIT, {}),
-    "a queue and shuffled groups": ("moco_v1", None, {"augment.views": 3}),
-    "a target of all directions": ("byol", VIT, {}),
-    "drawn negatives": ("relic_k", VIT, {"augment.views": 3}),
-    "state by query": ("fast_clip_v1", VIT, {}),
+    "four views": ("simclr", {"augment": {"preset": "none", "size": 8, "views": 4}}),
+    "a queue": ("moco_v2", {"augment.views": 3}),
+    "a target of all directions": ("byol", {}),
+    "drawn negatives and state by query": ("fast_clip_v1", {"negatives": {"name": "random", "k": 5}}),
 }
 
 
 @pytest.mark.run
 @pytest.mark.parametrize("case", CASES)
 def test_one_device_equals_eight_with_more_views(case, x64):  # noqa: F811
-    method, encoder, leaves = CASES[case]
-    given = small(method, encoder, dtype="float64", **{"schedule.warmup": "0 steps"} | leaves)
+    method, leaves = CASES[case]
+    given = small(method, dtype="float64", **{"schedule.warmup": "0 steps"} | leaves)
     (one, history, _), (eight, others, _) = (
         run_on(devices, given, steps=2) for devices in (ONE, jax.devices())
     )
