@@ -10,7 +10,7 @@ from test_step import run_on
 from tiny_methods import tiny, x64  # noqa: F401
 
 from contrastive_jax import augment, config, contrastive_loss, data
-from contrastive_jax.training import loop, program, replicas, utilisation
+from contrastive_jax.training import cost, loop, program, replicas
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.step import init_state
 from experiments.gpu.correctness import trained
@@ -116,13 +116,9 @@ def test_flops_count_every_pass():
     run = runs.prepare(small("byol", augment=LOCAL | {"local_views": 0}, encoder=None), ONE)
     both = runs.prepare(small("byol", None), ONE)
     (whole, *_), (small_view, *_) = both.recipe.encoded
-    per_view = [
-        utilisation._forward_flops(utilisation.network_of(both.settings), v) for v in (whole, small_view)
-    ]
-    assert utilisation.model_flops(run) == 8 * per_view[0]
-    assert (
-        utilisation.model_flops(both) == 8 * per_view[0] + 9 * per_view[1] and per_view[1] < per_view[0] / 3
-    )
+    per_view = [cost._forward_flops(cost.network_of(both.settings), v) for v in (whole, small_view)]
+    assert cost.model_flops(run) == 8 * per_view[0]
+    assert cost.model_flops(both) == 8 * per_view[0] + 9 * per_view[1] and per_view[1] < per_view[0] / 3
 
 
 @pytest.mark.run
