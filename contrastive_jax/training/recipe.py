@@ -106,7 +106,7 @@ def _check_signs(terms: tuple[Term, ...]) -> None:
 
 
 class _Numbers(NamedTuple):
-    """Numbers of views: encoded by the online network, those of them with logits, and with keys."""
+    """Views of an example: the numbers of those with an embedding, with logits, and with keys."""
 
     online: int
     logits: int
