@@ -153,7 +153,7 @@ def test_the_encoder_is_embedded_loaded_evaluated_and_trained_on(whole, folder, 
     loop.train(configs.resolve(str(workdir), more), str(tmp_path / "more"), quiet=True, devices=ONE)
     assert report.report(config, str(workdir), quiet=True) is not None
     page = (workdir / "report.html").read_text()
-    assert "the examples are no images" in page and "data:image/png" not in page
+    assert "The examples are not images" in page and "data:image/png" not in page
 
 
 @pytest.mark.run
@@ -205,11 +205,11 @@ def test_what_does_not_fit_is_refused_before_anything_is_compiled(folder, kind, 
 def test_preview_and_export_are_for_images(whole_table, tmp_path):
     workdir, config = whole_table
     with pytest.raises(
-        ValueError, match="augment.preset is 'scarf'; --mode=preview shows images, .* float32 .6."
+        ValueError, match="augment.preset is 'scarf'; --mode=preview draws images, .* float32 .6."
     ):
         preview.preview(config, str(tmp_path))
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="export writes ResNets"):
+    with pytest.raises(ValueError, match="--mode=export writes ResNets"):
         export.export(config, str(workdir))
 
 

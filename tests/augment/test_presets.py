@@ -278,7 +278,7 @@ def test_normalization_comes_last_in_training_too():
         ),
         (
             {"crop_minn": 0.2},
-            r"augment.crop_minn: no such option of simclr\(crop_min=0.08, .* Did you mean 'crop_min'\?",
+            "augment.crop_minn is not an option of simclr\(crop_min=0.08, .* Did you mean 'crop_min'\?",
         ),
         ({"size": 0}, "augment.size is 0; it must be at least 1"),
         ({"views": 0}, "augment.views is 0; it must be at least 1"),

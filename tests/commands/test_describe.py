@@ -30,7 +30,7 @@ def is_described(name):
     run, missing = describe.prepared(configs.plain(configs.load(f"{name}:scale=paper")))
     said = "\n".join(describe.outline(run, missing))
     assert bool(missing) == (name not in HERE)
-    assert ("described in its place" in said) == bool(missing)
+    assert ("described with synthetic" in said) == bool(missing)
     for words in SAID.get(name, ()):
         assert words in said, words
 

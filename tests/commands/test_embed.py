@@ -110,7 +110,10 @@ def test_what_is_unlike_the_encoders_run_or_an_earlier_call_is_said(trained, tmp
     embed(config | checkpoint | folder, tmp_path / "out")
     said = capsys.readouterr().out
     assert "data.size is 8, and 0 in the encoder's run" in said
-    assert "embeddings_test.npz is of other images" in said and "embeddings_train.npz is" not in said
+    assert (
+        "embeddings_test.npz holds embeddings of other images" in said
+        and "embeddings_train.npz holds" not in said
+    )
 
 
 def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, tmp_path):

@@ -73,7 +73,7 @@ def test_a_checkpoint_is_judged_on_another_set_without_its_own(trained, tmp_path
     assert found["metric"] == "top1" and set(found["results"]) == {"trained", "untrained", "raw pixels"}
     for scores in found["results"].values():
         assert set(scores) == {"knn", "first", "sgd"}
-    assert "encoder" in printed and "as the checkpoint has it" in printed
+    assert "encoder" in printed and "taken from the checkpoint" in printed
     assert "Top-1 (mean per-class accuracy)" in printed  # the test set is unbalanced
     assert "layer projection_1" in found["results"]["trained"]["first"]["protocol"]
     assert "layer pixels" in found["results"]["raw pixels"]["first"]["protocol"]
@@ -246,7 +246,7 @@ def test_images_that_were_added_or_removed_since_the_run_are_said(tmp_path):
     (note,) = evaluate.changed(drawn, drawn, fewer, begun)
     assert "data has 269 training images, and the run began with 270" in note
     (note,) = evaluate.changed(drawn, drawn, (270, "a"), begun)
-    assert "as many training images as the run began with, 270, and not the same files" in note
+    assert "270 training images, as many as the run began with" in note
     for now, had in ((begun, begun), (fewer, (None, None)), ((270, None), begun), ((270, "a"), (270, None))):
         assert evaluate.changed(drawn, drawn, now, had) == []
     assert evaluate.changed(config, config, fewer, begun) == []  # test images have a folder of their own

@@ -98,7 +98,7 @@ def test_values_and_paths_are_what_their_text_is():
     assert found.to_dict() == configs.resolve(pathlib.Path("configs/digits.py"), dict(values)).to_dict()
     assert configs.resolve("configs/digits.py", zip(["seed"], [3], strict=True)).seed == 3
     for wrong in ("seed=1", 5):
-        with pytest.raises(ValueError, match=f"overrides hold {wrong!r}; they are pairs"):
+        with pytest.raises(ValueError, match=f"overrides contain {wrong!r}; they must be pairs"):
             configs.resolve("configs/digits.py", [wrong])
     assert found.to_dict() == configs.resolve("configs/digits.py", texts).to_dict()
 
@@ -154,7 +154,7 @@ def test_a_config_is_found_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "mine.json").write_text(by_path.to_json())
     assert configs.plain(configs.load("~/mine.json")) == configs.plain(by_path)
     for name, text, why in (
-        ("notes.md", "", "ends in .py or .json"),
+        ("notes.md", "", "must end in .py or .json"),
         ("null.json", "null", "an object of sections"),
     ):
         (tmp_path / name).write_text(text)

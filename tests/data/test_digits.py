@@ -52,7 +52,7 @@ def test_stratified_rule():
 
 
 def test_options_that_do_not_apply_are_refused():
-    with pytest.raises(ValueError, match="data.size: no such option of digits"):
+    with pytest.raises(ValueError, match="data.size is not an option of digits"):
         data.load(name="digits", size=16)
     with pytest.raises(ValueError, match="data.size is -1"):
         data.load(name="folder", size=-1)

@@ -163,7 +163,7 @@ def test_options_that_do_not_apply(images):
         data.load(name="folder", dir=str(images), label_key="species")
     with pytest.raises(ValueError, match="data.label_separator='|' is for CSV"):
         load(images, ONE, "json", label_separator="|")
-    with pytest.raises(ValueError, match="data.labels: no such option of digits"):
+    with pytest.raises(ValueError, match="data.labels is not an option of digits"):
         data.load(name="digits", labels="x.csv")
     assert data.load(name="folder", dir=str(images), label_key="").train.label.tolist() == [-1] * 4
     rows = lines("path,label", *(f"{path},sea|dog" for path in PATHS))

@@ -278,7 +278,7 @@ def test_an_unknown_name_says_the_nearest(dir):
             ValueError, match="it must be digits, folder, arrays, synthetic or a name of TFDS"
         ):
             data.load(name=name, dir=dir)
-    with pytest.raises(ValueError, match="data.test_fraction: no such option of tiny"):
+    with pytest.raises(ValueError, match="data.test_fraction is not an option of tiny"):
         data.load(name="tiny", dir=dir, test_fraction=0.1)
 
 

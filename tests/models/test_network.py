@@ -361,7 +361,7 @@ def test_torchvision_names_round_trip():
         ({"classes": -1}, "classes is -1"),
         ({"critic": {"name": "pairs"}}, "critic.name is 'pairs'. Did you mean 'pair'"),
         ({"critic": {"name": "pair", "hidden": 0}}, "critic.hidden is 0; it must be at least 1"),
-        ({"critic": {"name": "none", "hidden": 8}}, "critic.hidden: no such option of none"),
+        ({"critic": {"name": "none", "hidden": 8}}, "critic.hidden is not an option of none"),
         ({"critic": {"name": "numpy:shape"}}, "returned a tuple; it must return a Flax linen module"),
         ({"dtype": "float16"}, "dtype is 'float16'; it must be one of float32, bfloat16, float64"),
         ({"dtype": "float64"}, "needs JAX_ENABLE_X64"),
@@ -373,7 +373,7 @@ def test_bad_options(sections, match):
 
 
 def test_bad_inputs():
-    with pytest.raises(ValueError, match="encoder.dept: no such option of resnet.*Did you mean 'depth'"):
+    with pytest.raises(ValueError, match="encoder.dept is not an option of resnet.*Did you mean 'depth'"):
         build(encoder={"dept": 18})
     network = build(encoder={"stem": "imagenet", "width": 1 / 16})
     with pytest.raises(

@@ -426,7 +426,7 @@ def test_the_command_line_of_replicas(whole):
     found = main.resolved([], str(workdir), "train")
     assert [one.to_dict() for one in found] == [configs.plain(configs.completed(c)) for c in given]
     with pytest.raises(
-        ValueError, match=f"--mode=embed takes one run, and these are 2 replicas; .*{workdir}/replica_0"
+        ValueError, match=f"--mode=embed takes one run, not 2 replicas; .*{workdir}/replica_0"
     ):
         main.resolved([], str(workdir), "embed")
     found = main.resolved(["--config=configs/digits.py", "--config.seed=0,1,2"], None, "train")
