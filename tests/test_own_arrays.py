@@ -131,7 +131,9 @@ def test_the_encoder_is_embedded_loaded_evaluated_and_trained_on(whole, folder, 
     with np.load(embed.embed(config, str(workdir), quiet=True)["test"]) as written:
         np.testing.assert_allclose(written["pooled"], features, rtol=1e-5, atol=1e-6)
     assert encoder.example.shape == x.shape[1:] and encoder.channels == x.shape[-1]
-    with pytest.raises(ValueError, match="open reads image files; this encoder reads (float|int)32 .n, "):
+    with pytest.raises(
+        ValueError, match="open reads image files only; this encoder reads (float|int)32 .n, "
+    ):
         encoder.open("a.png")
     with pytest.raises(ValueError, match="images are .* of shape .*; this encoder reads"):
         encoder(x[:, :-1])

@@ -113,7 +113,9 @@ def architecture(params: PyTree) -> dict[str, Any]:
     bottleneck = "conv3" in params.get("group1_block0", {})
     depths = [d for d, counts in resnet.BLOCKS.items() if counts == blocks and (d >= 50) == bottleneck]
     if not depths or "stem_conv" not in params:
-        raise ValueError(f"it has {blocks or 'no'} residual blocks per group, unlike every ResNet here.")
+        raise ValueError(
+            f"it has {blocks or 'no'} residual blocks in its groups, which matches no known ResNet."
+        )
     height, _, _, channels = np.shape(params["stem_conv"]["kernel"])
     extra = not bottleneck and "shortcut_conv" in params["group1_block0"]
     return {

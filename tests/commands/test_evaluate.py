@@ -174,7 +174,7 @@ def test_a_size_that_the_network_cannot_read_is_refused_before_training(size, en
 @pytest.mark.parametrize(
     ("leaves", "mode", "sentence"),
     [
-        ({}, "RGB", r"has images of 3 channels; the encoder of .* reads 1"),
+        ({}, "RGB", "has images with 3 channels; the encoder of .* reads 1"),
         ({"data.train_split": "test", "data.test_split": ""}, "L", "no labelled test images"),
         ({"evaluate.checkpoint": "nowhere"}, "L", "there is no checkpoint directory .*nowhere"),
         (

@@ -72,7 +72,7 @@ def test_replicas_are_refused_by_what_reads_one_run(tmp_path):
         state = jax.tree.map(lambda x: jnp.stack([x, x]), {"params": params, "stats": stats})
         saved.save(1, state, {"config": config_of(), "channels": 1, "replicas": [{"seed": 0}, {"seed": 1}]})
     for read in (contrastive_jax.load_encoder, lambda path: export(config_of(), path, quiet=True)):
-        with pytest.raises(ValueError, match="holds 2 replicas; name the folder of one of them, .*replica_0"):
+        with pytest.raises(ValueError, match="holds 2 replicas; .*replica_0"):
             read(tmp_path)
     assert not (tmp_path / "encoder.safetensors").exists()
 
@@ -284,7 +284,7 @@ def test_wrong_choices_and_files_end_in_a_sentence(trained, tmp_path):
         ({name: state[name] for name in state if "layer4" not in name}, r"\(2, 2, 2\) residual blocks"),
         (
             {name: state[name] for name in state if name != "layer1.0.bn1.running_var"},
-            "layer1.0.bn1 lacks running_var",
+            "layer1.0.bn1 has no running_var",
         ),
         ({"fc.weight": np.zeros((3, 3), np.float32)}, "no residual blocks"),
         (
@@ -297,11 +297,11 @@ def test_wrong_choices_and_files_end_in_a_sentence(trained, tmp_path):
         (state | {"conv1.weight": np.zeros((8, 9), np.float32)}, "its conv1.weight has 2 axes, not 4"),
         (
             state | {"layer1.0.bn1.weight": np.zeros(8, np.int32)},
-            "its layer1.0.bn1.weight is int32; weights are floating numbers",
+            "its layer1.0.bn1.weight is int32; weights must be floating",
         ),
     ):
         save_file(wrong, tmp_path / "wrong.safetensors")
-        with pytest.raises(ValueError, match=f"holds no ResNet in torchvision's naming: .*{sentence}"):
+        with pytest.raises(ValueError, match=f"is not a ResNet with torchvision's names: .*{sentence}"):
             weights.load(tmp_path / "wrong.safetensors")
 
 
@@ -314,7 +314,7 @@ def test_a_state_dict_of_torchvision_needs_only_a_view(trained, tmp_path):
     state = {name: np.ascontiguousarray(array) for name, array in state.items()}
     more = {"fc.weight": np.zeros((10, 64), np.float32), "bn1.num_batches_tracked": np.array(3)}
     save_file(state | more, tmp_path / "foreign.safetensors")
-    with pytest.raises(ValueError, match="does not say how images are prepared; pass view"):
+    with pytest.raises(ValueError, match="does not contain the preparation of images; pass view"):
         contrastive_jax.load_encoder(tmp_path / "foreign.safetensors")
     foreign = contrastive_jax.load_encoder(tmp_path / "foreign.safetensors", view=dict(preset="none", size=8))
     np.testing.assert_array_equal(foreign(images()), ours(images()))

@@ -163,7 +163,7 @@ def test_a_config_is_found_by_its_name(tmp_path, monkeypatch):
 
 
 def test_a_config_of_an_address_is_not_split_at_its_colon():
-    with pytest.raises(ValueError, match="config 'memory://bucket/run' cannot be read here"):
+    with pytest.raises(ValueError, match="config 'memory://bucket/run' cannot be read"):
         configs.load("memory://bucket/run")
 
 

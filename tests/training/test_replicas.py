@@ -215,9 +215,9 @@ def test_tables_of_many_runs_are_flat_rows(whole, tmp_path):
         and others
     )
     (copy / "replica_1/result.json").unlink()
-    with pytest.raises(FileNotFoundError, match="replica_1 has no result.json: its run has not ended"):
+    with pytest.raises(FileNotFoundError, match="replica_1 has no result.json: the run has not ended"):
         workdirs.read_results(copy)
-    with pytest.raises(FileNotFoundError, match="holds 2 replicas; name the folder of one, .*replica_0"):
+    with pytest.raises(FileNotFoundError, match="holds 2 replicas; .*replica_0"):
         workdirs.read_metrics(workdir)
 
 

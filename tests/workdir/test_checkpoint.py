@@ -291,9 +291,9 @@ DAMAGES = {
     cut_data: "its arrays cannot be read",
     delete_data: "its arrays cannot be read",
     empty_structure: "its arrays cannot be read",
-    empty_meta: "its meta cannot be read",
-    alter_meta: "its meta was altered",
-    delete_meta: "its meta cannot be read",
+    empty_meta: "its metadata cannot be read",
+    alter_meta: "its metadata was changed",
+    delete_meta: "its metadata cannot be read",
 }
 
 

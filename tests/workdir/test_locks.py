@@ -60,7 +60,7 @@ def test_a_killed_process_leaves_a_lock_that_is_taken_over(tmp_path):
         assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
     assert len(said) == 1
     assert re.fullmatch(
-        f"took over the lock of process {process.pid} on {socket.gethostname()}, since .*, which is gone.",
+        f"took over the lock of process {process.pid} on {socket.gethostname()}, since .*, which has ended.",
         said[0],
     )
     assert not (tmp_path / "lock.json").exists()
