@@ -91,8 +91,6 @@ def check(meaning: str, public: str = "", needs_form: bool = True) -> Callable:
 
 def table() -> str:
     """Return the registered checks as a Markdown table; import their modules first."""
-    lines = ["| check | meaning | public defects of the kind |", "| --- | --- | --- |"]
-    lines += [
-        f"| `{one.name}` | {one.meaning} | {one.public or 'none known to us'} |" for one in CHECKS.values()
-    ]
+    lines = ["| check | meaning | public defects of this kind |", "| --- | --- | --- |"]
+    lines += [f"| `{one.name}` | {one.meaning} | {one.public or 'none known'} |" for one in CHECKS.values()]
     return "\n".join(lines)
