@@ -169,7 +169,7 @@ def test_an_encoder_of_other_examples_is_refused(whole, folder, tmp_path):
 @pytest.mark.parametrize(
     "kind, leaves, says",
     [
-        ("table", {"augment": "simclr"}, "augment.preset is 'simclr', which makes views of images"),
+        ("table", {"augment": "simclr"}, "augment.preset is 'simclr', for images"),
         ("table", {"augment": "tokens"}, "augment.preset is 'tokens', which takes token ids"),
         ("table", {"encoder": "resnet"}, "this encoder reads images"),
         ("table", {"encoder": "conv1d", "encoder.width": 16}, None),

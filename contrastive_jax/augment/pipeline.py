@@ -62,7 +62,7 @@ def augmentation(
         if not _is_row(options[name]) or len(options[name]) != views:
             raise ValueError(
                 f"augment.{name} is {options[name]!r}; it must be a tuple of {views} probabilities, one"
-                    " for each view."
+                " for each view."
             )
 
     def make(step, options):
@@ -294,7 +294,7 @@ def normalize(
         if len(mean) not in (count, channels):
             raise ValueError(
                 f"augment.mean and augment.std have {len(mean)} entries, and images have {channels}"
-                    f" channel{'s' if channels > 1 else ''}; allowed: {count} (colour channels)"
+                f" channel{'s' if channels > 1 else ''}; allowed: {count} (colour channels)"
                 + (f", {channels} (all)" if channels != count else "")
                 + ", or None: set --config.augment.mean=None --config.augment.std=None"
                 + (f", or data.channels={len(mean)} for a folder" if channels == 1 and len(mean) == 3 else "")

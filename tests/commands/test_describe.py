@@ -15,7 +15,10 @@ SAID = {
     "randbit_mnist": ("60,000 images 28x28x9, 10 classes",),
     "digit_on_imagenet": ("like mnist on synthetic", "mnist is not prepared", "images 224x224x3"),
     "multidigits": ("60,000 images 112x112x1, 10 classes",),
-    "folder": ("data.dir=photos is not a folder, looked for in ", "; synthetic images like folder"),
+    "folder": (
+        "data.dir=photos is not a folder, looked for in ",
+        "; described with synthetic images like folder",
+    ),
 }
 
 

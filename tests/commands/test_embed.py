@@ -112,7 +112,7 @@ def test_what_is_unlike_the_encoders_run_or_an_earlier_call_is_said(trained, tmp
     folder = {"data": {"name": "folder", "dir": str(tmp_path), "size": 8}}
     embed(config | checkpoint | folder, tmp_path / "out")
     said = capsys.readouterr().out
-    assert "data.size is 8, and 0 in the encoder's run" in said
+    assert "data.size is 8, and was 0 in the encoder's run" in said
     assert (
         "embeddings_test.npz holds embeddings of other images" in said
         and "embeddings_train.npz holds" not in said
@@ -132,7 +132,7 @@ def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, 
             ["projection_3"],
             ["train"],
             {},
-            "names 'projection_3'; this encoder has pooled, projection_1, projection_2",
+            "contains 'projection_3'; the layers of this encoder are pooled, projection_1, projection_2",
         ),
         ([], ["train"], {}, "embed.layers names ''"),
         (["pooled"], ["val"], {}, "embed.splits is \['val'\]; it must be .* train, test"),

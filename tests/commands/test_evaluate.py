@@ -244,7 +244,7 @@ def test_images_that_were_added_or_removed_since_the_run_are_said(tmp_path):
     config, drawn, moved = map(configs.as_settings, (config, drawn, moved))
     fewer, begun = (269, "a"), (270, "b")
     (note,) = evaluate.changed(drawn, drawn, fewer, begun)
-    assert "data has 269 training images, and the run began with 270" in note
+    assert "data has 269 training images; the run began with 270" in note
     (note,) = evaluate.changed(drawn, drawn, (270, "a"), begun)
     assert "270 training images, as many as the run began with" in note
     for now, had in ((begun, begun), (fewer, (None, None)), ((270, None), begun), ((270, "a"), (270, None))):

@@ -232,7 +232,7 @@ def test_a_file_is_judged_as_its_run_is(trained, tmp_path):
             {"encoder.variant": "simclr", "encoder.depth": 50, "encoder.stem": "imagenet"},
             "pads its max-pooling",
         ),
-        ({"norm.epsilon": 1e-3}, "norm.epsilon is 0.001, PyTorch's 1e-05"),
+        ({"norm.epsilon": 1e-3}, "norm.epsilon is 0.001, PyTorch's is 1e-05"),
     ],
 )
 def test_what_torchvision_computes_otherwise_is_refused_or_marked(leaves, sentence, tmp_path):

@@ -53,7 +53,7 @@ REFUSED = [
     ("encoder.width", float("nan"), "encoder.width is nan; it must be a finite number below 3.4e38."),
     ("augment.ratio", [1.0], "augment.ratio is [1.0]; it must be a tuple of 2 numbers above 0."),
     ("profile.steps", [0.5, 1], "profile.steps is [0.5, 1]; it must be a tuple of whole numbers."),
-    ("data", 5, "data is 5; it is a section, with options such as "),
+    ("data", 5, "data is 5; it must be a section"),
     ("train.duration", {"a": 1}, "train.duration is {'a': 1}; it must be one value, not a section."),
     ("train.duration", "1.2.3 epochs", "train.duration is '1.2.3 epochs'; it must be a number and a unit"),
     (
@@ -62,9 +62,9 @@ REFUSED = [
         "train.duration is '1e9 epochs', 4.5e+10 steps; a run must have fewer than 2**31.",
     ),
     ("loss", {}, "loss is empty"),
-    ("name", "../outside", "name is '../outside'; it names a folder"),
-    ("name", "/etc/passwd", "name is '/etc/passwd'; it names a folder"),
-    ("name", ".hidden", "name is '.hidden'; it names a folder"),
+    ("name", "../outside", "name is '../outside'; it must be a folder name"),
+    ("name", "/etc/passwd", "name is '/etc/passwd'; it must be a folder name"),
+    ("name", ".hidden", "name is '.hidden'; it must be a folder name"),
     ("seed", -1, "seed is -1; it must be at least 0."),
 ]
 

@@ -145,12 +145,12 @@ def test_a_saved_config_is_read_where_functions_or_sections_are_missing():
     gone = plain | {"loss": {"gone:away": {"weight": 1.0}}, "target": {"name": "gone:too"}}
     saved = configs.saved_settings(gone)
     assert list(saved.loss) == ["gone:away"] and saved.target.name == "gone:too" and saved.to_dict() == gone
-    with pytest.raises(ValueError, match="target.name is 'gone:too': there is no module 'gone'"):
+    with pytest.raises(ValueError, match="target.name is 'gone:too'; Python finds no module 'gone'"):
         saved.target()
-    with pytest.raises(ValueError, match="target.name is 'gone:too': there is no module 'gone'"):
+    with pytest.raises(ValueError, match="target.name is 'gone:too'; Python finds no module 'gone'"):
         configs.as_settings(gone).target  # noqa: B018
     part = configs.saved_settings({"norm": {}, "dtype": "bfloat16"})
     assert "augment" not in part and part.evaluate.size == 0 and part.dtype == "bfloat16"
     assert part.only("norm", "augment") == {"norm": {}}
-    with pytest.raises(ValueError, match="augment is missing; it is a section"):
+    with pytest.raises(ValueError, match="augment is missing; it must be a section"):
         part.augment  # noqa: B018

@@ -313,11 +313,11 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ),
         (
             {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"eqco": {"alpha": 64.0}}},
-            r"margin.name is 'eqco', which would be added to the one that is in loss.eqco: take none",
+            "margin.name is 'eqco', which would be added to the margin that is part of loss.eqco",
         ),
         (
             {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"donsker_varadhan": 1.0}},
-            r"margin.name is 'eqco', which would falsify the estimate in loss.donsker_varadhan",
+            "margin.name is 'eqco', which would bias the estimate of loss.donsker_varadhan",
         ),
         (
             {"score": "dot", "temperature": {"name": "macl_a"}},
