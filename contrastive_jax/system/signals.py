@@ -222,7 +222,7 @@ def _watch(reader: socket.socket) -> None:
             continue
         if _state.code is not None:
             _end("", _state.code)
-        left = _state.limit()[1] or "Unsaved results are lost; repeat the command to continue or start again."
+        left = _state.limit()[1] or "Unsaved results are lost; repeat the command to resume or start again."
         _end(
             f"error: {word(_state.number)}; the current work did not end within"
             f" {time.monotonic() - _state.since:.0f} s and was stopped. {left}",

@@ -229,7 +229,7 @@ class Checkpoints:
         return NotWritten(
             f"the checkpoint of step {step} could not be written to {self.directory} ({_brief(error)})."
             f" Last good checkpoint: {'none' if good is None else f'step {good}'}; once the cause is"
-            " removed, repeat the command to continue from it."
+            " removed, repeat the command to resume from it."
         )
 
     def _remove_unfinished(self, step: int | None) -> None:

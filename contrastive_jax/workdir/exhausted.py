@@ -54,7 +54,7 @@ def _safe(workdir: str | os.PathLike, full: bool) -> str:
     steps = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()] if folder.is_dir() else []
     advice = f"{'make room or raise the quota, and repeat' if full else 'repeat'} the command"
     if steps:
-        return f"The run's checkpoint of step {max(steps)} is complete: {advice} to continue from it."
+        return f"The run's checkpoint of step {max(steps)} is complete: {advice} to resume from it."
     return f"{advice[0].upper()}{advice[1:]}."
 
 
