@@ -1,7 +1,7 @@
 """Encoder: resnet and vit for images; mlp, conv1d and transformer for other examples.
 
 A function takes the options of batch norm and the dtype of the computation, and returns a Flax linen module or
-an :class:`~contrastive_jax.models.encoder.Encoder`.
+an :class:`~contrastive_jax.models.adapters.Encoder`.
 """
 
 from typing import Annotated, Literal
