@@ -165,7 +165,7 @@ def test_a_stop_ends_the_evaluation_of_both(tmp_path, monkeypatch):
     began = time.monotonic()
     said, codes = ended(processes)
     assert time.monotonic() - began < 60 and codes == [143, 143], said
-    assert "stopped before all was evaluated. The run is trained and saved" in said[0]
+    assert "stopped before the evaluation was complete. The run is trained and saved" in said[0]
 
 
 @pytest.mark.slow

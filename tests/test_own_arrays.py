@@ -174,11 +174,11 @@ def test_an_encoder_of_other_examples_is_refused(whole, folder, tmp_path):
         ("table", {"encoder": "resnet"}, "this encoder reads images"),
         ("table", {"encoder": "conv1d", "encoder.width": 16}, None),
         ("series", {"evaluate.size": 16}, "evaluate.size is 16; only images are resized"),
-        ("series", {"compose": "rand_bit"}, "compose takes images"),
+        ("series", {"compose": "rand_bit"}, "compose needs images"),
         (
             "tokens",
             {"encoder.vocabulary": 19},
-            "encoder.vocabulary is 19; ids lie from 0 to 18, and data has 19",
+            "encoder.vocabulary is 19; ids must be from 0 to 18, and data contains 19",
         ),
         ("tokens", {"augment.mask_id": 20}, "and augment.mask_id has 20"),
         ("tokens", {"augment.padding_id": 21}, "and augment.padding_id has 21"),

@@ -284,7 +284,7 @@ def test_a_temperature_is_one_number(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     settings = configs.resolve("digits:scale=smoke", [("temperature", "several:two")])
-    with pytest.raises(ValueError, match=r"temperature.name is 'several:two', which gives an array \(2,\)"):
+    with pytest.raises(ValueError, match="temperature.name is 'several:two', which returns an array \(2,\)"):
         runs.prepare(configs.plain(settings))
     settings = configs.resolve("digits:scale=smoke", [("temperature", "several:short")])
     with pytest.raises(
@@ -303,8 +303,8 @@ def test_arrays_are_a_data_set():
         ((images, labels[:5]), r"need label \[6\]"),
         ((images, labels, images[:, 1:], labels), "one shape"),
         ((images, labels + 0.5), "labels are float64; they must be whole numbers"),
-        ((images, labels + 2**31), "labels .* are whole numbers from -1 .none. to 2147483647"),
-        ((images, labels - 1), "labels .* are whole numbers from -1"),
+        ((images, labels + 2**31), "labels .* must be whole numbers from -1 .none. to 2147483647"),
+        ((images, labels - 1), "labels .* must be whole numbers from -1"),
         ((images, labels, None, labels), "test_labels are given without test_images"),
         (
             (images, np.eye(6, 3, dtype=int), images[:2], labels[:2]),

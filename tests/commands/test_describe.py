@@ -16,7 +16,7 @@ SAID = {
     "digit_on_imagenet": ("like mnist on synthetic", "mnist is not prepared", "images 224x224x3"),
     "multidigits": ("60,000 images 112x112x1, 10 classes",),
     "folder": (
-        "data.dir=photos is not a folder, looked for in ",
+        "data.dir is photos; there is no such folder in ",
         "; described with synthetic images like folder",
     ),
 }

@@ -160,7 +160,7 @@ def perceptron(norm, dtype):
         (
             10,
             {"name": f"{__name__}:perceptron"},
-            "evaluate.size is 10, and this network's weights are for .* 8 pixels",
+            "evaluate.size is 10; it must be 0, .* 8 pixels",
         ),
     ],
 )
@@ -180,7 +180,10 @@ def test_a_size_that_the_network_cannot_read_is_refused_before_training(size, en
         (
             {"evaluators.first.layer": "projection_4"},
             "L",
-            r"evaluators.first: layer is 'projection_4'; this network has pooled, projection_1, projection_2",
+            (
+                "evaluators.first: layer is 'projection_4'; it must be one of pooled, projection_1,"
+                " projection_2"
+            ),
         ),
         ({"evaluators.knn.k": 30}, "L", "evaluators.knn: k is 30; there are 24"),
     ],

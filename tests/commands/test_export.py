@@ -194,7 +194,11 @@ def test_an_own_encoders_variant_is_its_own_affair(tmp_path, monkeypatch):
             {"encoder.variant": "torchvision"},
             "has encoder.variant=simclr, this config torchvision: .* Take",
         ),
-        ({"of": "statistics"}, {}, "another encoder than this config's: its more/mean is 1, not absent"),
+        (
+            {"of": "statistics"},
+            {},
+            "does not match the encoder of this config: its more/mean is 1, not absent",
+        ),
     ],
 )
 def test_a_run_refuses_weights_that_it_would_use_otherwise(saved, leaves, message, tmp_path):

@@ -149,17 +149,17 @@ OWN = functools.partial("{}:{}".format, __name__)
         (
             "isogclr",
             {"examples": 0},
-            "temperature.name is 'isogclr', which keeps a number for each example; the data",
+            "temperature.name is 'isogclr', which keeps a number for each example",
         ),
         (
             "sogclr",
             {"examples": 0},
-            "normalizer.name is 'sogclr', which keeps a number for each example; the data",
+            "normalizer.name is 'sogclr', which keeps a number for each example",
         ),
         (
             "sogclr",
             {"normalizer": {"name": "none"}},
-            "loss.sogclr reads u, .* take critic=pair or baseline, or norm",
+            "loss.sogclr needs u .* set critic=pair or baseline, or norm",
         ),
         (
             "sogclr",
@@ -169,7 +169,7 @@ OWN = functools.partial("{}:{}".format, __name__)
         (
             "simclr",
             {"normalizer": {"name": "sogclr"}},
-            "normalizer.name is 'sogclr', and no loss reads its u",
+            "normalizer.name is 'sogclr', but no loss uses its u",
         ),
         (
             "sogclr",
@@ -180,19 +180,19 @@ OWN = functools.partial("{}:{}".format, __name__)
         (
             "robust",
             {"temperature": {"name": OWN("of_no_shape")}},
-            r"gives an array \(\); it must give an array \(.*1\)",
+            "returns an array \(\); it must return an array \(.*1\)",
         ),
         (
             "robust",
             {"temperature": {"name": OWN("of_no_metric")}},
-            "reads 'ess'; it must read one of kl_uniform, con",
+            "whose reads is 'ess'; it must be one of kl_uniform, con",
         ),
         (
             "robust",
             {"temperature": {"name": OWN("of_nobody")}},
             "is per 'image'; it must be one of batch, example, q",
         ),
-        ("sogclr", {"normalizer": {"name": OWN("of_no_rows")}}, r"gives log u \(2,\)"),
+        ("sogclr", {"normalizer": {"name": OWN("of_no_rows")}}, "returns log u \(2,\)"),
         (
             "sogclr",
             {"normalizer": {"name": OWN("no_rule")}},

@@ -352,7 +352,7 @@ def test_a_config_names_a_transform():
     assert built(method="temperature_free").compare.transform.cosine_only
     for overrides, words in (
         ([("transform", {"name": "adnce"}), ("loss", {"macl_w": 1.0})], "cosines required by"),
-        ([("transform", {"name": "adnce"}), ("loss", {"byol": 1.0})], "no loss reads a contrast"),
+        ([("transform", {"name": "adnce"}), ("loss", {"byol": 1.0})], "no loss uses a contrast"),
         ([("transform", {"name": "dystress"}), ("score", "dot")], "score is 'dot'"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -337,12 +337,12 @@ def test_a_digit_is_resized_by_pillow():
     "options, words",
     [
         ({"count": 0}, "compose.count is 0"),
-        ({"count": 5, "second_size": 9}, "compose.second_size=9 is of two digits, and compose.count=5"),
+        ({"count": 5, "second_size": 9}, "compose.second_size is 9; it needs compose.count=2, not 5"),
         ({"second_size": 14}, "compose.second_size is 14; it must be at most compose.side, 13"),
-        ({"side": 3}, "compose.side=3 is less than the 4 pixels"),
+        ({"side": 3}, "compose.side is 3; it must be at least 4"),
         ({"placement": "in-grid"}, "compose.placement is 'in-grid'; it must be one of random, grid"),
         ({"overlap": "sum"}, "compose.overlap is 'sum'; it must be one of maximum, add"),
-        ({"count": 10, "placement": "grid"}, "compose.count=10 is more than the 9 cells of 4 in 13 pixels"),
+        ({"count": 10, "placement": "grid"}, "compose.count is 10; it must be at most 9"),
         ({"second_size": 9, "placement": "grid"}, "compose.placement=grid"),
     ],
 )
@@ -354,7 +354,7 @@ def test_impossible_canvases_are_refused(options, words):
 def test_digits_need_labels_and_squares():
     with pytest.raises(ValueError, match="images of some are 6 x 5"):
         compose.multi_digits(source(GRAY), None)
-    with pytest.raises(ValueError, match="without a label"):
+    with pytest.raises(ValueError, match="without a single label"):
         compose.multi_digits(source(data.Split(DIGITS.image)), None)
     with pytest.raises(ValueError, match="streamed"):
         from test_stream import IMAGES, Memory
@@ -478,8 +478,8 @@ def test_streamed_images_get_their_digits_before_they_are_cut():
     [
         ({"unique": 23}, "compose.unique is 23; it must be at most 22"),
         ({"overlap": "sum"}, "compose.overlap is 'sum'; it must be one of maximum, add"),
-        ({"size": 8}, "digits of 8 pixels do not fit nine times on 24: at most 6"),
-        ({"side": 12}, "digits of 4 pixels do not fit nine times on 12: at most 3"),
+        ({"size": 8}, "compose.size is 8; on 24 pixels it must be at most 6"),
+        ({"side": 12}, "compose.size is 4; on 12 pixels it must be at most 3"),
     ],
 )
 def test_impossible_digits_are_refused(options, words):

@@ -298,10 +298,10 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             {"temperature": {"name": "fixed", "tua": 0.1}},
             "temperature.tua is not an option of fixed\(tau.*Did you mean 'tau'",
         ),
-        ({"negatives": {"name": "random", "k": 63}}, r"negatives.k is 63, .* offers a query 62"),
+        ({"negatives": {"name": "random", "k": 63}}, "negatives.k is 63; it must be at most 62"),
         (
             {"negatives": {"name": "random", "k": 32}, "target": {"name": "ema"}, "directions": "one_way"},
-            r"negatives.k is 32, .* offers a query 31",
+            "negatives.k is 32; it must be at most 31",
         ),
         (
             {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"dcl": {"weight": 0.0}, "hard_nce": 1.0}},
@@ -309,7 +309,7 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ),
         (
             {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"sliced_wasserstein": {"weight": 1.0}}},
-            r"margin.name is 'eqco', and no loss reads a contrast",
+            "margin.name is 'eqco', but no loss uses a contrast",
         ),
         (
             {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"eqco": {"alpha": 64.0}}},
@@ -321,39 +321,39 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ),
         (
             {"score": "dot", "temperature": {"name": "macl_a"}},
-            r"score is 'dot'; temperature=macl_a reads the mean cosine of positives",
+            "score is 'dot'; it must be cosine with temperature=macl_a",
         ),
         (
             {"predictor.layers": 2, "predictor.out": 1},
-            r"predictor.out .* is 1, and a prediction is compared with a projection of 16: take 16, or 0",
+            "predictor.out .* is 1; it must be 16",
         ),
-        ({"score": "dot", "loss": {"macl_w": 1.0}}, r"score is 'dot'; loss.macl_w .* for cosine alone"),
+        ({"score": "dot", "loss": {"macl_w": 1.0}}, "score is 'dot'; it must be cosine with loss.macl_w"),
         (
             {"candidates": {"name": "queue", "size": 96 + 1}},
             r"candidates.size is 97; .* multiple of the 64 keys",
         ),
         (
             {"loss": {"fenchel_legendre": {"weight": 1.0}}},
-            r"loss.fenchel_legendre reads u, .* critic.name is 'none': take critic=pair",
+            "loss.fenchel_legendre needs u .* set critic=pair",
         ),
         (
             {"loss": {"cross_entropy": {"weight": 1.0}, "info_nce": {"weight": 0.0}}},
-            r"loss.cross_entropy trains the probe alone while probe.gradient is False",
+            "loss.cross_entropy trains only the probe while probe.gradient is False",
         ),
-        ({"loss": {"dcl": {"weight": 0.0}}}, r"loss.dcl.weight is 0, as of every loss: nothing would train"),
+        ({"loss": {"dcl": {"weight": 0.0}}}, "loss.dcl.weight is 0, like all weights"),
         (
             {"loss": {"info_nce": {"weight": 1.0}, "EqCo_estimate": {"alpha": 64.0}}},
-            r"loss.EqCo_estimate.weight is 1.0, .* to be maximised: take loss.eqco,",
+            "loss.EqCo_estimate.weight is 1.0; it must be at most 0 .* use loss.eqco",
         ),
         *(
             (
                 {"loss": {name: 1.0}, "target": {"name": "ema"}, "directions": "one_way"},
-                rf"directions is 'one_way', .* loss.{name} reads two: take both",
+                f"directions is 'one_way', .* loss.{name} needs two: set directions=both",
             )
             for name in ("byol", "alignment")
         ),
         ({"loss": {"dclw": {"sigma": -1.0}}}, r"loss.dclw.sigma is -1.0; it must be above 0"),
-        ({"critic": {"name": "pair"}}, r"critic.name is 'pair', and no loss reads its u"),
+        ({"critic": {"name": "pair"}}, "critic.name is 'pair', but no loss uses its u"),
         ({"loss": {"flat_nec": 1.0}}, r"no loss 'flat_nec'. Did you mean 'flat_nce'"),
         ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; it is hoelder_flat_nce\("),
         ({"train.duration": "6 epohcs"}, "train.duration is '6 epohcs'; it must be a number and a unit"),
@@ -370,7 +370,7 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ({"evaluators.knn.k": 2000}, r"evaluators.knn: k is 2000; there are 1437"),
         (
             {"evaluators.few_labels.labels_per_class": 200},
-            r"evaluators.few_labels: labels_per_class=200 is more than class \d has: 1\d\d",
+            "evaluators.few_labels: labels_per_class is 200; it must be at most 1\d\d",
         ),
         ({"evaluators": {"knn": {"name": "kn"}}}, r"evaluators.knn.name is 'kn'; .* Did you mean 'knn'"),
         (

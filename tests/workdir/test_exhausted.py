@@ -65,7 +65,7 @@ def test_a_checkpoint_that_is_whole_is_named(run):
     assert text.startswith(
         f"the disk of {run} is full (No space left on device). The run's checkpoint of step 40 is complete"
     )
-    assert "goes on from there" in text
+    assert "to resume from it" in text
 
 
 def test_an_error_without_a_file_is_settled_by_the_room_that_there_is(run, monkeypatch):
