@@ -288,7 +288,7 @@ def test_a_temperature_is_one_number(tmp_path, monkeypatch):
         runs.prepare(configs.plain(settings))
     settings = configs.resolve("digits:scale=smoke", [("temperature", "several:short")])
     with pytest.raises(
-        ValueError, match="'several:short', which cannot be called by the step: .*2 positional"
+        ValueError, match="'several:short', which fails in the step: .*2 positional"
     ):
         runs.prepare(configs.plain(settings))
 

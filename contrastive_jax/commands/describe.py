@@ -81,7 +81,7 @@ def describe(
     log(f"compiled step{f' of {count} replicas' if count > 1 else ''}, per device")
     for name, value in facts.items():
         log(f"  {name} = {value:,.2f}")
-    log(f"speed\n  not measured: {unfit}" if unfit else "speed, images a second")
+    log(f"speed\n  not measured: {unfit}" if unfit else "speed, images per second")
     for name, value in speed.items():
         log(f"  {name} = {value:,.1f}")
     if "data" in speed and speed["data"] < speed["step"]:

@@ -148,8 +148,8 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
         if not address and pathlib.Path(f"{path}.py").is_file():
             hint = f" There is a file {path}.py: write its name with the ending."
         raise ValueError(
-            f"there is no config {(address or '') + path!r}; name a file of configs/, a workdir, or a config.json."
-            f"{hint}"
+            f"there is no config {(address or '') + path!r}; give a file of configs/, a workdir, or a"
+            f" config.json.{hint}"
         )
     if file.suffix == ".json":
         try:

@@ -23,8 +23,8 @@ WRONG = {
         "sums",
         "two",
     ): (
-        "the logarithms of two sums, one for each view, are added; take the logarithm of one sum over both"
-        " views"
+        "the logarithms of two sums, one for each view, are added; use the logarithm of one sum over"
+        " both views"
     ),
     ("directions", "a"): "only the first array's rows are queries; add the other direction",
     ("directions", "b"): "only the second array's rows are queries; add the other direction",
@@ -404,7 +404,7 @@ def detached_parts(session: Session):
             session.working_tau,
         )
     if session.convention is None:
-        raise NotApplicable("no known form of the loss has its values: see value")
+        raise NotApplicable("no known form of the loss has these values: see the check value")
     expected = session.expected(batch)
     _, right = session.compared(outcome, expected)
     if session.name == "flatnce":

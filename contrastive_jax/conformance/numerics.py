@@ -73,7 +73,7 @@ def zero_rows(session: Session):
         batch[1][0] = 0.0
     if not session.call(batch).finite:
         raise Failed(
-            "a row of zeros gives NaN: the norm's gradient divides by zero; take rsqrt(max(sum x^2, eps))",
+            "a row of zeros gives NaN: the norm's gradient divides by zero; use rsqrt(max(sum x^2, eps))",
             None,
             batch,
             session.working_tau,
@@ -107,7 +107,7 @@ def at_temperature(session: Session, tau: float, value: float = 1e-2, gradient: 
     outcome, expected = session.call(batch, tau), session.expected(batch, tau)
     if not outcome.finite:
         raise Failed(
-            f"NaN or infinity at temperature {tau:g}: take a logsumexp that subtracts the largest logit",
+            f"NaN or infinity at temperature {tau:g}: use a logsumexp that subtracts the largest logit",
             None,
             batch,
             tau,
@@ -139,7 +139,7 @@ def large_logits(session: Session):
     outcome, expected = session.call(batch), session.expected(batch)
     if not outcome.finite:
         raise Failed(
-            "NaN or infinity at logits of 1e4: take a logsumexp that subtracts the largest logit",
+            "NaN or infinity at logits of 1e4: use a logsumexp that subtracts the largest logit",
             None,
             batch,
             session.working_tau,
@@ -372,7 +372,10 @@ def determinism(session: Session):
         first.gradient, third.gradient, equal_nan=True
     ):
         raise Failed(
-            "a second call with the same arrays differs: state or random numbers are inside",
+            (
+                "a second call with the same arrays gives another result: the function has state or random"
+                " numbers"
+            ),
             abs(first.value - third.value),
             batch,
             session.working_tau,

@@ -64,7 +64,9 @@ class Check:
         from contrastive_jax.conformance.bridge import Refused
 
         if self.needs_form and session.convention is None:
-            return Result(self.name, SKIPPED, words="no known form of the loss has its values: see value")
+            return Result(
+                self.name, SKIPPED, words="no known form of the loss has these values: see the check value"
+            )
         try:
             number, words = self.function(session)
         except NotApplicable as reason:

@@ -280,8 +280,8 @@ def split_folders(
         test_split = next((name for name in TEST if name in folders), "")
         if not test_split and (names := folders.keys() & {*LIKE_TEST}):
             raise ValueError(
-                f"data.test_split is 'auto' and finds {folders[min(names)].name} beside {train}, but"
-                f" not {', '.join(TEST)}: set data.test_split to the folder of test images, or to '' for"
+                f"data.test_split is 'auto', and {folders[min(names)].name} is beside {train}, but none"
+                f" of {', '.join(TEST)}: set data.test_split to the folder of test images, or to '' for"
                 " none."
             )
         others = (

@@ -55,7 +55,9 @@ def geometry(
         if labels.ndim == 2:
             return left_out("images have several labels; pairs of one class need one label per image")
         if not 2 <= len(np.unique(labels)) < len(labels):
-            return left_out("the images need at least two classes, and a class at least two images")
+            return left_out(
+                "there are too few images: it needs at least two classes, and two images in a class"
+            )
         seen = None if subject.encoder is None else subject.two_views(layer, number, seed)
         measured = _geometry.evaluate(
             features, labels, layer=subject.layer(layer), t=t, self_pairs=self_pairs, metric=metric
@@ -157,7 +159,7 @@ def retrieval(facts: EvalSpec, *, images: CountOrZero = 0, seed: Seed = 0, layer
         if labels.ndim == 2:
             return left_out("images have several labels; neighbours of one class need one label per image")
         if len(features) < 11 or len(np.unique(labels)) == len(labels):
-            return left_out("there are too few images: it needs 11, with two in a class")
+            return left_out("there are too few images: it needs at least 11, with two in a class")
         return _retrieval.retrieval(features, labels) | {
             "protocol": f"each of {len(features)} test images among the others, cosine, layer {subject.layer(layer)}",
             "settings": {"layer": subject.layer(layer), "images": len(features), "seed": seed},

@@ -181,9 +181,7 @@ def _check_temperature(
         state = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.broadcast_to(x, shape), rule.init()))
         tau = jax.eval_shape(lambda *at: jnp.asarray(rule.value(*at)), state, step, number)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"temperature.name is {name!r}, which cannot be called by the step: {error}"
-        ) from error
+        raise ValueError(f"temperature.name is {name!r}, which fails in the step: {error}") from error
     if tau.shape != shape:
         wanted = f"an array {shape}, the shape of its states" if shape else "a scalar"
         raise ValueError(
@@ -262,9 +260,7 @@ def _check_normalizer(rule: Normalizer, name: str, examples: int, rows: tuple[in
         state = jax.eval_shape(lambda: by_example.first(rule.init(), rule.per, *rows))
         log_u, after = jax.eval_shape(rule.update, state, now, some)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"normalizer.name is {name!r}, which cannot be called by the step: {error}"
-        ) from error
+        raise ValueError(f"normalizer.name is {name!r}, which fails in the step: {error}") from error
     shapes = [jax.tree.map(lambda x: x.shape, tree) for tree in (state, after)]
     if log_u.shape != rows or shapes[0] != shapes[1]:
         raise ValueError(

@@ -249,7 +249,7 @@ def _differences(given: Sequence[Settings]) -> list[dict[str, Any]]:
       ValueError: a leaf may not differ, or two configs are the same.
     """
     if len(given) < 2:
-        raise ValueError(f"replicas need at least two runs; there is {len(given)}.")
+        raise ValueError(f"replicas need at least two runs; given: {len(given)}.")
     names: dict[str, None] = {}
     every = [configs.leaves(settings) for settings in given]
     for other in every[1:]:

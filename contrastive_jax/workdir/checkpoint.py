@@ -286,7 +286,7 @@ class Checkpoints:
         like :meth:`restore`.
         """
         if not self.steps():
-            raise FileNotFoundError(f"{self.directory} holds no checkpoint")
+            raise FileNotFoundError(f"{self.directory} has no checkpoint")
         if step is not None and step not in self.steps():
             raise FileNotFoundError(
                 f"{self.directory} has no checkpoint of step {step}; it has"
@@ -462,7 +462,8 @@ def _open_directory(directory: Any, read_only: bool) -> Any:
     if read_only:
         if not path.exists():
             raise FileNotFoundError(
-                f"there is no checkpoint directory {path}; name the workdir of a run that has saved one"
+                f"there is no checkpoint directory {path}; give the workdir of a run that has saved a"
+                " checkpoint"
             )
         return path
     trial = path / f".writable-{jax.process_index()}"

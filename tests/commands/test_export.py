@@ -271,7 +271,7 @@ def test_wrong_choices_and_files_end_in_a_sentence(trained, tmp_path):
         export(config | {"export": {"architecture": "onnx"}}, tmp_path, quiet=True)
     with pytest.raises(
         FileNotFoundError,
-        match="there is no checkpoint directory .*; name the workdir of a run that has saved one",
+        match="there is no checkpoint directory .*; give the workdir",
     ):
         export(config, tmp_path / "nowhere", quiet=True)
     assert not (tmp_path / "nowhere").exists()

@@ -188,10 +188,10 @@ def test_several_runs_side_by_side_show_what_differs(workdir, tmp_path):
 def test_a_run_under_way_says_what_it_has_not(tmp_path):
     path = make_run(tmp_path / "young", finished=False, trained=False)
     _, page = of(path)
-    assert "Nothing was evaluated." in page.text and "no result.json yet" in page.text
+    assert "No evaluations." in page.text and "no result.json yet" in page.text
     assert "checkpoint" in page.text.partition("Embedding")[2] and not page.fetched
     (path / "metrics.jsonl").unlink()
-    assert "Nothing was logged." in of(path)[1].text
+    assert "No metrics." in of(path)[1].text
 
 
 def test_numbers_that_are_not_finite_are_shown_and_a_divergence_is_what_ended_the_run(tmp_path):

@@ -420,7 +420,7 @@ def test_what_would_be_missing_or_a_class_in_silence_is_refused(tmp_path):
         ValueError, match="the folders training and testing: set data.train_split and data.test_split"
     ):
         load()
-    with pytest.raises(ValueError, match="data.test_split is 'auto' and finds testing"):
+    with pytest.raises(ValueError, match="data.test_split is 'auto', and testing is beside"):
         load(train_split="training")
     assert len(load(train_split="training", test_split="testing").test) == 2
     assert load(test_split="").classes == ("testing", "training")
