@@ -170,10 +170,10 @@ def test_an_encoder_of_other_examples_is_refused(whole, folder, tmp_path):
     "kind, leaves, says",
     [
         ("table", {"augment": "simclr"}, "augment.preset is 'simclr', for images"),
-        ("table", {"augment": "tokens"}, "augment.preset is 'tokens', which takes token ids"),
+        ("table", {"augment": "tokens"}, "augment.preset is 'tokens', for token ids"),
         ("table", {"encoder": "resnet"}, "this encoder reads images"),
         ("table", {"encoder": "conv1d", "encoder.width": 16}, None),
-        ("series", {"evaluate.size": 16}, "evaluate.size is 16; only images are resized"),
+        ("series", {"evaluate.size": 16}, "evaluate.size is 16; it must be 0"),
         ("series", {"compose": "rand_bit"}, "compose needs images"),
         (
             "tokens",

@@ -266,8 +266,8 @@ def _differences(given: Sequence[Settings]) -> list[dict[str, Any]]:
     differing = [{name: leaves[name] for name in names} for leaves in every]
     for number, one in enumerate(differing):
         if one in differing[:number]:
-            which = f"{layout.words([one])}: list each value once" if one else "with no difference"
-            raise NotReplicas(f"two replicas are the same, {which}.")
+            which = f", {layout.words([one])}: list each value once" if one else ": set different seeds"
+            raise NotReplicas(f"two replicas are the same{which}.")
     return differing
 
 

@@ -93,8 +93,8 @@ def test_views_of_eight_devices_are_those_of_one(preset, examples):
 @pytest.mark.parametrize(
     "preset, examples, says",
     [
-        ("scarf", SERIES, "'scarf', which takes tables, float32 .F.; these examples are float32 .24, 2."),
-        ("scarf", IDS, "'scarf', which takes tables"),
+        ("scarf", SERIES, "'scarf', for tables, float32 .F.; these examples are float32 .24, 2."),
+        ("scarf", IDS, "'scarf', for tables"),
         ("scarf", None, "'scarf'; it needs training examples"),
         ("time_series", IDS, "takes time series"),
         ("tokens", TABLE, "takes token ids"),

@@ -287,7 +287,10 @@ def test_normalization_comes_last_in_training_too():
         ({"strength": -1.0}, "augment.strength is -1.0; it must be from 0 to 2.5"),
         ({"strength": 3.0}, "augment.strength is 3.0; it must be from 0 to 2.5"),
         ({"crop_min": 0.0}, "augment.crop_min is 0.0; it must be above 0 and at most 1"),
-        ({"crop_min": 0.5, "crop_max": 0.4}, "augment.crop_min is 0.5 and augment.crop_max 0.4"),
+        (
+            {"crop_min": 0.5, "crop_max": 0.4},
+            "augment.crop_min is 0.5; it must be at most augment.crop_max, 0.4",
+        ),
         ({"ratio": (2.0, 1.0)}, "augment.ratio is \(2.0, 1.0\); the first number must be"),
         ({"sampler": "torch"}, "augment.sampler is 'torch'; it must be one of torchvision, tf, continuous"),
         ({"method": "nearest"}, "augment.method is 'nearest'; it must be one of bicubic, bilinear"),

@@ -134,7 +134,7 @@ def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, 
             {},
             "contains 'projection_3'; the layers of this encoder are pooled, projection_1, projection_2",
         ),
-        ([], ["train"], {}, "embed.layers names ''"),
+        ([], ["train"], {}, "embed.layers contains ''"),
         (["pooled"], ["val"], {}, "embed.splits is \['val'\]; it must be .* train, test"),
         (["pooled"], ["test"], {"data": folder}, "'folder' has none of them"),
         (

@@ -164,7 +164,7 @@ OWN = functools.partial("{}:{}".format, __name__)
         (
             "sogclr",
             {"critic": {"name": "pair"}},
-            "normalizer.name is 'sogclr' and critic.name is 'pair'; losses read",
+            "normalizer.name is 'sogclr' and critic.name is 'pair'; both return u",
         ),
         (
             "simclr",
@@ -176,7 +176,7 @@ OWN = functools.partial("{}:{}".format, __name__)
             {"normalizer": {"name": "sogclr", "gamma": 0.0}},
             "normalizer.gamma is 0.0; it must be above 0",
         ),
-        ("sogclr", {"margin": {"name": "eqco", "alpha": 64.0}}, "margin.name is 'eqco', which would falsify"),
+        ("sogclr", {"margin": {"name": "eqco", "alpha": 64.0}}, "margin.name is 'eqco', which would bias"),
         (
             "robust",
             {"temperature": {"name": OWN("of_no_shape")}},

@@ -521,7 +521,7 @@ def test_a_loss_may_be_a_function_too():
         (dict(queue=jnp.ones((5, 3))), r"queue has shape \(5, 3\); it must be \[M, 2\]"),
         (dict(queue_group=jnp.ones(5)), "it needs the argument queue"),
         (dict(queue=jnp.ones((5, 2)), queue_group=jnp.ones(4, int)), r"it must be \(5,\)"),
-        (dict(queue=jnp.ones((5, 2)), queue_group=jnp.ones(5, int)), "queue_group is given without group"),
+        (dict(queue=jnp.ones((5, 2)), queue_group=jnp.ones(5, int)), "queue_group is given without ids"),
         (dict(group=jnp.ones(8)), r"group has shape \(8,\); it must be \(4,\)"),
         (dict(positives=jnp.ones(3)), r"positives has shape \(3,\); it must be \(4,\)"),
         (

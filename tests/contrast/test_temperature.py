@@ -93,7 +93,7 @@ def test_replay_is_what_was_logged(log):
     for changed, message in (
         (text.replace("0.2", "0.21"), f"values is '{log['values']}'; the 3 values"),
         (text.replace("0.2", '"NaN"'), "line 3 must be a record with a step and a positive tau"),
-        (text.replace("tau", "beta"), 'no line with a "step" and a "tau"'),
+        (text.replace("tau", "beta"), 'a line with a "step" and a "tau"'),
         ("step,tau", "line 1 must be a record"),
     ):
         file.write_text(changed)

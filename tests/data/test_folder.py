@@ -399,7 +399,7 @@ def test_a_part_of_a_stream_keeps_its_groups(tmp_path):
 
 
 def test_messages_for_folders_that_are_not_there(tmp_path):
-    with pytest.raises(ValueError, match="needs data.dir"):
+    with pytest.raises(ValueError, match="data.dir is ''; it must be the folder"):
         data.load(name="folder")
     with pytest.raises(FileNotFoundError, match="data.dir is .*nowhere; there is no such folder"):
         data.load(name="folder", dir=str(tmp_path / "nowhere"))

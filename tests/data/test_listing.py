@@ -224,7 +224,7 @@ def test_accents_of_another_form(tmp_path):
     "content, ending, message",
     [
         (ROWS.encode("cp1252"), "csv", r"line 2 is not UTF-8 \(byte 0xe4\).*save it as UTF-8"),
-        (ROWS.encode("utf-16")[:-1], "csv", "is not: save it as UTF-8"),
+        (ROWS.encode("utf-16")[:-1], "csv", "but is not UTF-.*: save it as UTF-8"),
         (ROWS.partition("\n")[2].encode(), "csv", "line 1 is a row, not a header .*such as path,label"),
         (ROWS.replace("\n", "\nelsewhere/", 4).encode(), "csv", "no row for a/0.png .*it has elsewhere/a/0.png"),
         (ROWS.replace("ant", '"ant', 1).encode(), "csv", "line [0-9]+: unexpected end|line [0-9]+"),
