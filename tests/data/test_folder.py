@@ -86,7 +86,7 @@ def test_train_and_test_folders(tmp_path, folder, test_folder):
     assert (
         len(data.load(name="folder", dir=str(tmp_path), test_fraction=0.5).test) == 3
     )  # no further fraction
-    with pytest.raises(ValueError, match="data.test_fraction=0.5"):
+    with pytest.raises(ValueError, match="data.test_fraction is 0.5"):
         data.load(name="folder", dir=str(tmp_path), test_split=test_folder, test_fraction=0.5)
     save(tmp_path / test_folder / "c" / "1.png", rgb())
     with pytest.raises(ValueError, match="classes without training images: c"):
@@ -346,7 +346,7 @@ def test_records_are_upright_and_of_eight_bits_for_any_decoder(tmp_path, monkeyp
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     monkeypatch.setattr("contrastive_jax.data.image_folder.opened", stale)
-    with pytest.raises(OSError, match="Stale file handle.*; once it can, .*0.jpg"):
+    with pytest.raises(OSError, match="Stale file handle.*; once it can be, .*0.jpg"):
         records.read([0])
 
 
@@ -406,9 +406,9 @@ def test_messages_for_folders_that_are_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="contains no image"):
         data.load(name="folder", dir=str(tmp_path))
     save(tmp_path / "train/0.png", rgb())
-    with pytest.raises(FileNotFoundError, match="data.test_split=holdout"):
+    with pytest.raises(FileNotFoundError, match="data.test_split is holdout"):
         data.load(name="folder", dir=str(tmp_path), test_split="holdout")
-    with pytest.raises(FileNotFoundError, match="data.train_split=tarin"):
+    with pytest.raises(FileNotFoundError, match="data.train_split is tarin"):
         data.load(name="folder", dir=str(tmp_path), train_split="tarin")
 
 
@@ -459,7 +459,7 @@ def test_test_images_are_no_training_images(tmp_path):
     for name in ("train", "test"):  # links to one folder; train_split="" does not look into it
         (tmp_path / ".linked" / name).symlink_to(tmp_path / "train")
     for options in (dict(train_split=""), dict(dir=str(tmp_path / ".linked"))):
-        with pytest.raises(ValueError, match="training would include test images; set data.test_split=''"):
+        with pytest.raises(ValueError, match="training would include test images. Set data.test_split=''"):
             load(**options)
     assert len(load(train_split="", test_split="").train) == 3
     (tmp_path / "test").mkdir()
@@ -537,7 +537,7 @@ def test_images_of_kinds_that_are_not_read_are_counted(tmp_path):
     save(tmp_path / "0.png", rgb())
     for name in ("1.heic", "2.AVIF"):
         (tmp_path / name).write_bytes(b"")
-    with pytest.warns(RuntimeWarning, match="2 files such as .* are not read"):
+    with pytest.warns(RuntimeWarning, match="2 files such as .* are ignored"):
         assert len(data.load(name="folder", dir=str(tmp_path)).train) == 1
 
 
@@ -621,6 +621,6 @@ def test_a_damaged_file_is_named_and_another_stands_in_for_it(tmp_path, stream):
     with pytest.raises(ValueError) as error:
         list(data.load(**options).train.batches(3, view))
     assert main.replaceable(error.value, "train") and not main.replaceable(error.value, "embed")
-    with pytest.warns(RuntimeWarning, match=f"cannot read the image {file}: .*stands in"):
+    with pytest.warns(RuntimeWarning, match=f"cannot read the image {file}: .*replaces it"):
         ((found, _),) = data.load(**options, corrupt="replace").train.batches(3, view)
     np.testing.assert_array_equal(found, [images[0], images[2], images[2]])

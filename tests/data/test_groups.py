@@ -44,7 +44,7 @@ def test_groups_by_regular_expression(images):
         ValueError, match="'klip', which forms no group: it matches no path \(such as clip1/f0.png"
     ):
         load(images, group="klip")
-    with pytest.raises(ValueError, match="'png' puts all 8 images into one group"):
+    with pytest.raises(ValueError, match="'png', which puts all 8 images into one group"):
         load(images, group="png")
 
 

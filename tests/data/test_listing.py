@@ -122,14 +122,14 @@ def test_labels_of_both_splits_in_one_file(tmp_path):
         (
             {"a/0.png": {"path": "a/1.png", "label": "x"}},
             "json",
-            "'a/0.png' has another path within, 'a/1.png'",
+            "the entry 'a/0.png' contains another path, 'a/1.png'",
         ),
         (
             lines("path,class", "a/0.png,x"),
             "csv",
-            r"line 2 has no 'label' \(data.label_key\), but path, class",
+            "line 2 has no 'label' \(data.label_key\); it has path, class",
         ),
-        (lines("where,label", "a/0.png,x"), "csv", r"no 'path' \(data.path_key\), but where, label"),
+        (lines("where,label", "a/0.png,x"), "csv", "no 'path' \(data.path_key\); it has where, label"),
         (lines("path,label", "a/0.png"), "csv", "line 2 does not have 2 cells like the header"),
         (lines("path,label", "a/0.png,x,y"), "csv", "line 2 does not have 2 cells"),
         (lines("path,label", "../0.png,x"), "csv", "line 2: ../0.png is outside data.dir"),
@@ -141,7 +141,7 @@ def test_labels_of_both_splits_in_one_file(tmp_path):
         ({"a/0.png": ["x", None]}, "json", "the label is None; it must be a name"),
         (["a/0.png"], "json", "entry 0 is 'a/0.png'; it must be an object"),
         ("3", "json", "it must be a list or an object"),
-        ("{", "json", "data.labels=.*json: Expecting"),
+        ("{", "json", "data.labels is .*json; Expecting"),
         ("path label", "txt", "must end in .csv, .tsv, .json or .jsonl"),
         (dict.fromkeys(PATHS, []), "json", "has no label for any image"),
     ],
@@ -152,7 +152,7 @@ def test_what_can_be_wrong(images, text, ending, message):
 
 
 def test_options_that_do_not_apply(images):
-    with pytest.raises(FileNotFoundError, match="data.labels=nowhere.csv: there is no such file"):
+    with pytest.raises(FileNotFoundError, match="data.labels is nowhere.csv; there is no such file"):
         data.load(name="folder", dir=str(images), labels="nowhere.csv")
     with pytest.raises(
         ValueError,

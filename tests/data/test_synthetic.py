@@ -114,7 +114,7 @@ def test_numbers_are_those_of_the_splits_or_the_options():
     ("options", "words"),
     [
         ({"like": "cifra10"}, "data.like is 'cifra10', .* Did you mean cifar10"),
-        ({"like": "imagenet_resized/65x65"}, "data.like='imagenet_resized/65x65': .*65x65 not found"),
+        ({"like": "imagenet_resized/65x65"}, "data.like is 'imagenet_resized/65x65': .*65x65 not found"),
         ({"like": "sun397"}, "whose number of images is unknown .* set data.examples"),
         (
             {"train_split": "trian"},

@@ -47,5 +47,5 @@ def test_refuses_what_is_no_fraction(fraction):
 
 
 def test_refuses_a_fraction_that_leaves_nothing():
-    with pytest.raises(ValueError, match="leaves 0 to evaluate on"):
+    with pytest.raises(ValueError, match="leaves 0 for evaluation"):
         data.load(name="digits", validation=0.0001)
