@@ -34,8 +34,11 @@ RUNS = {
 }
 SWEEP, CHOOSES = figure_2.SWEEP, figure_2.CHOOSES
 REPORTED = {LOSS: dict.fromkeys(RUNS["paper"])}
-ASSUMED = {"K": "lost in the text at hand"}
-ASSUMED |= {f"paper: {name}": why for name, why in common.MOCO_V2.items()} | {"cpu": figure_2.ASSUMED["cpu"]}
+ASSUMED = {
+    "K": "lost in the text at hand",
+    **{f"paper: {name}": why for name, why in common.MOCO_V2.items()},
+    "cpu": figure_2.ASSUMED["cpu"],
+}
 
 
 def bound(results: Results, row: str, column: str) -> dict[str, tuple[list, list]]:

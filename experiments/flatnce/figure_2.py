@@ -155,9 +155,6 @@ CLAIMS = (
             ("FlatCLR", "FlatCLR, too, is better at large batches (section 4)"),
         )
     ),
-)
-
-CLAIMS += (
     Claim(
         "Until epoch 50 all models do alike, then they part (appendix C)",
         "linear top-1 at epoch 50 and at the end, FlatCLR - SimCLR, points",

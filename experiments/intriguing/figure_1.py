@@ -13,9 +13,9 @@ from experiments import harness
 from experiments.intriguing import table_a1, table_a2, table_a3
 
 PANELS = {
-    "CIFAR-10, 2 layers": (table_a1, 128),
-    "ImageNet, 2 layers": (table_a2, 1024),
-    "ImageNet, 3 layers": (table_a3, 1024),
+    "CIFAR-10, 2 layers": (table_a1.TABLE, 128),
+    "ImageNet, 2 layers": (table_a2.TABLE, 1024),
+    "ImageNet, 3 layers": (table_a3.TABLE, 1024),
 }
 METRIC = {"linear top-1, %": "trained.linear.top1 %"}
 
@@ -30,8 +30,8 @@ def panels(cells_of):
     }
 
 
-RUNS = {"paper": panels(lambda table: table.RUNS["paper"])}
-REPORTED = {"linear top-1, %": panels(lambda table: table.REPORTED["linear top-1, %"])}
+RUNS = {"paper": panels(lambda table: table.runs["paper"])}
+REPORTED = {"linear top-1, %": panels(lambda table: table.reported["linear top-1, %"])}
 ASSUMED = table_a1.ASSUMED
 
 

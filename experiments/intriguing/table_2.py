@@ -122,9 +122,6 @@ CLAIMS = (
             gates.headroom,
         ),
     ),
-)
-
-CLAIMS += (
     Claim(
         "A deeper head makes the batch matter less",
         "linear top-1, largest batch - smallest, points: 2 layers less 4 layers, at the longest training",
