@@ -129,7 +129,7 @@ def assumed_by_tables() -> dict[str, dict[tuple[str, str], list[str]]]:
     found: dict[str, dict[tuple[str, str], list[str]]] = {}
     for name in all_tables():
         _, paper, table = name.split(".")
-        for what, choice in table_of(name).ASSUMED.items():
+        for what, choice in table_of(name).assumed.items():
             choice = choice if isinstance(choice, str) else ": ".join(map(str, choice))  # (value, source)
             found.setdefault(paper, {}).setdefault((what, choice), []).append(table)
     return found

@@ -27,8 +27,6 @@ from experiments.harness import gates
 
 COLUMNS = (1, 2, 4, 8, 16, 32, 64, 128, 255)
 ROWS = {"SiMo without EqCo": 0, "SiMo": 256}  # -> alpha
-METRIC, ALSO = common.METRIC, common.ALSO
-SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
 RUNS = {
     "paper": {(row, str(k)): common.simo(k, alpha) for row, alpha in ROWS.items() for k in COLUMNS},
     **{
@@ -40,33 +38,46 @@ RUNS = {
         for scale in harness.SMALL
     },
 }
-REPORTED = {"linear top-1, %": dict.fromkeys(RUNS["paper"]) | {("SiMo", "16"): 68.1}}
-ASSUMED = common.SIMO | {
-    "K": "16 and 256 are printed; the batch offers 255 other keys",
-    "small, small_mnist": common.SWEPT,
-}
-CLAIMS = (
-    harness.Claim(
-        "SiMo does not degrade at K of 16 and below",
-        "linear top-1, SiMo with EqCo at the smallest K - at the largest, points",
-        lambda results: harness.of_extremes(results, "SiMo"),
-        expects="within",
-        margin=1.0,
-        gates=(gates.headroom, gates.tuned),
-    ),
-    harness.Claim(
-        "SiMo without EqCo drops at very small K",
-        "linear top-1, SiMo without EqCo at the smallest K - at the largest, points",
-        lambda results: harness.of_extremes(results, "SiMo without EqCo"),
-        expects="below",
-        gates=(gates.headroom, gates.tuned),
-    ),
-)
 
 
 def draw(results: harness.Results):
     """Draw accuracy over K."""
     return harness.lines(results, "negatives of a query, K", log=True)
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric=common.METRIC,
+    also=common.ALSO,
+    sweep=common.SWEEP,
+    chooses=common.CHOOSES,
+    reported={"linear top-1, %": dict.fromkeys(RUNS["paper"]) | {("SiMo", "16"): 68.1}},
+    assumed=common.SIMO
+    | {
+        "K": "16 and 256 are printed; the batch offers 255 other keys",
+        "small, small_mnist": common.SWEPT,
+    },
+    claims=(
+        harness.Claim(
+            "SiMo does not degrade at K of 16 and below",
+            "linear top-1, SiMo with EqCo at the smallest K - at the largest, points",
+            lambda results: harness.of_extremes(results, "SiMo"),
+            expects="within",
+            margin=1.0,
+            gates=(gates.headroom, gates.tuned),
+        ),
+        harness.Claim(
+            "SiMo without EqCo drops at very small K",
+            "linear top-1, SiMo without EqCo at the smallest K - at the largest, points",
+            lambda results: harness.of_extremes(results, "SiMo without EqCo"),
+            expects="below",
+            gates=(gates.headroom, gates.tuned),
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

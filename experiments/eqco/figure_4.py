@@ -31,21 +31,15 @@ NORMS = {
     "gradient norm of a query at the end, mean": "metrics.query_gradient_norm",
     "gradient norm of a query at the end, standard deviation": "metrics.query_gradient_norm_std",
 }
-METRIC = common.METRIC | NORMS  # a sweep chooses by the first
 RUNS = {
-    "paper": {cell: text for cell, text in figure_2.RUNS["paper"].items() if cell[0].startswith("MoCo v2")},
+    "paper": {
+        cell: text for cell, text in figure_2.TABLE.runs["paper"].items() if cell[0].startswith("MoCo v2")
+    },
     **{
-        scale: {cell: text for cell, text in figure_2.RUNS[scale].items() if cell[0] in figure_2.OVER_K}
+        scale: {cell: text for cell, text in figure_2.TABLE.runs[scale].items() if cell[0] in figure_2.OVER_K}
         for scale in harness.SMALL
     },
-    "gpu": {cell: text for cell, text in figure_2.RUNS["gpu"].items() if cell[0].startswith("SimCLR")},
-}
-SWEEP, CHOOSES = figure_2.SWEEP, figure_2.CHOOSES
-REPORTED = {heading: dict.fromkeys(RUNS["paper"]) for heading in NORMS}
-ASSUMED = common.MOCO_V2 | {
-    "K": "lost in the text at hand",
-    "network": "one is trained for each K and margin; 'a normal MoCo v2' may mean one network, seen under every K",
-    "mean and variance": "of the norm over the queries of a batch; keys held fixed",
+    "gpu": {cell: text for cell, text in figure_2.TABLE.runs["gpu"].items() if cell[0].startswith("SimCLR")},
 }
 
 
@@ -70,19 +64,6 @@ def remaining(results: Results) -> list[float]:
     return []
 
 
-CLAIMS = (
-    Claim(
-        "With EqCo the gradient's norm is much steadier over K",
-        "mean |dL/dq| over training at the smallest K, over that at the largest, less 1, the share of InfoNCE's that"
-        " EqCo leaves",
-        remaining,
-        expects="within",
-        margin=common.LESS,
-        gates=(gates.one_rate,),
-    ),
-)
-
-
 def draw(results: Results):
     """Draw the mean over training, with a ribbon of one standard deviation."""
     from matplotlib.figure import Figure
@@ -98,6 +79,36 @@ def draw(results: Results):
     axes.set(xlabel="epoch", ylabel="|dL/dq|, seed 0")
     axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric=common.METRIC | NORMS,  # a sweep chooses by the first
+    curves=CURVES,
+    sweep=figure_2.TABLE.sweep,
+    chooses=figure_2.TABLE.chooses,
+    reported={heading: dict.fromkeys(RUNS["paper"]) for heading in NORMS},
+    assumed=common.MOCO_V2
+    | {
+        "K": "lost in the text at hand",
+        "network": "one is trained for each K and margin; 'a normal MoCo v2' may mean one network, seen under every K",
+        "mean and variance": "of the norm over the queries of a batch; keys held fixed",
+    },
+    claims=(
+        Claim(
+            "With EqCo the gradient's norm is much steadier over K",
+            "mean |dL/dq| over training at the smallest K, over that at the largest, less 1, the share of InfoNCE's"
+            " that EqCo leaves",
+            remaining,
+            expects="within",
+            margin=common.LESS,
+            gates=(gates.one_rate,),
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -19,23 +19,8 @@ from experiments import harness
 from experiments.eqco import common
 from experiments.harness import Claim, Results, gates
 
-METRIC, ALSO = {"linear top-1, %": "trained.linear.top1 %"}, common.ALSO
 SHARED, OWN = "shared by all queries", "each query's own"
 KS = (2, 32)
-RUNS = {
-    "small_mnist": {
-        (name, str(k)): f"configs/eqco_simclr_imagenet.py:k={k},alpha=256,scale=small_mnist"
-        f" --config.negatives.k={k}{flag} --config.train.batch_size=64{common.SCREEN}"
-        for name, flag in {SHARED: " --config.negatives.shared=True", OWN: ""}.items()
-        for k in KS
-    }
-}
-SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
-CHOOSING_SEEDS = {"small_mnist": 2}
-ASSUMED = {
-    "isolated": "drawn for each query from one batch; a batch of K (N + 1) images, with none in common, is not run",
-    "settings": common.SWEPT,
-}
 
 
 def apart(k: int):
@@ -49,15 +34,36 @@ def at_each(results: Results) -> list[list[float]]:
     return found if all(found) else []
 
 
-CLAIMS = (
-    Claim(
-        "Shared and isolated negatives do alike (Remark 2)",
-        "10 labels a class, shared - each query's own, at 2 and at 32 negatives, points",
-        at_each,
-        expects="within",
-        margin=1.0,
-        by="each",
-        gates=(gates.headroom, gates.tuned),
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        "small_mnist": {
+            (name, str(k)): f"configs/eqco_simclr_imagenet.py:k={k},alpha=256,scale=small_mnist"
+            f" --config.negatives.k={k}{flag} --config.train.batch_size=64{common.SCREEN}"
+            for name, flag in {SHARED: " --config.negatives.shared=True", OWN: ""}.items()
+            for k in KS
+        }
+    },
+    metric={"linear top-1, %": "trained.linear.top1 %"},
+    also=common.ALSO,
+    sweep=common.SWEEP,
+    chooses=common.CHOOSES,
+    choosing_seeds={"small_mnist": 2},
+    assumed={
+        "isolated": "drawn for each query from one batch; a batch of K (N + 1) images, with none in common, is not run",
+        "settings": common.SWEPT,
+    },
+    claims=(
+        Claim(
+            "Shared and isolated negatives do alike (Remark 2)",
+            "10 labels a class, shared - each query's own, at 2 and at 32 negatives, points",
+            at_each,
+            expects="within",
+            margin=1.0,
+            by="each",
+            gates=(gates.headroom, gates.tuned),
+        ),
     ),
 )
 

@@ -29,8 +29,6 @@ from experiments.eqco import common
 from experiments.harness import gates
 
 SHUFFLED = " --config.norm.scope=groups --config.norm.groups={} --config.target.shuffle=True"  # of 32 images
-METRIC, ALSO = common.METRIC, common.ALSO
-SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
 RUNS = {
     "paper": {
         ("SiMo", "Sync BN"): common.simo(overrides=common.lasting(100)),
@@ -44,19 +42,31 @@ RUNS = {
         for scale in harness.SMALL
     },
 }
-REPORTED = {"linear top-1, %": dict.fromkeys(RUNS["paper"])}
-ASSUMED = common.SIMO | {
-    "shuffled batch norm": "8 groups of 32, MoCo's 8 GPUs",
-    "alpha": "256, K = 16",
-    "small, small_mnist": common.SWEPT,
-}
-CLAIMS = (
-    harness.Claim(
-        "SiMo needs batch norm over the whole batch",
-        "linear top-1, SiMo, shuffled - synchronised batch norm, points",
-        lambda results: results.differences(("SiMo", "Shuffling BN"), ("SiMo", "Sync BN")),
-        expects="below",
-        gates=(gates.headroom, gates.tuned),
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric=common.METRIC,
+    also=common.ALSO,
+    sweep=common.SWEEP,
+    chooses=common.CHOOSES,
+    reported={"linear top-1, %": dict.fromkeys(RUNS["paper"])},
+    assumed=common.SIMO
+    | {
+        "shuffled batch norm": "8 groups of 32, MoCo's 8 GPUs",
+        "alpha": "256, K = 16",
+        "small, small_mnist": common.SWEPT,
+    },
+    claims=(
+        harness.Claim(
+            "SiMo needs batch norm over the whole batch",
+            "linear top-1, SiMo, shuffled - synchronised batch norm, points",
+            lambda results: results.differences(("SiMo", "Shuffling BN"), ("SiMo", "Sync BN")),
+            expects="below",
+            gates=(gates.headroom, gates.tuned),
+        ),
     ),
 )
 

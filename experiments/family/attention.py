@@ -27,12 +27,6 @@ from experiments.family import second_set
 from experiments.harness import FEW, Claim, Results, gates
 
 LINEAR, KNN, OWN = "linear top-1, %", "kNN top-1, %", "10 labels a class, draws by seed, %"
-METRIC = {
-    LINEAR: "trained.linear.top1 %",
-    KNN: "trained.knn.top1 %",
-    FEW: "trained.few_labels.top1 %",
-    OWN: "trained.few_labels_own|few_labels.top1 %",
-}
 LOSSES = {"relative": "relative", "scaled": "scaled", "FlatNCE": "flat_nce"}
 COLUMN = "batch 16"
 
@@ -42,17 +36,6 @@ def spec(loss: str) -> str:
     return second_set.spec(loss, 0.1, 20).replace(
         harness.screen(20), harness.screen(20, few_labels_own=harness.OWN_DRAWS)
     )
-
-
-RUNS = {
-    "small": {("InfoNCE", COLUMN): second_set.spec("info_nce", 0.1, 20)}
-    | {(name, COLUMN): spec(loss) for name, loss in LOSSES.items()}
-}
-ASSUMED = {
-    "rate": "0.001 sqrt(batch) for all, AdamW, 20 epochs, tau 0.1: InfoNCE's in `second_set`, tuned for none",
-    "draws by seed": "InfoNCE's runs are older and have the 20 fixed draws in that table too; no claim compares them",
-    "the other settings": "those of the scale",
-}
 
 
 def effect(plus: tuple[str, str], minus: tuple[str, str], heading: str):
@@ -70,35 +53,57 @@ def effect(plus: tuple[str, str], minus: tuple[str, str], heading: str):
 UNIT, SMALLER = ("relative", "FlatNCE"), ("InfoNCE", "scaled")  # scale 1 less mean(W), at either attention
 UNIFORM, FOLLOWING = ("FlatNCE", "scaled"), ("relative", "InfoNCE")  # attention 1 less W, at either scale
 REGIME = gates.regime("InfoNCE", COLUMN)
-CLAIMS = (
-    *(
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        "small": {("InfoNCE", COLUMN): second_set.spec("info_nce", 0.1, 20)}
+        | {(name, COLUMN): spec(loss) for name, loss in LOSSES.items()}
+    },
+    metric={
+        LINEAR: "trained.linear.top1 %",
+        KNN: "trained.knn.top1 %",
+        FEW: "trained.few_labels.top1 %",
+        OWN: "trained.few_labels_own|few_labels.top1 %",
+    },
+    assumed={
+        "rate": "0.001 sqrt(batch) for all, AdamW, 20 epochs, tau 0.1: InfoNCE's in `second_set`, tuned for none",
+        "draws by seed": "InfoNCE's runs are older and have the 20 fixed draws in that table too; no claim compares"
+        " them",
+        "the other settings": "those of the scale",
+    },
+    claims=(
+        *(
+            Claim(
+                f"Uniform attention gains at batch 16 and tau 0.1, 20 epochs, by {measure}: CIFAR-10",
+                f"{heading}, weight 1 - weight W, mean over scales, points",
+                effect(UNIFORM, FOLLOWING, heading),
+                gates=(REGIME,),
+            )
+            for measure, heading in (("linear accuracy", LINEAR), ("kNN", KNN))
+        ),
         Claim(
-            f"Uniform attention gains at batch 16 and tau 0.1, 20 epochs, by {measure}: CIFAR-10",
-            f"{heading}, weight 1 - weight W, mean over scales, points",
-            effect(UNIFORM, FOLLOWING, heading),
+            "Uniform attention gains at batch 16 and tau 0.1, 20 epochs, by 10 labels a class: CIFAR-10",
+            "10 labels a class, draws by seed, FlatNCE - relative, points",
+            effect(("FlatNCE",), ("relative",), OWN),
             gates=(REGIME,),
-        )
-        for measure, heading in (("linear accuracy", LINEAR), ("kNN", KNN))
-    ),
-    Claim(
-        "Uniform attention gains at batch 16 and tau 0.1, 20 epochs, by 10 labels a class: CIFAR-10",
-        "10 labels a class, draws by seed, FlatNCE - relative, points",
-        effect(("FlatNCE",), ("relative",), OWN),
-        gates=(REGIME,),
-    ),
-    Claim(
-        "The gradient's scale does not matter under AdamW at batch 16, 20 epochs: CIFAR-10",
-        "linear top-1, unit scale - mean(W), mean over attention, points",
-        effect(UNIT, SMALLER, LINEAR),
-        expects="within",
-        margin=1.0,
-        gates=(REGIME,),
-    ),
-    Claim(
-        "FlatNCE leads InfoNCE after 20 epochs at batch 16 and tau 0.1: CIFAR-10",
-        "linear top-1, FlatNCE - InfoNCE, points",
-        effect(("FlatNCE",), ("InfoNCE",), LINEAR),
-        gates=(REGIME,),
+        ),
+        Claim(
+            "The gradient's scale does not matter under AdamW at batch 16, 20 epochs: CIFAR-10",
+            "linear top-1, unit scale - mean(W), mean over attention, points",
+            effect(UNIT, SMALLER, LINEAR),
+            expects="within",
+            margin=1.0,
+            gates=(REGIME,),
+        ),
+        Claim(
+            "FlatNCE leads InfoNCE after 20 epochs at batch 16 and tau 0.1: CIFAR-10",
+            "linear top-1, FlatNCE - InfoNCE, points",
+            effect(("FlatNCE",), ("InfoNCE",), LINEAR),
+            gates=(REGIME,),
+        ),
     ),
 )
 

@@ -47,7 +47,6 @@ from experiments import harness
 from experiments.harness import Claim, Results, gates
 
 LINEAR = "linear top-1, %"
-METRIC = {LINEAR: "trained.linear.top1 %", "kNN top-1, %": "trained.knn.top1 %"}
 LOSSES = {
     "InfoNCE": "method=simclr",
     "FlatNCE": "method=flatclr",
@@ -91,10 +90,6 @@ RUNS = {
     }
     for scale in ("small_mnist",)
 }
-SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, (0, 1, 2))  # effects of tens of points
-ASSUMED = {
-    "settings": "those of the scale and of configs/randbit_mnist.py; MACL's tau is tau0; 5 epochs, one rate"
-}
 
 
 def lost(results: Results, loss: str, tau: float | None, batch: int, bits: int) -> list[float]:
@@ -133,57 +128,6 @@ def all_lost(results: Results, tau: float, bits: int) -> list[list[float]]:
         for batch in BATCHES
     ]
     return [[share - 0.5 for share in seeds] for seeds in found if seeds]
-
-
-CLAIMS = (
-    Claim(
-        "No loss of the family escapes 12 shared bits at tau 0.2",
-        "share of the accuracy above chance that 12 bits take, less a half, of each loss and batch size",
-        lambda results: all_lost(results, 0.2, 12),
-        by="each",
-        gates=(
-            gates.ran(
-                *(cell for cell in RUNS["small_mnist"] if "tau 0.05" not in cell[0] and cell[1] == "12")
-            ),
-        ),
-    ),
-    Claim(
-        "Without a ceiling of log K a loss keeps no more at tau 0.2",
-        "linear top-1 at 8 bits, all at chance, mean of FlatNCE and EqCo over batches - InfoNCE, points",
-        lambda results: kept(results, 0.2, 8),
-        expects="within",
-        margin=3.0,
-    ),
-    Claim(
-        "At tau 0.05 a loss without a ceiling of log K keeps more",
-        "linear top-1 at 8 bits, mean of FlatNCE and EqCo over batches - InfoNCE, points",
-        lambda results: kept(results, 0.05, 8),
-        gates=tuple(gates.regime(row("InfoNCE", 0.05, batch), "8") for batch in BATCHES),
-    ),
-    Claim(
-        "Attention to queries that are not solved keeps the image, at batch 64",
-        "linear top-1 at 8 bits, tau 0.05, weight W less weight 1, mean over scales, points",
-        attention,
-        gates=(gates.regime(row("InfoNCE", 0.05, 64), "8"),),
-    ),
-    Claim(
-        "Uniform attention keeps the image where nearly all bits collide, 4 bits at batch 64",
-        "half, less the share of FlatNCE's accuracy above chance that 4 bits take, tau 0.05",
-        lambda results: [0.5 - share for share in lost(results, "FlatNCE", 0.05, 64, 4)],
-    ),
-    Claim(
-        "Attention does not keep it where next to none collide, 12 bits at batch 64",
-        "share of InfoNCE's accuracy above chance that 12 bits take, less a half, tau 0.05",
-        lambda results: [share - 0.5 for share in lost(results, "InfoNCE", 0.05, 64, 12)],
-    ),
-    Claim(
-        "A larger batch, where more bits collide, gives the image back to attention",
-        "linear top-1 at 12 bits, InfoNCE, tau 0.05, batch 512 - 64, points",
-        lambda results: results.differences(
-            (row("InfoNCE", 0.05, 512), "12"), (row("InfoNCE", 0.05, 64), "12")
-        ),
-    ),
-)
 
 
 def colliding(batch: int, bits: int) -> float:
@@ -227,6 +171,68 @@ def draw(results: Results):
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
     return figure
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric={LINEAR: "trained.linear.top1 %", "kNN top-1, %": "trained.knn.top1 %"},
+    seeds=harness.SEEDS | dict.fromkeys(harness.SMALL, (0, 1, 2)),  # effects of tens of points
+    assumed={
+        "settings": "those of the scale and of configs/randbit_mnist.py; MACL's tau is tau0; 5 epochs, one rate"
+    },
+    claims=(
+        Claim(
+            "No loss of the family escapes 12 shared bits at tau 0.2",
+            "share of the accuracy above chance that 12 bits take, less a half, of each loss and batch size",
+            lambda results: all_lost(results, 0.2, 12),
+            by="each",
+            gates=(
+                gates.ran(
+                    *(cell for cell in RUNS["small_mnist"] if "tau 0.05" not in cell[0] and cell[1] == "12")
+                ),
+            ),
+        ),
+        Claim(
+            "Without a ceiling of log K a loss keeps no more at tau 0.2",
+            "linear top-1 at 8 bits, all at chance, mean of FlatNCE and EqCo over batches - InfoNCE, points",
+            lambda results: kept(results, 0.2, 8),
+            expects="within",
+            margin=3.0,
+        ),
+        Claim(
+            "At tau 0.05 a loss without a ceiling of log K keeps more",
+            "linear top-1 at 8 bits, mean of FlatNCE and EqCo over batches - InfoNCE, points",
+            lambda results: kept(results, 0.05, 8),
+            gates=tuple(gates.regime(row("InfoNCE", 0.05, batch), "8") for batch in BATCHES),
+        ),
+        Claim(
+            "Attention to queries that are not solved keeps the image, at batch 64",
+            "linear top-1 at 8 bits, tau 0.05, weight W less weight 1, mean over scales, points",
+            attention,
+            gates=(gates.regime(row("InfoNCE", 0.05, 64), "8"),),
+        ),
+        Claim(
+            "Uniform attention keeps the image where nearly all bits collide, 4 bits at batch 64",
+            "half, less the share of FlatNCE's accuracy above chance that 4 bits take, tau 0.05",
+            lambda results: [0.5 - share for share in lost(results, "FlatNCE", 0.05, 64, 4)],
+        ),
+        Claim(
+            "Attention does not keep it where next to none collide, 12 bits at batch 64",
+            "share of InfoNCE's accuracy above chance that 12 bits take, less a half, tau 0.05",
+            lambda results: [share - 0.5 for share in lost(results, "InfoNCE", 0.05, 64, 12)],
+        ),
+        Claim(
+            "A larger batch, where more bits collide, gives the image back to attention",
+            "linear top-1 at 12 bits, InfoNCE, tau 0.05, batch 512 - 64, points",
+            lambda results: results.differences(
+                (row("InfoNCE", 0.05, 512), "12"), (row("InfoNCE", 0.05, 64), "12")
+            ),
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -77,11 +77,6 @@ WORDS = {
     "cosine middle": "cosine to all on other minibatches, middle",
     "cosine end": "cosine, end",
 }
-ASSUMED = {
-    "settings": "those of less_can_be_more/figure_4_fixed: its trainings, minibatches and pool, tau 0.1, the end",
-    "weights of ten": "the same training with 10 negatives a query, drawn anew each step",
-    "halves": "cosines between minibatches: an arm's mean over half of the blocks, that of all over the other half",
-}
 
 
 def config_of(seed: int, count: int, alpha: int | None) -> dict:
@@ -236,37 +231,50 @@ def falls(found: dict) -> list[float]:
     return [a - b for a, b in zip(middle, end, strict=True)]
 
 
-CLAIMS = (
-    Claim(
-        "Few negatives with the weight of all lower the signal and keep its direction",
-        "10 negatives, alpha 254: one less the squared ratio, and the cosine; InfoNCE, tau 0.1, the end",
-        sides("ten, alpha 254", 1),
-        by="each",
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    assumed={
+        "settings": "those of less_can_be_more/figure_4_fixed: its trainings, minibatches and pool, tau 0.1, the end",
+        "weights of ten": "the same training with 10 negatives a query, drawn anew each step",
+        "halves": "cosines between minibatches: an arm's mean over half of the blocks, that of all over the other half",
+    },
+    claims=(
+        Claim(
+            "Few negatives with the weight of all lower the signal and keep its direction",
+            "10 negatives, alpha 254: one less the squared ratio, and the cosine; InfoNCE, tau 0.1, the end",
+            sides("ten, alpha 254", 1),
+            by="each",
+        ),
+        Claim(
+            "All negatives with the weight of few raise it and turn it round",
+            "all negatives, alpha 10: the squared ratio less one, and the cosine's negative; InfoNCE, tau 0.1, the end",
+            sides("all, alpha 10", -1),
+            by="each",
+        ),
+        Claim(
+            "The gradient's ratio is lowest for the negatives that the weights were trained with",
+            "trained with 10: squared ratio of each other arm less that of 10, in units of all; InfoNCE, tau 0.1, the"
+            " end",
+            least("ten"),
+            by="each",
+        ),
+        Claim(
+            "A training quiets the mean gradient of its own objective more than that of the other",
+            "end over middle of the squared mean gradient, other - own objective, trained with all, with 10; tau 0.1",
+            quieter,
+            by="each",
+        ),
+        Claim(
+            "Over the second half of a training with few negatives their ratio falls against that of all",
+            "trained with 10: squared ratio of 10 over that of all, middle - end; InfoNCE, tau 0.1",
+            falls,
+        ),
     ),
-    Claim(
-        "All negatives with the weight of few raise it and turn it round",
-        "all negatives, alpha 10: the squared ratio less one, and the cosine's negative; InfoNCE, tau 0.1, the end",
-        sides("all, alpha 10", -1),
-        by="each",
-    ),
-    Claim(
-        "The gradient's ratio is lowest for the negatives that the weights were trained with",
-        "trained with 10: squared ratio of each other arm less that of 10, in units of all; InfoNCE, tau 0.1, the end",
-        least("ten"),
-        by="each",
-    ),
-    Claim(
-        "A training quiets the mean gradient of its own objective more than that of the other",
-        "end over middle of the squared mean gradient, other - own objective, trained with all, with 10; tau 0.1",
-        quieter,
-        by="each",
-    ),
-    Claim(
-        "Over the second half of a training with few negatives their ratio falls against that of all",
-        "trained with 10: squared ratio of 10 over that of all, middle - end; InfoNCE, tau 0.1",
-        falls,
-    ),
+    measure=measure,
+    page=page,
 )
+
 
 if __name__ == "__main__":
     sys.exit(harness.main())

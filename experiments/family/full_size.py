@@ -40,11 +40,6 @@ from experiments import harness
 from experiments.family import controls
 
 KNN, LINEAR = "kNN top-1, k = 10, %", "linear top-1, stored features, %"
-METRIC = {
-    KNN: "trained.knn.top1 %",
-    LINEAR: "trained.linear.top1 %",
-}
-CURVES = ("info_nce",)  # its mean over the last epoch is what the prediction is of
 COLUMN = "100 epochs"
 BRIEF = f""" --config.evaluate.rows="('trained',)"{controls.BRIEF}"""
 SGD = (
@@ -65,18 +60,29 @@ ROWS = {
     "LARS, easier views": " --config.augment.sampler=torchvision --config.augment.crop_min=0.2"
     " --config.augment.gray=0.1",
 }
-RUNS = {
-    "gpu": {
-        (row, COLUMN): "configs/simclr_cifar10.py:scale=gpu --config.dtype=bfloat16"
-        f" --config.train.duration='100 epochs' --config.evaluators.linear.augment=False{BRIEF}{recipe}"
-        for row, recipe in ROWS.items()
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        "gpu": {
+            (row, COLUMN): "configs/simclr_cifar10.py:scale=gpu --config.dtype=bfloat16"
+            f" --config.train.duration='100 epochs' --config.evaluators.linear.augment=False{BRIEF}{recipe}"
+            for row, recipe in ROWS.items()
+        },
+        "smoke": {(next(iter(ROWS)), COLUMN): next(iter(controls.TABLE.runs["smoke"].values()))},
     },
-    "smoke": {(next(iter(ROWS)), COLUMN): next(iter(controls.RUNS["smoke"].values()))},
-}
-ASSUMED = {
-    "the single file's recipe": "bfloat16; a head's first weights of variance 1 / fan-in, three times PyTorch's; views"
-    " are not rounded to 8 bits; the linear classifier is SGD's, there Adam's with a decay of 5e-6",
-}
+    metric={
+        KNN: "trained.knn.top1 %",
+        LINEAR: "trained.linear.top1 %",
+    },
+    curves=("info_nce",),  # its mean over the last epoch is what the prediction is of
+    assumed={
+        "the single file's recipe": "bfloat16; a head's first weights of variance 1 / fan-in, three times PyTorch's;"
+        " views are not rounded to 8 bits; the linear classifier is SGD's, there Adam's with a decay of 5e-6",
+    },
+)
+
 
 if __name__ == "__main__":
     sys.exit(harness.main())

@@ -49,7 +49,6 @@ from collections.abc import Callable, Sequence
 from experiments import harness
 from experiments.harness import FEW, Claim, Results, gates
 
-METRIC = {FEW: "trained.few_labels.top1 %", "linear top-1, %": "trained.linear.top1 %"} | harness.KNN_TOO
 LOSSES = {"InfoNCE": "info_nce", "relative": "relative", "scaled": "scaled", "FlatNCE": "flat_nce"}
 OPTIMIZERS = {  # -> section, how its rate grows with the batch, and the rate
     "SGD": ("{'name': 'sgd', 'momentum': 0.9, 'weight_decay': 1e-4}", "linear", 0.3),
@@ -85,20 +84,6 @@ RUNS = {
         (row(loss, "AdamW", rate), "batch 16"): spec(loss, "AdamW", 16, "small")
         for loss, rate in itertools.product(LOSSES, RATES)
     },
-}
-SWEEP = {
-    scale: {
-        name: {"schedule.learning_rate": harness.rates(OPTIMIZERS[name.split(", ")[1]][2])}
-        for name, _ in cells
-        if name.endswith(RATES[1])
-    }
-    for scale, cells in RUNS.items()
-}
-CURVES = ("query_ess",)
-ASSUMED = {
-    "temperature": "0.1, the configs' own; the other settings are those of the scale",
-    "rates": "common: SGD 0.3 x batch / 256, LARS 0.1 sqrt(batch), AdamW 0.00025 sqrt(batch); own: half, once or twice",
-    "small": "AdamW at batch 16 alone",
 }
 
 
@@ -150,54 +135,76 @@ def gated(optimizer: str, rate: str, *columns: str) -> tuple[Callable, ...]:
     return asked if rate == RATES[0] else (*asked, gates.tuned_in(f", {optimizer}, {rate}"))
 
 
-CLAIMS = (
-    *(
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric={FEW: "trained.few_labels.top1 %", "linear top-1, %": "trained.linear.top1 %"} | harness.KNN_TOO,
+    curves=("query_ess",),
+    sweep={
+        scale: {
+            name: {"schedule.learning_rate": harness.rates(OPTIMIZERS[name.split(", ")[1]][2])}
+            for name, _ in cells
+            if name.endswith(RATES[1])
+        }
+        for scale, cells in RUNS.items()
+    },
+    assumed={
+        "temperature": "0.1, the configs' own; the other settings are those of the scale",
+        "rates": "common: SGD 0.3 x batch / 256, LARS 0.1 sqrt(batch), AdamW 0.00025 sqrt(batch); own: half, once or"
+        " twice",
+        "small": "AdamW at batch 16 alone",
+    },
+    claims=(
+        *(
+            Claim(
+                f"Under {optimizer} the gradient's scale does not matter at a common rate",
+                "10 labels a class, unit scale - mean(W), mean over attention and batch sizes, points",
+                effect(UNIT, SMALLER, optimizer, RATES[0]),
+                expects="within",
+                margin=0.75,
+                gates=gated(optimizer, RATES[0]),
+            )
+            for optimizer in ("AdamW", "LARS")
+        ),
         Claim(
-            f"Under {optimizer} the gradient's scale does not matter at a common rate",
+            "Under SGD at a common rate unit scale gains",
             "10 labels a class, unit scale - mean(W), mean over attention and batch sizes, points",
-            effect(UNIT, SMALLER, optimizer, RATES[0]),
+            effect(UNIT, SMALLER, "SGD", RATES[0]),
+            gates=gated("SGD", RATES[0]),
+        ),
+        Claim(
+            "Under SGD unit scale gains nothing where each loss has its own rate",
+            "10 labels a class, unit scale - mean(W), own rates, mean over attention and batch sizes, points",
+            effect(UNIT, SMALLER, "SGD", RATES[1]),
             expects="within",
             margin=0.75,
-            gates=gated(optimizer, RATES[0]),
-        )
-        for optimizer in ("AdamW", "LARS")
-    ),
-    Claim(
-        "Under SGD at a common rate unit scale gains",
-        "10 labels a class, unit scale - mean(W), mean over attention and batch sizes, points",
-        effect(UNIT, SMALLER, "SGD", RATES[0]),
-        gates=gated("SGD", RATES[0]),
-    ),
-    Claim(
-        "Under SGD unit scale gains nothing where each loss has its own rate",
-        "10 labels a class, unit scale - mean(W), own rates, mean over attention and batch sizes, points",
-        effect(UNIT, SMALLER, "SGD", RATES[1]),
-        expects="within",
-        margin=0.75,
-        gates=gated("SGD", RATES[1]),
-    ),
-    *(
+            gates=gated("SGD", RATES[1]),
+        ),
+        *(
+            Claim(
+                f"Uniform attention gains under {optimizer} at {said}",
+                "10 labels a class, weight 1 - weight W, batch 16, mean over scales, points",
+                effect(UNIFORM, FOLLOWING, optimizer, rate, (16,)),
+                gates=gated(optimizer, rate, "batch 16"),
+            )
+            for rate, said, optimizers in (
+                (RATES[0], "a common rate", ("AdamW", "LARS")),
+                (RATES[1], "rates of each loss's own", OPTIMIZERS),
+            )
+            for optimizer in optimizers
+        ),
         Claim(
-            f"Uniform attention gains under {optimizer} at {said}",
-            "10 labels a class, weight 1 - weight W, batch 16, mean over scales, points",
-            effect(UNIFORM, FOLLOWING, optimizer, rate, (16,)),
-            gates=gated(optimizer, rate, "batch 16"),
-        )
-        for rate, said, optimizers in (
-            (RATES[0], "a common rate", ("AdamW", "LARS")),
-            (RATES[1], "rates of each loss's own", OPTIMIZERS),
-        )
-        for optimizer in optimizers
-    ),
-    Claim(
-        "What uniform attention gains does not depend on the optimizer",
-        "the gain under AdamW less that under SGD, own rates, points",
-        interaction,
-        expects="within",
-        margin=1.0,
-        gates=(*gated("AdamW", RATES[1], "batch 16"), *gated("SGD", RATES[1], "batch 16")),
+            "What uniform attention gains does not depend on the optimizer",
+            "the gain under AdamW less that under SGD, own rates, points",
+            interaction,
+            expects="within",
+            margin=1.0,
+            gates=(*gated("AdamW", RATES[1], "batch 16"), *gated("SGD", RATES[1], "batch 16")),
+        ),
     ),
 )
+
 
 if __name__ == "__main__":
     sys.exit(harness.main())

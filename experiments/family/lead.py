@@ -22,26 +22,11 @@ import sys
 from experiments import harness
 from experiments.harness import FEW, Claim, Results, gates
 
-METRIC = {FEW: "trained.few_labels.top1 %", "linear top-1, %": "trained.linear.top1 %"} | harness.KNN_TOO
 RATES = {  # loss -> batch size -> the rate that Figure 2 chose, times sqrt(batch)
     "InfoNCE": {16: 0.000125, 256: 0.000125},
     "FlatNCE": {16: 0.00025, 256: 0.000125},
 }
 METHODS = {"InfoNCE": "simclr", "FlatNCE": "flatclr"}
-RUNS = {
-    "small_mnist": {
-        (loss, str(batch)): f"configs/flatclr_cifar10.py:method={METHODS[loss]},scale=small_mnist"
-        f" --config.encoder.width=0.25 --config.train.batch_size={batch}"
-        f" --config.schedule.learning_rate={rate}{harness.screen()}"
-        for loss, rates in RATES.items()
-        for batch, rate in rates.items()
-    }
-}
-SEEDS = {"small_mnist": (10, 11, 12, 13, 14)}
-ASSUMED = {
-    "rates": "those that FlatNCE's Figure 2 chose for each cell at half the width; none is tuned at this width",
-    "headroom": "asked of the controls, whose supervised network has half the width",
-}
 
 
 def lead(results: Results, batch: int) -> list[float]:
@@ -56,25 +41,47 @@ def shrinks(results: Results) -> list[float]:
 
 
 GATES = (gates.few_headroom, gates.regime("InfoNCE", "16"))
-CLAIMS = (
-    Claim(
-        "FlatNCE leads InfoNCE at batch 16: MNIST at twice the width",
-        "10 labels a class, FlatNCE - InfoNCE at batch 16, points",
-        lambda results: lead(results, 16),
-        gates=GATES,
-    ),
-    Claim(
-        "The lead is larger at batch 16 than at 256: MNIST at twice the width",
-        "10 labels a class, FlatNCE - InfoNCE, batch 16 less batch 256, points",
-        shrinks,
-        gates=GATES,
-    ),
-)
 
 
 def draw(results: Results):
     """Draw accuracy over batch size."""
     return harness.lines(results, "batch size", log=True)
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        "small_mnist": {
+            (loss, str(batch)): f"configs/flatclr_cifar10.py:method={METHODS[loss]},scale=small_mnist"
+            f" --config.encoder.width=0.25 --config.train.batch_size={batch}"
+            f" --config.schedule.learning_rate={rate}{harness.screen()}"
+            for loss, rates in RATES.items()
+            for batch, rate in rates.items()
+        }
+    },
+    metric={FEW: "trained.few_labels.top1 %", "linear top-1, %": "trained.linear.top1 %"} | harness.KNN_TOO,
+    seeds={"small_mnist": (10, 11, 12, 13, 14)},
+    assumed={
+        "rates": "those that FlatNCE's Figure 2 chose for each cell at half the width; none is tuned at this width",
+        "headroom": "asked of the controls, whose supervised network has half the width",
+    },
+    claims=(
+        Claim(
+            "FlatNCE leads InfoNCE at batch 16: MNIST at twice the width",
+            "10 labels a class, FlatNCE - InfoNCE at batch 16, points",
+            lambda results: lead(results, 16),
+            gates=GATES,
+        ),
+        Claim(
+            "The lead is larger at batch 16 than at 256: MNIST at twice the width",
+            "10 labels a class, FlatNCE - InfoNCE, batch 16 less batch 256, points",
+            shrinks,
+            gates=GATES,
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

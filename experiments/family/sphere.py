@@ -43,7 +43,6 @@ from experiments import harness
 from experiments.family import capacity
 from experiments.harness import Claim, Results, gates
 
-METRIC = capacity.METRIC
 LOSSES = ("InfoNCE", "FlatNCE")
 KEPT, TAKEN, KNOWN = ((0.1, 8), (0.2, 4)), ((0.3, 6),), ((0.05, 8), (0.2, 8))
 CLEAN = ((0.1, 0), (0.2, 0), (0.3, 0))
@@ -66,18 +65,6 @@ def spec(loss: str, tau: float, bits: int, dimensions: int = DIMENSIONS) -> str:
     """Return the arguments of a cell."""
     narrow = f" --config.projector.out={dimensions}" if dimensions != DIMENSIONS else ""
     return capacity.spec(loss, bits, tau, BATCH, "small_mnist") + narrow
-
-
-RUNS = {
-    "small_mnist": {
-        cell(loss, tau, bits): spec(loss, tau, bits)
-        for loss, (tau, bits) in itertools.product(LOSSES, KNOWN[:1] + KEPT + KNOWN[1:] + TAKEN)
-    }
-    | {cell("InfoNCE", tau, bits): spec("InfoNCE", tau, bits) for tau, bits in CLEAN}
-    | {cell("InfoNCE", tau, bits, FEW): spec("InfoNCE", tau, bits, FEW) for tau, bits in FLAT}
-}
-SEEDS = capacity.SEEDS
-ASSUMED = {"settings": "those of `capacity`: MNIST at 14 pixels, 5 epochs, one rate, batch 512"}
 
 
 def resolved(tau: float, dimensions: int = DIMENSIONS) -> float:
@@ -117,43 +104,6 @@ def of_infonce(tau: float, bits: int, dimensions: int, above: float):
 def ran(which):
     """Return the gate that every loss and setting has run."""
     return gates.ran(*(cell(loss, tau, bits) for loss, (tau, bits) in itertools.product(LOSSES, which)))
-
-
-CLAIMS = (
-    Claim(
-        "Shared bits that leave room on the sphere leave the image",
-        "linear top-1 - 53, InfoNCE and FlatNCE, 8 bits at tau 0.1 and 4 bits at tau 0.2, batch 512, points",
-        beyond(KEPT),
-        by="each",
-        gates=(ran(KEPT),),
-    ),
-    Claim(
-        "Shared bits that fill the sphere take the image, though they collide",
-        "linear top-1 - 53, InfoNCE and FlatNCE, 6 bits at tau 0.3, batch 512, points",
-        beyond(TAKEN),
-        by="each",
-        expects="below",
-        gates=(ran(TAKEN),),
-    ),
-    Claim(
-        "Bits that few dimensions have no room for take the image, at a temperature that leaves it in 64",
-        "linear top-1 - 53, InfoNCE, 8 bits at tau 0.1, 4 dimensions, batch 512, points",
-        of_infonce(0.1, 8, FEW, HALF),
-        expects="below",
-    ),
-    Claim(
-        "Few dimensions leave the image to bits that they have room for",
-        "linear top-1 - 53, InfoNCE, 4 bits at tau 0.1, 4 dimensions, batch 512, points",
-        of_infonce(0.1, 4, FEW, HALF),
-    ),
-    Claim(
-        "Without bits the image is learnt at each of these temperatures",
-        "linear top-1 - 85, InfoNCE, no bits, tau 0.1, 0.2 and 0.3, batch 512, points",
-        lambda results: [of_infonce(tau, 0, DIMENSIONS, 85.0)(results) for tau, _ in CLEAN],
-        by="each",
-        gates=(gates.ran(*(cell("InfoNCE", tau, bits) for tau, bits in CLEAN)),),
-    ),
-)
 
 
 def draw(results: Results):
@@ -199,6 +149,59 @@ def draw(results: Results):
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right", fontsize=8)
     return figure
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        "small_mnist": {
+            cell(loss, tau, bits): spec(loss, tau, bits)
+            for loss, (tau, bits) in itertools.product(LOSSES, KNOWN[:1] + KEPT + KNOWN[1:] + TAKEN)
+        }
+        | {cell("InfoNCE", tau, bits): spec("InfoNCE", tau, bits) for tau, bits in CLEAN}
+        | {cell("InfoNCE", tau, bits, FEW): spec("InfoNCE", tau, bits, FEW) for tau, bits in FLAT}
+    },
+    metric=capacity.TABLE.metric,
+    seeds=capacity.TABLE.seeds,
+    assumed={"settings": "those of `capacity`: MNIST at 14 pixels, 5 epochs, one rate, batch 512"},
+    claims=(
+        Claim(
+            "Shared bits that leave room on the sphere leave the image",
+            "linear top-1 - 53, InfoNCE and FlatNCE, 8 bits at tau 0.1 and 4 bits at tau 0.2, batch 512, points",
+            beyond(KEPT),
+            by="each",
+            gates=(ran(KEPT),),
+        ),
+        Claim(
+            "Shared bits that fill the sphere take the image, though they collide",
+            "linear top-1 - 53, InfoNCE and FlatNCE, 6 bits at tau 0.3, batch 512, points",
+            beyond(TAKEN),
+            by="each",
+            expects="below",
+            gates=(ran(TAKEN),),
+        ),
+        Claim(
+            "Bits that few dimensions have no room for take the image, at a temperature that leaves it in 64",
+            "linear top-1 - 53, InfoNCE, 8 bits at tau 0.1, 4 dimensions, batch 512, points",
+            of_infonce(0.1, 8, FEW, HALF),
+            expects="below",
+        ),
+        Claim(
+            "Few dimensions leave the image to bits that they have room for",
+            "linear top-1 - 53, InfoNCE, 4 bits at tau 0.1, 4 dimensions, batch 512, points",
+            of_infonce(0.1, 4, FEW, HALF),
+        ),
+        Claim(
+            "Without bits the image is learnt at each of these temperatures",
+            "linear top-1 - 85, InfoNCE, no bits, tau 0.1, 0.2 and 0.3, batch 512, points",
+            lambda results: [of_infonce(tau, 0, DIMENSIONS, 85.0)(results) for tau, _ in CLEAN],
+            by="each",
+            gates=(gates.ran(*(cell("InfoNCE", tau, bits) for tau, bits in CLEAN)),),
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

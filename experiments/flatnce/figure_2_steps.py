@@ -18,22 +18,7 @@ from experiments import harness
 from experiments.flatnce import figure_2
 from experiments.harness import Claim, Results, gates
 
-METRIC, ALSO = figure_2.METRIC, figure_2.ALSO
 EPOCHS = {16: 1, 256: 16}
-RUNS = {
-    "small_mnist": {
-        (name, str(batch)): f"configs/flatclr_cifar10.py:method={method},scale=small_mnist"
-        f" --config.train.batch_size={batch}{harness.screen(epochs, few_labels=harness.OWN_DRAWS)}"
-        for name, method in figure_2.METHODS.items()
-        for batch, epochs in EPOCHS.items()
-    }
-}
-SWEEP = {"small_mnist": figure_2.SWEEP["small_mnist"]}
-CHOOSES, CHOOSING_SEEDS = harness.BY_FEW_LABELS, {"small_mnist": 2}
-ASSUMED = {
-    "steps": "3,750 for all: one epoch at batch 16, sixteen at 256",
-    "rate": "chosen for each cell by two seeds; the other settings are Figure 2's",
-}
 
 
 def grown(method: str):
@@ -47,22 +32,43 @@ def by_less(results: Results) -> list[float]:
     return [sim - flat for sim, flat in zip(*pairs, strict=True)] if all(pairs) else []
 
 
-CLAIMS = (
-    *(
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        "small_mnist": {
+            (name, str(batch)): f"configs/flatclr_cifar10.py:method={method},scale=small_mnist"
+            f" --config.train.batch_size={batch}{harness.screen(epochs, few_labels=harness.OWN_DRAWS)}"
+            for name, method in figure_2.METHODS.items()
+            for batch, epochs in EPOCHS.items()
+        }
+    },
+    metric=figure_2.TABLE.metric,
+    also=figure_2.TABLE.also,
+    sweep={"small_mnist": figure_2.TABLE.sweep["small_mnist"]},
+    chooses=harness.BY_FEW_LABELS,
+    choosing_seeds={"small_mnist": 2},
+    assumed={
+        "steps": "3,750 for all: one epoch at batch 16, sixteen at 256",
+        "rate": "chosen for each cell by two seeds; the other settings are Figure 2's",
+    },
+    claims=(
+        *(
+            Claim(
+                f"At one number of steps {method} is better at large batches (section 4)",
+                f"{method}, batch 256 - 16, points",
+                grown(method),
+                gates=(gates.headroom, gates.tuned),
+            )
+            for method in figure_2.METHODS
+        ),
         Claim(
-            f"At one number of steps {method} is better at large batches (section 4)",
-            f"{method}, batch 256 - 16, points",
-            grown(method),
-            gates=(gates.headroom, gates.tuned),
-        )
-        for method in figure_2.METHODS
-    ),
-    Claim(
-        "At one number of steps FlatCLR gains less by a large batch than SimCLR",
-        "batch 256 - 16, SimCLR's less FlatCLR's, points",
-        by_less,
-        gates=(gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
-        ours=True,
+            "At one number of steps FlatCLR gains less by a large batch than SimCLR",
+            "batch 256 - 16, SimCLR's less FlatCLR's, points",
+            by_less,
+            gates=(gates.headroom, gates.regime("SimCLR", "16"), gates.tuned),
+            ours=True,
+        ),
     ),
 )
 

@@ -18,18 +18,7 @@ from experiments import harness
 from experiments.flatnce import figure_2
 from experiments.harness import Claim, Results, gates
 
-METRIC, ALSO = figure_2.METRIC, figure_2.ALSO
-CURVES = ("ess", "eval/knn_top1", "eval/few_labels_top1")
 LOOK = """ --config.evaluate.every='0.5 epochs' --config.evaluate.look="('knn','few_labels')\""""
-RUNS = {
-    "small_mnist": {
-        (name, "16"): f"configs/flatclr_cifar10.py:method={method},scale=small_mnist"
-        f" --config.train.batch_size=16 --config.schedule.learning_rate=0.00025{LOOK}"
-        + harness.screen(few_labels=harness.OWN_DRAWS)
-        for name, method in figure_2.METHODS.items()
-    }
-}
-ASSUMED = {"rate": "0.00025 sqrt(batch) for both, AdamW, 5 epochs"}
 
 
 def widened(results: Results, curve: str, unit: float = 1.0) -> list[float]:
@@ -45,13 +34,29 @@ def together(results: Results) -> list[list[float]]:
     return found if all(found) else []
 
 
-CLAIMS = (
-    Claim(
-        "The performance gap widens as the difference in ESS becomes larger (section 4)",
-        "FlatCLR - SimCLR at the last look less at the first, of ESS, and of 10 labels a class in points",
-        together,
-        by="each",
-        gates=(gates.regime("SimCLR", "16"),),
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        "small_mnist": {
+            (name, "16"): f"configs/flatclr_cifar10.py:method={method},scale=small_mnist"
+            f" --config.train.batch_size=16 --config.schedule.learning_rate=0.00025{LOOK}"
+            + harness.screen(few_labels=harness.OWN_DRAWS)
+            for name, method in figure_2.METHODS.items()
+        }
+    },
+    metric=figure_2.TABLE.metric,
+    also=figure_2.TABLE.also,
+    curves=("ess", "eval/knn_top1", "eval/few_labels_top1"),
+    assumed={"rate": "0.00025 sqrt(batch) for both, AdamW, 5 epochs"},
+    claims=(
+        Claim(
+            "The performance gap widens as the difference in ESS becomes larger (section 4)",
+            "FlatCLR - SimCLR at the last look less at the first, of ESS, and of 10 labels a class in points",
+            together,
+            by="each",
+            gates=(gates.regime("SimCLR", "16"),),
+        ),
     ),
 )
 

@@ -19,19 +19,8 @@ from experiments import harness
 from experiments.flatnce import figure_2
 from experiments.harness import Claim, Results, gates
 
-METRIC, ALSO = figure_2.METRIC, figure_2.ALSO
 BASE, TIMES = 2.5e-4, (1, 4, 16)
 KS = {"4": """ --config.negatives="{'name': 'random', 'k': 4}\"""", "all 126": ""}
-RUNS = {
-    "small_mnist": {
-        (f"K = {k}", f"rate x {times}"): "configs/flatclr_cifar10.py:method=flatclr,scale=small_mnist"
-        f" --config.train.batch_size=64 --config.schedule.learning_rate={BASE * times}{own}"
-        + harness.screen(few_labels=harness.OWN_DRAWS)
-        for k, own in KS.items()
-        for times in TIMES
-    }
-}
-ASSUMED = {"rates": "0.00025 sqrt(batch), the middle of Figure 2's sweep, and 4 and 16 times that; AdamW"}
 
 
 def lost(results: Results, k: str) -> list[float]:
@@ -45,12 +34,28 @@ def allowed(results: Results) -> list[float]:
     return [many - few for many, few in zip(*pairs, strict=True)] if all(pairs) else []
 
 
-CLAIMS = (
-    Claim(
-        "More negatives allow larger learning rates (section 3)",
-        "FlatCLR at 16 times the rate - at the rate, with all negatives less with 4, points",
-        allowed,
-        gates=(gates.headroom,),
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        "small_mnist": {
+            (f"K = {k}", f"rate x {times}"): "configs/flatclr_cifar10.py:method=flatclr,scale=small_mnist"
+            f" --config.train.batch_size=64 --config.schedule.learning_rate={BASE * times}{own}"
+            + harness.screen(few_labels=harness.OWN_DRAWS)
+            for k, own in KS.items()
+            for times in TIMES
+        }
+    },
+    metric=figure_2.TABLE.metric,
+    also=figure_2.TABLE.also,
+    assumed={"rates": "0.00025 sqrt(batch), the middle of Figure 2's sweep, and 4 and 16 times that; AdamW"},
+    claims=(
+        Claim(
+            "More negatives allow larger learning rates (section 3)",
+            "FlatCLR at 16 times the rate - at the rate, with all negatives less with 4, points",
+            allowed,
+            gates=(gates.headroom,),
+        ),
     ),
 )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.harness.judging import Judgement, decides, judge, survivors
-from experiments.harness.results import Results, found
+from experiments.harness.results import Results, measured
 from experiments.harness.table import FEW, MEASURES, PAPERS, ROOT, SCALES, Claim, Table, all_tables, table_of
 
 VERDICTS = ("holds", "does not hold", "undecided", "cannot be judged here", "not tested")
@@ -66,7 +66,7 @@ def _by_few(scale: str) -> str:
 def found_by_scale(table: Table) -> dict[str, Any]:
     """Return scale -> results, from the largest; ``{"measured": ...}`` of a table without runs. Without empty ones."""
     if table.is_measured:
-        of = {"measured": found(table)}
+        of = {"measured": measured(table)}
     else:
         of = {}
         for scale in SCALES:
@@ -239,7 +239,7 @@ def _tables(paper: str, names: Sequence[str]) -> list[str]:
             for scale, cells in table.runs.items()
             if scale != "smoke" and Results(table, scale)
         ]
-        done += ["measured"] if table.is_measured and found(table) else []
+        done += ["measured"] if table.is_measured and measured(table) else []
         link = (
             f"[{title}](results/{file}.md)" if (FOLDER / paper / "results" / f"{file}.md").exists() else title
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.harness.jobs import choose, choosing, chosen_by, score_of
 from experiments.harness.ledger import ledger_rows
-from experiments.harness.results import Results, found
+from experiments.harness.results import Results, measured
 from experiments.harness.table import ROOT, SCALES, Cell, Doubtful, Table, command
 
 PAGES = SCALES[:-1]  # what a page shows
@@ -144,7 +144,7 @@ def text(table: Table) -> str:
         lines += ["", "Each claim by itself; [the ledger](../README.md) decides among all of a paper's.", ""]
     lines += [f"![{scale}]({page_of(table).stem}/{scale}.svg)\n" for scale in drawn(table)]
     if table.is_measured:
-        there = found(table)
+        there = measured(table)
         lines += ["Not measured yet.", ""] if there is None else [*table.page(there), ""]
     for scale in PAGES:
         if scale in table.runs and (scale in ALWAYS or Results(table, scale)):
@@ -168,7 +168,7 @@ def _parted(about: str) -> tuple[list[str], str]:
 
 def drawn(table: Table) -> dict[str, Any]:
     """Return scale -> its results, where the table draws them."""
-    results = {"measured": found(table)} if table.is_measured else {s: Results(table, s) for s in PAGES}
+    results = {"measured": measured(table)} if table.is_measured else {s: Results(table, s) for s in PAGES}
     return {scale: of for scale, of in results.items() if of} if table.draw else {}
 
 

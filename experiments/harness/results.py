@@ -205,7 +205,7 @@ def file_of(table: Table) -> pathlib.Path:
     return path.parent / "results" / path.name / "measured.json"
 
 
-def found(table: Table) -> dict[str, Any] | None:
+def measured(table: Table) -> dict[str, Any] | None:
     """Return what ``measure()`` returned when it was run, or ``read()`` finds; None before."""
     if table.read:
         return table.read()

@@ -49,8 +49,6 @@ from experiments.intriguing import figure_a1
 
 TAUS, WEIGHTS = (0.05, 0.1, 0.2, 0.5, 1.0), (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 LINEAR = "linear top-1, %"
-METRIC = {LINEAR: "trained.linear.top1 %"}
-ALSO = figure_a1.ALSO
 
 
 ITSELF = ", itself in the sum"
@@ -78,15 +76,6 @@ RUNS = {
     | cells(TAUS, WEIGHTS, " --config.train.duration='200 epochs'", itself=True),
     "gpu": cells(*FEWER, " --config.train.duration='50 epochs'"),
     "small": cells(*WIDER, figure_a1.SCREEN, "small") | cells(*WIDER, figure_a1.SCREEN, "small", itself=True),
-}
-REPORTED = {LINEAR: dict.fromkeys(RUNS["paper"])}
-ASSUMED = {
-    "tau, lambda": "the grid is lost in the text at hand: ours",
-    "loss": "equation 4 with equation 1's sum, which leaves the query out; the authors' notebook has it in",
-    "batch": "128",
-    "learning rate": "LARS 0.2 x sqrt(batch): the authors, google-research/simclr issue 166",
-    "gpu": "50 epochs",
-    "small": "5 epochs, AdamW, no sweep",
 }
 
 
@@ -131,28 +120,47 @@ def ridge_inside(itself: bool) -> gates.Gate:
 NAME = (
     "slope over log10(tau) of log10(lambda), whose mean is weighted by linear top-1 above the grid's lowest"
 )
-CLAIMS = (
-    Claim(
-        "tau and lambda are inversely related",
-        NAME,
-        ridge,
-        expects="below",
-        gates=(gates.headroom, ridge_inside(False)),
-    ),
-    Claim(
-        "tau and lambda are inversely related where the query itself is in the sum, as in the authors' notebook",
-        f"{NAME}; itself in the sum",
-        lambda results: ridge(results, itself=True),
-        expects="below",
-        gates=(gates.headroom, ridge_inside(True)),
-        ours=True,
-    ),
-)
 
 
 def draw(results: Results):
     """Draw accuracy over lambda, a line a tau."""
     return harness.lines(results, "lambda", log=True)
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric={LINEAR: "trained.linear.top1 %"},
+    also=figure_a1.TABLE.also,
+    reported={LINEAR: dict.fromkeys(RUNS["paper"])},
+    assumed={
+        "tau, lambda": "the grid is lost in the text at hand: ours",
+        "loss": "equation 4 with equation 1's sum, which leaves the query out; the authors' notebook has it in",
+        "batch": "128",
+        "learning rate": "LARS 0.2 x sqrt(batch): the authors, google-research/simclr issue 166",
+        "gpu": "50 epochs",
+        "small": "5 epochs, AdamW, no sweep",
+    },
+    claims=(
+        Claim(
+            "tau and lambda are inversely related",
+            NAME,
+            ridge,
+            expects="below",
+            gates=(gates.headroom, ridge_inside(False)),
+        ),
+        Claim(
+            "tau and lambda are inversely related where the query itself is in the sum, as in the authors' notebook",
+            f"{NAME}; itself in the sum",
+            lambda results: ridge(results, itself=True),
+            expects="below",
+            gates=(gates.headroom, ridge_inside(True)),
+            ours=True,
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -46,13 +46,6 @@ BATCHES, TAUS = (128, 512, 2048), (0.05, 0.2, 1.0)
 RESOLVED = "entropy that the outputs resolve, nats"
 THERE, SHOWN = "entropy of the images, nats", "what a batch shows at the end, nats"
 UNTRAINED = "what untrained outputs resolve, nats"
-SEEDS = harness.SEEDS | {"small": (0, 1, 2)}
-METRIC = {
-    RESOLVED: "trained.entropy.nats",
-    THERE: "trained.entropy.floor",
-    SHOWN: "metrics.mi_estimate",
-    UNTRAINED: "untrained.entropy.nats",
-}
 
 
 def cells(scale, bits, losses, batches=(), taus=(), both=()):
@@ -72,14 +65,6 @@ RUNS = {
     "paper": cells("paper", BITS, LOSSES, BATCHES, TAUS),
     "small": cells("small", (4, 8, 12), ("logsumexp",), (32, 128), (0.05, 1.0), ((0.05, 32), (0.05, 128))),
     "gpu": cells("gpu", (4, 8, 12, 15), ("logsumexp", "swd_hypersphere"), BATCHES),
-}
-REPORTED = {RESOLVED: dict.fromkeys(RUNS["paper"])}
-ASSUMED = {
-    "bits, batch sizes, tau": "lost in the text at hand: ours; batch 512 and tau 0.2 where they are not varied",
-    "images": "50,000 of 32 pixels, integers drawn (they collide); the size is lost",
-    "what is shown": "entropy that the head's outputs tell apart at the resolution tau, beside the images' own",
-    "learning rate": "LARS 0.2 x sqrt(batch): the authors, google-research/simclr issue 166",
-    "gpu": "50 epochs",
 }
 
 
@@ -159,34 +144,55 @@ def room(results: Results, half: float) -> str:
     )
 
 
-CLAIMS = (
-    Claim(
-        "The distribution term saturates after a few bits",
-        "nine tenths of what there is to resolve (the images' entropy or the sphere's, if less) - what the outputs"
-        " resolve, at the most bits and each temperature, nats",
-        short_of,
-        by="each",
-    ),
-    Claim(
-        "A larger batch resolves more bits",
-        "resolved at the largest batch - at the smallest, at the most bits, nats",
-        by_batch,
-        gates=(room,),
-    ),
-    Claim(
-        "Bits grow linearly while the batch must grow exponentially",
-        "bits resolved for each doubling of the batch at the most bits, a line over batch sizes, less one",
-        doubling,
-        expects="within",
-        margin=0.25,
-        gates=(room,),
-    ),
-)
-
-
 def draw(results: Results):
     """Draw what is resolved over the bits that there are."""
     return harness.lines(results, "bits of the images", RESOLVED)
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric={
+        RESOLVED: "trained.entropy.nats",
+        THERE: "trained.entropy.floor",
+        SHOWN: "metrics.mi_estimate",
+        UNTRAINED: "untrained.entropy.nats",
+    },
+    seeds=harness.SEEDS | {"small": (0, 1, 2)},
+    reported={RESOLVED: dict.fromkeys(RUNS["paper"])},
+    assumed={
+        "bits, batch sizes, tau": "lost in the text at hand: ours; batch 512 and tau 0.2 where they are not varied",
+        "images": "50,000 of 32 pixels, integers drawn (they collide); the size is lost",
+        "what is shown": "entropy that the head's outputs tell apart at the resolution tau, beside the images' own",
+        "learning rate": "LARS 0.2 x sqrt(batch): the authors, google-research/simclr issue 166",
+        "gpu": "50 epochs",
+    },
+    claims=(
+        Claim(
+            "The distribution term saturates after a few bits",
+            "nine tenths of what there is to resolve (the images' entropy or the sphere's, if less) - what the outputs"
+            " resolve, at the most bits and each temperature, nats",
+            short_of,
+            by="each",
+        ),
+        Claim(
+            "A larger batch resolves more bits",
+            "resolved at the largest batch - at the smallest, at the most bits, nats",
+            by_batch,
+            gates=(room,),
+        ),
+        Claim(
+            "Bits grow linearly while the batch must grow exponentially",
+            "bits resolved for each doubling of the batch at the most bits, a line over batch sizes, less one",
+            doubling,
+            expects="within",
+            margin=0.25,
+            gates=(room,),
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

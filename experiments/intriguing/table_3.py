@@ -31,9 +31,6 @@ ROWS = {  # as printed -> arguments of the config
     "SimCLR, random": "placement=random",
     "SimCLR, in-grid": "placement=grid",
 }
-SEEDS = harness.SEEDS | {"small": (0, 1, 2)}
-METRIC = {"linear top-1 on single digits, %": "trained.linear.top1 %"}
-ALSO = {"small": harness.KNN_TOO}
 
 
 def cells(scale, counts, rows=ROWS, own=""):
@@ -45,13 +42,6 @@ def cells(scale, counts, rows=ROWS, own=""):
     }
 
 
-RUNS = {
-    "paper": cells("paper", COUNTS),
-    "small": cells(
-        "small", (1, 4, 8), ("Supervised, random", "SimCLR, random", "SimCLR, in-grid"), harness.screen(10)
-    ),
-    "gpu": cells("gpu", (1, 8), ("Supervised, random", "SimCLR, random")),
-}
 REPORTED = {
     "linear top-1 on single digits, %": harness.grid(ROWS, COUNTS, [
         (99.5, 99.5, 99.3, 99.4, 98.9, 98.3),
@@ -60,14 +50,6 @@ REPORTED = {
         (98.3, 98.6, 99.1, 99.2, 99.1, 98.3),
     ])
 }  # fmt: skip
-ASSUMED = {
-    "sizes": "28 on 112; lost in the text at hand (16 cells of a grid, hence 4 x 28)",
-    "batch, epochs": "1,024 (printed for Table 4) and 100",
-    "learning rate, tau, head": "LARS 0.075 x sqrt(batch), 0.2, 2 layers with 128 outputs",
-    "overlapping digits": "their maximum",
-    "supervised baseline": "predicts the set of classes, a logistic loss each",
-    "gpu": "50 epochs",
-}
 
 
 def placement(results: Results) -> list[float]:
@@ -99,36 +81,63 @@ def learnt(results: Results, half: float) -> str:
     return f"regime: SimCLR learns too little of digits: {'; '.join(said)}" if said else ""
 
 
-CLAIMS = (
-    Claim(
-        "Up to 8 digits cost SimCLR nothing",
-        "linear top-1 on single digits, SimCLR, random and in-grid, 8 digits - 1, points",
-        cost("SimCLR"),
-        expects="within",
-        margin=1.0,
-        by="each",
-        gates=(learnt,),
-    ),
-    Claim(
-        "Where cells of a grid keep digits apart, many digits cost SimCLR less (16 digits: 96.4 and 98.3)",
-        "linear top-1 on single digits, SimCLR at the most digits, in-grid - random, points",
-        placement,
-        gates=(learnt,),
-    ),
-    Claim(
-        "Up to 8 digits cost supervised training nothing",
-        "linear top-1 on single digits, supervised, random (paper: and in-grid), 8 digits - 1, points",
-        cost("Supervised"),
-        expects="within",
-        margin=1.0,
-        by="each",
-    ),
-)
-
-
 def draw(results: Results):
     """Draw accuracy over the number of digits."""
     return harness.lines(results, "digits on the canvas", log=True)
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        "paper": cells("paper", COUNTS),
+        "small": cells(
+            "small",
+            (1, 4, 8),
+            ("Supervised, random", "SimCLR, random", "SimCLR, in-grid"),
+            harness.screen(10),
+        ),
+        "gpu": cells("gpu", (1, 8), ("Supervised, random", "SimCLR, random")),
+    },
+    metric={"linear top-1 on single digits, %": "trained.linear.top1 %"},
+    also={"small": harness.KNN_TOO},
+    seeds=harness.SEEDS | {"small": (0, 1, 2)},
+    reported=REPORTED,
+    assumed={
+        "sizes": "28 on 112; lost in the text at hand (16 cells of a grid, hence 4 x 28)",
+        "batch, epochs": "1,024 (printed for Table 4) and 100",
+        "learning rate, tau, head": "LARS 0.075 x sqrt(batch), 0.2, 2 layers with 128 outputs",
+        "overlapping digits": "their maximum",
+        "supervised baseline": "predicts the set of classes, a logistic loss each",
+        "gpu": "50 epochs",
+    },
+    claims=(
+        Claim(
+            "Up to 8 digits cost SimCLR nothing",
+            "linear top-1 on single digits, SimCLR, random and in-grid, 8 digits - 1, points",
+            cost("SimCLR"),
+            expects="within",
+            margin=1.0,
+            by="each",
+            gates=(learnt,),
+        ),
+        Claim(
+            "Where cells of a grid keep digits apart, many digits cost SimCLR less (16 digits: 96.4 and 98.3)",
+            "linear top-1 on single digits, SimCLR at the most digits, in-grid - random, points",
+            placement,
+            gates=(learnt,),
+        ),
+        Claim(
+            "Up to 8 digits cost supervised training nothing",
+            "linear top-1 on single digits, supervised, random (paper: and in-grid), 8 digits - 1, points",
+            cost("Supervised"),
+            expects="within",
+            margin=1.0,
+            by="each",
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -17,12 +17,22 @@ from experiments import harness
 from experiments.less_can_be_more import concentration
 
 DISTANCE = "intra-class distance, mean over classes"
-METRIC = concentration.ACCURACY | {DISTANCE: "trained.geometry.intra_class_distance"}
-SEEDS, RUNS, ASSUMED = concentration.SEEDS, concentration.RUNS, concentration.ASSUMED
-ALSO, SWEEP = concentration.ALSO, concentration.SWEEP
-REPORTED = {DISTANCE: dict.fromkeys(RUNS["paper"])}
-CLAIMS = concentration.claims(DISTANCE, "intra-class distance", "smaller", expects="below")
-draw = concentration.draw
+RUNS = concentration.RUNS
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric=concentration.ACCURACY | {DISTANCE: "trained.geometry.intra_class_distance"},
+    also=concentration.ALSO,
+    seeds=concentration.SEEDS,
+    sweep=concentration.SWEEP,
+    reported={DISTANCE: dict.fromkeys(RUNS["paper"])},
+    assumed=concentration.ASSUMED,
+    claims=concentration.claims(DISTANCE, "intra-class distance", "smaller", expects="below"),
+    draw=concentration.draw,
+)
 
 
 if __name__ == "__main__":

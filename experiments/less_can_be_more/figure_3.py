@@ -17,12 +17,22 @@ from experiments import harness
 from experiments.less_can_be_more import concentration
 
 SILHOUETTE = "silhouette"
-METRIC = concentration.ACCURACY | {SILHOUETTE: "trained.geometry.silhouette"}
-SEEDS, RUNS, ASSUMED = concentration.SEEDS, concentration.RUNS, concentration.ASSUMED
-ALSO, SWEEP = concentration.ALSO, concentration.SWEEP
-REPORTED = {SILHOUETTE: dict.fromkeys(RUNS["paper"])}
-CLAIMS = concentration.claims(SILHOUETTE, "silhouette", "higher", expects="above")
-draw = concentration.draw
+RUNS = concentration.RUNS
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric=concentration.ACCURACY | {SILHOUETTE: "trained.geometry.silhouette"},
+    also=concentration.ALSO,
+    seeds=concentration.SEEDS,
+    sweep=concentration.SWEEP,
+    reported={SILHOUETTE: dict.fromkeys(RUNS["paper"])},
+    assumed=concentration.ASSUMED,
+    claims=concentration.claims(SILHOUETTE, "silhouette", "higher", expects="above"),
+    draw=concentration.draw,
+)
 
 
 if __name__ == "__main__":

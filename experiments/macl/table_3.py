@@ -39,13 +39,6 @@ from experiments.macl import common
 
 EPOCHS = (100, 200, 300, 500)
 
-SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, tuple(range(8)))  # Table 2's, whose runs 5 epochs are
-METRIC, ALSO = common.METRIC, common.ALSO
-SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
-ASSUMED = common.ASSUMED | {
-    "epochs": "each length is a run of its own; at small scales 5 and 20, 20 of InfoNCE and MACL-a alone",
-    "set at small": "CIFAR-10 (MNIST at small_mnist) at batch 256, not CIFAR-100",
-}
 SHORT, LONG = 5, 20  # epochs at small
 
 
@@ -55,19 +48,6 @@ def small(scale: str, epochs: int, rows: Iterable[str]) -> dict[tuple[str, str],
     return {(row, str(epochs)): f"configs/macl_cifar10.py:method={common.LOSSES[row]}{own}" for row in rows}
 
 
-RUNS = {
-    "paper": {
-        (loss, str(epochs)): common.arguments(
-            "paper", method, f" --config.train.duration='{epochs} epochs'", "cifar100"
-        )
-        for loss, method in common.LOSSES.items()
-        for epochs in EPOCHS
-    },
-    "small": small("small", SHORT, common.LOSSES) | small("small", LONG, ("InfoNCE", "MACL-a")),
-    "small_mnist": small("small_mnist", SHORT, common.LOSSES)
-    | small("small_mnist", LONG, ("InfoNCE", "MACL-a")),
-    "smoke": common.smoke(),
-}
 REPORTED = {
     common.LINEAR: harness.grid(common.LOSSES, EPOCHS, [
         (55.04, 58.33, 60.58, 62.59),
@@ -108,21 +88,51 @@ def shrinks(results: Results) -> list[float]:
 
 
 GATES = (gates.headroom, gates.tuned)  # MACL differs by its temperature, at any W
-CLAIMS = (
-    Claim(
-        "MACL is the best on CIFAR-100 at each length of training",
-        "linear top-1, CIFAR-100 (small: CIFAR-10), MACL-a - each of InfoNCE, DCL and Dual at each length, points",
-        leads,
-        by="each",
-        gates=GATES,
-    ),
-    Claim(
-        "MACL's lead over InfoNCE shrinks with the length of training (Table 3: 2.7 to 0.6 points)",
-        "linear top-1, CIFAR-100 (small: CIFAR-10), MACL-a - InfoNCE, the shortest length - the longest, points",
-        shrinks,
-        gates=GATES,
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        "paper": {
+            (loss, str(epochs)): common.arguments(
+                "paper", method, f" --config.train.duration='{epochs} epochs'", "cifar100"
+            )
+            for loss, method in common.LOSSES.items()
+            for epochs in EPOCHS
+        },
+        "small": small("small", SHORT, common.LOSSES) | small("small", LONG, ("InfoNCE", "MACL-a")),
+        "small_mnist": small("small_mnist", SHORT, common.LOSSES)
+        | small("small_mnist", LONG, ("InfoNCE", "MACL-a")),
+        "smoke": common.smoke(),
+    },
+    metric=common.METRIC,
+    also=common.ALSO,
+    seeds=harness.SEEDS | dict.fromkeys(harness.SMALL, tuple(range(8))),  # Table 2's, whose runs 5 epochs are
+    sweep=common.SWEEP,
+    chooses=common.CHOOSES,
+    reported=REPORTED,
+    assumed=common.ASSUMED
+    | {
+        "epochs": "each length is a run of its own; at small scales 5 and 20, 20 of InfoNCE and MACL-a alone",
+        "set at small": "CIFAR-10 (MNIST at small_mnist) at batch 256, not CIFAR-100",
+    },
+    claims=(
+        Claim(
+            "MACL is the best on CIFAR-100 at each length of training",
+            "linear top-1, CIFAR-100 (small: CIFAR-10), MACL-a - each of InfoNCE, DCL and Dual at each length, points",
+            leads,
+            by="each",
+            gates=GATES,
+        ),
+        Claim(
+            "MACL's lead over InfoNCE shrinks with the length of training (Table 3: 2.7 to 0.6 points)",
+            "linear top-1, CIFAR-100 (small: CIFAR-10), MACL-a - InfoNCE, the shortest length - the longest, points",
+            shrinks,
+            gates=GATES,
+        ),
     ),
 )
+
 
 if __name__ == "__main__":
     sys.exit(harness.main())

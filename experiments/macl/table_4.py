@@ -32,59 +32,67 @@ ROWS = {"MACL-a": "macl", "MACL-c": "macl_w"}
 ADAPTIVE = {"Adaptive temperature alone": "macl_without_reweighting", "InfoNCE": "simclr"}
 SETS = {"CIFAR10": "cifar10", "CIFAR100": "cifar100", "STL10": "stl10"}
 
-METRIC, CURVES, ASSUMED = common.METRIC, common.CURVES, common.ASSUMED
-ALSO = common.ALSO
-RUNS = {
-    "paper": {
-        (row, name): common.arguments("paper", method, dataset=dataset)
-        for row, method in ROWS.items()
-        for name, dataset in SETS.items()
-    }
-    | {(row, "CIFAR10"): common.arguments("paper", method) for row, method in ADAPTIVE.items()},
-    **{
-        scale: {
-            (row, "batch 64"): common.arguments(scale, method, " --config.train.batch_size=64")
-            for row, method in (ROWS | ADAPTIVE).items()
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        "paper": {
+            (row, name): common.arguments("paper", method, dataset=dataset)
+            for row, method in ROWS.items()
+            for name, dataset in SETS.items()
         }
-        for scale in harness.SMALL
+        | {(row, "CIFAR10"): common.arguments("paper", method) for row, method in ADAPTIVE.items()},
+        **{
+            scale: {
+                (row, "batch 64"): common.arguments(scale, method, " --config.train.batch_size=64")
+                for row, method in (ROWS | ADAPTIVE).items()
+            }
+            for scale in harness.SMALL
+        },
+        "cpu": {
+            (row, "digits"): common.arguments("cpu", method, " --config.train.batch_size=256")
+            for row, method in ROWS.items()
+        },
+        "smoke": common.smoke(),
     },
-    "cpu": {
-        (row, "digits"): common.arguments("cpu", method, " --config.train.batch_size=256")
-        for row, method in ROWS.items()
+    metric=common.METRIC,
+    also=common.ALSO,
+    curves=common.CURVES,
+    seeds=harness.SEEDS | dict.fromkeys(harness.SMALL, tuple(range(8))),
+    sweep=common.SWEEP,
+    chooses=common.CHOOSES,
+    further=common.FURTHER,
+    published_rates=common.PUBLISHED_RATES,
+    reported={
+        common.LINEAR: harness.grid(ROWS, SETS, [(87.37, 60.81, 82.68), (86.34, 59.64, 81.71)]),
+        common.KNN: harness.grid(ROWS, SETS, [(85.52, 55.70, 80.13), (84.90, 54.87, 80.53)]),
+        common.S: harness.grid(ROWS, SETS, [(0.319, 0.291, 0.320), (0.312, 0.285, 0.313)]),
     },
-    "smoke": common.smoke(),
-}
-SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, tuple(range(8)))
-SWEEP, CHOOSES, FURTHER = common.SWEEP, common.CHOOSES, common.FURTHER
-PUBLISHED_RATES = common.PUBLISHED_RATES
-REPORTED = {
-    common.LINEAR: harness.grid(ROWS, SETS, [(87.37, 60.81, 82.68), (86.34, 59.64, 81.71)]),
-    common.KNN: harness.grid(ROWS, SETS, [(85.52, 55.70, 80.13), (84.90, 54.87, 80.53)]),
-    common.S: harness.grid(ROWS, SETS, [(0.319, 0.291, 0.320), (0.312, 0.285, 0.313)]),
-}
-
-
-CLAIMS = (
-    Claim(
-        "The anchor-wise weight of MACL-w does not help",
-        "linear top-1, MACL-c - MACL-a, less one point",
-        lambda results: [points - 1 for points in common.difference("MACL-c", "MACL-a")(results)],
-        expects="below",
-        gates=(gates.room_to_differ, gates.tuned),
-    ),
-    Claim(
-        "The adaptive temperature alone, without reweighting, improves InfoNCE (eq. 10)",
-        "linear top-1, eq. 10 - InfoNCE at the fixed tau0, points",
-        common.difference("Adaptive temperature alone", "InfoNCE"),
-        gates=(gates.headroom, gates.tuned),
-    ),
-    Claim(
-        "The reweighting improves it further (eq. 14)",
-        "linear top-1, MACL-a - eq. 10, points",
-        common.difference("MACL-a", "Adaptive temperature alone"),
-        gates=(gates.headroom, gates.regime("InfoNCE"), gates.tuned),
+    assumed=common.ASSUMED,
+    claims=(
+        Claim(
+            "The anchor-wise weight of MACL-w does not help",
+            "linear top-1, MACL-c - MACL-a, less one point",
+            lambda results: [points - 1 for points in common.difference("MACL-c", "MACL-a")(results)],
+            expects="below",
+            gates=(gates.room_to_differ, gates.tuned),
+        ),
+        Claim(
+            "The adaptive temperature alone, without reweighting, improves InfoNCE (eq. 10)",
+            "linear top-1, eq. 10 - InfoNCE at the fixed tau0, points",
+            common.difference("Adaptive temperature alone", "InfoNCE"),
+            gates=(gates.headroom, gates.tuned),
+        ),
+        Claim(
+            "The reweighting improves it further (eq. 14)",
+            "linear top-1, MACL-a - eq. 10, points",
+            common.difference("MACL-a", "Adaptive temperature alone"),
+            gates=(gates.headroom, gates.regime("InfoNCE"), gates.tuned),
+        ),
     ),
 )
+
 
 if __name__ == "__main__":
     sys.exit(harness.main())
