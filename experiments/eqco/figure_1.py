@@ -6,10 +6,6 @@
 The bound is log(1 + alpha) - L with the margin and log(1 + K) - L without (alpha = K), L the loss with its margin. The
 paper claims that with EqCo it does not depend on K. MoCo v2 on ImageNet, alpha = 65,536; the curves' values are lost.
 On digits: the runs of Figure 2 (SimCLR, alpha = 256). It is a bound only where alpha is at most K.
-
-Predictions for small scales (Figure 2's runs), written before any run: as on digits. Without the margin the bound is 1
-to 2 nats lower at K = 2 than at 126; from K = 32 to 126 the margin leaves 30 to 80 % of InfoNCE's change, with the
-other sign. A surprise would be less than 10 % left.
 """
 
 import math
@@ -88,6 +84,11 @@ def draw(results: Results):
 TABLE = harness.Table(
     __name__,
     __doc__,
+    predicted="""
+Predictions for small scales (Figure 2's runs), written before any run: as on digits. Without the margin the bound is 1
+to 2 nats lower at K = 2 than at 126; from K = 32 to 126 the margin leaves 30 to 80 % of InfoNCE's change, with the
+other sign. A surprise would be less than 10 % left.
+""",
     runs=RUNS,
     metric=common.METRIC | {LOSS: "metrics.loss/info_nce"},  # a sweep chooses by the first
     curves=CURVES,

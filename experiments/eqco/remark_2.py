@@ -7,10 +7,6 @@
 find the differences in implementation do not result in much of the performance variation." SiMo's code draws one choice
 of negatives for all queries of a step, SimCLR's cells draw for each query; both draw from one batch. Here both are run
 with EqCo's margin, alpha 256, at 2 and 32 negatives.
-
-Predictions, written before any run: at 32 negatives the two differ by less than a point with 10 labels a class; at 2,
-where all queries of a step push from the same two images, shared ones are 0.5 to 4 points worse. A surprise would be a
-difference of more than a point at 32.
 """
 
 import sys
@@ -37,6 +33,11 @@ def at_each(results: Results) -> list[list[float]]:
 TABLE = harness.Table(
     __name__,
     __doc__,
+    predicted="""
+Predictions, written before any run: at 32 negatives the two differ by less than a point with 10 labels a class; at 2,
+where all queries of a step push from the same two images, shared ones are 0.5 to 4 points worse. A surprise would be a
+difference of more than a point at 32.
+""",
     runs={
         "small_mnist": {
             (name, str(k)): f"configs/eqco_simclr_imagenet.py:k={k},alpha=256,scale=small_mnist"

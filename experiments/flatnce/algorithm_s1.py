@@ -5,9 +5,6 @@
 
 With its sign put right the temperature holds the target; as printed it runs away (``figure_ess.py``, whose results
 are read here).
-
-Prediction for scale small_mnist, written before any run: the mean over the last quarter is within 0.03 of every target.
-A surprise would be a miss at 0.05, where few negatives carry all the weight and ESS is noisy.
 """
 
 import json
@@ -54,6 +51,10 @@ def draw(results: Results):
 TABLE = harness.Table(
     __name__,
     __doc__,
+    predicted="""
+Prediction for scale small_mnist, written before any run: the mean over the last quarter is within 0.03 of every target.
+A surprise would be a miss at 0.05, where few negatives carry all the weight and ESS is noisy.
+""",
     runs={
         scale: {cell: text for cell, text in cells.items() if cell[0] == figure_6.SCHEDULED}
         for scale, cells in figure_6.TABLE.runs.items()

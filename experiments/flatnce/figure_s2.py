@@ -4,11 +4,6 @@
     python -m experiments.flatnce.figure_s2 render
 
 The paper sees the "moderate" batch of 256 learn fastest early, with ResNet-50; its values are only drawn.
-
-Prediction for scale small, written before any run: after one epoch batch 256 is 2 to 6 points above 1,024 in kNN, for
-it has made four times the steps; AdamW at four times the rate does not make up for them. A surprise would be a tie.
-
-It came out so, and says little: 195 steps against 49 at one number of images.
 """
 
 import statistics
@@ -72,6 +67,13 @@ def draw(results: Results):
 TABLE = harness.Table(
     __name__,
     __doc__,
+    predicted="""
+Prediction for scale small, written before any run: after one epoch batch 256 is 2 to 6 points above 1,024 in kNN, for
+it has made four times the steps; AdamW at four times the rate does not make up for them. A surprise would be a tie.
+""",
+    read_after="""
+It came out so, and says little: 195 steps against 49 at one number of images.
+""",
     runs=RUNS,
     metric={"linear top-1, %": "trained.linear.top1 %", "kNN top-1, %": "trained.knn.top1 %"},
     curves=CURVES,

@@ -14,6 +14,7 @@ from experiments.harness.table import ROOT, SCALES, Cell, Doubtful, Table, comma
 
 PAGES = SCALES[:-1]  # what a page shows
 ALWAYS = ("paper", "cpu")  # also where nothing was run
+COMMAND = ("    ", "python -m ")  # what a docstring's line of a command begins with
 
 
 def number(value: float | None, decimals: int | None = None) -> str:
@@ -137,7 +138,8 @@ def text(table: Table) -> str:
     """Write the page: verdicts, figures, numbers at each scale beside the paper's, assumptions; commands last."""
     title, _, about = (table.about or "").partition("\n")
     commands, prose = _parted(about)
-    lines = [f"# {title.rstrip('.')}", "", *([prose, ""] if prose else [])]
+    paragraphs = [part for part in (prose, *table.rounds) if part]
+    lines = [f"# {title.rstrip('.')}", "", *(line for part in paragraphs for line in (part, ""))]
     if table.claims:
         lines += ["| verdict | claim | evidence |", "| --- | --- | --- |"]
         lines += [f"| {row.verdict()} | {row.sentence()} | {row.evidence} |" for row in ledger_rows(table)]
@@ -159,10 +161,10 @@ def text(table: Table) -> str:
 
 
 def _parted(about: str) -> tuple[list[str], str]:
-    """Part the commands of a docstring, which are indented, from its prose."""
+    """Part the commands of a docstring, which are indented (unless nothing else follows the title), from its prose."""
     lines = about.strip("\n").rstrip().splitlines()
-    commands = [line.strip() for line in lines if line.startswith("    ")]
-    prose = "\n".join(line for line in lines if not line.startswith("    "))
+    commands = [line.strip() for line in lines if line.startswith(COMMAND)]
+    prose = "\n".join(line for line in lines if not line.startswith(COMMAND))
     return commands, re.sub(r"\n{3,}", "\n\n", prose).strip()
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib
+import itertools
 import json
 import pathlib
 import re
@@ -84,6 +85,9 @@ class Table:
     Attributes:
       name: the module, ``__name__``.
       about: its docstring, ``__doc__``: a title, then commands (indented) and prose.
+      predicted: what we expected, written before the runs; and what was changed before their numbers were read. A text,
+        or a tuple of a text a round, where runs that were read led to others.
+      read_after: what the runs showed, written after them; a text, or a tuple of a text a round.
       runs: scale -> cell, (row, column) -> the command's arguments, ``configs/x.py:scale=cpu --config.a.b=c``.
       metric: heading -> path into a run's result, ``trained.linear.top1 %`` (``%``: times 100), ``metrics.ess``, or
         None where nothing here gives that number. A sweep chooses by the first.
@@ -112,6 +116,8 @@ class Table:
     name: str
     about: str | None
     _: dataclasses.KW_ONLY
+    predicted: str | tuple[str, ...] = ()
+    read_after: str | tuple[str, ...] = ()
     runs: dict[str, dict[Cell, str]] = dataclasses.field(default_factory=dict)
     metric: dict[str, str | None] = dataclasses.field(default_factory=dict)
     also: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
@@ -146,6 +152,8 @@ class Table:
             raise ValueError(f"{self.name}: one of runs, measure and read is allowed.")
         if bool(self.runs) > bool(self.metric):
             raise ValueError(f"{self.name}: runs need metric.")
+        if len(_texts(self.read_after)) > len(_texts(self.predicted)):
+            raise ValueError(f"{self.name}: read_after has more rounds than predicted.")
         if self.is_measured != bool(self.page):
             raise ValueError(f"{self.name}: page goes with measure or read, and they with page.")
 
@@ -159,6 +167,12 @@ class Table:
         """``experiments/<paper>/<file>`` without its ending, relative to the project's root."""
         return pathlib.Path(*self.name.split("."))
 
+    @property
+    def rounds(self) -> list[str]:
+        """What was predicted and what was read after the runs, in the order in which they were written."""
+        pairs = itertools.zip_longest(_texts(self.predicted), _texts(self.read_after), fillvalue="")
+        return [text.strip("\n") for pair in pairs for text in pair if text]
+
     def seeds_at(self, scale: str) -> tuple[int, ...]:
         """Return the seeds of a scale."""
         return tuple(self.seeds.get(scale, SEEDS[scale]))
@@ -166,6 +180,10 @@ class Table:
     def metric_at(self, scale: str) -> dict[str, str | None]:
         """Return heading -> path at a scale: ``metric``, and what its runs alone have."""
         return {**self.metric, **self.also.get(scale, {})}
+
+
+def _texts(rounds: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (rounds,) if isinstance(rounds, str) else rounds
 
 
 def brief(**evaluators: dict[str, Any]) -> str:

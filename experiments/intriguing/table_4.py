@@ -7,10 +7,6 @@ The first digit keeps its size, of 20 pixels on a canvas of 112; the columns are
 trained and tested on single digits of each size. The paper claims that in SimCLR the larger digit suppresses the
 smaller, almost to the level of an untrained network, and in supervised training does not. The paper's row of the
 untrained network stands here under headings of its own.
-
-Predictions for scale small (digits of 10 and of 15, 25 or 40 pixels on 56), written before any run: beside the largest
-SimCLR's first digit falls by more than 20 points, beside that of 25 by less than 10; supervised training's by less than
-5, part of which is what the larger digit hides. A surprise would be a fall of SimCLR's no larger than the supervised.
 """
 
 import json
@@ -107,6 +103,11 @@ def draw(results: Results):
 TABLE = harness.Table(
     __name__,
     __doc__,
+    predicted="""
+Predictions for scale small (digits of 10 and of 15, 25 or 40 pixels on 56), written before any run: beside the largest
+SimCLR's first digit falls by more than 20 points, beside that of 25 by less than 10; supervised training's by less than
+5, part of which is what the larger digit hides. A surprise would be a fall of SimCLR's no larger than the supervised.
+""",
     runs={
         "paper": cells("paper", SIZES, TAUS, SIZES),
         "gpu": cells("gpu", (30, 50, 80), [LAST], (30, 80)),

@@ -5,10 +5,6 @@
 
 The paper claims that classes are more concentrated with fewer negatives in ReLIC, not in SimCLR, so that concentration
 may explain ReLIC's accuracies alone. Values are not printed.
-
-Prediction for scale small (Figure 1's runs), written before any run: ReLIC with 1 negative has the larger distance, by
-5 % or more, against the paper: with all negatives similar images share more of what they are pushed from. A surprise
-would be a distance that falls by as much.
 """
 
 import sys
@@ -23,6 +19,11 @@ RUNS = concentration.RUNS
 TABLE = harness.Table(
     __name__,
     __doc__,
+    predicted="""
+Prediction for scale small (Figure 1's runs), written before any run: ReLIC with 1 negative has the larger distance, by
+5 % or more, against the paper: with all negatives similar images share more of what they are pushed from. A surprise
+would be a distance that falls by as much.
+""",
     runs=RUNS,
     metric=concentration.ACCURACY | {DISTANCE: "trained.geometry.intra_class_distance"},
     also=concentration.ALSO,

@@ -5,10 +5,6 @@
 
 The paper claims that classes are more concentrated with fewer negatives in ReLIC, not in SimCLR, so that concentration
 may explain ReLIC's accuracies alone. Values are not printed.
-
-Prediction for scale small (Figure 1's runs), written before any run: silhouettes are below zero for every cell, ReLIC's
-with 1 negative the lower by 0.01 or more, against the paper. A surprise would be a silhouette above zero, or SimCLR's
-without correlation to its accuracy.
 """
 
 import sys
@@ -23,6 +19,11 @@ RUNS = concentration.RUNS
 TABLE = harness.Table(
     __name__,
     __doc__,
+    predicted="""
+Prediction for scale small (Figure 1's runs), written before any run: silhouettes are below zero for every cell, ReLIC's
+with 1 negative the lower by 0.01 or more, against the paper. A surprise would be a silhouette above zero, or SimCLR's
+without correlation to its accuracy.
+""",
     runs=RUNS,
     metric=concentration.ACCURACY | {SILHOUETTE: "trained.geometry.silhouette"},
     also=concentration.ALSO,

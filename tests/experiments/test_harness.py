@@ -468,6 +468,11 @@ def test_a_lost_number_stays_empty_and_a_doubtful_one_is_marked(table):
     )
 
 
+def test_predictions_stand_before_what_was_read_of_them_round_by_round(table):
+    table = changed(table, predicted=("\nAll fall.\n", "None falls."), read_after="They rise.")
+    assert "What it says.\n\nAll fall.\n\nThey rise.\n\nNone falls.\n\n## Scale" in pages.text(table)
+
+
 def test_a_page_says_what_was_not_run(table):
     assert "Not run at this scale." in pages.text(table)
     del table.runs["cpu"]
@@ -652,6 +657,7 @@ def test_what_another_file_measured_is_read_from_there(table, tmp_path):
             ValueError,
             "one of runs, measure",
         ),
+        ({"read_after": "as predicted"}, ValueError, "read_after has more rounds than predicted"),
         ({"measure": dict}, ValueError, "page goes with measure"),
         ({"page": list}, ValueError, "page goes with measure"),
     ],
