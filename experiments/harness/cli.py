@@ -24,9 +24,8 @@ DEVICES = {  # as jax names them
     "a100": "NVIDIA A100-SXM4-80GB", "h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200", "v4": "TPU v4",
     "v5e": "TPU v5 lite",
 }  # fmt: skip
-UTILISATION = (
-    0.08  # of the peak: what `experiments/performance/pod_model.py` predicts for a ResNet-50 on H100s
-)
+# Of the peak, predicted for a ResNet-50 on H100s: experiments/performance/results/pod_model.md.
+UTILISATION = 0.08
 ON_GPU = ("paper", "gpu")  # scales
 
 
