@@ -23,7 +23,10 @@ def byol(prediction: Array, target: Array) -> Array:
     """
     predicted, views = prediction.shape[1], target.shape[1]
     if not predicted >= views >= 2:
-        raise ValueError(f"byol compares two views or more; prediction has {predicted}, and target {views}.")
+        raise ValueError(
+            f"prediction has {predicted} views and target {views}; byol needs at least 2 of both, and no fewer"
+            " predictions than targets."
+        )
     if predicted == 2:
         return 2.0 - 2.0 * jnp.sum(unit(prediction) * stop_gradient(unit(target))[:, ::-1], axis=-1)
     query, key = unit(prediction), stop_gradient(unit(target))
@@ -94,7 +97,7 @@ def relic(
     if score not in ("cosine", "dot"):
         raise ValueError(f'relic.score is {score!r}; it must be "cosine" or "dot".')
     if negative is None and population.shape[0] < 2:
-        raise ValueError(f"relic needs at least 2 examples; population has {population.shape[0]}.")
+        raise ValueError(f"population has {population.shape[0]} examples; relic needs at least 2.")
     query, key = embedding(projection, score == "cosine"), embedding(population, score == "cosine")
     own = jnp.einsum("bvd,bwd->bvw", query, query, precision=Precision.HIGHEST)
     if negative is None:

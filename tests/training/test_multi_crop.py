@@ -34,13 +34,13 @@ def refused(**leaves):
 
 @over(
     [
-        ({"augment.views": 1}, "augment.views is 1; a step compares at least 2 views."),
+        ({"augment.views": 1}, "augment.views is 1; it must be at least 2 for training."),
         ({"augment.preset": "none"}, "augment.preset is 'none', which has no options crop_min and crop_max"),
         ({"augment.local_crop_min": 0.5}, "augment.local_crop_min is 0.5 and augment.local_crop_max 0.14"),
         ({"augment.local_size": 6}, "augment.local_views have 6 pixels (augment.local_size): encoder.patch is 4"),
         ({"augment.local_size": 2}, "local views of 2 pixels: augment"),
         ({"candidates": {"name": "own_view"}}, "candidates.name is 'own_view', and augment.local_views is 3"),
-        ({"method": "swd_normal"}, "alignment compares two views; projection has 5. Take augment.views=2"),
+        ({"method": "swd_normal"}, "Set augment.views=2 and augment.local_views=0."),
         ({"augment.views": 3, "negatives": {"name": "random", "k": 94}}, "offers a query 93"),
     ]
 )  # fmt: skip
