@@ -142,7 +142,7 @@ def test_drawn_negatives_and_a_margin_count_those_of_a_query():
     found = contrastive_loss(z, z, "info_nce", TAU, **options)
     whole = contrastive_loss(z, z, "info_nce", TAU, margin=margin.eqco(alpha=64.0))
     np.testing.assert_allclose(found, whole, rtol=1e-5)
-    with pytest.raises(ValueError, match=r"negatives is 22.*21 at N=8"):
+    with pytest.raises(ValueError, match=r"negatives is 22; it must be at most 21"):
         contrastive_loss(z, z, "info_nce", TAU, **options | {"negatives": 22})
 
 
@@ -168,13 +168,11 @@ def test_eight_devices_have_the_values_of_one(engine, ids, x64):
             z, z[:, :2] if ids is None else z, "info_nce", TAU, positives=ids, engine=engine
         ).mean()
 
-    plain = "auto" if engine == "ring" else engine
     with jax.set_mesh(sharding.make_mesh(jax.devices()[:1])):
-        expected = jax.jit(jax.value_and_grad(lambda z: mean(z)))(z)
+        expected = jax.jit(jax.value_and_grad(mean))(z)
     with jax.set_mesh(mesh := sharding.make_mesh()):
         sharded = jax.device_put(z, sharding.named(mesh, sharding.ROWS))
         found = jax.jit(jax.value_and_grad(mean))(sharded)
-    assert plain
     for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 

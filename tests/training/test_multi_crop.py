@@ -41,7 +41,7 @@ def refused(**leaves):
         ({"augment.local_size": 2}, "local views of 2 pixels: augment"),
         ({"candidates": {"name": "own_view"}}, "candidates.name is 'own_view', and augment.local_views is 3"),
         ({"method": "swd_normal"}, "Set augment.views=2 and augment.local_views=0."),
-        ({"augment.views": 3, "negatives": {"name": "random", "k": 94}}, "offers a query 93"),
+        ({"augment.views": 3, "negatives": {"name": "random", "k": 94}}, "it must be at most 93"),
     ]
 )  # fmt: skip
 def test_what_does_not_combine_is_refused(leaves, message):
