@@ -139,7 +139,7 @@ def test_the_fewest_that_pass_the_door_can_be_measured():
     assert some["largest"] == pytest.approx((58 * np.log(3) + 2 * np.log(2)) / 60)
     assert measure("rankme", images=1)["rankme"] == pytest.approx(1, abs=1e-5)
     one = data.Split(TEST.image[:1], TEST.label[:1])
-    assert "another image" in measure("mutual_information", subject(test=one))["left_out"]
+    assert "one image only" in measure("mutual_information", subject(test=one))["left_out"]
 
 
 def test_rankme_is_that_of_the_singular_values():
