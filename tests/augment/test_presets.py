@@ -346,7 +346,7 @@ def test_bad_images_are_errors():
         (
             "digits",
             {},
-            ["augment.slant is 0.3, take augment.slant=0", "augment.shift is 1.0, take augment.shift=0"],
+            ["augment.slant is 0.3, use augment.slant=0", "augment.shift is 1.0, use augment.shift=0"],
         ),
     ],
 )
