@@ -379,7 +379,7 @@ def test_bad_arguments_are_said():
     query, key, scale, _, query_group, group = case()
     pool = Pool(key, group)
     call = similarity.negative_statistics
-    with pytest.raises(ValueError, match="engine='quick' is unknown.*dense"):
+    with pytest.raises(ValueError, match="engine is 'quick'; .*dense"):
         call(query, query_group, pool, scale, engine="quick")
     with pytest.raises(ValueError, match="same_group='drop' is unknown.*keep"):
         call(query, query_group, pool, scale, same_group="drop")
