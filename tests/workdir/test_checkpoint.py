@@ -165,7 +165,7 @@ def test_a_checkpoint_older_than_a_field_of_the_state_is_restored_where_the_fiel
         state, _, _ = checkpoints.restore(make_state(), report=pytest.fail)
         assert jax.tree.structure(state) == jax.tree.structure(make_state())
         assert bits(state) == bits(make_state(1))
-        with pytest.raises(ValueError, match="gradient_snr/mean is absent there and float32"):
+        with pytest.raises(ValueError, match="gradient_snr/mean is absent in the checkpoint and float32"):
             checkpoints.restore(dataclasses.replace(make_state(), gradient_snr={"mean": jnp.zeros(2)}))
 
 
@@ -287,7 +287,7 @@ def delete_meta(step):
 
 
 DAMAGES = {
-    flip_data: "the bits of candidates/noise differ",
+    flip_data: "candidates/noise differ from the saved arrays",
     cut_data: "its arrays cannot be read",
     delete_data: "its arrays cannot be read",
     empty_structure: "its arrays cannot be read",
@@ -368,7 +368,7 @@ def test_when_all_are_damaged_nothing_is_restored_and_nothing_is_touched(directo
     before = sorted(str(p) for p in directory.rglob("*"))
     with Checkpoints(directory) as checkpoints:
         with pytest.raises(
-            checkpoint.DamagedCheckpoints, match="step 2: its meta.*step 1: the bits"
+            checkpoint.DamagedCheckpoints, match="step 2: its metadata.*step 1: candidates/noise differ"
         ) as error:
             checkpoints.restore(make_state(), report=pytest.fail)
         assert checkpoints.steps() == [1, 2]
