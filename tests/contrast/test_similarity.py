@@ -381,7 +381,7 @@ def test_bad_arguments_are_said():
     call = similarity.negative_statistics
     with pytest.raises(ValueError, match="engine is 'quick'; .*dense"):
         call(query, query_group, pool, scale, engine="quick")
-    with pytest.raises(ValueError, match="same_group='drop' is unknown.*keep"):
+    with pytest.raises(ValueError, match="same_group is 'drop'; .*keep"):
         call(query, query_group, pool, scale, same_group="drop")
     with pytest.raises(ValueError, match=r"query \(24, 15\) and pool.key \(40, 16\)"):
         call(query[:, 1:], query_group, pool, scale)

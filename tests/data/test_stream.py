@@ -223,7 +223,7 @@ def test_labels_of_corrupt_records_are_those_of_the_images_that_stand_in(monkeyp
 
     monkeypatch.setattr(Memory, "read", read)
     view = augment.make_eval(preset="crop_only", size=SIZE)
-    with pytest.warns(RuntimeWarning, match="block of 7; .* stands in"):
+    with pytest.warns(RuntimeWarning, match="block of 7; .* replaces it"):
         judged = np.concatenate([label for _, label in split(corrupt="replace").batches(16, view)])
     np.testing.assert_array_equal(split(corrupt="replace").label, judged)
     assert judged[7] == judged[8] == 9 % 3
