@@ -205,7 +205,7 @@ def test_a_corrupt_record_is_replaced_by_the_next_of_the_order_and_counted(first
     assert {message.split(":")[0] for message in said} == {
         f"cannot read image {row} of memory" for row in (7, 8)
     }
-    assert len(said) == 2 and all("stands in" in message for message in said)  # each once, not every epoch
+    assert len(said) == 2 and all("replaces it" in message for message in said)  # each once, not every epoch
 
     later, _, _ = batches([3, 4], images=CORRUPT, corrupt="replace")
     same(later, got[3:5])
@@ -244,7 +244,7 @@ def test_in_memory_the_next_of_the_set_stands_in_for_a_corrupt_record(size):
         np.testing.assert_array_equal(getattr(split, name), getattr(whole, name)[stands_in])
     messages = [str(warning.message) for warning in said]
     assert [m.split(":")[0] for m in messages] == [f"cannot read image {i} of memory" for i in (2, 3, 5)]
-    assert messages[2].endswith("image 0 of memory stands in for it") and "0x" not in messages[0]
+    assert messages[2].endswith("image 0 of memory replaces it") and "0x" not in messages[0]
     with pytest.raises(records.Unreadable, match="cannot read image 2 of memory: "):
         storage.stored("memory", [damaged, None], corrupt="raise", **options)
     with pytest.raises(records.Unreadable, match="no record can be read: cannot read image 0 of memory"):
