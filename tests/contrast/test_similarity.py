@@ -383,7 +383,7 @@ def test_bad_arguments_are_said():
         call(query, query_group, pool, scale, engine="quick")
     with pytest.raises(ValueError, match="same_group is 'drop'; .*keep"):
         call(query, query_group, pool, scale, same_group="drop")
-    with pytest.raises(ValueError, match=r"query \(24, 15\) and pool.key \(40, 16\)"):
+    with pytest.raises(ValueError, match=r"query has shape \(24, 15\) and pool.key \(40, 16\)"):
         call(query[:, 1:], query_group, pool, scale)
     with pytest.raises(ValueError, match="query_group and pool.group"):
         call(query, query_group[1:], pool, scale)

@@ -330,7 +330,7 @@ def test_wrong_options():
         split(corrupt="skip")
     with pytest.raises(ValueError, match="data.resize is 'fast'; it must be exact or opencv"):
         split(resize="fast")
-    with pytest.raises(ValueError, match="data.workers=-2"):
+    with pytest.raises(ValueError, match="data.workers is -2"):
         split(workers=-2)
     with pytest.raises(ValueError, match="data.stream is 'yes'; it must be one of auto, on, off"):
         data.storage.stored(
