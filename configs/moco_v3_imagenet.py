@@ -12,9 +12,9 @@ epochs ViT-S/16 73.2, ViT-B/16 76.7.
 Arguments: ``encoder`` (resnet, vit_small, vit_base), ``epochs`` (resnet: 100, 300 or 1000; a ViT has 300), ``scale``
 (gpu: batch 512, 20 epochs).
 
-Assumed: nothing; the commands and the code's defaults have all settings. Differences from the code: a ViT's feature is
-the mean of its tokens (theirs: a class token); blur is a true Gaussian; the predictor's last layer has a bias if no batch
-norm follows it. A ViT's weight decay reaches norms and biases, as theirs.
+Assumed: nothing; the commands and the code's defaults have all settings. Differences from the code: a ViT's feature
+is the mean of its tokens (theirs: a class token); blur is a true Gaussian; the predictor's last layer has a bias if
+no batch norm follows it. A ViT's weight decay reaches norms and biases, as theirs.
 """
 
 from contrastive_jax import config as configs

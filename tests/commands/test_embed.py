@@ -141,7 +141,7 @@ def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, 
             ["pooled"],
             ["train"],
             {"data": folder},
-            "images of 3 channels; the encoder of .* reads 1. Set data.channels=1",
+            "3 channels; .* reads 1.* data.channels=1",
         ),
     ):
         with pytest.raises(ValueError, match=sentence):
