@@ -136,7 +136,7 @@ def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, 
         ),
         ([], ["train"], {}, "embed.layers contains ''"),
         (["pooled"], ["val"], {}, r"embed.splits is \['val'\]; it must be .* train, test"),
-        (["pooled"], ["test"], {"data": folder}, "'folder' has none of them"),
+        (["pooled"], ["test"], {"data": folder}, "'folder' has none of these splits"),
         (
             ["pooled"],
             ["train"],

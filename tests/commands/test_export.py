@@ -192,7 +192,7 @@ def test_an_own_encoders_variant_is_its_own_affair(tmp_path, monkeypatch):
         (
             {},
             {"encoder.variant": "torchvision"},
-            "has encoder.variant=simclr, this config torchvision: .* Take",
+            "has encoder.variant=simclr, and this config has torchvision: .* Set",
         ),
         (
             {"of": "statistics"},

@@ -527,7 +527,9 @@ def test_a_workdir_says_what_its_run_is_and_refuses_other_data(tmp_path):
     with pytest.raises(ValueError, match="does not hold a run; to begin one, give its config"):
         main.resolved([], str(tmp_path / "none"), "embed")
     other = ["--config=configs/simclr_cifar10.py"]
-    with pytest.raises(ValueError, match=r"data\.name is 'cifar10', and the run of --workdir=.* has 'digits'"):
+    with pytest.raises(
+        ValueError, match=r"data\.name is 'cifar10', and the run of --workdir=.* has 'digits'"
+    ):
         main.resolved(other, str(tmp_path), "embed")
     (told,) = main.resolved([*other, "--config.data.name=cifar10"], str(tmp_path), "embed")
     assert told.data.name == "cifar10"

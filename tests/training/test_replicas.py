@@ -193,7 +193,7 @@ def test_replicas_are_judged_again_in_one_table(whole, tmp_path, capsys):
     (row,) = workdirs.read_results(elsewhere)
     top1 = results[1]["evaluations"]["trained"]["knn"]["top1"]
     assert (row["row"], row["step"], row["knn.top1"]) == ("trained", 4, top1)
-    with pytest.raises(ValueError, match="does not hold 3 replicas"):
+    with pytest.raises(ValueError, match="does not hold the 3 replicas"):
         main.perform("evaluate", [*given, given[0]], str(again), True)
 
 
@@ -368,8 +368,14 @@ def test_describe_says_what_the_step_of_all_replicas_takes(capsys):
             r"train\.duration is .*replicas may differ in the seed and in numbers",
         ),
         ({"log.every": 7}, r"log\.every is .*replicas may differ in the seed and in numbers"),
-        ({"encoder.width": 0.25}, r"encoder\.width=0\.25 cannot be a replica of the first run \(their states"),
-        ({"schedule.warmup": "2 steps"}, r"schedule\.warmup=2 steps cannot be a replica .*it is not a number"),
+        (
+            {"encoder.width": 0.25},
+            r"encoder\.width=0\.25 cannot be a replica of the first run \(their states",
+        ),
+        (
+            {"schedule.warmup": "2 steps"},
+            r"schedule\.warmup=2 steps cannot be a replica .*it is not a number",
+        ),
         (
             {"optimizer.name": "lars"},
             r"optimizer\.name=lars cannot be a replica of the first run \(it is not a number",
