@@ -421,8 +421,8 @@ def test_what_to_take_instead_is_possible():
     views = augment.make_views(preset="moco_v2", size=8)
     for channels, constant, advice in (
         (3, 2, "augment.color_channels is None, use augment.color_channels=1"),
-        (4, 2, "take augment.color_channels=1"),
-        (5, 3, "take augment.color_channels=1"),
+        (4, 2, "use augment.color_channels=1"),
+        (5, 3, "use augment.color_channels=1"),
         (2, 2, "augment.color_channels is None, use preset=crop_only or none"),
     ):
         with pytest.raises(ValueError, match=f"the last {constant} of . channels are bits.*{advice}"):
