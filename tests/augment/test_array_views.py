@@ -122,7 +122,7 @@ def no_function(examples):
 
 
 def test_a_function_of_ones_own_that_returns_no_views_is_a_sentence():
-    with pytest.raises(ValueError, match="which returned \[10\]; views must be \[2, ...\]"):
+    with pytest.raises(ValueError, match=r"which returned \[10\]; views must be \[2, ...\]"):
         augment.make_views(preset=f"{__name__}:one_view")(KEYS[0], TABLE[0])
     with pytest.raises(ValueError, match="which returned a int; it must return a function"):
         augment.make_views(preset=f"{__name__}:no_function")

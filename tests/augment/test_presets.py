@@ -274,11 +274,11 @@ def test_normalization_comes_last_in_training_too():
     [
         (
             {"preset": "simclrr"},
-            "augment.preset is 'simclrr', .*Did you mean 'simclr'\?",
+            r"augment.preset is 'simclrr', .*Did you mean 'simclr'\?",
         ),
         (
             {"crop_minn": 0.2},
-            "augment.crop_minn is not an option of simclr\(crop_min=0.08, .* Did you mean 'crop_min'\?",
+            r"augment.crop_minn is not an option of simclr\(crop_min=0.08, .* Did you mean 'crop_min'\?",
         ),
         ({"size": 0}, "augment.size is 0; it must be at least 1"),
         ({"views": 0}, "augment.views is 0; it must be at least 1"),
@@ -291,16 +291,16 @@ def test_normalization_comes_last_in_training_too():
             {"crop_min": 0.5, "crop_max": 0.4},
             "augment.crop_min is 0.5; it must be at most augment.crop_max, 0.4",
         ),
-        ({"ratio": (2.0, 1.0)}, "augment.ratio is \(2.0, 1.0\); the first number must be"),
+        ({"ratio": (2.0, 1.0)}, r"augment.ratio is \(2.0, 1.0\); the first number must be"),
         ({"sampler": "torch"}, "augment.sampler is 'torch'; it must be one of torchvision, tf, continuous"),
         ({"method": "nearest"}, "augment.method is 'nearest'; it must be one of bicubic, bilinear"),
         ({"brightness": "v3"}, "augment.brightness is 'v3'; it must be one of multiplicative, additive"),
         ({"color_channels": 2}, "augment.color_channels is 2; it must be one of 1, 3, or None"),
-        ({"mean": (0.5,)}, "augment.mean is \(0.5,\) and augment.std is None"),
+        ({"mean": (0.5,)}, r"augment.mean is \(0.5,\) and augment.std is None"),
         ({"eval_crop": 0.0}, "augment.eval_crop is 0.0; it must be above 0 and at most 1, or None"),
         (
             {"preset": "byol", "views": 3},
-            "augment.blur is \(1.0, 0.1\); it must be a tuple of 3 probabilities",
+            r"augment.blur is \(1.0, 0.1\); it must be a tuple of 3 probabilities",
         ),
         ({"preset": "digits", "erase_sides": (3, 9)}, r"augment.erase_sides is \(3, 9\); .* augment.size, 8"),
         ({"ratio": 3}, "augment.ratio is 3; it must be a tuple of 2 numbers above 0"),
@@ -421,8 +421,8 @@ def test_what_to_take_instead_is_possible():
     views = augment.make_views(preset="moco_v2", size=8)
     for channels, constant, advice in (
         (3, 2, "augment.color_channels is None, use augment.color_channels=1"),
-        (4, 2, "take augment.color_channels=1"),
-        (5, 3, "take augment.color_channels=1"),
+        (4, 2, "use augment.color_channels=1"),
+        (5, 3, "use augment.color_channels=1"),
         (2, 2, "augment.color_channels is None, use preset=crop_only or none"),
     ):
         with pytest.raises(ValueError, match=f"the last {constant} of . channels are bits.*{advice}"):

@@ -93,7 +93,7 @@ def test_an_encoder_opens_files_as_its_run_did(trained, tmp_path):
     tifffile.imwrite(tmp_path / "five.tif", np.zeros((9, 9, 5), np.uint8), planarconfig="contig")
     (tmp_path / "text.png").write_text("none")
     for name, message in (
-        ("five.tif", "has shape \[8, 8, 5\]; it must have \[8, 8, 1\]"),
+        ("five.tif", r"has shape \[8, 8, 5\]; it must have \[8, 8, 1\]"),
         ("text.png", "cannot be read as an image"),
     ):
         with pytest.raises(ValueError, match=message):

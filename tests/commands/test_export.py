@@ -246,7 +246,7 @@ def test_what_torchvision_computes_otherwise_is_refused_or_marked(leaves, senten
     config["encoder"] |= {name.removeprefix("encoder."): value for name, value in leaves.items()}
     config |= with_epsilon
     params, stats = workdir_of(tmp_path, config)
-    with pytest.raises(ValueError, match=f"{sentence}.* export\.architecture=own"):
+    with pytest.raises(ValueError, match=rf"{sentence}.* export\.architecture=own"):
         export(config, tmp_path, quiet=True)
     assert not (tmp_path / "encoder.safetensors").exists()
     export(config | {"export": {"architecture": "own"}}, tmp_path, quiet=True)

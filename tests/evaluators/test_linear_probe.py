@@ -182,7 +182,7 @@ def test_sgd_is_the_written_rule(schedule, nesterov):
         (
             "lbfgs",
             dict(labels_per_class=2, Cs=(0.1, 1.0)),
-            "labels_per_class is 2 and Cs is \(0.1, 1.0\).*set C",
+            r"labels_per_class is 2 and Cs is \(0.1, 1.0\).*set C",
         ),
         ("lbfgs", dict(tolerance=-1), "tolerance is -1"),
         ("lbfgs", dict(labels_per_class=-1), "labels_per_class is -1; it must be at least 0"),

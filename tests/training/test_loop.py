@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up_ends_in_a_sentence_and_loses_nothing(room, tmp_pat
         patch.setattr(recorder.Recorder, "record", fill_up)
         try:
             with pytest.raises(
-                workdirs.Full, match="parts/.* cannot grow \(.*checkpoint of step 3 is complete: make room"
+                workdirs.Full, match=r"parts/.* cannot grow \(.*checkpoint of step 3 is complete: make room"
             ):
                 loop.train(config, tmp_path / "parts", quiet=True, devices=one)
         finally:
@@ -301,7 +301,7 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ({"temperature": {"name": "fixd"}}, r"temperature.name is 'fixd'; .* Did you mean 'fixed'"),
         (
             {"temperature": {"name": "fixed", "tua": 0.1}},
-            "temperature.tua is not an option of fixed\(tau.*Did you mean 'tau'",
+            r"temperature.tua is not an option of fixed\(tau.*Did you mean 'tau'",
         ),
         ({"negatives": {"name": "random", "k": 63}}, "negatives.k is 63; it must be at most 62"),
         (
@@ -360,7 +360,7 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ({"loss": {"dclw": {"sigma": -1.0}}}, r"loss.dclw.sigma is -1.0; it must be above 0"),
         ({"critic": {"name": "pair"}}, "critic.name is 'pair', but no loss uses its u"),
         ({"loss": {"flat_nec": 1.0}}, "loss 'flat_nec' does not exist. Did you mean 'flat_nce'"),
-        ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, "no option 'gama'; .* hoelder_flat_nce\("),
+        ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; .* hoelder_flat_nce\("),
         ({"train.duration": "6 epohcs"}, "train.duration is '6 epohcs'; it must be a number and a unit"),
         ({"data.name": "cifar10", "data.dir": "nowhere"}, r"cifar10"),
         ({"data.name": "cifra10"}, r"cifra10.*cifar10"),
@@ -375,12 +375,12 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ({"evaluators.knn.k": 2000}, "evaluators.knn: k is 2000; it must be at most 1437"),
         (
             {"evaluators.few_labels.labels_per_class": 200},
-            "evaluators.few_labels: labels_per_class is 200; it must be at most 1\d\d",
+            r"evaluators.few_labels: labels_per_class is 200; it must be at most 1\d\d",
         ),
         ({"evaluators": {"knn": {"name": "kn"}}}, r"evaluators.knn.name is 'kn'; .* Did you mean 'knn'"),
         (
             {"evaluators": {"fine": {"name": "moco", "rate": 1.0}}},
-            "evaluators.fine.rate is not an option of moco\(",
+            r"evaluators.fine.rate is not an option of moco\(",
         ),
         (
             {"evaluate.rows": ("trained", "raw_pixels")},
@@ -527,7 +527,9 @@ def test_a_workdir_says_what_its_run_is_and_refuses_other_data(tmp_path):
     with pytest.raises(ValueError, match="does not hold a run; to begin one, give its config"):
         main.resolved([], str(tmp_path / "none"), "embed")
     other = ["--config=configs/simclr_cifar10.py"]
-    with pytest.raises(ValueError, match="data\.name is 'cifar10', and the run of --workdir=.* has 'digits'"):
+    with pytest.raises(
+        ValueError, match=r"data\.name is 'cifar10', and the run of --workdir=.* has 'digits'"
+    ):
         main.resolved(other, str(tmp_path), "embed")
     (told,) = main.resolved([*other, "--config.data.name=cifar10"], str(tmp_path), "embed")
     assert told.data.name == "cifar10"

@@ -345,7 +345,9 @@ def test_double_precision_is_not_damage(tmp_path):
         checkpoints.save(1, {"params": {"w": jnp.ones(2, "float64")}}, {"config": {}})
     with (
         Checkpoints(tmp_path, read_only=True) as checkpoints,
-        pytest.raises(ValueError, match="has 64-bit arrays, float64\[2\] \(params/w\): set JAX_ENABLE_X64=1"),
+        pytest.raises(
+            ValueError, match=r"has 64-bit arrays, float64\[2\] \(params/w\): set JAX_ENABLE_X64=1"
+        ),
     ):
         checkpoints.restore_part(["params"])
 
