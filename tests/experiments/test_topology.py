@@ -75,5 +75,5 @@ def test_the_step_is_compiled_for_a_slice_by_the_script():
             assert done.stderr.startswith("error: --topology='v5e'; write a TPU generation")
         else:
             there = importlib.util.find_spec("libtpu") is not None
-            assert ("256 x TPU" if there else "256 x cpu") in done.stdout
+            assert ("16 x TPU" if there else "16 x cpu") in done.stdout
             assert "all-reduce_count" in done.stdout
