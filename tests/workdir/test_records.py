@@ -95,7 +95,7 @@ def test_non_finite_numbers_are_valid_json_and_come_back(tmp_path):
 @pytest.mark.parametrize(
     "metrics, sentence",
     [
-        ({"w": np.zeros((2, 2))}, "'w' is (.|\n)*: a metric is one number, or a list of them"),
+        ({"w": np.zeros((2, 2))}, "'w' is (.|\n)*; it must be one number, or a list of numbers"),
         ({"w": "high"}, "'w' is 'high'"),
         ({"step": 1}, "cannot be called 'step'"),
         ({"timing": 1}, "cannot be called 'timing'"),
@@ -159,7 +159,7 @@ def test_damage_in_the_middle_is_not_repaired_in_silence(tmp_path):
     path = tmp_path / "metrics.jsonl"
     damaged = path.read_bytes().replace(b'"step": 10', b'"st', 1)
     path.write_bytes(damaged)
-    with pytest.raises(ValueError, match="line 2, is not a record"):
+    with pytest.raises(ValueError, match="line 2: not a record"):
         read_metrics(tmp_path)
     told = []
     kept = read_metrics(tmp_path, told.append)
