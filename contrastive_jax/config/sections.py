@@ -24,8 +24,8 @@ class General:
       seed: random seed of initial weights, data order, augmentation and negatives.
       dtype: floating-point type of the network: float32, bfloat16 or float64; losses and statistics use float32
           or higher.
-      directions: both: each view queries the other; one_way: the first view queries the second, and a target
-          network encodes only the second.
+      directions: both: each view queries the others; one_way: the first view (and local views) queries the others,
+          and a target network encodes only those.
       score: similarity of query and key: cosine, or dot (without normalization).
     """
 
