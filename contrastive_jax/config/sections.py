@@ -103,11 +103,14 @@ class Log:
       every: number of steps between log points.
       tensorboard: whether to write TensorBoard files; needs the extra ``tf``.
       wandb: Weights & Biases project to log to; needs the extra ``wandb``; "": none.
+      on_log: your function, ``module:function``, called with the step and the metrics of every record; it may
+          return "stop" to end training; "": none.
     """
 
     every: Count = 10
     tensorboard: bool = True
     wandb: str = ""
+    on_log: str = ""
 
 
 @section
