@@ -57,8 +57,8 @@ def train(
       quiet: print only the final table.
       devices: devices to train on; default all. Replicas use as many as share them equally.
       source: images of the config, if already loaded.
-      on_log: function ``(step, metrics, replica)``, or of the first of these, that is called with every new record of
-        ``metrics.jsonl`` (``{name: number}``) and may return "stop" to end training; in place of ``log.on_log``.
+      on_log: function ``(step, metrics)`` (or ``(step, metrics, replica)``) that is called with every new record of
+        ``metrics.jsonl``, ``{name: number}``, and may return "stop" to end training; in place of ``log.on_log``.
 
     Returns:
       The contents of ``result.json``; for a list, a list of them, with ``{"diverged": why}`` for a replica that

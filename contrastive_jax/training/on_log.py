@@ -12,10 +12,10 @@ STOP = "stop"  # value with which the function ends training
 
 
 class OnLog:
-    """User's function that is called with every new record of metrics: ``f(step, metrics, replica)``.
+    """User's function that is called with every new record of metrics: ``f(step, metrics)``.
 
     ``metrics`` has the single numbers of a record of ``metrics.jsonl``, those of ``timing`` included, as floats.
-    The function may have fewer parameters. It returns None, or "stop" to end training; with replicas, training
+    A parameter ``replica`` gets the replica's number. The function returns None, or "stop" to end training; with replicas, training
     ends once every replica that did not diverge was asked to stop. An exception ends the run after its step was
     saved (:meth:`raise_failure`). Only the first process calls the function; all processes end at the same step.
 
@@ -32,7 +32,7 @@ class OnLog:
         self._option = "on_log" if function is not None else f"log.on_log={name}"
         self._given = function is not None
         self._function = own(name, "log.on_log") if function is None and name else function
-        self._count = 0 if self._function is None else _positional(self._function, self._option)
+        self._wants_replica = self._function is not None and _wants_replica(self._function, self._option)
         self._asked: set[int] = set()  # replicas whose training shall end
         self._failure: tuple[int, Exception] | None = None
         self.stopped = False  # the same on all processes
@@ -42,7 +42,7 @@ class OnLog:
         if self._function is None or self._failure:
             return
         try:
-            answer = self._function(*(step, metrics, replica)[: self._count])
+            answer = self._function(step, metrics, **({"replica": replica} if self._wants_replica else {}))
             if answer == STOP:
                 self._asked.add(replica)
             elif answer is not None:
@@ -80,8 +80,8 @@ class OnLog:
         return [f"{self._option} ended training at step {step} of {total}."] if self.stopped else []
 
 
-def _positional(function: Callable, option: str) -> int:
-    """Return how many of (step, metrics, replica) a function takes.
+def _wants_replica(function: Callable, option: str) -> bool:
+    """Return whether a function has a parameter ``replica``.
 
     Raises:
       ValueError: it is not a function, or needs other arguments.
@@ -91,15 +91,12 @@ def _positional(function: Callable, option: str) -> int:
     try:
         signature = inspect.signature(function)
     except ValueError:  # a C function without a signature
-        return 3
-    kinds = [p.kind for p in signature.parameters.values()]
-    count = 3 if inspect.Parameter.VAR_POSITIONAL in kinds else min(3, sum(
-        kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds
-    ))  # fmt: skip
+        return False
+    named = {"replica": 0} if "replica" in signature.parameters else {}
     try:
-        signature.bind(*range(count))
+        signature.bind(0, {}, **named)
     except TypeError:
         raise ValueError(
-            f"{option} takes {signature}; it is called with (step, metrics, replica), or the first of them."
+            f"{option} takes {signature}; it is called with (step, metrics), and with replica if it is a parameter."
         ) from None
-    return count
+    return bool(named)
