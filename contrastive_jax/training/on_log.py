@@ -15,9 +15,10 @@ class OnLog:
     """User's function that is called with every new record of metrics: ``f(step, metrics)``.
 
     ``metrics`` has the single numbers of a record of ``metrics.jsonl``, those of ``timing`` included, as floats.
-    A parameter ``replica`` gets the replica's number. The function returns None, or "stop" to end training; with replicas, training
-    ends once every replica that did not diverge was asked to stop. An exception ends the run after its step was
-    saved (:meth:`raise_failure`). Only the first process calls the function; all processes end at the same step.
+    A parameter ``replica`` gets the replica's number. The function returns None, or "stop" to end training; with
+    replicas, training ends once it has returned "stop" for every replica that did not diverge. An exception ends the
+    run after its step was saved (:meth:`raise_failure`). Only the first process calls the function; all processes
+    end at the same step.
 
     Args:
       function: the function; None: that of the option ``log.on_log``, if any.
