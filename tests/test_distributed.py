@@ -135,10 +135,10 @@ def test_a_stop_of_one_stops_both_at_one_step(tmp_path):
 
 
 ASKS = """
-def stop(step):
+def stop(step, metrics):
     return "stop" if step == 3 else None
 
-def fail(step):
+def fail(step, metrics):
     return 1 / (5 - step)
 """
 

@@ -49,7 +49,7 @@ def steps_in(workdir):
         return saved.steps()
 
 
-def test_a_function_gets_as_many_arguments_as_it_takes():
+def test_a_function_gets_the_replicas_number_if_it_has_such_a_parameter():
     seen = []
     for function in (
         lambda step, metrics, replica: seen.append((step, metrics, replica)),
@@ -58,8 +58,8 @@ def test_a_function_gets_as_many_arguments_as_it_takes():
         lambda *everything: seen.append(everything),
     ):
         OnLog(function, SETTINGS)(1, 10, {"loss": 2.0})
-    whole = (10, {"loss": 2.0}, 1)
-    assert seen == [whole, whole[:2], whole, whole]
+    two = (10, {"loss": 2.0})
+    assert seen == [(*two, 1), two, (*two, 3), two]
 
 
 def test_all_replicas_that_did_not_diverge_have_to_ask():
@@ -76,10 +76,7 @@ def test_all_replicas_that_did_not_diverge_have_to_ask():
     ("given", "message"),
     [
         (3, "on_log is 3; it must be a function of step and metrics"),
-        (
-            lambda a, b, c, d: None,
-            r"on_log takes \(a, b, c, d\); it is called with \(step, metrics, replica\)",
-        ),
+        (lambda step: None, r"on_log takes \(step\); it is called with \(step, metrics\)"),
         (lambda step, *, scale: None, r"on_log takes \(step, \*, scale\); it is called with"),
         ("gone", "log.on_log is 'gone'; a function of your own is module:function"),
         ("gone:f", "log.on_log is 'gone:f': there is no module 'gone'"),
@@ -151,7 +148,7 @@ def test_its_exception_ends_the_run_with_the_step_saved(tmp_path, monkeypatch):
     assert "step 2 is saved" in raised.value.__notes__[0] and steps_in(tmp_path / "run") == [2]
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "wrong_log.py").write_text(
-        "def key(step, metrics):\n    metrics['lost']\ndef yes(step):\n    return True\n"
+        "def key(step, metrics):\n    metrics['lost']\ndef yes(step, metrics):\n    return True\n"
     )
     key, yes = (config(**{"log.on_log": f"wrong_log:{name}"}) for name in ("key", "yes"))
     failed = r"log.on_log=wrong_log:key failed: KeyError: 'lost' \(.*wrong_log.py, line 2\); step 3 is saved"
