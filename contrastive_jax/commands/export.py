@@ -25,8 +25,12 @@ FILE = "encoder" + weights.SUFFIX
 
 
 @remote.supports_remote
-def export(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
-    """Write the encoder of ``evaluate.checkpoint`` (default: the workdir) to ``<workdir>/encoder.safetensors``.
+def export(
+    config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False, output: str | None = None
+) -> dict[str, Any]:
+    """Write the encoder of ``evaluate.checkpoint`` (default: the workdir's) to ``encoder.safetensors``.
+
+    The file goes to the folder ``output``, default: the workdir.
 
     ``export.architecture="torchvision"`` refuses an encoder that torchvision's ResNet would load without an
     error but compute differently; "own" writes it for this package or for a PyTorch model with the same
@@ -53,18 +57,19 @@ def export(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
             " export.architecture=own writes it all the same, for this package or for a model changed alike"
             " (docs/export.md)."
         )
+    folder = workdir if output is None else output
     if distributed.first():
-        workdirs.check_writable(workdir)
+        workdirs.check_writable(workdir, output)
     saved = encoder.read(path, modules=("encoder",))
     params, stats = jax.device_get((saved.params["encoder"], saved.stats["encoder"]))
     metadata = about(saved, settings)
-    file = pathlib.Path(workdir, FILE)
+    file = pathlib.Path(folder, FILE)
     if distributed.first():
         weights.save(file, params, stats, metadata)
     if not quiet and distributed.first():
         seen, shown = metadata["preprocessing"], metadata["encoder"]
         workdirs.log(
-            f"{remote.place(workdir, FILE)}: ResNet-{shown['depth']}, width {shown['width']:g}, stem {shown['stem']},"
+            f"{remote.place(folder, FILE)}: ResNet-{shown['depth']}, width {shown['width']:g}, stem {shown['stem']},"
             f" {shown['features']} features, step {saved.step};"
             f" reads {seen['channels']} {seen['size']} x {seen['size']}"
         )

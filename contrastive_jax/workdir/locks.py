@@ -68,26 +68,33 @@ def lock(workdir: str | os.PathLike, report: Callable[[str], None] = print) -> I
         held.release()
 
 
-def check_writable(workdir: str | os.PathLike) -> None:
-    """Create a workdir if it is missing, and refuse one that cannot be written, before anything is computed.
+def check_writable(workdir: str | os.PathLike, output: str | os.PathLike | None = None) -> str | os.PathLike:
+    """Return the folder that a mode writes to: ``output``, or else the workdir; create it if it is missing.
 
     Raises:
-      OSError: it cannot be written, or has a link to a place outside of it.
+      OSError: it cannot be written, or the workdir has a link to a place outside of it; nothing was computed yet.
     """
-    if not remote.is_remote(workdir):
-        check_links(workdir)
+    folder = workdir if output is None else output
+    if not remote.is_remote(folder):
+        if output is None:
+            check_links(workdir)
         try:
-            pathlib.Path(workdir).mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=workdir):
+            pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
                 pass
         except OSError as error:
-            raise _not_writable(pathlib.Path(workdir), error) from None
+            if output is None:
+                raise _not_writable(
+                    pathlib.Path(workdir), error, "Name a folder to write to, --output"
+                ) from None
+            raise OSError(
+                f"--output={output} cannot be written: {error.strerror or error}. Name another folder."
+            ) from None
+    return folder
 
 
-def _not_writable(workdir: pathlib.Path, error: OSError) -> OSError:
-    return OSError(
-        f"the workdir {workdir} cannot be written: {error.strerror or error}. Choose another --workdir."
-    )
+def _not_writable(workdir: pathlib.Path, error: OSError, advice: str = "Choose another --workdir") -> OSError:
+    return OSError(f"the workdir {workdir} cannot be written: {error.strerror or error}. {advice}.")
 
 
 def _held_by(path: pathlib.Path) -> dict[str, Any]:

@@ -148,12 +148,14 @@ def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
 
 
 def supports_remote(mode: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a mode ``(config, workdir, **options)`` whose workdir may also be an address."""
+    """Return a mode ``(config, workdir, **options)`` whose workdir and option ``output`` may also be addresses."""
 
     @functools.wraps(mode)
     def call(config, workdir, **options):
-        with mirrored(workdir) as here:
-            return mode(config, here, **options)
+        with contextlib.ExitStack() as copies:
+            if options.get("output") is not None:
+                options["output"] = copies.enter_context(mirrored(options["output"]))
+            return mode(config, copies.enter_context(mirrored(workdir)), **options)
 
     return call
 
