@@ -69,19 +69,19 @@ def lock(workdir: str | os.PathLike, report: Callable[[str], None] = print) -> I
 
 
 def check_writable(workdir: str | os.PathLike, output: str | os.PathLike | None = None) -> str | os.PathLike:
-    """Return the folder that a mode writes to: ``output``, or else the workdir; create it if it is missing.
+    """Return the folder that a mode writes to: ``output``, or else the workdir; call this before all computations.
 
     Raises:
-      OSError: it cannot be written, or the workdir has a link to a place outside of it; nothing was computed yet.
+      OSError: it cannot be written (or created, if it is missing), or the workdir has a link to a place outside of it.
     """
     folder = workdir if output is None else output
     if not remote.is_remote(folder):
         if output is None:
             check_links(workdir)
         try:
-            pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
+            path = pathlib.Path(folder).absolute()
+            with tempfile.TemporaryFile(dir=next(one for one in (path, *path.parents) if one.exists())):
+                pass  # in the first folder that exists: writing creates the others
         except OSError as error:
             if output is None:
                 raise _not_writable(
