@@ -11,7 +11,7 @@ _PUBLIC = {
     "contrastive_loss": "contrastive_jax.contrast.contrastive_loss",
     "evaluate": "contrastive_jax.commands.evaluate",
     "in_microbatches": "contrastive_jax.contrast.microbatch",
-    "load_encoder": "contrastive_jax.workdir.encoder",
+    "load_encoder": "contrastive_jax.training.encoder",
     "macl_temperature": "contrastive_jax.contrast.contrastive_loss",
     "matryoshka_loss": "contrastive_jax.contrast.nested",
     "ntxent": "contrastive_jax.contrast.pairwise",

@@ -328,7 +328,7 @@ ORDER = of(
     "data/order.py",
     "data/test_order.py data/test_resident.py",
     ("every epoch in the order of the first", "_kept(seed, int(epoch), n)", "_kept(seed, 0, n)"),
-    ("the order of every seed", "np.array([seed, epoch], np.uint64)", "np.array([0, epoch], np.uint64)"),
+    ("the order of every seed", "np.argsort(raw(seed, epoch, n)", "np.argsort(raw(0, epoch, n)"),
     ("places within an epoch shift by one", "[positions[here] % n]", "[(positions[here] + 1) % n]"),
 )
 RESIDENT = of(
@@ -560,8 +560,8 @@ LOOP = of(
     STORY,
     ("a resumed run begins its data anew", "batch = feed.feed(step)", "batch = feed.feed(step - start)"),
     ("a divergence is saved", "recorder.fetch()  # check all pending", "pass  # nothing is saved", "training/test_loop.py"),
-    ("a signal is not heeded", "if stop and step < run.total_steps:", "if False:"),
-    ("the last state is not saved", "if stop or save_due or keep_due or step == run.total_steps:", "if stop or save_due or keep_due:"),
+    ("a signal is not heeded", "if stop and step < last:", "if False:"),
+    ("the last state is not saved", "if stop or save_due or keep_due or step == last:", "if stop or save_due or keep_due:"),
     run=True,
 )  # fmt: skip
 RESUME = of(
@@ -651,14 +651,14 @@ ALARMS = of(
 )
 ENCODERS = [
     *of(
-        "models/encoder.py",
+        "models/adapters.py",
         "models/test_encoders.py",
         ("batch statistics that nobody tells of training", 'if stats and "train" not in takes:', "if False:"),
         ("whole numbers become fractions", "if jnp.issubdtype(dtype, jnp.floating) else dtype", "if True else dtype"),
         ("a statistic may change its type", "if (old.shape, old.dtype) != (new.shape, new.dtype):", "if old.shape != new.shape:"),
     ),
     *of(
-        "workdir/encoder.py",
+        "training/encoder.py",
         "commands/test_export.py",
         ("replicas are read as one run", 'if count := len(meta.get("replicas", ())):', "if count := 0:"),
         ("evaluation's size is not seen", "for of in (command, saved.settings) if of and of.ev", "for of in () if of and of.ev"),
@@ -695,7 +695,7 @@ PROGRAMS = (
          "compiler_options(program.mesh)"),
     ),
     *of(
-        "training/utilisation.py",
+        "training/cost.py",
         "training/test_utilisation.py",
         ("a scan's body counts once", '* equation.params.get("length", 1)', "* 1"),
         ("grouped kernels count whole", "/ kernel[output]", "/ kernel[-1] * kernel[-2]"),

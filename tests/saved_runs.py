@@ -11,9 +11,10 @@ import numpy as np
 from contrastive_jax import config as configs
 from contrastive_jax import data
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.training import encoder
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.step import init_state
-from contrastive_jax.workdir import checkpoint, encoder
+from contrastive_jax.workdir import checkpoint
 
 ROOT = pathlib.Path(__file__).parent.parent
 

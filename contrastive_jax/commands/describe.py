@@ -13,7 +13,7 @@ from contrastive_jax import data, distributed, sharding
 from contrastive_jax.config import Settings
 from contrastive_jax.data import stream
 from contrastive_jax.lookup import Section
-from contrastive_jax.training import alarms, compilation, memory, utilisation
+from contrastive_jax.training import alarms, compilation, cost
 from contrastive_jax.training.program import single
 from contrastive_jax.training.replicas import program_of
 from contrastive_jax.training.run import Run, prepare, source_of
@@ -66,16 +66,16 @@ def describe(
         state = program.initial_state([None] * count)
         step, seconds = compilation.compiled_step(program, feed, state)
         try:
-            memory.check(run, step, count)
-            with memory.translate_errors(run, step, count):
+            cost.check_memory(run, step, count)
+            with cost.translate_errors(run, step, count):
                 speed = race(run, feed, step, state, count)
-        except memory.OutOfMemory as error:
+        except cost.OutOfMemory as error:
             speed, unfit = {}, str(error)
     images = run.settings.train.batch_size * count / program.mesh.size
-    needed = utilisation.model_flops(run) * images / 1e9
+    needed = cost.model_flops(run) * images / 1e9
     log(f"network, forward and backward, per device\n  gflops_per_step = {needed:,.2f}")
     kind, dtype = run.mesh.devices.flat[0].device_kind, run.settings.dtype
-    if utilisation.peak(kind, dtype) is None:
+    if cost.peak(kind, dtype) is None:
         log(f"  no published peak of {kind} in {dtype} is known: the log has no utilisation")
     facts = {"compile_seconds": seconds} | costs(step)
     log(f"compiled step{f' of {count} replicas' if count > 1 else ''}, per device")
@@ -139,7 +139,7 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
     for name, kept in (("temperature", run.recipe.temperature), ("normalizer", run.recipe.normalizer)):
         state = [x for x in jax.tree.leaves(jax.eval_shape(kept.init)) if x.shape[:1] == (len(train),)]
         if size := sum(x.size * x.dtype.itemsize for x in state):
-            yield f"{name}\n  {size // len(train)} bytes for each image, {memory.gib(size)} on each device"
+            yield f"{name}\n  {size // len(train)} bytes for each image, {cost.gib(size)} on each device"
     yield (
         f"steps\n  {run.total_steps:,} in all, {run.steps_per_epoch:.2f} an epoch,"
         f" batch {run.settings.train.batch_size}"
@@ -148,17 +148,17 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
 
 def costs(step: jax.stages.Compiled) -> dict[str, float]:
     """Return memory traffic, memory (MiB) and collectives of a compiled step, per device."""
-    cost = compilation.cost(step)
-    facts = {"gib_read_and_written": cost.traffic / 2**30}
+    counted = cost.count(step)
+    facts = {"gib_read_and_written": counted.traffic / 2**30}
     for name, size in (
-        ("argument", cost.arguments),
-        ("output", cost.results),
-        ("temp", cost.temporary),
-        ("memory", cost.memory),
+        ("argument", counted.arguments),
+        ("output", counted.results),
+        ("temp", counted.temporary),
+        ("memory", counted.memory),
     ):
         facts[f"{name}_mib"] = size / 2**20
-    for kind in compilation.KINDS:
-        if sizes := [size for operation, size in cost.collectives if operation == kind]:
+    for kind in cost.KINDS:
+        if sizes := [size for operation, size in counted.collectives if operation == kind]:
             facts |= {f"{kind}_count": len(sizes), f"{kind}_mib": sum(sizes) / 2**20}
     return facts
 

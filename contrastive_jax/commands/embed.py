@@ -24,8 +24,9 @@ from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
 from contrastive_jax.evaluators import features
 from contrastive_jax.lookup import call
+from contrastive_jax.training import encoder
 from contrastive_jax.training.run import source_of
-from contrastive_jax.workdir import encoder, remote
+from contrastive_jax.workdir import remote
 
 SPLITS = ("train", "test")
 

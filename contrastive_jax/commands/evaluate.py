@@ -17,9 +17,10 @@ from contrastive_jax import data, distributed, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
 from contrastive_jax.evaluators.table import of_runs
+from contrastive_jax.training import encoder
 from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.run import source_of
-from contrastive_jax.workdir import encoder, remote, replicas
+from contrastive_jax.workdir import remote, replicas
 
 OF_THE_IMAGES = ("data", "compose")
 # Sections that determine an encoder; "seed" determines its initial weights.

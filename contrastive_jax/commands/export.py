@@ -18,7 +18,8 @@ from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
 from contrastive_jax.lookup import call
 from contrastive_jax.models import norm
-from contrastive_jax.workdir import encoder, remote, weights
+from contrastive_jax.training import encoder
+from contrastive_jax.workdir import remote, weights
 
 EPSILON = 1e-5  # of PyTorch's batch norm
 FILE = "encoder" + weights.SUFFIX

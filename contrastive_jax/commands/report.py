@@ -32,9 +32,9 @@ from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.table import METRICS, cell, measure, measured, over_seeds
 from contrastive_jax.lookup import call
 from contrastive_jax.losses.geometry import directions
-from contrastive_jax.training import alarms
+from contrastive_jax.training import alarms, encoder
 from contrastive_jax.training.run import source_of
-from contrastive_jax.workdir import curves, encoder, remote, replicas
+from contrastive_jax.workdir import curves, remote, replicas
 from contrastive_jax.workdir.curves import COLOURS, INK
 from contrastive_jax.workdir.metric_table import PANELS
 

@@ -15,7 +15,7 @@ import numpy as np
 from contrastive_jax.data import pixels
 from contrastive_jax.data.composite_records import Overlaid
 from contrastive_jax.data.composites import Bits, Canvas, Made, NinePlaces, starts
-from contrastive_jax.data.philox import drawn, entropy, raw, stream
+from contrastive_jax.data.order import drawn, entropy, raw, stream
 from contrastive_jax.data.split import Source, Split
 from contrastive_jax.data.stream import Streamed
 from contrastive_jax.kinds import Count, CountOrZero, Ge, Le, checked

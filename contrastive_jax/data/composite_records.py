@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from contrastive_jax.data import decode
+from contrastive_jax.data import pixels
 from contrastive_jax.data.composites import Made
 from contrastive_jax.data.records import Record, Records, Unreadable
 
@@ -75,8 +75,8 @@ class Overlaid:
         records = []
         for row, record in zip(rows, self.records.read(rows), strict=True):
             try:
-                image = decode.whole(record.image, self.records.shape[2], self.size)
-            except decode.Damaged as error:
+                image = pixels.whole(record.image, self.records.shape[2], self.size)
+            except pixels.Damaged as error:
                 raise Unreadable(f"cannot read {self.name(row)}: {error}") from error
             file = io.BytesIO()
             np.save(file, self.made.images(image[None], np.array([row]))[0], allow_pickle=False)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from contrastive_jax.data.composites import Made, Noise
-from contrastive_jax.data.philox import drawn, raw
-from contrastive_jax.data.philox import stream as number_of
+from contrastive_jax.data.order import drawn, raw
+from contrastive_jax.data.order import stream as number_of
 from contrastive_jax.data.records import Record
 from contrastive_jax.data.split import Source, Split
 from contrastive_jax.data.storage import NumWorkers, Resize, Streaming

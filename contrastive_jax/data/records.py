@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
-from contrastive_jax.data.decode import whole
+from contrastive_jax.data.pixels import whole
 from contrastive_jax.data.split import Split
 
 

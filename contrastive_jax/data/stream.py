@@ -31,7 +31,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from contrastive_jax import sharding
-from contrastive_jax.data import decode, order
+from contrastive_jax.data import order, pixels
 from contrastive_jax.data.composites import Made
 from contrastive_jax.data.records import Record, Records, Unreadable
 from contrastive_jax.system import signals
@@ -101,10 +101,10 @@ class Loader:
         messages = []
         try:
             records = self.records.read(rows)
-            pictures = [decode.opened(record.image, self._channels, self.size) for record in records]
+            pictures = [pixels.opened(record.image, self._channels, self.size) for record in records]
             boxes = self._boxes(rows, epochs, [picture.size for picture in pictures])
-            image = decode.views(pictures, self.cut, boxes)
-        except (Unreadable, decode.Damaged):  # a record is corrupt: read them one by one
+            image = pixels.views(pictures, self.cut, boxes)
+        except (Unreadable, pixels.Damaged):  # a record is corrupt: read them one by one
             examples = [self._one(int(position), messages) for position in positions]
             rows = np.array([row for row, _, _ in examples], np.int32)
             records, image = (
@@ -138,10 +138,10 @@ class Loader:
             (row,), (epoch,) = self.order.at(np.array([position]))
             try:
                 (record,) = self.records.read([row])
-                picture = decode.opened(record.image, self._channels, self.size)
+                picture = pixels.opened(record.image, self._channels, self.size)
                 boxes = self._boxes(np.array([row]), np.array([epoch]), [picture.size])
                 views = picture.cut(self.cut, boxes[0])
-            except (Unreadable, decode.Damaged) as error:
+            except (Unreadable, pixels.Damaged) as error:
                 corrupt = Unreadable.of(self.records, row, error)
                 if not self.replace:
                     raise corrupt from error
@@ -467,7 +467,7 @@ class Streamed:
             own label (in evaluation too), and warns with the name of the unreadable one.
         resize: resizing of training views: "exact" equals the device's; "opencv" is faster and differs
             (:meth:`augment.crops.Cut.resize`). Evaluation is always exact. In both cases, if views are
-            antialiased, large JPEGs are first decoded at a lower resolution (:mod:`decode`), which smooths a
+            antialiased, large JPEGs are first decoded at a lower resolution (:mod:`pixels`), which smooths a
             second time.
         made: composition of the views, applied after they are cropped.
     """

@@ -15,7 +15,6 @@ import numpy as np
 
 from contrastive_jax.evaluators import geometry as _geometry
 from contrastive_jax.evaluators import mutual_information as _information
-from contrastive_jax.evaluators import resolved as _resolved
 from contrastive_jax.evaluators import retrieval as _retrieval
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, Seed, check_seed, left_out
 from contrastive_jax.evaluators.features import NotFinite as _NotFinite
@@ -307,9 +306,9 @@ def resolved_entropy(facts: EvalSpec, *, temperature: Positive = 0.1, layer: str
 
     def evaluate(subject):
         rows, labels = subject.encoded(subject.test)
-        known = labels if _resolved.shown_by_labels(subject.test) else None
+        known = labels if _geometry.shown_by_labels(subject.test) else None
         where = subject.layer(layer)
-        return _resolved.resolved_entropy(rows[where], known, temperature=temperature, layer=where)
+        return _geometry.resolved_entropy(rows[where], known, temperature=temperature, layer=where)
 
     return evaluate
 

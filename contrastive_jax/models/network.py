@@ -14,7 +14,7 @@ from contrastive_jax import sharding, types
 from contrastive_jax.lookup import call, find, functions_of, hashable, near, pick
 from contrastive_jax.models import critics, encoders, heads, initial, microbatch
 from contrastive_jax.models import norm as norms
-from contrastive_jax.models.encoder import Component, component
+from contrastive_jax.models.adapters import Component, component
 
 Array = jax.Array
 PyTree = types.PyTree

@@ -1,51 +1,20 @@
-"""Compilation of the step from shapes, also for devices that are absent, and its cost per device."""
+"""Compilation of the step, also from shapes alone for devices that are absent."""
 
 import dataclasses
 import functools
-import math
-import re
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 
 from contrastive_jax import data, native, sharding
-from contrastive_jax.training.packing import packed
-from contrastive_jax.training.program import Program
+from contrastive_jax.training.program import Program, packed
 from contrastive_jax.training.run import Run
 from contrastive_jax.training.step import make_train_step, state_of
 from contrastive_jax.types import PyTree, TrainState
 
-KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 DETERMINISTIC: dict[str, bool | int] = {"xla_gpu_deterministic_ops": True}
-_COLLECTIVE = re.compile(rf"^.*? = (.*?) ({'|'.join(KINDS)})(-start)?\(", re.MULTILINE)
-_LAYOUT = re.compile(r"\{[^}]*\}")
-_SHAPE = re.compile(r"([a-z]+\d*)\w*\[([\d,]*)\]")
-
-
-class Collective(NamedTuple):
-    """Communication between devices in a compiled program."""
-
-    kind: str  # one of KINDS
-    bytes: int  # size of its results on one device
-
-
-class Cost(NamedTuple):
-    """Costs of one call of a program per device, as its compiler counts: the body of a loop counts once."""
-
-    flops: float  # a multiply-add counts as two; CPU kernels are not counted
-    traffic: float  # bytes read and written
-    arguments: int  # bytes, including donated arguments, which results overwrite
-    results: int  # bytes outside donated arguments
-    temporary: int  # bytes
-    collectives: tuple[Collective, ...]
-
-    @property
-    def memory(self) -> int:
-        """Memory in bytes that the program needs."""
-        return self.arguments + self.results + self.temporary
 
 
 def compiler_options(mesh: Mesh, deterministic: bool = True) -> dict[str, bool | int]:
@@ -116,43 +85,3 @@ def state_shapes(run: Run) -> TrainState:
         optimizer = jax.tree.map(shared, jax.eval_shape(run.recipe.optimizer.init, state.params))
         state = dataclasses.replace(state, optimizer=optimizer)
     return state
-
-
-def cost(compiled: jax.stages.Compiled) -> Cost:
-    """Return the cost of a compiled program per device; FLOPs and traffic are NaN if not counted."""
-    memory, counted = compiled.memory_analysis(), compiled.cost_analysis() or {}
-    return Cost(
-        flops=counted.get("flops", float("nan")),
-        traffic=counted.get("bytes accessed", float("nan")),
-        arguments=memory.argument_size_in_bytes,
-        results=memory.output_size_in_bytes - memory.alias_size_in_bytes,
-        temporary=memory.temp_size_in_bytes,
-        collectives=tuple(collectives(compiled.as_text())),
-    )
-
-
-def collectives(text: str) -> list[Collective]:
-    """Find every collective of a compiled program, in the order of its text; one in a loop counts once."""
-    ops = []
-    for shapes, kind, start in _COLLECTIVE.findall(text):
-        shapes = _LAYOUT.sub("", shapes)
-        if start and kind != "all-reduce":  # (operands, results, ...); for all-reduce only results
-            shapes = _second(shapes)
-        ops.append(Collective(kind, sum(_bytes(*shape) for shape in _SHAPE.findall(shapes))))
-    return ops
-
-
-def _second(shapes: str) -> str:
-    """Return the second element of ``(a, b, ...)``, whose elements may be tuples."""
-    depth, starts = 0, []
-    for i, character in enumerate(shapes):
-        closes = character in ")]"
-        depth += (character in "([") - closes
-        if depth == 1 and character in "(,":
-            starts.append(i + 1)
-    return shapes[starts[1] : starts[2] - 1 if len(starts) > 2 else None]
-
-
-def _bytes(dtype: str, lengths: str) -> int:
-    bits = 8 if dtype == "pred" else int(re.sub(r"\D", "", dtype) or 0)  # of bf16, s32, u8; a token has none
-    return math.prod(int(n) for n in lengths.split(",") if n) * bits // 8

@@ -23,10 +23,10 @@ from contrastive_jax.evaluators.evaluation_data import (
     several,
 )
 from contrastive_jax.lookup import is_own
+from contrastive_jax.training.encoder import network_of
 from contrastive_jax.training.run import evaluators_of, replicate
 from contrastive_jax.types import PyTree
 from contrastive_jax.workdir import replicas as layout
-from contrastive_jax.workdir.encoder import network_of
 
 PIXEL_LIMIT = 2**31  # bytes as float32; larger raw-pixel baselines are skipped
 

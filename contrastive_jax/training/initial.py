@@ -9,10 +9,11 @@ from contrastive_jax import config as configs
 from contrastive_jax import sharding
 from contrastive_jax.config import Settings
 from contrastive_jax.models import norm
+from contrastive_jax.training import encoder
 from contrastive_jax.training.program import Program
 from contrastive_jax.training.run import Run
 from contrastive_jax.types import TrainState
-from contrastive_jax.workdir import checkpoint, encoder, remote, weights
+from contrastive_jax.workdir import checkpoint, remote, weights
 
 
 def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:

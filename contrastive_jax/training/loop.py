@@ -17,7 +17,7 @@ from contrastive_jax import data, distributed
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings, approval
 from contrastive_jax.system import signals
-from contrastive_jax.training import evaluation, initial, memory, replicas, resume
+from contrastive_jax.training import cost, evaluation, initial, replicas, resume
 from contrastive_jax.training.compilation import compiled_step
 from contrastive_jax.training.on_log import OnLog
 from contrastive_jax.training.program import Program
@@ -68,7 +68,7 @@ def train(
       ValueError: a wrong option, before anything is compiled or written; ``replicas.NotReplicas``: configs that cannot
         train as one.
       Stopped: Ctrl-C or SIGTERM; the state is saved.
-      memory.OutOfMemory: the step does not fit; the message lists options that need less.
+      cost.OutOfMemory: the step does not fit; the message lists options that need less.
       recorder.Diverged: a loss or gradient is not finite; with replicas, in every one.
       Exception: an exception of ``on_log``, after its step was saved.
       OSError: another run uses the workdir, it cannot be written, or its disk is full.
@@ -134,9 +134,9 @@ def train_program(
             # ---- 4. Compile: for the shapes of state and batch.
             if start < run.total_steps:
                 log(f"compiling the training step for {program.describe()} ...")
-                with memory.translate_errors(run, together=len(program.runs)), _raising(alone):
+                with cost.translate_errors(run, together=len(program.runs)), _raising(alone):
                     train_step, seconds = compiled_step(program, feed, state)
-                memory.check(run, train_step, len(program.runs))
+                cost.check_memory(run, train_step, len(program.runs))
                 log(f"compiled in {seconds:.1f} s")
 
             # ---- 5. Loop: batch, step, log, evaluate, save, stop.
@@ -147,7 +147,7 @@ def train_program(
                     profile.before(step, state)
                     with kept(step), recorder.waiting_for_data():
                         batch = feed.feed(step)
-                    with memory.translate_errors(run, train_step, len(program.runs)):
+                    with cost.translate_errors(run, train_step, len(program.runs)):
                         state, metrics = train_step(state, batch)
                         recorder.record(step + 1, metrics)
                     del batch  # else the device holds one more while the loop waits for the next

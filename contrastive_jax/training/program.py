@@ -1,21 +1,26 @@
-"""Program of the devices: the step of one run or of replicas, with its state and its feed.
+"""Program of the devices: the step of one run or of replicas, with its state, its feed and its packed metrics.
 
 A single run is a list of one: data on the host (records, evaluations, results) has one item per run. The arrays
 of a single run have no replica axis, so that its compiled step depends on its recipe alone.
 """
 
+import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
-from contrastive_jax.training.packing import packed
 from contrastive_jax.training.run import Run, feed_of, initial_state
 from contrastive_jax.training.step import make_train_step
-from contrastive_jax.types import PyTree, TrainState
+from contrastive_jax.types import Array, PyTree, TrainState
 
 Weights = tuple[PyTree, PyTree]  # params, stats
+IN_FLIGHT = 4  # steps that the device may be behind the host, each with its batch
 
 
 class Program(NamedTuple):
@@ -56,3 +61,37 @@ def single(run: Run) -> Program:
         initial_state=lambda weights: initial_state(run, *weights),
         weights=lambda state: iter([(state.params, state.stats)]),
     )
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["values"], meta_fields=["layout"])
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """Metrics of a step as one array on the device."""
+
+    values: Array  # [M], or [N, M] for N runs
+    layout: tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes
+
+    def unpacked(self) -> list[dict[str, np.ndarray]]:
+        """Return the metrics of each run by name, on the host."""
+        sizes = [math.prod(shape) for _, shape in self.layout]
+        ends, rows = np.cumsum(sizes), np.asarray(self.values).reshape(-1, sum(sizes))
+        return [
+            {
+                name: part.reshape(shape)
+                for (name, shape), part in zip(self.layout, np.split(row, ends[:-1]), strict=True)
+            }
+            for row in rows
+        ]
+
+
+def packed(train_step: Callable) -> Callable:
+    """Return the step with its metrics as :class:`Packed`; their values are bitwise unchanged."""
+
+    def step(state: TrainState, feed: PyTree) -> tuple[TrainState, Packed]:
+        state, metrics = train_step(state, feed)
+        values = jax.lax.optimization_barrier([jnp.asarray(value) for value in metrics.values()])
+        dtype = jnp.result_type(jnp.float32, *values)
+        layout = tuple((name, value.shape) for name, value in zip(metrics, values, strict=True))
+        return state, Packed(jnp.concatenate([value.astype(dtype).reshape(-1) for value in values]), layout)
+
+    return step

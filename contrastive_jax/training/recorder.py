@@ -14,16 +14,13 @@ import numpy as np
 from contrastive_jax import config as configs
 from contrastive_jax import data
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.training import alarms, utilisation
+from contrastive_jax.training import alarms, cost
 from contrastive_jax.training.on_log import OnLog
-from contrastive_jax.training.packing import Packed
-from contrastive_jax.training.program import Program
+from contrastive_jax.training.program import IN_FLIGHT, Packed, Program
 from contrastive_jax.training.run import Run
 from contrastive_jax.types import TrainState
 from contrastive_jax.workdir import checkpoint
 from contrastive_jax.workdir import replicas as layout
-
-IN_FLIGHT = 4  # steps that the device may be behind the host, each with its batch
 
 
 class Diverged(ArithmeticError):
@@ -98,7 +95,7 @@ class Recorder(contextlib.ExitStack):
             self._run.steps_per_epoch,
             self._run.settings.train.batch_size,
             start,
-            utilisation=utilisation.of_one_image_a_second(here, count) if known else None,
+            utilisation=cost.of_one_image_a_second(here, count) if known else None,
             quiet=quiet,
         )
         if start >= self._run.total_steps:

@@ -24,8 +24,7 @@ from contrastive_jax import data, evaluators, native, sharding
 from contrastive_jax.config import Settings, identity
 from contrastive_jax.data.resident import Arrays, ResidentReplicas
 from contrastive_jax.training.lifting import Lifted, Unlike, lift
-from contrastive_jax.training.packing import Packed, packed
-from contrastive_jax.training.program import Program, Weights, single
+from contrastive_jax.training.program import Packed, Program, Weights, packed, single
 from contrastive_jax.training.run import Run, initial_state, prepare, replicate
 from contrastive_jax.training.step import init_state, make_train_step
 from contrastive_jax.types import Array, PyTree, TrainState

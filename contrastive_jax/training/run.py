@@ -18,10 +18,10 @@ from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
 from contrastive_jax.kinds import is_duration, parameters
 from contrastive_jax.lookup import Section, call, near
+from contrastive_jax.training.encoder import known_layers
 from contrastive_jax.training.recipe import Recipe, build
 from contrastive_jax.training.step import init_state, state_of
 from contrastive_jax.types import PyTree, TrainState
-from contrastive_jax.workdir.encoder import known_layers
 
 
 class Run(NamedTuple):

@@ -6,7 +6,6 @@
 
 from contrastive_jax.workdir.broken import read_result, restore_config
 from contrastive_jax.workdir.curves import plot_curves
-from contrastive_jax.workdir.evaluation_progress import EvaluationProgress
 from contrastive_jax.workdir.exhausted import Exhausted, Full, translate_errors
 from contrastive_jax.workdir.files import (
     read_json,
@@ -19,7 +18,7 @@ from contrastive_jax.workdir.files import (
 from contrastive_jax.workdir.locks import InUse, check_room, check_writable, lock
 from contrastive_jax.workdir.metrics import METRICS, Logbook, read_metrics
 from contrastive_jax.workdir.profile import Profile, check_steps
-from contrastive_jax.workdir.progress import Progress, log
+from contrastive_jax.workdir.progress import EvaluationProgress, Progress, log
 from contrastive_jax.workdir.result import environment, measured_before, read_results, tables, write_result
 
 __all__ = [

@@ -44,7 +44,7 @@ def write_result(
         evaluations: results of the evaluators, with their protocols.
         seconds: wall time of the process that trained last, including evaluation; of replicas, a share of it.
         images_per_second: mean rate without compilation and evaluation; None if no step was trained.
-        utilisation: utilisation of the devices at that rate (:mod:`contrastive_jax.training.utilisation`), or
+        utilisation: utilisation of the devices at that rate (:mod:`contrastive_jax.training.compilation`), or
             None.
         lost: shares of the time lost to data, evaluations and checkpoints.
         alarms: summary of the run's alarms; may be empty.

@@ -23,8 +23,8 @@ from contrastive_jax.commands import evaluate
 from contrastive_jax.evaluators import knn
 from contrastive_jax.training import loop
 from contrastive_jax.training import run as runs
+from contrastive_jax.training.encoder import LoadedEncoder, Saved, load_encoder
 from contrastive_jax.workdir import checkpoint
-from contrastive_jax.workdir.encoder import LoadedEncoder, Saved, load_encoder
 
 ROOT = pathlib.Path(__file__).parents[2]
 EVERY, SHOWN = 11, (0, 11, 33, 110, None)  # steps, of which 11.2 are an epoch; None: the last

@@ -53,8 +53,7 @@ def trained(seed: int, tau: float) -> dict[str, tuple | None]:
 
     import jax
 
-    from contrastive_jax.training import loop, run
-    from contrastive_jax.workdir import encoder
+    from contrastive_jax.training import encoder, loop, run
 
     config = config_of(seed, tau, 0, KS[-1])
     config["evaluate"] |= {"final": False}

@@ -39,7 +39,7 @@ def training_flops(config: Mapping[str, Any]) -> float:
     import jax
     import numpy as np
 
-    from contrastive_jax.workdir.encoder import network_of
+    from contrastive_jax.training.encoder import network_of
 
     shape = (config["augment"]["size"], config["augment"]["size"], images_of(config)[1])
     network = network_of(config)
@@ -57,7 +57,7 @@ def cost(job: Job, device: str, utilisation: float) -> float:
 
     Those by the FLOPs of the training, at a share of the device's published peak for its dtype; judging not counted.
     """
-    from contrastive_jax.training.utilisation import peak
+    from contrastive_jax.training.cost import peak
 
     config = config_of(job.arguments())
     if job.scale in SMALL and math.isfinite(one := seconds_an_image(job.scale)):

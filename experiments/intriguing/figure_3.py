@@ -24,8 +24,8 @@ from contrastive_jax import config as configs
 from contrastive_jax import data, native
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.lookup import call
+from contrastive_jax.training import encoder
 from contrastive_jax.training.run import source_of
-from contrastive_jax.workdir import encoder
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "figure_3"
 ON_DIGIT = 0.25  # share of a place's pixels that show digits, for it to count

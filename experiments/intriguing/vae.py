@@ -28,10 +28,10 @@ import optax
 from contrastive_jax import augment, data, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax.lookup import call
+from contrastive_jax.training.encoder import network_of
 from contrastive_jax.training.evaluation import Evaluator
 from contrastive_jax.training.run import check_constant, replicate, source_of
 from contrastive_jax.types import Array, PyTree
-from contrastive_jax.workdir.encoder import network_of
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 LATENTS = 64

@@ -66,8 +66,7 @@ def trained(seed: int, tau: float, count: int = 0) -> dict[str, tuple]:
     """Train with ``count`` negatives, 0 for all; return point -> weights and statistics, on the host."""
     import jax
 
-    from contrastive_jax.training import loop, run
-    from contrastive_jax.workdir import encoder
+    from contrastive_jax.training import encoder, loop, run
 
     config = config_of(seed, tau, "info_nce", count)
     config["evaluate"] |= {"final": False}

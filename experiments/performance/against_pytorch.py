@@ -39,7 +39,7 @@ def ours(width: float, batch: int, end_to_end: bool, dtype: str):
 
     from contrastive_jax import config as configs
     from contrastive_jax import data, native
-    from contrastive_jax.training import compilation, program, utilisation
+    from contrastive_jax.training import compilation, cost, program
     from contrastive_jax.training import run as runs
 
     native.keep_pages()  # as the command does
@@ -77,7 +77,7 @@ def ours(width: float, batch: int, end_to_end: bool, dtype: str):
         "device": jax.devices()[0].device_kind,
         "dtype": config.dtype,
         "compile_seconds": seconds,
-        "gflops": batch * utilisation.model_flops(run) / 1e9,
+        "gflops": batch * cost.model_flops(run) / 1e9,
     }
     return go, facts
 

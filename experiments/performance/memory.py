@@ -48,11 +48,12 @@ def counted(way: str, batch: int, topology: str, dtype: str) -> dict:
     from topology import devices_of
 
     from contrastive_jax.training import compilation
+    from contrastive_jax.training.cost import count
 
     devices = devices_of(topology)[0] if topology else jax.devices()
     run = step(batch, devices[:wanted] if way != "shard_state" else devices, **WAYS[way] | {"dtype": dtype})
     began = time.perf_counter()
-    cost = compilation.cost(compilation.compiled_from_shapes(run))
+    cost = count(compilation.compiled_from_shapes(run))
     return {
         "way": way,
         "batch": batch,
@@ -77,6 +78,7 @@ def checked(batch: int) -> dict:
     from contrastive_jax import data
     from contrastive_jax.training import compilation
     from contrastive_jax.training import run as runs
+    from contrastive_jax.training.cost import count
 
     jax.config.update("jax_num_cpu_devices", 1)
     config = configs.base()
@@ -88,7 +90,7 @@ def checked(batch: int) -> dict:
     source = data.Source("zeros", data.Split(images), None, ())
     run = runs.prepare(configs.plain(configs.complete(config)), source=source)
     compiled = compilation.compiled_from_shapes(run)
-    cost = compilation.cost(compiled)
+    cost = count(compiled)
     _restart_peak()
     before = _peak()
     with jax.set_mesh(run.mesh):

@@ -168,10 +168,11 @@ def count(topology: str, batch: int) -> dict:
     from topology import devices_of
 
     from contrastive_jax.training import compilation
+    from contrastive_jax.training.cost import count
 
     devices, note = devices_of(topology) if topology else (None, "this machine")
     run = step(batch, devices, dtype="bfloat16")
-    counts = counts_of(run, compilation.cost(compilation.compiled_from_shapes(run)))
+    counts = counts_of(run, count(compilation.compiled_from_shapes(run)))
     return {
         "compiled": note,
         "device": run.mesh.devices.flat[0].device_kind,
@@ -198,6 +199,7 @@ def measured(width: int, batch: int, devices: int, steps: int) -> dict:
     from contrastive_jax.native import library
     from contrastive_jax.training import compilation, program
     from contrastive_jax.training import run as runs
+    from contrastive_jax.training.cost import count
 
     os.environ[library.SWITCH] = "off"  # XLA does not count what a kernel computes
     config = configs.base()
@@ -223,7 +225,7 @@ def measured(width: int, batch: int, devices: int, steps: int) -> dict:
         "batch": batch,
         "devices": devices,
         "cpu_seconds": min(seconds[1:]),
-        "counts": counts_of(run, compilation.cost(compiled))._asdict(),
+        "counts": counts_of(run, count(compiled))._asdict(),
     }
 
 

@@ -103,7 +103,7 @@ def run(
     from contrastive_jax.commands import evaluate
     from contrastive_jax.training import compilation, program
     from contrastive_jax.training import run as runs
-    from contrastive_jax.training.recorder import IN_FLIGHT
+    from contrastive_jax.training.program import IN_FLIGHT
     from contrastive_jax.workdir import checkpoint
     from experiments.harness import packs
 

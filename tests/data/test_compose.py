@@ -13,7 +13,7 @@ from suite import sampled
 
 from contrastive_jax import augment, data, sharding
 from contrastive_jax import config as configs
-from contrastive_jax.data import compose, philox, pixels
+from contrastive_jax.data import compose, order, pixels
 from contrastive_jax.lookup import functions_of
 from contrastive_jax.training.run import check_constant, source_of
 
@@ -107,15 +107,13 @@ def test_the_floor_is_the_entropy_of_the_integers_that_were_drawn():
 
 
 def test_the_integers_are_uniform_and_follow_the_seed_and_the_split():
-    found = {key: philox.drawn(*key, 40_000, 8) for key in ((0, 0), (0, 1), (1, 0))}
+    found = {key: order.drawn(*key, 40_000, 8) for key in ((0, 0), (0, 1), (1, 0))}
     for integers in found.values():
         np.testing.assert_allclose(np.bincount(integers) / 40_000, 1 / 8, atol=0.01)
     first = found[0, 0]
-    np.testing.assert_array_equal(
-        philox.drawn(0, 0, 40, 8), first[:40]
-    )  # by id, whatever the size of the set
+    np.testing.assert_array_equal(order.drawn(0, 0, 40, 8), first[:40])  # by id, whatever the size of the set
     assert all(np.mean(first == found[key]) < 0.2 for key in ((0, 1), (1, 0)))
-    assert philox.drawn(0, 0, 5, 1000).tolist() == [int(x) >> 32 for x in 1000 * (
+    assert order.drawn(0, 0, 5, 1000).tolist() == [int(x) >> 32 for x in 1000 * (
         np.random.Philox(key=[0, 0]).random_raw(5) >> np.uint64(32))]  # fmt: skip
 
 

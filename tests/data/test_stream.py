@@ -20,7 +20,7 @@ from PIL import Image
 from contrastive_jax import augment, data, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.data import decode, order, records, storage, stream
+from contrastive_jax.data import order, pixels, records, storage, stream
 from contrastive_jax.data.composites import Plain
 from contrastive_jax.training import loop
 from contrastive_jax.training import run as runs
@@ -285,7 +285,7 @@ def test_a_mistake_of_the_programs_own_is_no_corrupt_record(broken, monkeypatch)
         raise TypeError("a mistake")
 
     place = {
-        "boxes": (type(VIEWS.cut), "boxes"), "cut": (decode.Decoded, "cut"), "compose": (Plain, "__call__"),
+        "boxes": (type(VIEWS.cut), "boxes"), "cut": (pixels.Decoded, "cut"), "compose": (Plain, "__call__"),
     }[broken]  # fmt: skip
     monkeypatch.setattr(*place, wrong)
     loader = split(corrupt="replace").loader(stream.Endless(3, N), VIEWS.cut, 3)

@@ -8,7 +8,7 @@ import pytest
 
 from contrastive_jax import data
 from contrastive_jax.data import compose
-from contrastive_jax.evaluators import measures, resolved
+from contrastive_jax.evaluators import geometry, measures
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, LabelledSubset
 
 INTEGERS = np.random.default_rng(0).integers(0, 8, 600)
@@ -17,7 +17,7 @@ ORTHOGONAL = np.eye(8)[INTEGERS]
 
 
 def entropy(points, labels=BITS, temperature=0.1):
-    return resolved.resolved_entropy(points, labels, temperature=temperature, layer="pooled")
+    return geometry.resolved_entropy(points, labels, temperature=temperature, layer="pooled")
 
 
 def test_the_floor_is_the_entropy_of_the_integers():
@@ -64,12 +64,12 @@ def test_whether_labels_say_what_images_show_is_seen_in_the_images(monkeypatch):
     several = data.Split(np.repeat(of_bits.pictures(np.arange(30))[..., :1], 2, axis=0), np.arange(60) // 2)
     noisy = dataclasses.replace(several, image=several.image ^ (np.arange(60) == 7)[:, None, None, None])
     for chunk in (7, 1024):
-        monkeypatch.setattr(resolved, "CHUNK", chunk)
-        assert resolved.shown_by_labels(LabelledSubset(of_bits)) and resolved.shown_by_labels(
+        monkeypatch.setattr(geometry, "CHUNK", chunk)
+        assert geometry.shown_by_labels(LabelledSubset(of_bits)) and geometry.shown_by_labels(
             LabelledSubset(several)
         )
-        assert not resolved.shown_by_labels(LabelledSubset(noisy))
-        assert resolved.shown_by_labels(LabelledSubset(noisy, np.arange(8, 60)))
+        assert not geometry.shown_by_labels(LabelledSubset(noisy))
+        assert geometry.shown_by_labels(LabelledSubset(noisy, np.arange(8, 60)))
 
 
 def test_the_measure_leaves_out_a_share_of_what_labels_do_not_say():
@@ -89,7 +89,7 @@ def test_the_measure_leaves_out_a_share_of_what_labels_do_not_say():
 
 def test_chunks_change_nothing(monkeypatch):
     whole = entropy(ORTHOGONAL)
-    monkeypatch.setattr(resolved, "CHUNK", 7)
+    monkeypatch.setattr(geometry, "CHUNK", 7)
     assert entropy(ORTHOGONAL)["nats"] == pytest.approx(whole["nats"], rel=1e-12)
 
 

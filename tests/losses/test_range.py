@@ -8,8 +8,8 @@ from suite import over
 
 from contrastive_jax import contrastive_loss, losses, ntxent, sigmoid_loss
 from contrastive_jax.contrast import diagnostics
-from contrastive_jax.evaluators import knn, resolved
-from contrastive_jax.evaluators.geometry import alignment
+from contrastive_jax.evaluators import knn
+from contrastive_jax.evaluators.geometry import alignment, resolved_entropy
 from contrastive_jax.losses import geometry
 
 LABELS = np.arange(8) // 2
@@ -87,7 +87,5 @@ def test_evaluators(scale):
     rank = jax.jit(diagnostics.spectral_entropy_rank)
     np.testing.assert_allclose(rank(train[:, None] * scale), rank(train[:, None]), rtol=1e-6)
     assert alignment(test * scale, train[:20]) == pytest.approx(alignment(test, train[:20]), rel=1e-12)
-    nats = [
-        resolved.resolved_entropy(x, None, temperature=0.1, layer="")["nats"] for x in (test, test * scale)
-    ]
+    nats = [resolved_entropy(x, None, temperature=0.1, layer="")["nats"] for x in (test, test * scale)]
     assert nats[0] == pytest.approx(nats[1], rel=1e-12)

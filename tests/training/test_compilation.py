@@ -7,7 +7,7 @@ import pytest
 from contrastive_jax import config as configs
 from contrastive_jax import data, native
 from contrastive_jax.config.methods import METHODS
-from contrastive_jax.training import compilation, utilisation
+from contrastive_jax.training import compilation, cost
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.step import make_train_step
 from tests.tiny_methods import tiny
@@ -52,7 +52,7 @@ def _added_in_any_order(program):
             and not equation.params["unique_indices"]
         ):
             yield equation
-        for part in utilisation._programs(equation.params):
+        for part in cost._programs(equation.params):
             yield from _added_in_any_order(getattr(part, "jaxpr", part))
 
 
@@ -91,7 +91,7 @@ def test_collectives_are_read_with_their_bytes():
   %g = f8e4m3fn[8]{0} all-to-all(%x)
   %h = f32[64]{0} fusion(%all-reduce.1), calls=%all-reduce-scatter
 """
-    assert compilation.collectives(text) == [
+    assert cost.collectives(text) == [
         ("all-gather", 64 * 64 * 4),
         ("all-reduce", 36 + 8),
         ("all-gather", 256 + 64),
@@ -105,7 +105,7 @@ def test_collectives_are_read_with_their_bytes():
 def test_a_step_of_eight_devices_costs_each_an_eighth(monkeypatch):
     monkeypatch.setenv(native.library.SWITCH, "off")  # the compiler counts no FLOPs of a kernel
     costs = [
-        compilation.cost(compilation.compiled_from_shapes(runs.prepare(small(), d)))
+        cost.count(compilation.compiled_from_shapes(runs.prepare(small(), d)))
         for d in (jax.devices()[:1], None)
     ]
     assert costs[1].flops < 0.3 * costs[0].flops and costs[1].temporary < costs[0].temporary

@@ -21,9 +21,9 @@ from contrastive_jax import data, main
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import describe, evaluate, report
 from contrastive_jax.data.noise import NOTE
-from contrastive_jax.training import loop, recorder
+from contrastive_jax.training import encoder, loop, recorder
 from contrastive_jax.training import run as runs
-from contrastive_jax.workdir import checkpoint, encoder
+from contrastive_jax.workdir import checkpoint
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -19,6 +19,7 @@ from contrastive_jax.commands import describe, report
 from contrastive_jax.evaluators import table
 from contrastive_jax.training import (
     compilation,
+    encoder,
     evaluation,
     initial,
     loop,
@@ -28,7 +29,6 @@ from contrastive_jax.training import (
     resume,
 )
 from contrastive_jax.training import run as runs
-from contrastive_jax.workdir import encoder
 from experiments.gpu.correctness import trained
 
 ONE = jax.devices()[:1]

@@ -12,7 +12,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import data, native, sharding
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.compilation import state_shapes
-from contrastive_jax.training.packing import packed
+from contrastive_jax.training.program import packed
 from contrastive_jax.training.step import init_state, make_train_step
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from contrastive_jax import config as configs
 from contrastive_jax.data import stream
-from contrastive_jax.training import compilation, loop, memory, recorder
+from contrastive_jax.training import compilation, cost, loop, recorder
 from contrastive_jax.training import run as runs
 
 CONFIG = "configs/digits.py:method=simclr,scale=smoke"
@@ -37,15 +37,15 @@ def exhausted(*_, **__):
 @pytest.mark.run
 def test_a_step_that_does_not_fit_is_refused_before_it_runs(one, monkeypatch, tmp_path):
     run, compiled = one
-    needed = compilation.cost(compiled).memory
-    monkeypatch.setattr(memory, "limit", lambda mesh: needed - 4 * MIB)
+    needed = cost.count(compiled).memory
+    monkeypatch.setattr(cost, "memory_limit", lambda mesh: needed - 4 * MIB)
     monkeypatch.setattr(loop, "compiled_step", lambda *_: (compiled, 0.0))
     message = r"^train\.batch_size=128 does not fit: .* needs .* MiB on each device, which has .*train\.microbatches"
-    with pytest.raises(memory.OutOfMemory, match=message) as error:
+    with pytest.raises(cost.OutOfMemory, match=message) as error:
         loop.train(config(), tmp_path, quiet=True, devices=jax.devices()[:1])
     assert "\n" not in str(error.value) and not list(tmp_path.glob("checkpoints/[0-9]*"))
-    monkeypatch.setattr(memory, "limit", lambda mesh: needed)
-    memory.check(run, compiled)
+    monkeypatch.setattr(cost, "memory_limit", lambda mesh: needed)
+    cost.check_memory(run, compiled)
 
 
 @pytest.mark.parametrize("devices", [1, 4])
@@ -54,9 +54,9 @@ def test_streamed_batches_that_wait_are_counted(devices):
     for mode in ("off", "on"):
         images = {"name": "synthetic", "like": "cifar10", "stream": mode}
         run = runs.prepare(config(**{"augment.size": 32}) | {"data": images}, jax.devices()[:devices])
-        found[mode] = memory.waiting(run)
+        found[mode] = cost.feed_memory(run)
     image = 2 * 32 * 32 * 3 + 4 * 4  # two views; label, id, group and epoch
-    assert found == {"off": 0, "on": (recorder.IN_FLIGHT + stream.AHEAD) * 128 * image // devices}
+    assert found == {"off": 0, "on": (cost.IN_FLIGHT + stream.AHEAD) * 128 * image // devices}
 
 
 def test_a_few_steps_are_on_the_device_at_once():
@@ -73,17 +73,17 @@ def test_a_few_steps_are_on_the_device_at_once():
 
     for step in range(12):
         recorder.Recorder.record(own, step, types.SimpleNamespace(values=Values(step)))
-        assert step - max(waited, default=-1) <= recorder.IN_FLIGHT
-    assert waited == list(range(12 - recorder.IN_FLIGHT))
+        assert step - max(waited, default=-1) <= cost.IN_FLIGHT
+    assert waited == list(range(12 - cost.IN_FLIGHT))
 
 
 @pytest.mark.run
 @pytest.mark.parametrize("known", [True, False], ids=["running", "compiling"])
 def test_the_runtimes_error_is_one_sentence(one, known):
     run, compiled = one
-    with pytest.raises(memory.OutOfMemory, match="does not fit: the step .*more than is free") as error:
-        with memory.translate_errors(run, compiled if known else None):
+    with pytest.raises(cost.OutOfMemory, match="does not fit: the step .*more than is free") as error:
+        with cost.translate_errors(run, compiled if known else None):
             exhausted()
     assert "RESOURCE" not in str(error.value) and ("MiB" in str(error.value)) == known
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), memory.translate_errors(run, compiled):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), cost.translate_errors(run, compiled):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")

@@ -11,7 +11,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import data
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import evaluate
-from contrastive_jax.training import loop, utilisation
+from contrastive_jax.training import cost, loop
 from contrastive_jax.training import run as runs
 
 
@@ -42,7 +42,7 @@ def test_model_flops_are_those_of_its_kernels(method, passes, monkeypatch):
     """Two views with a gradient; one, and one of the target; two, and two of the target."""
     monkeypatch.setattr(jax.stages.Lowered, "cost_analysis", lambda _: None)  # as on a GPU or TPU
     run = runs.prepare(config(method), jax.devices()[:1])
-    assert utilisation.model_flops(run) / passes == convolutions(run)
+    assert cost.model_flops(run) / passes == convolutions(run)
 
 
 def test_flops_of_programs_within_a_program():
@@ -58,7 +58,7 @@ def test_flops_of_programs_within_a_program():
         jax.lax.conv_general_dilated, window_strides=(1, 1), padding="SAME",
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )  # fmt: skip
-    counted = utilisation._flops(jax.make_jaxpr(program)(jnp.ones((2, 8, 8, 4)), rows, True).jaxpr)
+    counted = cost._flops(jax.make_jaxpr(program)(jnp.ones((2, 8, 8, 4)), rows, True).jaxpr)
     assert counted == 2 * (2 * 8 * 8 * 6 * 9 * 2 + 3 * 4 * 5 * 5 + 4 * 5 * 9 + 4 * 9)
 
 
@@ -67,7 +67,7 @@ def test_computing_again_is_no_work_of_the_model():
         runs.prepare(config(**leaves), jax.devices()[:1])
         for leaves in ({}, {"train.remat": True, "train.microbatches": 4})
     )
-    assert utilisation.model_flops(plain) == utilisation.model_flops(again)
+    assert cost.model_flops(plain) == cost.model_flops(again)
 
 
 @pytest.mark.parametrize(
@@ -85,17 +85,15 @@ def test_computing_again_is_no_work_of_the_model():
     ],
 )  # fmt: skip
 def test_peaks_are_those_of_the_kind_of_device(kind, dtype, tera):
-    assert utilisation.peak(kind, dtype) == (tera and pytest.approx(tera * 1e12))
+    assert cost.peak(kind, dtype) == (tera and pytest.approx(tera * 1e12))
 
 
 def test_utilisation_is_of_all_devices_and_absent_without_a_peak(monkeypatch):
     one, eight = (runs.prepare(config(), devices) for devices in (jax.devices()[:1], jax.devices()))
-    assert utilisation.of_one_image_a_second(one) is None
-    monkeypatch.setattr(utilisation, "PEAKS", (utilisation.Peak("cpu", None, 2.0),))
-    assert utilisation.of_one_image_a_second(one) == utilisation.model_flops(one) / 2e12
-    assert utilisation.of_one_image_a_second(eight) == pytest.approx(
-        utilisation.of_one_image_a_second(one) / 8
-    )
+    assert cost.of_one_image_a_second(one) is None
+    monkeypatch.setattr(cost, "PEAKS", (cost.Peak("cpu", None, 2.0),))
+    assert cost.of_one_image_a_second(one) == cost.model_flops(one) / 2e12
+    assert cost.of_one_image_a_second(eight) == pytest.approx(cost.of_one_image_a_second(one) / 8)
 
 
 @pytest.mark.run
@@ -107,7 +105,7 @@ def test_waiting_for_data_is_in_the_log(tmp_path, monkeypatch):
         return feed(self, step)
 
     monkeypatch.setattr(data.Resident, "feed", slow)
-    monkeypatch.setattr(utilisation, "PEAKS", (utilisation.Peak("cpu", None, 2.0),))
+    monkeypatch.setattr(cost, "PEAKS", (cost.Peak("cpu", None, 2.0),))
     written, write = [], workdirs.write_result
     monkeypatch.setattr(workdirs, "write_result", lambda *a, **k: written.append(k["lost"]) or write(*a, **k))
     monkeypatch.setattr(evaluate.Evaluator, "table", lambda *_, **__: time.sleep(0.2) or {})

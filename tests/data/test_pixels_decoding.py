@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from contrastive_jax import augment
-from contrastive_jax.data import decode
+from contrastive_jax.data import pixels
 
 
 def smooth(height, width, channels=3):
@@ -32,7 +32,7 @@ BOX = np.array([[5, 8, 40, 48], [0, 0, 60, 80]], np.float32)
 
 
 def views_of(image, channels=3, size=16, boxes=BOX, **options):
-    picture = decode.opened(image, channels)
+    picture = pixels.opened(image, channels)
     return picture, picture.cut(cut(size, **options), boxes).astype(int)
 
 
@@ -42,7 +42,7 @@ def views_of(image, channels=3, size=16, boxes=BOX, **options):
 def test_an_image_of_any_format_is_what_pillow_reads(format, options):
     image = encoded(smooth(60, 80), format, **options)
     picture, views = views_of(image)
-    assert picture.size == (60, 80) and isinstance(picture, decode.Jpeg) == (format == "JPEG")
+    assert picture.size == (60, 80) and isinstance(picture, pixels.Jpeg) == (format == "JPEG")
     pillow = np.asarray(Image.open(io.BytesIO(image)))
     want = np.stack([cut(16).resize(pillow, box) for box in BOX])
     assert np.abs(views - want).max() <= (2 if format == "JPEG" else 0)  # libjpeg-turbo of two builds
@@ -60,26 +60,26 @@ def test_grey_and_colour_become_what_the_set_is():
 def test_cmyk_is_left_to_pillow():
     image = encoded(np.full((60, 80, 4), 40, np.uint8), mode="CMYK")
     picture, views = views_of(image)
-    assert isinstance(picture, decode.Decoded) and views.shape == (2, 16, 16, 3)
+    assert isinstance(picture, pixels.Decoded) and views.shape == (2, 16, 16, 3)
     assert np.abs(views - np.asarray(Image.open(io.BytesIO(image)).convert("RGB"))[0, 0]).max() <= 2
 
 
 def test_damaged_bytes_are_told_from_a_decoders_own_mistake(monkeypatch):
     """Half a JPEG shows only when it is cut."""
     half = encoded(smooth(60, 80))[:900]
-    picture = decode.opened(half, 3)
-    assert isinstance(picture, decode.Jpeg)
-    with pytest.raises(decode.Damaged, match="truncated"):
+    picture = pixels.opened(half, 3)
+    assert isinstance(picture, pixels.Jpeg)
+    with pytest.raises(pixels.Damaged, match="truncated"):
         picture.cut(cut(16), BOX)
-    with pytest.raises(decode.Damaged):
-        decode.opened(b"none", 3)
+    with pytest.raises(pixels.Damaged):
+        pixels.opened(b"none", 3)
 
     def no_memory(*_):
         raise MemoryError
 
-    monkeypatch.setattr(decode.pixels, "decode", no_memory)
+    monkeypatch.setattr(pixels, "decode", no_memory)
     with pytest.raises(MemoryError):
-        decode.opened(b"none", 3)
+        pixels.opened(b"none", 3)
 
 
 def test_no_more_is_decoded_than_the_views_need(monkeypatch):
@@ -106,7 +106,7 @@ def test_no_more_is_decoded_than_the_views_need(monkeypatch):
 
 def test_a_set_of_one_size_is_resized_first():
     image = encoded(smooth(60, 80))
-    picture = decode.opened(image, 3, size=20)
+    picture = pixels.opened(image, 3, size=20)
     assert picture.size == (20, 20)
 
 
