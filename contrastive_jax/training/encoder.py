@@ -112,17 +112,17 @@ def _settings(meta: Mapping[str, Any], path: str | os.PathLike) -> Settings:
 
 
 def _read_file(path: str | os.PathLike, modules: tuple[str, ...]) -> Saved:
-    params, stats, about = weights.load(path)
+    params, stats, about, architecture, channels = weights.load(path)
     # Half precision is converted to single, as a run stores its parameters.
     params, stats = jax.tree.map(lambda x: x.astype(np.promote_types(x.dtype, np.float32)), (params, stats))
     approval.check(about.get("config") or {}, pathlib.Path(path).parent)
-    config = about.get("config") or {"norm": {}, "dtype": "float32", "encoder": weights.architecture(params)}
+    config = about.get("config") or {"norm": {}, "dtype": "float32", "encoder": architecture}
     config |= {"projector": {"layers": 0}, "predictor": {"layers": 0}}
-    config |= {"encoder": {"name": "resnet", **config.pop("encoder")}}
+    config |= {"encoder": {"name": architecture["name"], **config.pop("encoder")}}
     empty = {module: {} for module in modules}
     params, stats = empty | {"encoder": params}, empty | {"encoder": stats}
     settings = configs.saved_settings(config)
-    return Saved(params, stats, about.get("step"), settings, _image(weights.channels(params["encoder"])))
+    return Saved(params, stats, about.get("step"), settings, _image(channels))
 
 
 def view_of(saved: Saved, command: Settings | None = None) -> Mapping[str, Any] | None:
