@@ -133,7 +133,7 @@ class Init:
     """Weights that the run starts from.
 
     Args:
-      checkpoint: workdir or weights file to initialize the encoder from; '': random weights.
+      checkpoint: workdir or weights file (.safetensors, .pth) to initialize the encoder from; '': random weights.
     """
 
     checkpoint: str = ""

@@ -35,7 +35,7 @@ MODULES = ("encoder", "projector", "predictor")
 
 
 class Saved(NamedTuple):
-    """Contents of a workdir, a folder of checkpoints or a safetensors file."""
+    """Contents of a workdir, a folder of checkpoints or a weights file."""
 
     params: PyTree  # {module: arrays}
     stats: PyTree
@@ -98,7 +98,7 @@ def read_settings(path: str | os.PathLike) -> Settings:
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as checkpoints:
         if (meta := checkpoints.read_meta()) is None:
             raise FileNotFoundError(
-                f"{path} holds no checkpoint; name a run's workdir or a file.safetensors."
+                f"{path} holds no checkpoint; name a run's workdir or a weights file (.safetensors, .pth)."
             )
         return _settings(meta[1], path)
 
@@ -348,11 +348,11 @@ def _array(images: Any, reads: str) -> np.ndarray:
 def load_encoder(
     path: str | os.PathLike, *, step: int | None = None, view: Mapping[str, Any] | None = None
 ) -> LoadedEncoder:
-    """Load the encoder of a workdir (its newest intact checkpoint) or of a safetensors file.
+    """Load the encoder of a workdir (its newest intact checkpoint) or of a weights file.
 
     Args:
-      path: a workdir, a folder of checkpoints, a file of ``--mode=export``, or torchvision's state dict of a
-        ResNet saved as safetensors.
+      path: a workdir, a folder of checkpoints, a file of ``--mode=export``, or the state dict of a ResNet or ViT of
+        torchvision or timm, as safetensors or ``.pth`` (see :func:`contrastive_jax.workdir.weights.load`).
       step: step of an earlier checkpoint, kept by ``checkpoint.keep_every`` or ``checkpoint.keep_last``.
       view: preprocessing, as options of :func:`contrastive_jax.augment.make_eval`; default: as in pretraining,
         at the size of ``evaluate.size``. Required for foreign files, which store none. For torchvision's
@@ -361,7 +361,7 @@ def load_encoder(
 
     Raises:
       FileNotFoundError: no such path, or no checkpoint of that step.
-      ValueError: a file without a ResNet, a file without preprocessing if ``view`` is missing, ``step`` for a
+      ValueError: a file without a ResNet or ViT, a file without preprocessing if ``view`` is missing, ``step`` for a
         file, or a workdir of replicas.
     """
     saved = read(path, step=step)
