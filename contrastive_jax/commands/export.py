@@ -1,7 +1,7 @@
 """``--mode=export``: an encoder as ``encoder.safetensors``, for torchvision, timm and Detectron2.
 
-The arrays equal the checkpoint's bit for bit and have the names of torchvision's ResNet. The file's metadata
-are JSON: ``encoder`` (depth, width, stem, variant, epsilon, channels, features, dtype), ``preprocessing``,
+The arrays equal the checkpoint's bit for bit and have the names of torchvision's ResNet or timm's ViT. The file's
+metadata are JSON: ``encoder`` (its options, epsilon, channels, features, dtype), ``preprocessing``,
 ``config``, ``step``.
 ``docs/export.md`` shows the PyTorch code that loads the file.
 """
@@ -17,7 +17,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
 from contrastive_jax.lookup import call
-from contrastive_jax.models import norm
+from contrastive_jax.models import norm, vit, vit_names
 from contrastive_jax.training import encoder
 from contrastive_jax.workdir import remote, weights
 
@@ -41,16 +41,18 @@ def export(
       The file's metadata.
 
     Raises:
-      ValueError: the encoder is not a ResNet, or torchvision's ResNet computes something else (see above).
+      ValueError: the encoder is neither a ResNet nor a ViT as timm has it, or torchvision's ResNet computes something
+        else (see above).
       FileNotFoundError: no checkpoint.
     """
     settings = configs.settings_of(config)
     path = settings.evaluate.checkpoint or workdir
     trained = encoder.read_settings(path)
-    if (name := trained.encoder.name) != "resnet":
+    if (name := trained.encoder.name) != "resnet" and not _is_timms(trained):
         raise ValueError(
-            f"encoder.name of {path} is {name!r}; export writes ResNets, whose names PyTorch's libraries share."
-            " Take --mode=embed for features, or contrastive_jax.load_encoder."
+            f"encoder.name of {path} is {name!r}; export writes ResNets, and ViTs of encoder.variant=class_token with"
+            f" heads of {vit_names.HEAD} and trained patches, which PyTorch's libraries have too. Take --mode=embed for"
+            " features, or contrastive_jax.load_encoder."
         )
     if settings.export.architecture == "torchvision" and (otherwise := differences(trained)):
         raise ValueError(
@@ -69,8 +71,13 @@ def export(
         weights.save(file, params, stats, metadata)
     if not quiet and distributed.first():
         seen, shown = metadata["preprocessing"], metadata["encoder"]
+        what = (
+            f"ViT of {shown['layers']} blocks, patches of {shown['patch']} pixels"
+            if _is_timms(trained)
+            else f"ResNet-{shown['depth']}, width {shown['width']:g}, stem {shown['stem']}"
+        )
         workdirs.log(
-            f"{remote.place(folder, FILE)}: ResNet-{shown['depth']}, width {shown['width']:g}, stem {shown['stem']},"
+            f"{remote.place(folder, FILE)}: {what},"
             f" {shown['features']} features, step {saved.step};"
             f" reads {seen['channels']} {seen['size']} x {seen['size']}"
         )
@@ -80,6 +87,8 @@ def export(
 def differences(settings: Settings) -> list[str]:
     """Return the differences from torchvision's model that change the output without an error, as clauses."""
     options, differing = settings.encoder.options, []
+    if _is_timms(settings):
+        return differing
     if options["variant"] == "simclr" and options["depth"] < 50:
         differing.append(
             "encoder.variant='simclr' has a projection shortcut in the first block, torchvision none"
@@ -142,5 +151,15 @@ def preprocessing(section: Mapping[str, Any], channels: int) -> dict[str, Any]:
     }
 
 
+def _is_timms(settings: Settings) -> bool:
+    """Return whether the encoder is a ViT whose arrays have names in timm."""
+    options = settings.encoder.options
+    if settings.encoder.name != "vit" or options.get("variant", "mean") != "class_token":
+        return False
+    return options["dim"] == vit_names.HEAD * options["heads"] and not options["frozen_patches"]
+
+
 def _epsilon(settings: Settings) -> float:
+    if settings.encoder.name == "vit":
+        return vit.EPSILON
     return norm.norm(**settings.norm.options).epsilon

@@ -181,8 +181,8 @@ class Export:
     """The file of ``--mode=export``.
 
     Args:
-      architecture: naming of the exported weights: torchvision, or own for encoders that torchvision would
-          compute differently.
+      architecture: whether to refuse a ResNet that torchvision would compute differently (torchvision) or to
+          write it (own).
     """
 
     architecture: Literal["torchvision", "own"] = "torchvision"

@@ -11,6 +11,7 @@ from contrastive_jax.models.resnet import check_images
 
 Array = jax.Array
 _linear = nn.initializers.xavier_uniform()
+EPSILON = 1e-6  # of layer norm: Flax's default, and that of torchvision and timm
 
 
 class TransformerBlock(nn.Module):

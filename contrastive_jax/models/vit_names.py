@@ -99,6 +99,39 @@ def from_state(state: Mapping[str, np.ndarray]) -> tuple[PyTree, dict[str, Any],
     return params, {"name": "vit", **options, "variant": "class_token"}, channels
 
 
+def to_state(params: PyTree, patch: int) -> dict[str, np.ndarray]:
+    """Invert :func:`from_state`: return the state dict with timm's names, without a classifier."""
+    dim = len(params["class_token"])
+    state = {
+        "cls_token": np.reshape(params["class_token"], (1, 1, dim)),
+        "pos_embed": np.asarray(params["positions"])[None],
+        "patch_embed.proj.weight": np.reshape(params["patches"]["kernel"], (patch, patch, -1, dim)).transpose(
+            3, 2, 0, 1
+        ),
+        "patch_embed.proj.bias": np.asarray(params["patches"]["bias"]),
+    }
+    for number in range(sum(name.startswith("block") for name in params)):
+        block, prefix = params[f"block{number}"], f"blocks.{number}."
+        attention = block["MultiHeadDotProductAttention_0"]
+        three = [attention[name] for name in ("query", "key", "value")]
+        state[f"{prefix}attn.qkv.weight"] = np.concatenate(
+            [np.reshape(one["kernel"], (dim, dim)).T for one in three]
+        )
+        state[f"{prefix}attn.qkv.bias"] = np.concatenate([np.ravel(one["bias"]) for one in three])
+        dense = {"attn.proj": attention["out"], "mlp.fc1": block["dense1"], "mlp.fc2": block["dense2"]}
+        for name, layer in dense.items():
+            width = np.shape(layer["bias"])[0]
+            state[f"{prefix}{name}.weight"] = np.reshape(layer["kernel"], (-1, width)).T
+            state[f"{prefix}{name}.bias"] = np.asarray(layer["bias"])
+        for name in ("norm1", "norm2"):
+            state |= _state_of_norm(f"{prefix}{name}", block[name])
+    return state | _state_of_norm("norm", params["norm"])
+
+
+def _state_of_norm(name: str, layer: PyTree) -> dict[str, np.ndarray]:
+    return {f"{name}.weight": np.asarray(layer["scale"]), f"{name}.bias": np.asarray(layer["bias"])}
+
+
 def _timm(name: str) -> str:
     for pattern, timm in TORCHVISION:
         if match := re.fullmatch(pattern, name):

@@ -39,15 +39,19 @@ def is_file(path: str | os.PathLike) -> bool:
 
 
 def save(path: str | os.PathLike, params: PyTree, stats: PyTree, about: Mapping[str, Any]) -> None:
-    """Write the encoder's arrays atomically and bit for bit, with the metadata ``about``, named as in FACTS."""
+    """Write the encoder's arrays atomically and bit for bit, with the metadata ``about``, named as in FACTS.
+
+    The names are torchvision's for a ResNet, timm's for a ViT of variant "class_token".
+    """
     from safetensors.numpy import save_file
 
     import contrastive_jax
 
-    state = {
-        name: np.ascontiguousarray(array)
-        for name, array in torchvision_names.to_torchvision(params, stats).items()
-    }
+    if "class_token" in params:
+        named = vit_names.to_state(params, about["encoder"]["patch"])
+    else:
+        named = torchvision_names.to_torchvision(params, stats)
+    state = {name: np.ascontiguousarray(array) for name, array in named.items()}
     # "pt": other libraries expect this of a file for PyTorch.
     text = {"format": "pt", "contrastive_jax": contrastive_jax.__version__}
     text |= {name: json.dumps(workdirs.shareable(about[name])) for name in FACTS if name in about}

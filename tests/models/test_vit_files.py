@@ -9,15 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from saved_runs import config_of
 from tiny_methods import x64  # noqa: F401
 
+from contrastive_jax import config as configs
 from contrastive_jax import load_encoder, models
+from contrastive_jax.commands import export
 from contrastive_jax.models import vit_names
 from contrastive_jax.training import encoder, initial, program
 from contrastive_jax.training import run as runs
-from contrastive_jax.workdir import weights
+from contrastive_jax.workdir import checkpoint, weights
 
 GOLDEN = np.load(pathlib.Path(__file__).parents[1] / "golden" / "vit_timm.npz")
 (CASE,) = json.loads(str(GOLDEN["index"]))
@@ -27,7 +29,7 @@ STATE = {
     if name.startswith("narrow/state/")
 }
 OF_TORCHVISION = dict(zip(GOLDEN["narrow/torchvision"].tolist(), STATE.values(), strict=True))
-OPTIONS = {"name": "vit"} | {
+OPTIONS = {"name": "vit", "frozen_patches": False} | {
     name: CASE[name] for name in ("patch", "dim", "layers", "heads", "hidden", "variant")
 }
 
@@ -46,7 +48,9 @@ def saved(path, state, name="vit.safetensors"):
 def test_features_are_those_of_timm_in_float64(tmp_path, x64):  # noqa: F811
     for state in (STATE | {"head.weight": np.zeros((5, 128), np.float32)}, OF_TORCHVISION):
         found = weights.load(saved(tmp_path, state))
-        assert found.encoder == OPTIONS and found.channels == 3 and found.stats == {}
+        assert (
+            found.encoder | {"frozen_patches": False} == OPTIONS and found.channels == 3 and found.stats == {}
+        )
         params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), found.params)
         empty = {"projector": {}, "predictor": {}}
         features = network("float64").encode(
@@ -88,6 +92,36 @@ def test_a_loaded_encoder_reads_images_of_the_size_of_its_positions(tmp_path):
     assert loaded(images).shape == (3, 128) and loaded.channels == 3
     with pytest.raises(ValueError, match="learned positions of 4 patches; images of 16 x 16 pixels have 16"):
         load_encoder(path, view={"preset": "none", "size": 16})
+
+
+def test_an_exported_encoder_is_the_file_that_it_started_from(tmp_path):
+    config = config_of(size=8) | {"encoder": OPTIONS}
+    whole = STATE | {"pos_embed": STATE["pos_embed"].astype(np.float32)}
+    params = weights.load(saved(tmp_path, whole)).params
+    state = {"params": {"encoder": params}, "stats": {"encoder": {}}}
+    with checkpoint.Checkpoints(tmp_path / "run" / "checkpoints") as book:
+        for kind in state.values():
+            kind.update(projector={}, predictor={})
+        book.save(7, jax.tree.map(jnp.asarray, state), {"config": config, "channels": 3})
+    about = export.export(config, tmp_path / "run", quiet=True)
+    assert about["encoder"] == OPTIONS | {"epsilon": 1e-6, "channels": 3, "dtype": "float32", "features": 128}
+    exported = load_file(tmp_path / "run" / "encoder.safetensors")
+    assert exported.keys() == whole.keys()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(exported[name], array, err_msg=name)
+        assert exported[name].dtype == array.dtype
+    again = encoder.read(tmp_path / "run" / "encoder.safetensors")
+    assert again.settings.encoder.options["variant"] == "class_token" and again.step == 7
+
+
+@pytest.mark.parametrize("changes", [{"variant": "mean"}, {"heads": 4}, {"frozen_patches": True}])
+def test_a_vit_that_timm_lacks_is_not_exported(changes, tmp_path, monkeypatch):
+    settings = configs.as_settings(config_of(size=8) | {"encoder": OPTIONS | changes})
+    monkeypatch.setattr(encoder, "read_settings", lambda path: settings)
+    with pytest.raises(
+        ValueError, match="is 'vit'; export writes ResNets, and ViTs of encoder.variant=class_token"
+    ):
+        export.export(config_of(size=8), tmp_path, quiet=True)
 
 
 def without(name):
