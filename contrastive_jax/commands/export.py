@@ -50,15 +50,15 @@ def export(
     trained = encoder.read_settings(path)
     if (name := trained.encoder.name) != "resnet" and not _is_timms(trained):
         raise ValueError(
-            f"encoder.name of {path} is {name!r}; export writes ResNets, and ViTs of encoder.variant=class_token with"
-            f" heads of {vit_names.HEAD} and trained patches, which PyTorch's libraries have too. Take --mode=embed for"
-            " features, or contrastive_jax.load_encoder."
+            f"encoder.name of {path} is {name!r}; --mode=export writes ResNets, and ViTs of encoder.variant=class_token"
+            f" with heads of {vit_names.HEAD} and trained patches, whose array names PyTorch's libraries share. Use"
+            " --mode=embed for features, or contrastive_jax.load_encoder."
         )
     if settings.export.architecture == "torchvision" and (otherwise := differences(trained)):
         raise ValueError(
-            f"torchvision's ResNet computes something else than the encoder of {path}: {'; '.join(otherwise)}."
-            " export.architecture=own writes it all the same, for this package or for a model changed alike"
-            " (docs/export.md)."
+            f"torchvision's ResNet computes another function than the encoder of {path}:"
+            f" {'; '.join(otherwise)}. To export it anyway, for this package or a model with the same"
+            " changes (docs/export.md), set export.architecture=own."
         )
     folder = workdir if output is None else output
     if distributed.first():
@@ -91,14 +91,15 @@ def differences(settings: Settings) -> list[str]:
         return differing
     if options["variant"] == "simclr" and options["depth"] < 50:
         differing.append(
-            "encoder.variant='simclr' has a projection shortcut in the first block, torchvision none"
+            "encoder.variant='simclr' has a projection shortcut in the first block, torchvision's has none"
         )
     if options["variant"] == "simclr" and options["stem"] == "imagenet":
         differing.append(
-            "encoder.variant='simclr' pads its max-pooling at the far sides only, torchvision alike on all"
+            "encoder.variant='simclr' pads its max-pooling at the bottom and right only, torchvision's"
+            " on all sides"
         )
     if (epsilon := _epsilon(settings)) != EPSILON:
-        differing.append(f"norm.epsilon is {epsilon:g}, PyTorch's {EPSILON:g}")
+        differing.append(f"norm.epsilon is {epsilon:g}, PyTorch's is {EPSILON:g}")
     return differing
 
 
@@ -111,7 +112,9 @@ def about(saved: encoder.Saved, command: Settings) -> dict[str, Any]:
     network = encoder.network_of(trained.replaced(projector={"layers": 0}, predictor={"layers": 0}))
     section = encoder.view_of(saved, command)
     if section is not None and "size" not in section:
-        raise ValueError(f"augment.preset is {section['preset']!r}; export writes encoders of images.")
+        raise ValueError(
+            f"augment.preset is {section['preset']!r}; --mode=export writes encoders of images only."
+        )
     evaluate = trained.only("evaluate").pop("evaluate", {}) | {"size": 0}  # 0: augment.size
     image = (section["size"], section["size"], saved.example.shape[2])
     return {
@@ -135,8 +138,8 @@ def preprocessing(section: Mapping[str, Any], channels: int) -> dict[str, Any]:
     (mean, std), crop = view.normalization, view.crop
     if crop is None:
         raise ValueError(
-            f"augment.preset={section['preset']!r} prepares images by more than a crop, a clip and a normalization,"
-            " which is all that an exported file can say."
+            f"augment.preset is {section['preset']!r}; an exported file can describe a crop, a clip and"
+            " a normalization only, and this preset prepares images by more."
         )
     rest = channels - len(mean)
     return {

@@ -53,8 +53,8 @@ def stored(
         return splits
     if None in shape:
         raise ValueError(
-            f"images of {name} differ in size: set data.size, to which the short side is resized before the "
-            "centre is cropped, or data.stream=auto"
+            f"images of {name} differ in size: set data.size (the short side is resized to it and the"
+            " centre cropped), or data.stream=auto"
         )
     pixels.check_memory(name, count, shape, memory_limit)
     return [decoded(part, size, corrupt == "replace") if part else None for part in records]

@@ -83,8 +83,12 @@ def load(path: str | os.PathLike) -> Weights:
         _check_shapes(params)
         _check_statistics(state)
     except (ValueError, RecursionError) as error:  # RecursionError: metadata that is nested too deep
-        names = "ViT with a class token in timm's or torchvision's" if vit else "ResNet in torchvision's"
-        raise ValueError(f"{path} holds no {names} naming: {error}") from None
+        network = (
+            "ViT with a class token and the names of timm or torchvision"
+            if vit
+            else "ResNet with torchvision's names"
+        )
+        raise ValueError(f"{path} is not a {network}: {error}") from None
     return Weights(params, stats, about, {"name": "resnet", **architecture(params)}, channels(params))
 
 
@@ -116,7 +120,7 @@ def _of_pytorch(path: str | os.PathLike) -> dict[str, np.ndarray]:
     for key in ("state_dict", "model"):
         held = held[key] if isinstance(held, Mapping) and isinstance(held.get(key), Mapping) else held
     if not isinstance(held, Mapping) or not all(isinstance(one, torch.Tensor) for one in held.values()):
-        raise ValueError(f"{path} holds no state dict, whose values are tensors.")
+        raise ValueError(f"{path} does not hold a state dict, whose values are tensors.")
     halves = torch.bfloat16  # a type that NumPy lacks
     return {
         str(name): (one.float() if one.dtype == halves else one).detach().numpy()
@@ -127,7 +131,7 @@ def _of_pytorch(path: str | os.PathLike) -> dict[str, np.ndarray]:
 def _check_numbers(state: Mapping[str, np.ndarray]) -> None:
     for name, array in state.items():
         if not name.endswith("num_batches_tracked") and not np.issubdtype(array.dtype, np.floating):
-            raise ValueError(f"its {name} is {array.dtype}; weights are floating numbers.")
+            raise ValueError(f"its {name} is {array.dtype}; weights must be floating.")
 
 
 def _check_shapes(params: PyTree) -> None:
@@ -144,7 +148,7 @@ def _check_statistics(state: Mapping[str, np.ndarray]) -> None:
         if leaf == "bias" and layer != "fc":
             for other in ("weight", "running_mean", "running_var"):
                 if np.shape(state.get(f"{layer}.{other}")) != array.shape:
-                    raise ValueError(f"{layer} lacks {other}, or has it in another shape.")
+                    raise ValueError(f"its {layer} has no {other}, or one of another shape.")
 
 
 def architecture(params: PyTree) -> dict[str, Any]:
@@ -162,7 +166,9 @@ def architecture(params: PyTree) -> dict[str, Any]:
     bottleneck = "conv3" in params.get("group1_block0", {})
     depths = [d for d, counts in resnet.BLOCKS.items() if counts == blocks and (d >= 50) == bottleneck]
     if not depths or "stem_conv" not in params:
-        raise ValueError(f"it has {blocks or 'no'} residual blocks in its groups.")
+        raise ValueError(
+            f"it has {blocks or 'no'} residual blocks in its groups, which matches no known ResNet."
+        )
     height, _, _, channels = np.shape(params["stem_conv"]["kernel"])
     extra = not bottleneck and "shortcut_conv" in params["group1_block0"]
     return {

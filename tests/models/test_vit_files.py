@@ -119,7 +119,7 @@ def test_a_vit_that_timm_lacks_is_not_exported(changes, tmp_path, monkeypatch):
     settings = configs.as_settings(config_of(size=8) | {"encoder": OPTIONS | changes})
     monkeypatch.setattr(encoder, "read_settings", lambda path: settings)
     with pytest.raises(
-        ValueError, match="is 'vit'; export writes ResNets, and ViTs of encoder.variant=class_token"
+        ValueError, match="is 'vit'; --mode=export writes ResNets, and ViTs of encoder.variant=class_token"
     ):
         export.export(config_of(size=8), tmp_path, quiet=True)
 
@@ -137,7 +137,7 @@ def without(name):
         (without("blocks.0.attn.qkv.bias"), "it lacks blocks.0.attn.qkv.bias"),
         (STATE | {"norm.bias": np.ones(64, np.float32)}, "its norm.bias is 64, not 128"),
         (STATE | {"pos_embed": np.ones((1, 5, 64), np.float32)}, "its pos_embed is 1x5x64, not 1x5x128"),
-        (STATE | {"norm.bias": np.ones(128, np.int32)}, "its norm.bias is int32; weights are floating"),
+        (STATE | {"norm.bias": np.ones(128, np.int32)}, "its norm.bias is int32; weights must be floating"),
         (STATE | {"norm.bias": np.ones((1, 128), np.float32)}, "its norm.bias has 2 axes, not 1"),
         (
             STATE | {"patch_embed.proj.weight": np.ones((96, 3, 4, 4), np.float32)},
@@ -149,7 +149,7 @@ def without(name):
 def test_what_no_such_vit_has_is_one_sentence(state, message, tmp_path):
     path = saved(tmp_path, state)
     with pytest.raises(
-        ValueError, match=f"{re.escape(str(path))} holds no ViT with a class token .*: .*{message}"
+        ValueError, match=f"{re.escape(str(path))} is not a ViT with a class token .*: .*{message}"
     ):
         weights.load(path)
 
@@ -188,7 +188,7 @@ def test_a_file_of_pytorch_is_read_and_other_objects_in_it_are_not(tmp_path, cap
     for name, message in (
         ("code", "cannot be read as a file of tensors"),
         ("damaged", "cannot be read as a file of tensors"),
-        ("other", "holds no state dict"),
+        ("other", "does not hold a state dict"),
     ):
         with pytest.raises(ValueError, match=f"{name}.pth {message}"):
             weights.load(tmp_path / f"{name}.pth")
