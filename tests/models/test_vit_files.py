@@ -77,7 +77,10 @@ def test_a_run_starts_from_the_file_and_refuses_another_networks(tmp_path):
     )
     assert said == [f"encoder: from {path}"]
     for changes, message in (
-        ({"heads": 4}, r"another encoder than this config's: its block0/.*/key/bias is 2x64, not 4x32"),
+        (
+            {"heads": 4},
+            r"does not match the encoder of this config: its block0/.*/key/bias is 2x64, not 4x32",
+        ),
         ({"variant": "mean"}, "its class_token is 128, not absent"),
         ({"patch": 2}, "its patches/kernel is 48x128, not 12x128"),
     ):
