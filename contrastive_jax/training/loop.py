@@ -180,6 +180,8 @@ def train_program(
             with recorder.pause("checkpoint"), signals.phase(PATIENCE, left):
                 saved.wait()
                 calls.raise_failure(workdir)
+                for note in calls.notes(step, run.total_steps):
+                    log(note)
                 if len(program.runs) > 1:
                     replicas.save_each(program, workdir, state, facts, recorder.diverged)
             stop = stop or stop_requested(step + 1)  # a signal since the last step
