@@ -141,9 +141,10 @@ def crop(
         raise ValueError(
             f"augment.crop_min is {crop_min!r} and augment.crop_max {crop_max!r}; crop_min must be at most crop_max."
         )
-    if ratio[0] > ratio[1]:
+    narrowest, widest = ratio
+    if narrowest > widest:
         raise ValueError(f"augment.ratio is {ratio!r}; the first must be at most the second.")
-    return RandomCrop(size, (crop_min, crop_max), tuple(ratio), sampler, method, antialias, shift)
+    return RandomCrop(size, (crop_min, crop_max), (narrowest, widest), sampler, method, antialias, shift)
 
 
 @checked("augment")
@@ -210,7 +211,7 @@ def scaled_jitter(
     brightness: Literal["multiplicative", "additive"] = "multiplicative",
 ) -> Callable:
     """Return SimCLR's jitter, with strengths (0.8, 0.8, 0.8, 0.2) times ``strength``."""
-    strengths = tuple(s * strength for s in (0.8, 0.8, 0.8, 0.2))
+    strengths = (0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
     return _jitter(size, additive=brightness == "additive", jitter=jitter, strength=strengths)
 
 
@@ -335,6 +336,6 @@ def _count_color(channels: int, color_channels: int | None) -> int:
     return count
 
 
-def _is_row(value: object) -> TypeGuard[tuple]:
+def _is_row(value: Any) -> TypeGuard[tuple]:
     """Return whether a value is one-dimensional: a tuple, list or array of numbers."""
     return np.ndim(value) == 1
