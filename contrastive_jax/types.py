@@ -7,12 +7,15 @@ the batch is sharded.
 """
 
 import dataclasses
-from typing import Any, NamedTuple, dataclass_transform
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
 
 Array = jax.Array
+AnyArray = TypeVar(
+    "AnyArray", jax.Array, np.ndarray
+)  # of a function that computes either, by its own library
 PyTree = Any
 
 

@@ -446,8 +446,8 @@ SCHEDULES = of(
     ("the cosine's root", "jnp.sin(jnp.pi / 2 * left) ** 2", "jnp.sin(jnp.pi / 2 * left)"),
     (
         "warm-up a step ahead",
-        "step / max(warmup, 1), factor(at, left))",
-        "(step + 1) / max(warmup, 1), factor(at, left))",
+        "step / max(start, 1), factor(at, left))",
+        "(step + 1) / max(start, 1), factor(at, left))",
     ),
     ("milestones a step late", 'side="right"', 'side="left"'),
     (

@@ -302,7 +302,9 @@ def make_eval(
     return EvaluationView(_build(preset, size, views, options).evaluate)
 
 
-def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int | None = None, **options) -> Callable:
+def make_crops(
+    crop_min: float, mirrored: float, /, *, preset: str, size: int | None = None, **options
+) -> Callable:
     """Return one training view by random crop and flip, resized and normalized as in ``preset``.
 
     Quarter turns of the preset are kept. For arrays, which are neither cropped nor flipped, it is the
