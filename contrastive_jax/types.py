@@ -51,12 +51,23 @@ class Example(NamedTuple):
     dtype: str
 
     @property
+    def channels(self) -> int:
+        """Length of the last axis; only the height and width of images vary."""
+        assert self.shape[-1] is not None
+        return self.shape[-1]
+
+    @property
     def is_image(self) -> bool:
         """Return whether the example is an image."""
         return len(self.shape) == 3 and self.dtype == "uint8"
 
     def __str__(self) -> str:
         return f"{self.dtype} {list(self.shape)}"
+
+
+def without(tree: PyTree, *fields: str) -> PyTree:
+    """Return a record whose tree lacks the arrays of some fields, for functions of the others."""
+    return dataclasses.replace(tree, **dict.fromkeys(fields, ()))
 
 
 @record

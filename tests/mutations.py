@@ -661,8 +661,8 @@ ENCODERS = [
         "training/encoder.py",
         "commands/test_export.py",
         ("replicas are read as one run", 'if count := len(meta.get("replicas", ())):', "if count := 0:"),
-        ("evaluation's size is not seen", "for of in (command, saved.settings) if of and of.ev", "for of in () if of and of.ev"),
-        ("the run's size is not seen", "for of in (command, saved.settings) if of and of.ev", "for of in (command,) if of and of.ev"),
+        ("evaluation's size is not seen", "size = command.evaluate.size or saved.settings.evaluate.size", "size = 0"),
+        ("the run's size is not seen", "size = command.evaluate.size or saved.settings.evaluate.size", "size = command.evaluate.size"),
     ),
     *of(
         "training/initial.py",

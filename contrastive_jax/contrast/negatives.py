@@ -41,8 +41,14 @@ class AllNegatives:
     ) -> Negatives:
         """Return statistics of ``query`` [Q, D] at each ``scale`` [S], relative to ``positive`` scores [Q]."""
         return negative_statistics(
-            *(query, self.group, self.pool, scale, positive),
-            **{"engine": self.engine, "same_group": self.same_group, "transformed": transformed},
+            query,
+            self.group,
+            self.pool,
+            scale,
+            positive,
+            engine=self.engine,
+            same_group=self.same_group,
+            transformed=transformed,
         )
 
     def several(
@@ -59,8 +65,15 @@ class AllNegatives:
         Further positives are candidates of the query's ``group`` [Q] from another example than its ``row`` [Q].
         """
         return several_statistics(
-            *(query, group, row, self.pool, scale, positive),
-            **{"engine": self.engine, "same_group": self.same_group, "transformed": transformed},
+            query,
+            group,
+            row,
+            self.pool,
+            scale,
+            positive,
+            engine=self.engine,
+            same_group=self.same_group,
+            transformed=transformed,
         )
 
     def scores(self, query: Array) -> Array:
