@@ -13,9 +13,7 @@ import jax
 import numpy as np
 
 Array = jax.Array
-AnyArray = TypeVar(
-    "AnyArray", jax.Array, np.ndarray
-)  # of a function that computes either, by its own library
+AnyArray = TypeVar("AnyArray", jax.Array, np.ndarray)  # of functions that compute either by its own library
 PyTree = Any
 
 

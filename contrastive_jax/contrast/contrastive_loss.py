@@ -428,7 +428,7 @@ def contrastive_loss(
         differentiate_temperature=differentiate_temperature,
         transform=transform or Transform(),
     )
-    rng = jax.random.key(0) if key is None else key  # all negatives are not drawn
+    rng = jax.random.key(0) if key is None else key  # not drawn from where all are negatives
     views = jnp.stack([sharding.shard_batch(a), sharding.shard_batch(b)], axis=1)  # [N, 2, D]
     views = views.astype(
         jnp.promote_types(views.dtype, jnp.float32)
