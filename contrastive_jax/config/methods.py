@@ -23,6 +23,16 @@ MOCO_V1 = (
         "temperature": {"name": "fixed", "tau": 0.07},
     }
 )
+# The loss of a ResNet-50 at tau = 1. The code multiplies InfoNCE by 2 tau and adds both directions, so that the weight
+# is 4 tau; the optimizers that normalise the gradient (LARS, AdamW) hardly read it.
+MOCO_V3 = ACROSS | {
+    "target": {"name": "ema", "decay": 0.99, "schedule": "cosine"},
+    "norm": {"scope": "per_view"},
+    "projector": {"layers": 2, "hidden": 4096, "out": 256, "norm": "all_without_scale"},
+    "predictor": {"layers": 2, "hidden": 4096, "out": 256, "norm": "hidden"},
+    "temperature": {"name": "fixed", "tau": 1.0},
+    "loss": {"info_nce": 4.0},
+}
 MOCO_V2 = MOCO_V1 | {"projector": MLP_WITHOUT_NORM, "temperature": {"name": "fixed", "tau": 0.2}}
 # FlatNCE, appendix D: one negative. The temperature is not given there; the paper's default is 1.
 FENCHEL_LEGENDRE = {
@@ -81,9 +91,10 @@ METHODS: dict[str, dict[str, Any]] = {
         "projector": {"layers": 2, "norm": "all"},
         "temperature": {"name": "fixed", "tau": 0.2},
     },
-    # MoCo (He et al. 2020; Chen et al. 2020)
+    # MoCo (He et al. 2020; Chen et al. 2020; Chen, Xie and He 2021)
     "moco_v1": MOCO_V1,
     "moco_v2": MOCO_V2,
+    "moco_v3": MOCO_V3,
     # Less can be more
     "simclr_k": {"negatives": {"name": "random", "k": 2}},
     "relic_k": ACROSS

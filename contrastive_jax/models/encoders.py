@@ -59,6 +59,7 @@ def vit(
     layers: Count = 12,
     heads: Count = 3,
     hidden: CountOrZero = 0,
+    frozen_patches: bool = False,
     remat: bool = False,
 ) -> ViT:
     """Return a vision transformer (Dosovitskiy et al., 2021); by default ViT-Tiny with patches for 32 pixels.
@@ -71,13 +72,15 @@ def vit(
       layers: number of transformer blocks.
       heads: number of attention heads.
       hidden: width of the MLP in each block; 0: 4 x dim.
+      frozen_patches: whether the projection of patches keeps its random first weights (MoCo v3, Chen et al.,
+        2021, section 4.2).
       remat: whether blocks are recomputed in the backward pass.
 
     Raises:
       ValueError: an option is out of its range.
     """
     _check_width(dim, heads)
-    return ViT(patch, dim, layers, heads, hidden or 4 * dim, dtype, remat)
+    return ViT(patch, dim, layers, heads, hidden or 4 * dim, dtype, remat, frozen_patches)
 
 
 def _check_width(dim: int, heads: int) -> None:

@@ -11,7 +11,7 @@ from contrastive_jax.kinds import CountOrZero, checked
 from contrastive_jax.models.norm import BatchNorm, Members, Norm
 
 Array = jax.Array
-Norms = Literal["all", "all_with_bias", "hidden", "none"]
+Norms = Literal["all", "all_with_bias", "all_without_scale", "hidden", "none"]
 
 
 class Dense(nn.Module):
@@ -49,7 +49,8 @@ class Head(nn.Module):
             y = Dense(width or x.shape[-1], not norm, self.dtype, name=f"dense{i}")(y)
             if norm:
                 centre = not last or self.normed == "all_with_bias"
-                y = BatchNorm(self.norm, centre=centre, name=f"norm{i}")(y, members, train=train)
+                scaled = not last or self.normed != "all_without_scale"
+                y = BatchNorm(self.norm, centre, scaled, name=f"norm{i}")(y, members, train=train)
             outputs.append(y if last else nn.relu(y))
         return outputs
 
@@ -70,8 +71,9 @@ def projector(
     ``hidden`` is the width of all layers but the last, ``out`` that of the last, 0 the head's input width.
     ``widths`` sets every layer's width instead, such as (2048, 1024, 512, 128), and has priority. With
     ``layers=0`` the projection is the feature. ``norm``: "all" has batch norm after every layer, the last
-    without bias (SimCLR, Chen et al., 2020), "all_with_bias" the last with bias too (SiMo's code), "hidden"
-    after hidden layers only (BYOL, Grill et al., 2020), "none" nowhere (MoCo v2). Linear layers without batch
+    without bias (SimCLR, Chen et al., 2020), "all_with_bias" the last with bias too (SiMo's code),
+    "all_without_scale" the last without bias and scale (MoCo v3's code), "hidden" after hidden layers only (BYOL,
+    Grill et al., 2020), "none" nowhere (MoCo v2). Linear layers without batch
     norm have a bias. Raises ValueError for an option out of range.
 
     Args:
@@ -80,7 +82,8 @@ def projector(
       layers: number of linear layers; hidden ones are followed by ReLU; 0: no head.
       hidden: width of the hidden layers; 0: the head's input width.
       out: width of the last layer; 0: the head's input width.
-      norm: layers with batch norm: all (the last one without bias), all_with_bias, hidden, or none.
+      norm: layers with batch norm: all (the last one without bias), all_with_bias, all_without_scale (the last one
+        without bias and scale), hidden, or none.
       widths: width of every layer, instead of ``layers``, ``hidden`` and ``out``; (): use those.
     """
     return _head(norm_options, dtype, layers, hidden, out, norm, widths)
@@ -105,7 +108,8 @@ def predictor(
       layers: number of linear layers; hidden ones are followed by ReLU; 0: no head.
       hidden: width of the hidden layers; 0: the head's input width.
       out: width of the last layer; 0: the head's input width.
-      norm: layers with batch norm: all (the last one without bias), all_with_bias, hidden, or none.
+      norm: layers with batch norm: all (the last one without bias), all_with_bias, all_without_scale (the last one
+        without bias and scale), hidden, or none.
       widths: width of every layer, instead of ``layers``, ``hidden`` and ``out``; (): use those.
     """
     return _head(norm_options, dtype, layers, hidden, out, norm, widths)

@@ -184,11 +184,13 @@ class BatchNorm(nn.Module):
     """Batch normalisation (Ioffe & Szegedy, 2015) of ``[N, ..., c]`` over a group's rows and space.
 
     Statistics and normalisation are in float32, or float64 for float64 activations, at any compute dtype.
-    Running statistics average the groups in proportion to their rows. ``centre=False`` omits the bias.
+    Running statistics average the groups in proportion to their rows. ``centre=False`` omits the bias,
+    ``scaled=False`` the scale.
     """
 
     norm: Norm
     centre: bool = True
+    scaled: bool = True
 
     @nn.compact
     def __call__(
@@ -209,7 +211,7 @@ class BatchNorm(nn.Module):
         shape = (x.shape[-1],)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape)
         running_var = self.variable("batch_stats", "var", jnp.ones, shape)
-        scale = self.param("scale", nn.initializers.ones, shape)
+        scale = self.param("scale", nn.initializers.ones, shape) if self.scaled else 1.0
         bias = self.param("bias", nn.initializers.zeros, shape) if self.centre else 0.0
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
 

@@ -35,7 +35,8 @@ class ViT(nn.Module):
     """Vision transformer: images ``[N, h, w, c]`` to the mean of the last layer's tokens, ``[N, dim]``.
 
     The mean follows layer norm. Positions are fixed sines and cosines in two dimensions, so the network also
-    encodes images of other sizes.
+    encodes images of other sizes. A frozen projection of patches is kept with the statistics, so that neither
+    gradient nor weight decay reaches it.
     """
 
     patch: int
@@ -45,10 +46,11 @@ class ViT(nn.Module):
     hidden: int
     dtype: Any
     remat: bool = False
+    frozen_patches: bool = False
 
     @nn.compact
-    def __call__(self, images: Array) -> Array:
-        """Return features in float32 (float64 if that is the compute dtype)."""
+    def __call__(self, images: Array, *, train: bool = False) -> Array:
+        """Return features in float32 (float64 if that is the compute dtype); the same for ``train``."""
         check_images(images)
         n, height, width, channels = images.shape
         p = self.patch
@@ -57,7 +59,12 @@ class ViT(nn.Module):
         rows, columns = height // p, width // p
         x = images.reshape(n, rows, p, columns, p, channels).transpose(0, 1, 3, 2, 4, 5)
         x = x.reshape(n, rows * columns, p * p * channels).astype(self.dtype)
-        x = nn.Dense(self.dim, dtype=self.dtype, kernel_init=_linear, name="patches")(x)
+        if self.frozen_patches:
+            shape = (x.shape[-1], self.dim)
+            kernel = self.variable("batch_stats", "patches", lambda: _linear(self.make_rng("params"), shape))
+            x = x @ kernel.value.astype(self.dtype)  # MoCo v3's bias is frozen at 0
+        else:
+            x = nn.Dense(self.dim, dtype=self.dtype, kernel_init=_linear, name="patches")(x)
         x = x + jnp.asarray(positions(rows, columns, self.dim), self.dtype)
         block = nn.remat(TransformerBlock) if self.remat else TransformerBlock
         for layer in range(self.layers):

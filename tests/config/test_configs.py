@@ -86,6 +86,7 @@ ARGUMENTS = {
     "intriguing_imagenet": ({}, *GENERALIZED),
     "moco_imagenet": QUEUES,
     "moco_v2_imagenet": QUEUES,
+    "moco_v3_imagenet": ({}, {"epochs": 300}, {"encoder": "vit_small"}),
     "eqco_simclr_imagenet": ({}, {"k": 64}, {"k": 64, "alpha": 0}, {"alpha": 4096}, {"k": 0, "alpha": 0}),
     "simo_imagenet": (
         *({}, {"alpha": 65536}, {"alpha": 0}, {"k": 4}),
@@ -574,6 +575,9 @@ def test_differs_in_exactly_these_lines(pair, lines):
         ("simclr_mnist.py:scale=huge", ["'huge'", "cpu"]),
         ("randbit_mnist.py:method=buol", ["'buol'", "'byol'"]),
         ("saturation.py:loss=lse", ["'lse'", "logsumexp"]),
+        ("moco_v3_imagenet.py:encoder=vit", ["'vit'", "vit_small"]),
+        ("moco_v3_imagenet.py:epochs=200", ["epochs is 200", "100, 300, 1000"]),
+        ("moco_v3_imagenet.py:encoder=vit_base,scale=cpu", ["'cpu'", "paper and gpu"]),
         ("folder.py:dir=my photos,2020", ["'2020'", "--config.section.option"]),
         ("multidigits.py:count=17", ["count=17", "1 to 16"]),
         ("multidigits.py:size=81", ["size=81", "20 to 80"]),
@@ -618,6 +622,7 @@ def test_the_learning_rate_is_the_published_one(name):
         "intriguing_imagenet": 0.075 * 32,
         "moco_imagenet": 0.03,
         "moco_v2_imagenet": 0.03,
+        "moco_v3_imagenet": 0.6 * 4096 / 256,
         "eqco_simclr_imagenet": 0.03,
         "simo_imagenet": 0.03,
         "few_negatives_cifar100": 1.2 * 1120 / 256,
@@ -653,6 +658,13 @@ def test_in_simo_a_pass_sees_one_view():
     """Hence its joint batch norm is per view."""
     made = recipe_of(config_of("simo_imagenet"))
     assert (made.online_views, made.target_views) == (slice(0, 1), slice(1, 2))
+
+
+@pytest.mark.parametrize("encoder", ["resnet", "vit_base"])
+def test_moco_v3_adds_two_directions_of_2_tau_info_nce(encoder):
+    """A step's loss is the mean over both views' queries, half of that sum."""
+    config = config_of("moco_v3_imagenet", encoder=encoder)
+    assert config.loss.info_nce.weight == 2 * 2 * config.temperature.tau
 
 
 def test_tuple_arguments_list_what_is_allowed():

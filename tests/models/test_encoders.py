@@ -327,6 +327,18 @@ def test_vit_positions_tell_patches_apart_and_its_parameters_are_counted(build):
     assert totals["encoder"] == (patches * d + d) + 2 * block + 2 * d
 
 
+def test_frozen_patches_are_no_parameter_and_stay_as_they_are(build):
+    network = build(VIT | {"frozen_patches": True})
+    params, stats = network.init(1, IMAGE)
+    kernel = stats["encoder"]["patches"]
+    assert "patches" not in params["encoder"] and kernel.shape == (2 * 2 * 3, 16)
+    assert np.abs(kernel).max() == pytest.approx((6 / (12 + 16)) ** 0.5, rel=0.05)  # MoCo v3's uniform
+    views = jnp.asarray(np.random.default_rng(0).random((4, 2, *IMAGE), np.float32))
+    _, after = network.apply(params, stats, views, train=True)
+    np.testing.assert_array_equal(after["encoder"]["patches"], kernel)
+    assert np.ptp(network.encode(params, stats, views[:, 0])["pooled"], axis=0).max() > 0.1
+
+
 def test_kernel_inits_have_their_variance(build):
     for name, factor in (("fan_in", 1 / (9 * 16)), ("fan_out", 2 / (9 * 32))):
         network = build({"depth": 18, "width": 0.25, "kernel_init": name})

@@ -218,6 +218,10 @@ def test_the_probe_stops_its_gradient_unless_asked(through):
             {"norm": "all_with_bias", "layers": 1, "out": 4},
             ["dense1/kernel 32x4", "norm1/bias 4", "norm1/scale 4"],
         ),
+        (
+            {"norm": "all_without_scale", "hidden": 5, "out": 4},
+            ["dense1/kernel 32x5", "dense2/kernel 5x4", "norm1/bias 5", "norm1/scale 5"],
+        ),
         ({"norm": "none", "layers": 1}, ["dense1/bias 128", "dense1/kernel 32x128"]),
         (
             {"norm": "none", "layers": 9, "widths": (8, 4)},
