@@ -31,7 +31,7 @@ def evaluate(
     layer: str = "pooled",
     bank: str = "all clean training images",
     query_chunk: int = 1024,
-    bank_chunk: int = 8192,
+    bank_chunk: int = 1024,
 ) -> dict:
     """Evaluate the k-nearest-neighbour vote by :func:`features.scores` of each class's share.
 
@@ -94,7 +94,7 @@ def votes(
     k: int = 10,
     temperature: float = 0.0,
     query_chunk: int = 1024,
-    bank_chunk: int = 8192,
+    bank_chunk: int = 1024,
 ) -> np.ndarray:
     """Compute each class's share of the k nearest neighbours' vote: ``[m, C]``; rows of single-label sets sum to 1.
 

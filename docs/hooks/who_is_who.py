@@ -64,6 +64,7 @@ TABLE: dict[str, list[Row]] = {
             form="2 tau softplus(c)",
             equals="2 tau times InfoNCE with the other view, keys held; summed over both directions",
             ours='2 * tau * contrastive_loss(a, hold(b), "info_nce", tau, **one_way)',
+            config="digits:method=moco_v3",
             code="vturrisi/solo-learn@9187ea39",
             golden="family_solo_learn",
         ),
